@@ -1,0 +1,45 @@
+# make run   the main job: the credit picture for a sample trajectory, and all traces compared on it
+# make test  everything that must hold: formatting, lint, types, layers, tests, docs
+# make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
+# make docs  the documentation, into docs/_build/html
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test check docs bench clean
+
+run: $(VENV)/ready
+	$(BIN)/python examples/credit.py
+
+test: check $(VENV)/ready
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(MAKE) --no-print-directory docs
+
+check: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+docs: $(VENV)/ready
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/run.py
+
+# uv installs in seconds; where it cannot be had, pip does the same.
+$(VENV)/ready: requirements-dev.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true
+	export UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)"; \
+	if $(BIN)/python -m uv --version >/dev/null 2>&1; \
+	then $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt --no-build-isolation-package offtrace && \
+	     $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .; \
+	else $(BIN)/python -m pip install --quiet -r requirements-dev.txt && \
+	     $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .; fi
+	touch $@
+
+clean:
+	rm -rf $(VENV) .bench docs/_build out .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,134 @@
+"""One compiled pass from the user's arrays to corrections, built around a rule and a kernel.
+
+For a block of four rows at a time, in scratch that stays in the cache:
+
+    δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t                    (0 at invalid steps)
+    g_t = γ_t decay_{t+1}, or 0 where no trace goes on from t to t+1: at an end, at padding, at the row's end
+    ratio_t, cap_t from the rule;  Δ from the kernel;  out = q + Δ or Δ
+
+Everything is float64 inside, whatever comes in: a float32 δ that cancels would lose what the sum needs. Bad values are noticed
+on the way, at one comparison each; `trajectory.explain_bad_value` then finds them. Memory: O(T) for each thread.
+
+Numba keeps compiled code on disk under a key made of the closure. Rule and kernel are plain functions there, which pickle by
+name, and `fingerprint` stands for their code, so that an edited rule is compiled anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core.errors import NumbaError
+from numba.extending import register_jitable
+
+from offtrace.returns import elementwise
+from offtrace.returns.elementwise import at, at_each, exp
+from offtrace.trajectory import TOLERANCE
+
+ROWS = 4
+
+
+def _code(code: CodeType) -> str:
+    """What a function does, without where it stands."""
+    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code, constants, code.co_names, code.co_varnames))
+
+
+def _fingerprint(*parts: Any) -> str:
+    sources = []
+    for part in parts:
+        if isinstance(part, ModuleType):
+            with open(str(part.__file__), "rb") as file:
+                sources.append(file.read())
+        else:
+            sources.append(_code(part.__code__).encode())
+    return hashlib.sha256(b"".join(sources)).hexdigest()
+
+
+@cache
+def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[ModuleType, ...]) -> Any:
+    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel from the modules named."""
+    fingerprint = _fingerprint(rule, elementwise, *kernel_modules)
+    factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
+    reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
+
+    @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+    def run(
+        first,
+        stop,
+        parameters,
+        lags,
+        add_q,
+        reward,
+        q,
+        next_value,
+        terminated,
+        truncated,
+        gamma,
+        log_pi,
+        log_mu,
+        valid,
+        out,
+    ):
+        fingerprint  # noqa: B018  (part of the key on disk)
+        T = reward.shape[1]
+        n = min(ROWS, stop - first)
+        delta, g, ratio = np.empty((n, T)), np.empty((n, T)), np.empty((n, T))
+        cap, decay, correction = np.empty((n, T)), np.empty(T), np.empty((n, T))
+        bad = False
+        for b0 in range(first, stop, ROWS):
+            n = min(ROWS, stop - b0)
+            for i in range(n):
+                b = b0 + i
+                for t in range(T):
+                    ok = at(valid, b, t)
+                    γ = np.float64(at(gamma, b, t))
+                    v = 0.0 if terminated[b, t] else np.float64(next_value[b, t])
+                    δ = np.float64(reward[b, t]) + γ * v - np.float64(q[b, t])
+                    delta[i, t] = δ if ok else 0.0
+                    g[i, t] = γ if ok & ~(terminated[b, t] | truncated[b, t]) else 0.0
+                    bad |= ok & ~((abs(δ) < np.inf) & (γ >= 0.0) & (γ <= 1.0))
+                for t in range(T):
+                    ok = at(valid, b, t)
+                    π = μ = ρ = 1.0
+                    if reads_rho:
+                        log_μ = np.float64(log_mu[b, t])
+                        log_ρ = np.float64(log_pi[b, t]) - log_μ
+                        ρ = exp(log_ρ if ok else 0.0)
+                        bad |= ok & ~((log_ρ < 709.7) & (abs(log_μ) < np.inf))
+                    if reads_pi:
+                        log_π = np.float64(log_pi[b, t])
+                        π = exp(log_π if ok else 0.0)
+                        bad |= ok & ~(log_π <= TOLERANCE)
+                    if reads_mu:
+                        log_μ = np.float64(log_mu[b, t])
+                        μ = exp(log_μ if ok else 0.0)
+                        bad |= ok & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+                    decay[t], ratio[i, t], cap[i, t] = factors(elementwise, π, μ, ρ, *at_each(parameters, b, t))
+                for t in range(T - 1):
+                    g[i, t] = g[i, t] * decay[t + 1] if at(valid, b, t + 1) else 0.0
+                g[i, T - 1] = 0.0
+            if bad:
+                break
+            kernel(delta[:n], g[:n], ratio[:n], cap[:n], lags, correction[:n])
+            for i in range(n):
+                b = b0 + i
+                for t in range(T):
+                    base = np.float64(q[b, t]) if add_q else 0.0
+                    out[b, t] = base + correction[i, t] if at(valid, b, t) else 0.0
+        return bad
+
+    def call(*arguments: Any) -> bool:
+        try:
+            return run(*arguments)
+        except NumbaError as error:
+            raise TypeError(
+                f"{rule.__qualname__} does not compile: a rule may use operators and xp.where, xp.minimum, xp.maximum on "
+                f"floats only, and must return decay, ratio and cap. Numba says: {error}"
+            ) from error
+
+    return call

@@ -1,0 +1,100 @@
+"""The NumPy backend: a trace and a checked trajectory → corrections, by the kernel that its normal form allows.
+
+    cap = ∞              linear.py      O(T)
+    recursive, cap ≤ 1   recursive.py   O(T)             cap > 1: O(T log T)
+    cap at read-out      readout.py     O(T log T) at worst
+    horizon, lag bound   direct.py      O(T n)
+    custom               custom.py      O(T²)
+
+Rows are independent, and the kernels let go of the interpreter's lock: a large batch is shared among threads.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from offtrace.returns import custom, direct, fused, linear, readout, recursive
+from offtrace.traces import HistoryTrace, StepTrace, Trace
+from offtrace.trajectory import Trajectory, explain_bad_value
+
+SHORT = 64  # up to this T the direct kernel is faster than the others (benchmarks/crossover.py)
+PARALLEL = 500_000  # a batch of fewer steps is not worth waking a thread for
+
+
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
+    """Δ, or q + Δ, [B, T] in the trajectory's dtype."""
+    if isinstance(trace, StepTrace | HistoryTrace):
+        return custom.correct(trace, x, add_q=add_q)
+    B, T = x.terminated.shape
+    lags = lag_caps(trace, T)
+    gamma, valid = x.gamma, x.valid
+    if isinstance(gamma, np.ndarray) or valid is not None:  # one general variant instead of three to compile
+        gamma = gamma if isinstance(gamma, np.ndarray) else np.full((B, T), gamma, x.dtype)
+        valid = np.ones((B, T), bool) if valid is None else valid
+    parameters = tuple(_parameter(trace, p, (B, T)) for p in trace.parameters)
+    out = np.empty((B, T), x.dtype)
+    run = _compiled(trace, T, lags)
+    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, x.log_pi, x.log_mu, valid, out
+
+    def rows(first: int, stop: int) -> bool:
+        return run(first, stop, parameters, direct.NO_LAGS if lags is None else lags, add_q, *arrays)
+
+    if _in_threads(rows, B, T):
+        explain_bad_value(x)
+    return out
+
+
+def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
+    """The pass with the kernel that fits."""
+    if trace.per_decision and lags is None:
+        kernel, modules = linear.sweep, (linear,)
+    elif lags is not None or T <= SHORT:
+        kernel, modules = (direct.sweep_recursive if trace.recursive else direct.sweep), (direct,)
+    elif trace.recursive:
+        kernel, modules = recursive.sweep, (recursive,)
+    else:
+        kernel, modules = readout.sweep, (readout, direct)
+    return fused.build(trace.factors, trace.reads, kernel, modules)
+
+
+def _parameter(trace: Trace, value: Any, shape: tuple[int, int]) -> Any:
+    """A number as a float; an array, given for [T] or [B, T], as float64 [B, T]."""
+    if not np.ndim(value):
+        return float(value)
+    value = np.asarray(value)
+    if value.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
+        raise ValueError(
+            f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
+            f"but the trajectory has {shape[0]} rows of {shape[1]} steps"
+        )
+    return np.array(value, np.float64).reshape(shape)
+
+
+def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
+    """The bounds on x at lags 1 … n after which the trace ends, or None where neither horizon nor lag bound acts."""
+    reach = T if trace.horizon is None else min(T, trace.horizon)
+    if trace.lag_bound is None:
+        return None if reach == T else np.full(reach - 1, np.inf) if reach > 1 else np.zeros(1)
+    given = np.array(trace.lag_bound)[: reach - 1]
+    return np.concatenate([given, np.full(reach - 1 - len(given), trace.lag_bound[-1])]) if reach > 1 else np.zeros(1)
+
+
+def _in_threads(rows: Any, B: int, T: int) -> bool:
+    """Whether any block of rows held a bad value; large batches are shared among threads."""
+    workers = min(B // fused.ROWS, os.cpu_count() or 1) if B * T >= PARALLEL else 1
+    if workers <= 1:
+        return rows(0, B)
+    edges = np.linspace(0, B // fused.ROWS, workers + 1).astype(int) * fused.ROWS
+    edges[-1] = B
+    jobs = [_pool().submit(rows, int(i), int(j)) for i, j in zip(edges[:-1], edges[1:], strict=True)]
+    return any([job.result() for job in jobs])
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="offtrace")

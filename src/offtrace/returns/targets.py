@@ -1,0 +1,198 @@
+"""The public calls on action values: targets, corrections, coefficients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.returns import custom, on_numpy
+from offtrace.returns.beside import n_step, peng
+from offtrace.returns.plain import discounts, probabilities
+from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
+from offtrace.trajectory import Trajectory, check
+
+
+def targets(
+    trace: Rule,
+    *,
+    reward: Any,
+    next_value: Any,
+    terminated: Any,
+    truncated: Any,
+    gamma: Any,
+    q: Any = None,
+    log_pi: Any = None,
+    log_mu: Any = None,
+    valid: Any = None,
+    pair: Any = None,
+) -> np.ndarray:
+    """target_k = q_k + Δ_k for every step of a batch of trajectories. The arrays are described in `offtrace.trajectory`.
+
+    Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) β_{k:t} δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t
+
+    `trace` gives β; PengQ and NStep give their own return and read no q. The result has the shape and dtype of the input,
+    and is 0 at invalid steps.
+
+    >>> import numpy as np, offtrace as ot
+    >>> end = np.array([False, False, True])
+    >>> ot.targets(ot.QLambda(lam=1.0), reward=np.ones(3), q=np.zeros(3), next_value=np.zeros(3), terminated=end,
+    ...            truncated=np.zeros(3, bool), gamma=0.5)
+    array([1.75, 1.5 , 1.  ])
+    """
+    x = _checked(
+        trace,
+        reward=reward,
+        q=q,
+        next_value=next_value,
+        terminated=terminated,
+        truncated=truncated,
+        gamma=gamma,
+        log_pi=log_pi,
+        log_mu=log_mu,
+        valid=valid,
+        pair=pair,
+    )
+    if isinstance(trace, PengQ | NStep):
+        out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
+    else:
+        out = on_numpy.correct(_as_trace(trace), x, add_q=True)
+    return _finish(x, out)
+
+
+def corrections(
+    trace: Rule,
+    *,
+    reward: Any,
+    next_value: Any,
+    terminated: Any,
+    truncated: Any,
+    gamma: Any,
+    q: Any,
+    log_pi: Any = None,
+    log_mu: Any = None,
+    valid: Any = None,
+    pair: Any = None,
+) -> np.ndarray:
+    """Δ_k, what `targets` adds to q_k."""
+    x = _checked(
+        trace,
+        reward=reward,
+        q=q,
+        next_value=next_value,
+        terminated=terminated,
+        truncated=truncated,
+        gamma=gamma,
+        log_pi=log_pi,
+        log_mu=log_mu,
+        valid=valid,
+        pair=pair,
+    )
+    if x.q is None:
+        raise TypeError("q is missing: a correction is what is added to it")
+    if isinstance(trace, PengQ | NStep):
+        out = (peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)) - x.q
+    else:
+        out = on_numpy.correct(_as_trace(trace), x, add_q=False)
+    return _finish(x, out)
+
+
+def coefficients(
+    trace: Trace,
+    *,
+    terminated: Any,
+    truncated: Any,
+    log_pi: Any = None,
+    log_mu: Any = None,
+    valid: Any = None,
+    pair: Any = None,
+) -> np.ndarray:
+    """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix, float64; 0 across an end or padding.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no = np.zeros(3, bool)
+    >>> rho, zero = np.log([1.0, 0.5, 4.0]), np.zeros(3)
+    >>> ot.coefficients(ot.NonMarkovRetrace(lam=0.9), terminated=no, truncated=no, log_pi=rho, log_mu=zero)[0]
+    array([1.  , 0.45, 0.9 ])
+    """
+    trace = _as_trace(trace)
+    x = _checked(
+        trace,
+        terminated=terminated,
+        truncated=truncated,
+        gamma=1.0,
+        log_pi=log_pi,
+        log_mu=log_mu,
+        valid=valid,
+        pair=pair,
+    )
+    if len(x.shape) != 1:
+        raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
+    T = x.shape[0]
+    goes_on = discounts(x)[0]  # 1 where a trace may pass from t to t+1, else 0 (γ = 1)
+    valid = np.ones(T, bool) if x.valid is None else x.valid[0]
+    B = np.diag(valid.astype(float))
+    if isinstance(trace, StepTrace | HistoryTrace):
+        custom.sweep(trace, x, np.zeros((1, T)), goes_on[None], matrix=B)
+        return B
+    pi, mu, rho = probabilities(x, trace.reads)
+    decay, ratio, cap = (np.broadcast_to(f, (1, T))[0] for f in trace.normal_form(np, pi, mu, rho))
+    lags = on_numpy.lag_caps(trace, T)
+    products, decays = np.zeros(T), np.zeros(T)  # of the starts so far
+    for t in range(T):
+        if t and goes_on[t - 1]:
+            products[:t] *= ratio[t]
+            decays[:t] *= decay[t]
+            read = np.minimum(products[:t], cap[t])
+            if trace.recursive:
+                products[:t] = read
+            if lags is not None:
+                reversed_lags = lags[:t][::-1]  # those of starts t−1, t−2, …: the last ones within reach
+                alive = t - len(reversed_lags)
+                read = np.concatenate([np.zeros(alive), np.minimum(read[alive:], reversed_lags)])
+            B[:t, t] = decays[:t] * read
+        else:
+            products[:t] = decays[:t] = 0.0
+        products[t] = decays[t] = 1.0
+    return B
+
+
+def _as_trace(trace: Rule) -> Trace:
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, Rule):
+        raise TypeError(f"{trace.title} is not of the operator's form: it has a target, but no coefficients β")
+    raise TypeError(
+        f"trace must be an offtrace trace such as offtrace.Retrace(lam=0.9), got {trace!r}; "
+        "offtrace.trace(name) finds one by name"
+    )
+
+
+def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
+    """Check what the rule needs, and leave out what it does not."""
+    if not isinstance(trace, Rule):
+        _as_trace(trace)
+    if isinstance(trace, Trace) and "reward" in arrays and arrays["q"] is None:
+        raise TypeError(f"q is missing: {type(trace).__name__} needs Q(s_t, a_t)")
+    for name, needed, given in (
+        ("log_pi", trace.needs_pi, log_pi),
+        ("log_mu", trace.needs_mu, log_mu),
+        ("pair", "pair" in trace.reads, pair),
+    ):
+        if needed and given is None:
+            what = {"log_pi": "log π(a_t|s_t)", "log_mu": "log μ(a_t|s_t)", "pair": "ids of (s_t, a_t)"}[name]
+            remedy = "; Tree Backup and Q(λ) need no μ" if name == "log_mu" else ""
+            raise TypeError(f"{name} is missing: {trace.title} needs {what} of the actions taken{remedy}")
+    return check(
+        log_pi=log_pi if trace.needs_pi else None,
+        log_mu=log_mu if trace.needs_mu else None,
+        pair=pair if "pair" in trace.reads else None,
+        bounded=tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads),
+        **arrays,
+    )
+
+
+def _finish(x: Trajectory, out: np.ndarray) -> np.ndarray:
+    if x.valid is not None:
+        out[~x.valid] = 0.0
+    return x.restore(out)

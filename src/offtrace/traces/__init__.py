@@ -1,0 +1,50 @@
+"""Traces: π, μ → decay, ratio, cap. One short class per rule."""
+
+from offtrace.traces.aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
+from offtrace.traces.base import Factors, Rule, Trace, rules, trace
+from offtrace.traces.beside import NStep, PengQ
+from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count_dependent, replacing
+from offtrace.traces.per_decision import (
+    ABQ,
+    AlphaRetrace,
+    CTrace,
+    ImportanceSampling,
+    OneStep,
+    QLambda,
+    QSigma,
+    Retrace,
+    TreeBackup,
+    VariableLambda,
+    WatkinsQ,
+)
+
+__all__ = [
+    "ABQ",
+    "RBIS",
+    "AlphaRetrace",
+    "CTrace",
+    "Factors",
+    "History",
+    "HistoryBounded",
+    "HistoryTrace",
+    "ImportanceSampling",
+    "NStep",
+    "NonMarkovRetrace",
+    "OneStep",
+    "PengQ",
+    "QLambda",
+    "QSigma",
+    "Retrace",
+    "Rule",
+    "Step",
+    "StepTrace",
+    "Trace",
+    "TreeBackup",
+    "TruncatedIS",
+    "VariableLambda",
+    "WatkinsQ",
+    "count_dependent",
+    "replacing",
+    "rules",
+    "trace",
+]

@@ -1,0 +1,126 @@
+"""Trajectory-aware rules in normal form: β is capped by the whole past, not decision by decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from offtrace.traces.base import INFINITY, Trace, register
+
+
+@dataclass(frozen=True)
+class TrajectoryAware(Trace):
+    """Common to the rules below."""
+
+    per_decision: ClassVar = False
+    reads: ClassVar = ("rho",)
+
+
+@register
+@dataclass(frozen=True)
+class NonMarkovRetrace(TrajectoryAware):
+    """β_t = λ min(1, β_{t-1} ρ_t): a trace that was cut may recover. Also called Recursive Retrace. Never above λ for t ≥ 1."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Non-Markov Retrace"
+    aliases: ClassVar = ("recursive retrace", "nmr")
+    recursive: ClassVar = True
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Munos, Stepleton, Harutyunyan, Bellemare (2016), Safe and efficient off-policy RL, appendix; "
+        "Daley, Amato (2021), section 2.2"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return 1.0, lam * rho, lam
+
+
+@register
+@dataclass(frozen=True)
+class RBIS(TrajectoryAware):
+    """β_t = min(λ^t, β_{t-1} ρ_t): recency-bounded importance sampling. Unlike Non-Markov Retrace it decays only at the bound."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "RBIS"
+    aliases: ClassVar = ("recency-bounded importance sampling",)
+    recursive: ClassVar = True
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Daley, White, Amato, Machado (2023), Trajectory-aware eligibility traces for off-policy RL, ICML, equation 8"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, rho / xp.where(lam > 0, lam, 1.0), 1.0  # at λ = 0 nothing is left to divide
+
+
+@register
+@dataclass(frozen=True)
+class TruncatedIS(TrajectoryAware):
+    """β_t = λ^t min(d_t, ∏ρ_i), d = `bound`: a number, or one for each lag 1, 2, … (the last holds for all later lags).
+
+    The truncation is at read-out: the product itself is not clipped. It violates the recursive condition and can diverge.
+    """
+
+    bound: float | Sequence[float] = 1.0
+    lam: float = 1.0
+
+    title: ClassVar = "Truncated IS"
+    aliases: ClassVar = ("truncated importance sampling", "tis")
+    recursive_condition: ClassVar = False
+    citation: ClassVar = (
+        "Ionides (2008), Truncated importance sampling, JCGS; Daley, Amato (2021), section 2.2; "
+        "λ as in Daley, White, Amato, Machado (2023)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.bound, Sequence):
+            object.__setattr__(self, "bound", tuple(float(d) for d in self.bound))
+        bounds = self.bound if isinstance(self.bound, tuple) else (self.bound,)
+        if not bounds or not all(d >= 0 for d in bounds):
+            raise ValueError(f"bound must be at least 0, as a number or a non-empty sequence, got {self.bound!r}")
+
+    @property
+    def lag_bound(self) -> tuple[float, ...] | None:
+        return self.bound if isinstance(self.bound, tuple) else None
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return INFINITY if self.lag_bound else self.bound, self.lam
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, bound, lam):
+        return lam, rho, bound
+
+
+@register
+@dataclass(frozen=True)
+class HistoryBounded(TrajectoryAware):
+    """β_t = min(C, β_{t-1} ρ_t), C = `bound`: a history-dependent λ that keeps each trace at C or below.
+
+    The per-start analogue of the bounded traces of Yu et al. (2018); not their algorithm, which bounds the summed trace.
+    """
+
+    bound: float = 1.0
+
+    title: ClassVar = "History-bounded λ"
+    aliases: ClassVar = ("history-bounded", "history-dependent lambda")
+    recursive: ClassVar = True
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "after Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.bound < INFINITY:
+            raise ValueError(f"bound must be at least 0 and finite, got {self.bound!r}")
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, bound):
+        return 1.0, rho, bound

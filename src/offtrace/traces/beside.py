@@ -1,0 +1,44 @@
+"""Two returns that are not of the operator's form: they bootstrap from `next_value` alone, without the q of later steps.
+
+Users compare with them, so they go through the same `targets`. They have no β: `coefficients` refuses them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from offtrace.traces.base import Rule, register, require_between
+
+
+@register
+@dataclass(frozen=True)
+class PengQ(Rule):
+    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]. Uncorrected: its fixed point is that of λμ + (1−λ)π, not π."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Peng's Q(λ)"
+    aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
+    citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
+
+    def __post_init__(self) -> None:
+        require_between("lam", self.lam, 0.0, 1.0)
+
+
+@register
+@dataclass(frozen=True)
+class NStep(Rule):
+    """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
+
+    n: int = 3
+
+    title: ClassVar = "n-step"
+    aliases: ClassVar = ("nstep", "uncorrected n-step")
+    citation: ClassVar = (
+        "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"n must be an integer of at least 1, got {self.n!r}")

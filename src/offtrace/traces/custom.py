@@ -1,0 +1,126 @@
+"""Rules that do not fit the normal form: a `step` that every backend compiles, or a plain function for prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from offtrace.traces.base import Trace, require_between
+
+
+class Step(NamedTuple):
+    """What a step of a custom trace sees at time t > k, for a trace that started at k."""
+
+    pi: Any
+    """π(a_t|s_t); NaN unless the trace reads "pi"."""
+    mu: Any
+    """μ(a_t|s_t); NaN unless it reads "mu"."""
+    rho: Any
+    """π/μ at t; NaN unless it reads "rho"."""
+    lam: Any
+    """The trace's λ."""
+    lag: Any
+    """t − k, at least 1."""
+    start_pair: Any
+    """The id of (s_k, a_k); −1 unless the trace reads "pair"."""
+    pair: Any
+    """The id of (s_t, a_t); −1 unless it reads "pair"."""
+
+
+@dataclass(frozen=True)
+class StepTrace(Trace):
+    """A trace given by `step(xp, carry, now) → (carry, β)`, called once for each t > k, oldest first; β_{k:k} = 1.
+
+    `carry` is a number or a tuple of numbers and starts as given here; `now` is a `Step`. Use operators and
+    `xp.where / minimum / maximum` only, so that the same function compiles under Numba and traces under JAX.
+
+    >>> import offtrace as ot
+    >>> def clipped(xp, carry, now):
+    ...     carry = xp.minimum(2.0, carry * now.rho)
+    ...     return carry, now.lam * carry
+    >>> ot.StepTrace(clipped, lam=0.9, title="clipped").title
+    'clipped'
+    """
+
+    step: Callable[[Any, Any, Step], tuple[Any, Any]]
+    carry: Any = 1.0
+    lam: float = 1.0
+    reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    per_decision: ClassVar = False
+    citation: ClassVar = "a custom trace: cite its author"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = set(self.reads) - {"pi", "mu", "rho", "pair"}
+        if unknown:
+            raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
+        carry = self.carry if isinstance(self.carry, tuple) else (self.carry,)
+        if not all(isinstance(c, (int, float)) for c in carry):
+            raise TypeError(f"carry must be a number or a tuple of numbers, got {self.carry!r}")
+        # Ints become floats: a compiled carry must keep its type from step to step.
+        floats = tuple(float(c) for c in carry)
+        object.__setattr__(self, "carry", floats if isinstance(self.carry, tuple) else floats[0])
+
+
+class History(NamedTuple):
+    """The past of a trace that started at k, seen at t: arrays over steps k … t. Unread ones are None."""
+
+    pi: Any
+    mu: Any
+    rho: Any
+    pair: Any
+
+
+@dataclass(frozen=True)
+class HistoryTrace(Trace):
+    """A trace given as a plain Python function of the history, `beta(history) → β`. For prototypes: slow, NumPy only.
+
+    >>> import offtrace as ot
+    >>> trace = ot.HistoryTrace(lambda history: min(1.0, history.rho[1:].max()))
+    """
+
+    beta: Callable[[History], float]
+    reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    per_decision: ClassVar = False
+    citation: ClassVar = "a custom trace: cite its author"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = set(self.reads) - {"pi", "mu", "rho", "pair"}
+        if unknown:
+            raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
+
+
+def replacing(lam: float = 1.0) -> StepTrace:
+    """Replacing traces (Singh and Sutton 1996) with ratios: β_t = ∏ λρ_i, and 0 once the start's pair is visited again.
+
+    The later visit carries the credit from there on. Needs `pair`.
+    """
+    require_between("lam", lam, 0.0, 1.0)
+    return StepTrace(_replacing, lam=lam, reads=("rho", "pair"), title="replacing")
+
+
+def _replacing(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
+    carry = xp.where(now.pair == now.start_pair, 0.0, now.lam * now.rho * carry)
+    return carry, carry
+
+
+def count_dependent(lam: float = 1.0) -> StepTrace:
+    """Retrace divided by the number of visits to the start's pair since the start: β_t = (∏ λ min(1, ρ_i)) / N_{k:t}.
+
+    After the count-dependent coefficients that the paper's conclusion names. Needs `pair`.
+    """
+    require_between("lam", lam, 0.0, 1.0)
+    return StepTrace(_count_dependent, carry=(1.0, 1.0), lam=lam, reads=("rho", "pair"), title="count-dependent")
+
+
+def _count_dependent(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
+    product, visits = carry
+    product = product * now.lam * xp.minimum(now.rho, 1.0)
+    visits = visits + xp.where(now.pair == now.start_pair, 1.0, 0.0)
+    return (product, visits), product / visits

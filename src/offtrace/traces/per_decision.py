@@ -1,0 +1,277 @@
+"""Rules whose β is a product of one coefficient per decision: cap = ∞."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from offtrace.traces.base import INFINITY, Trace, register, require_between
+
+
+@register
+@dataclass(frozen=True)
+class OneStep(Trace):
+    """β_t = 0 for t ≥ 1: Expected Sarsa, or Q-learning where π is greedy. It bootstraps at once and uses no trace."""
+
+    title: ClassVar = "One-step"
+    aliases: ClassVar = ("td0", "td(0)", "expected sarsa")
+    recursive_condition: ClassVar = True
+    citation: ClassVar = "van Seijen, van Hasselt, Whiteson, Wiering (2009), A theoretical and empirical analysis of Expected Sarsa, ADPRL"
+
+    @staticmethod
+    def factors(xp, pi, mu, rho):
+        return 0.0, 1.0, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class ImportanceSampling(Trace):
+    """β_t = ∏ λρ_i (Precup, Sutton, Singh 2000): unbiased at λ = 1. It is not weighted, and nothing bounds its variance."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Importance sampling"
+    aliases: ClassVar = ("is", "per-decision importance sampling", "pdis")
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Precup, Sutton, Singh (2000), Eligibility traces for off-policy policy evaluation, ICML, section 3"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, rho, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class QLambda(Trace):
+    """β_t = λ^t: Q(λ) with off-policy corrections. Not Watkins' nor Peng's Q(λ); it may diverge where π and μ differ much."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Q(λ)"
+    aliases: ClassVar = ("q(lambda)", "qlambda", "harutyunyan q(lambda)", "q*(lambda)")
+    recursive_condition: ClassVar = False
+    citation: ClassVar = (
+        "Harutyunyan, Bellemare, Stepleton, Munos (2016), Q(λ) with off-policy corrections, ALT, equation 4"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, 1.0, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class TreeBackup(Trace):
+    """β_t = ∏ λπ_i: safe for any μ, and needs none. Not efficient near on-policy, where it cuts most of the trace."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Tree Backup"
+    aliases: ClassVar = ("tb", "tree-backup(lambda)")
+    reads: ClassVar = ("pi",)
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Precup, Sutton, Singh (2000), Eligibility traces for off-policy policy evaluation, ICML, section 4"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, pi, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class Retrace(Trace):
+    """β_t = ∏ λ min(1, ρ_i): safe and efficient near on-policy. Not V-trace, which acts on state values; a cut is never undone."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Retrace"
+    aliases: ClassVar = ("retrace(lambda)",)
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Munos, Stepleton, Harutyunyan, Bellemare (2016), Safe and efficient off-policy RL, NeurIPS, equation 9"
+    )
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, xp.minimum(rho, 1.0), INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class WatkinsQ(Trace):
+    """β_t = λ^t until π(a_t|s_t) = 0, then 0. Meant for greedy π, for which the recursive condition holds; not for soft ones."""
+
+    lam: float = 1.0
+
+    title: ClassVar = "Watkins' Q(λ)"
+    aliases: ClassVar = ("watkins", "watkins q(lambda)", "watkins' q(lambda)")
+    reads: ClassVar = ("pi",)
+    recursive_condition: ClassVar = False
+    citation: ClassVar = "Watkins (1989), Learning from delayed rewards, PhD thesis, King's College, Cambridge"
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, xp.where(pi > 0, 1.0, 0.0), INFINITY
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class VariableLambda(Trace):
+    """β_t = ∏ λ_i ρ_i with a λ for every step, given as an array of the trajectory's shape. λ of a start is not used."""
+
+    lam: Any
+
+    title: ClassVar = "Variable λ"
+    aliases: ClassVar = ("variable lambda",)
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = True
+    citation: ClassVar = "Maei, Sutton (2010), GQ(λ), AGI; Daley, Amato (2021), section 5"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lam = np.array(self.lam)
+        bad = np.argwhere(~((lam >= 0) & (lam <= 1)))
+        if bad.size:
+            at = tuple(int(i) for i in bad[0])
+            raise ValueError(f"lam must lie in [0, 1], got {lam[at]!r} at index {at}")
+        lam.flags.writeable = False
+        object.__setattr__(self, "lam", lam)
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        return lam, rho, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class QSigma(Trace):
+    """β_t = ∏ λ(σρ_i + (1−σ)π_i): between importance sampling (σ = 1) and Tree Backup (σ = 0). Not Sarsa: δ is expected."""
+
+    sigma: float = 0.5
+    lam: float = 1.0
+
+    title: ClassVar = "Q(σ)"
+    aliases: ClassVar = ("q(sigma)", "qsigma", "q(σ, λ)")
+    reads: ClassVar = ("pi", "rho")
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "De Asis, Hernandez-Garcia, Holland, Sutton (2018), Multi-step RL: a unifying algorithm, AAAI, equation 14"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("sigma", self.sigma, 0.0, 1.0)
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, sigma, lam):
+        return lam, sigma * rho + (1.0 - sigma) * pi, INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class AlphaRetrace(Trace):
+    """β_t = ∏ λ min(1, αρ_i + 1 − α): Retrace towards απ + (1−α)μ, α = `mix`.
+
+    It does not evaluate π: `next_value` must be the mixture's expectation too, and the fixed point is the mixture's
+    value. The recursive condition holds for the mixture's ratio, not for ρ.
+    """
+
+    mix: float = 1.0
+    lam: float = 1.0
+
+    title: ClassVar = "α-Retrace"
+    aliases: ClassVar = ("alpha-retrace",)
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = False
+    citation: ClassVar = "Rowland, Dabney, Munos (2020), Adaptive trade-offs in off-policy learning, AISTATS, section 4"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("mix", self.mix, 0.0, 1.0)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return self.mix, self.lam
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, mix, lam):
+        return lam, xp.minimum(mix * rho + (1.0 - mix), 1.0), INFINITY
+
+
+@register
+@dataclass(frozen=True)
+class CTrace(AlphaRetrace):
+    """α-Retrace whose mix is moved by Robbins–Monro steps until its contraction rate is `rate`. See `offtrace.adapt`.
+
+    It is a value, as every trace: `adapt` returns the next one and changes nothing.
+    """
+
+    rate: float = 0.9
+    step_size: float = 0.5
+    """The first Robbins–Monro step; the n-th is step_size / n^0.6."""
+    adapted: int = 0
+    """How often the mix has been moved."""
+
+    title: ClassVar = "C-trace"
+    aliases: ClassVar = ()
+    citation: ClassVar = (
+        "Rowland, Dabney, Munos (2020), Adaptive trade-offs in off-policy learning, AISTATS, algorithm 1"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("rate", self.rate, 0.0, 1.0)
+
+    def moved(self, measured_rate: float) -> CTrace:
+        """One Robbins–Monro step: a larger mix cuts more and contracts more slowly, so a rate too high lowers the mix."""
+        count = self.adapted + 1
+        mix = self.mix - self.step_size / count**0.6 * (measured_rate - self.rate)
+        return replace(self, mix=min(1.0, max(0.0, mix)), adapted=count)
+
+
+@register
+@dataclass(frozen=True)
+class ABQ(Trace):
+    """β_t = ∏ min(ψ, 1/max(μ_i, π_i)) π_i, ψ = 2ζψ0 + max(0, 2ζ−1)(ψ_max − 2ψ0): action-dependent bootstrapping.
+
+    ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ.
+    """
+
+    zeta: float = 0.5
+    psi0: float = 1.0
+    psi_max: float = 2.0
+
+    title: ClassVar = "ABQ"
+    aliases: ClassVar = ("abq(zeta)", "abq(ζ)")
+    reads: ClassVar = ("pi", "mu")
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Mahmood, Yu, Sutton (2017), Multi-step off-policy learning without importance sampling ratios, section 5"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between("zeta", self.zeta, 0.0, 1.0)
+        if not 0 <= self.psi0 <= self.psi_max < float("inf"):
+            raise ValueError(f"ABQ needs 0 ≤ psi0 ≤ psi_max < ∞, got psi0={self.psi0!r}, psi_max={self.psi_max!r}")
+
+    @property
+    def psi(self) -> float:
+        """ψ(ζ)."""
+        return 2 * self.zeta * self.psi0 + max(0.0, 2 * self.zeta - 1) * (self.psi_max - 2 * self.psi0)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.psi,)
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, psi):
+        return 1.0, xp.minimum(psi, 1.0 / xp.maximum(mu, pi)) * pi, INFINITY

@@ -1,0 +1,227 @@
+"""The trajectory contract: what the arrays mean, and the checks that hold everyone to it.
+
+Arrays are [T] or [B, T], batch first, time last. At step t of a row the action a_t ~ μ was taken in s_t, and reward[t]
+and s_{t+1} were seen:
+
+    reward            r_t
+    q                 Q(s_t, a_t)
+    next_value        Σ_a π(a|s_{t+1}) Q(s_{t+1}, a), at the true next observation; not read where terminated
+    terminated        the task ended after step t: nothing is bootstrapped
+    truncated         a limit ended the episode after step t: it still bootstraps. Terminated wins over truncated
+    log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t); given only where the rule uses them
+    gamma             a number, or [B, T]: γ_t discounts from t to t+1
+    valid             optional; False marks padding, where nothing is read and outputs are 0
+    pair              optional; an integer id of (s_t, a_t), for custom traces that ask for it
+
+No trace crosses a terminated, truncated or invalid step. A row may hold several episodes; its end bootstraps.
+Shapes, dtypes and flags are checked here, at no cost that grows with T. Values are checked inside the compiled pass that
+reads them anyway (`returns.prepare`); only when that pass has seen a bad one does `explain_bad_value` look for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Checked arrays, all [B, T] and C-contiguous. What the rule does not need is None."""
+
+    shape: tuple[int, ...]
+    """The shape that came in: [T] or [B, T]."""
+    dtype: np.dtype[Any]
+    terminated: np.ndarray
+    truncated: np.ndarray
+    gamma: float | np.ndarray
+    reward: np.ndarray | None = None
+    q: np.ndarray | None = None
+    next_value: np.ndarray | None = None
+    log_pi: np.ndarray | None = None
+    log_mu: np.ndarray | None = None
+    valid: np.ndarray | None = None
+    pair: np.ndarray | None = None
+    bounded: tuple[str, ...] = ()
+    """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
+
+    def restore(self, out: np.ndarray) -> np.ndarray:
+        """A [B, T] result in the shape and dtype that came in."""
+        return out.reshape(self.shape).astype(self.dtype, copy=False)
+
+
+def check(
+    *,
+    terminated: Any,
+    truncated: Any,
+    gamma: Any,
+    valid: Any = None,
+    pair: Any = None,
+    bounded: tuple[str, ...] = (),
+    **floats: Any,
+) -> Trajectory:
+    """Check names, shapes and dtypes of everything that is given; None means not given.
+
+    `floats` are the real-valued arrays by name. They must agree in shape and dtype; nothing is broadcast or converted.
+    """
+    arrays = {name: _array(name, value) for name, value in floats.items() if value is not None}
+    arrays |= {"terminated": _array("terminated", terminated), "truncated": _array("truncated", truncated)}
+    if valid is not None:
+        arrays["valid"] = _array("valid", valid)
+    if pair is not None:
+        arrays["pair"] = _array("pair", pair)
+    if isinstance(gamma, np.ndarray | list | tuple) and np.ndim(gamma):
+        arrays["gamma"] = _array("gamma", gamma)
+
+    first = next(iter(arrays))
+    shape = arrays[first].shape
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise ValueError(
+                f"{name} has shape {array.shape} but {first} has shape {shape}: all arrays must be [T] or all [B, T], "
+                "batch first, time last; nothing is broadcast"
+            )
+    if len(shape) not in (1, 2):
+        raise ValueError(f"{first} has shape {shape}: arrays must be [T] or [B, T], batch first, time last")
+    if 0 in shape:
+        raise ValueError(f"the batch is empty: {first} has shape {shape}; there must be at least one row and one step")
+
+    dtype = _one_dtype({name: array for name, array in arrays.items() if name in floats or name == "gamma"})
+    if "pair" in arrays and arrays["pair"].dtype.kind not in "iu":
+        raise TypeError(f"pair must be of an integer dtype, got {arrays['pair'].dtype}: it holds ids of (s_t, a_t)")
+    for name in ("terminated", "truncated", "valid"):
+        if name in arrays:
+            arrays[name] = _flags(name, arrays[name])
+    if "gamma" not in arrays:
+        gamma = _scalar_gamma(gamma)
+
+    rows = (1, shape[0]) if len(shape) == 1 else shape
+    ready = {name: _owned(array).reshape(rows) for name, array in arrays.items()}
+    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **({"gamma": gamma} | ready))
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if value is None:
+        raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
+    return array
+
+
+def _owned(array: np.ndarray) -> np.ndarray:
+    """As the compiled kernels want it. Read-only arrays are another type to Numba, so they are copied as well."""
+    flags = array.flags
+    return (
+        array
+        if flags.c_contiguous and flags.writeable and array.dtype.isnative
+        else array.astype(array.dtype.newbyteorder("="), order="C")
+    )
+
+
+def _one_dtype(arrays: dict[str, np.ndarray]) -> np.dtype[Any]:
+    first = ""
+    for name, array in arrays.items():
+        if array.dtype.newbyteorder("=") not in FLOATS:
+            raise TypeError(
+                f"{name} must be float32 or float64, got {array.dtype}: convert it, e.g. {name}.astype(np.float32)"
+            )
+        if first and array.dtype != arrays[first].dtype:
+            raise TypeError(
+                f"{name} is {array.dtype} but {first} is {arrays[first].dtype}: give all real arrays in one dtype, "
+                f"e.g. {name}.astype(np.{arrays[first].dtype})"
+            )
+        first = first or name
+    return arrays[first].dtype.newbyteorder("=") if first else np.dtype(np.float64)
+
+
+def _flags(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.bool_:
+        return array
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be boolean or 0/1 integers, got {array.dtype}: convert it, e.g. {name} > 0.5")
+    bad = (array != 0) & (array != 1)
+    if bad.any():
+        at = first_index(bad)
+        raise ValueError(f"{name} must hold 0 or 1, got {array[at]} at index {spell(at)}")
+    return array.astype(np.bool_)
+
+
+def _scalar_gamma(gamma: Any) -> float:
+    try:
+        gamma = float(gamma)
+    except (TypeError, ValueError):
+        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
+    return gamma
+
+
+def first_index(bad: np.ndarray) -> tuple[int, ...]:
+    """The index of the first True."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def spell(at: tuple[int, ...]) -> str:
+    """An index as the user would write it."""
+    return f"[{', '.join(map(str, at))}]"
+
+
+def explain_bad_value(trajectory: Trajectory) -> NoReturn:
+    """Find the first value that breaks the contract and raise an error that names it. The slow path: only on failure."""
+    read = np.ones(trajectory.terminated.shape, bool) if trajectory.valid is None else trajectory.valid
+    where_read = {"next_value": read & ~trajectory.terminated}
+    for name in ("reward", "q", "next_value", "gamma", "log_pi", "log_mu"):
+        array = getattr(trajectory, name)
+        if not isinstance(array, np.ndarray):
+            continue
+        for bad, wrong, remedy in _violations(name, array, trajectory.bounded):
+            bad &= where_read.get(name, read)
+            if bad.any():
+                at = first_index(bad)
+                place = spell(at if len(trajectory.shape) == 2 else at[1:])
+                raise ValueError(f"{name} {wrong}: got {array[at]} at index {place}; {remedy}")
+    raise ValueError(
+        "a TD error or a ratio is too large to be represented, though every input is finite: "
+        "look for rewards, values or log_pi - log_mu of extreme size"
+    )
+
+
+def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[tuple[np.ndarray, str, str]]:
+    """(where, what is wrong, what to do) for one array."""
+    if name == "gamma":
+        return [(~((array >= 0) & (array <= 1)), "must lie in [0, 1]", "a discount outside it has no meaning here")]
+    if name == "log_mu":
+        found = [
+            (
+                np.isneginf(array),
+                "is -inf",
+                "μ = 0 on an action that was taken is impossible: log μ as it was when acting",
+            ),
+            (~np.isfinite(array), "must be finite", "recompute it from the behaviour policy, or mark the step invalid"),
+        ]
+    elif name == "log_pi":
+        found = [
+            (
+                ~(array < np.inf),
+                "must be finite or -inf",
+                "recompute it from the target policy, or mark the step invalid",
+            )
+        ]
+    else:
+        return [(~np.isfinite(array), "must be finite", "mend it, or mark the step as padding with valid=False")]
+    if name in bounded:
+        found.append(
+            (
+                array > TOLERANCE,
+                "is above 0",
+                "this rule uses the probability itself: pass log-probabilities, not densities",
+            )
+        )
+    return found
