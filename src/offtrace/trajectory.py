@@ -15,7 +15,7 @@ and s_{t+1} were seen:
 
 No trace crosses a terminated, truncated or invalid step. A row may hold several episodes; its end bootstraps.
 Shapes, dtypes and flags are checked here, at no cost that grows with T. Values are checked inside the compiled pass that
-reads them anyway (`returns.prepare`); only when that pass has seen a bad one does `explain_bad_value` look for it.
+reads them anyway (`returns.fused`); only when that pass has seen a bad one does `explain_bad_value` look for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Trajectory:
 
     def restore(self, out: np.ndarray) -> np.ndarray:
         """A [B, T] result in the shape and dtype that came in."""
-        return out.reshape(self.shape).astype(self.dtype, copy=False)
+        with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
+            return out.reshape(self.shape).astype(self.dtype, copy=False)
 
 
 def check(

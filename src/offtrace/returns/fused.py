@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -26,10 +27,17 @@ from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 
 from offtrace.returns import elementwise
-from offtrace.returns.elementwise import at, at_each, exp
+from offtrace.returns.elementwise import at_each, exp
 from offtrace.trajectory import TOLERANCE
 
 ROWS = 4
+SCRATCH = 6  # arrays of ROWS × width that a thread needs
+LARGEST_LOG = 709.7  # e to this power is still finite
+
+
+def width(T: int) -> int:
+    """T rounded up to an odd number of cache lines: rows at a power of two would evict each other from the cache."""
+    return (-(-T // 8) | 1) * 8
 
 
 def _code(code: CodeType) -> str:
@@ -42,8 +50,7 @@ def _fingerprint(*parts: Any) -> str:
     sources = []
     for part in parts:
         if isinstance(part, ModuleType):
-            with open(str(part.__file__), "rb") as file:
-                sources.append(file.read())
+            sources.append(Path(str(part.__file__)).read_bytes())
         else:
             sources.append(_code(part.__code__).encode())
     return hashlib.sha256(b"".join(sources)).hexdigest()
@@ -58,68 +65,72 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
 
     @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
     def run(
-        first,
-        stop,
-        parameters,
-        lags,
-        add_q,
-        reward,
-        q,
-        next_value,
-        terminated,
-        truncated,
-        gamma,
-        log_pi,
-        log_mu,
-        valid,
-        out,
-    ):
+        first, stop, parameters, lags, add_q, reward, q, next_value, terminated, truncated,
+        gamma, gammas, log_pi, log_mu, valid, scratch, out,
+    ):  # fmt: skip
         fingerprint  # noqa: B018  (part of the key on disk)
         T = reward.shape[1]
-        n = min(ROWS, stop - first)
-        delta, g, ratio = np.empty((n, T)), np.empty((n, T)), np.empty((n, T))
-        cap, decay, correction = np.empty((n, T)), np.empty(T), np.empty((n, T))
+        delta, g, ratio, cap, correction = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+        γ, decay, ok = scratch[5, 0], scratch[5, 1], np.ones(T, np.bool_)
+        γ[:] = gamma
+        for i in range(ROWS):  # nothing happens in the columns beyond T
+            delta[i, T:], g[i, T:], ratio[i, T:], cap[i, T:] = 0.0, 0.0, 1.0, 1.0
         bad = False
         for b0 in range(first, stop, ROWS):
             n = min(ROWS, stop - b0)
             for i in range(n):
                 b = b0 + i
+                # Short loops of one kind each: these vectorise, one long loop would not.
+                if len(valid):
+                    ok[:] = valid[b]
+                if len(gammas):
+                    γ[:T] = gammas[b]
+                    for t in range(T):
+                        bad |= ok[t] & ~((γ[t] >= 0.0) & (γ[t] <= 1.0))
                 for t in range(T):
-                    ok = at(valid, b, t)
-                    γ = np.float64(at(gamma, b, t))
                     v = 0.0 if terminated[b, t] else np.float64(next_value[b, t])
-                    δ = np.float64(reward[b, t]) + γ * v - np.float64(q[b, t])
-                    delta[i, t] = δ if ok else 0.0
-                    g[i, t] = γ if ok & ~(terminated[b, t] | truncated[b, t]) else 0.0
-                    bad |= ok & ~((abs(δ) < np.inf) & (γ >= 0.0) & (γ <= 1.0))
+                    delta[i, t] = np.float64(reward[b, t]) + γ[t] * v - np.float64(q[b, t])
                 for t in range(T):
-                    ok = at(valid, b, t)
+                    g[i, t] = 0.0 if terminated[b, t] | truncated[b, t] else γ[t]
+                if len(valid):
+                    for t in range(T):
+                        if not ok[t]:
+                            delta[i, t] = g[i, t] = g[i, max(t - 1, 0)] = 0.0
+                for t in range(T):
+                    bad |= not abs(delta[i, t]) < np.inf
+                for t in range(T):
                     π = μ = ρ = 1.0
                     if reads_rho:
                         log_μ = np.float64(log_mu[b, t])
                         log_ρ = np.float64(log_pi[b, t]) - log_μ
-                        ρ = exp(log_ρ if ok else 0.0)
-                        bad |= ok & ~((log_ρ < 709.7) & (abs(log_μ) < np.inf))
+                        ρ = exp(log_ρ if ok[t] else 0.0)
+                        bad |= ok[t] & ~((log_ρ < LARGEST_LOG) & (abs(log_μ) < np.inf))
                     if reads_pi:
                         log_π = np.float64(log_pi[b, t])
-                        π = exp(log_π if ok else 0.0)
-                        bad |= ok & ~(log_π <= TOLERANCE)
+                        π = exp(log_π if ok[t] else 0.0)
+                        bad |= ok[t] & ~(log_π <= TOLERANCE)
                     if reads_mu:
                         log_μ = np.float64(log_mu[b, t])
-                        μ = exp(log_μ if ok else 0.0)
-                        bad |= ok & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+                        μ = exp(log_μ if ok[t] else 0.0)
+                        bad |= ok[t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
                     decay[t], ratio[i, t], cap[i, t] = factors(elementwise, π, μ, ρ, *at_each(parameters, b, t))
-                for t in range(T - 1):
-                    g[i, t] = g[i, t] * decay[t + 1] if at(valid, b, t + 1) else 0.0
+                for t in range(1, T):
+                    g[i, t - 1] *= decay[t]
                 g[i, T - 1] = 0.0
             if bad:
                 break
             kernel(delta[:n], g[:n], ratio[:n], cap[:n], lags, correction[:n])
             for i in range(n):
                 b = b0 + i
-                for t in range(T):
-                    base = np.float64(q[b, t]) if add_q else 0.0
-                    out[b, t] = base + correction[i, t] if at(valid, b, t) else 0.0
+                if add_q:
+                    for t in range(T):
+                        out[b, t] = np.float64(q[b, t]) + correction[i, t]
+                else:
+                    out[b] = correction[i, :T]
+                if len(valid):
+                    for t in range(T):
+                        if not valid[b, t]:
+                            out[b, t] = 0.0
         return bad
 
     def call(*arguments: Any) -> bool:

@@ -12,8 +12,10 @@ Rows are independent, and the kernels let go of the interpreter's lock: a large 
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,11 @@ from offtrace.traces import HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import Trajectory, explain_bad_value
 
 SHORT = 64  # up to this T the direct kernel is faster than the others (benchmarks/crossover.py)
+KEPT = 1 << 26  # bytes of scratch that a thread keeps
 PARALLEL = 500_000  # a batch of fewer steps is not worth waking a thread for
+
+
+_mine = threading.local()
 
 
 def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
@@ -32,17 +38,16 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
         return custom.correct(trace, x, add_q=add_q)
     B, T = x.terminated.shape
     lags = lag_caps(trace, T)
-    gamma, valid = x.gamma, x.valid
-    if isinstance(gamma, np.ndarray) or valid is not None:  # one general variant instead of three to compile
-        gamma = gamma if isinstance(gamma, np.ndarray) else np.full((B, T), gamma, x.dtype)
-        valid = np.ones((B, T), bool) if valid is None else valid
     parameters = tuple(_parameter(trace, p, (B, T)) for p in trace.parameters)
     out = np.empty((B, T), x.dtype)
     run = _compiled(trace, T, lags)
-    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, x.log_pi, x.log_mu, valid, out
+    numbers = parameters, direct.NO_LAGS if lags is None else lags, add_q
+    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated
+    gamma = (0.0, x.gamma) if isinstance(x.gamma, np.ndarray) else (x.gamma, np.empty((0, 0), x.dtype))
+    valid = np.empty((0, 0), bool) if x.valid is None else x.valid
 
     def rows(first: int, stop: int) -> bool:
-        return run(first, stop, parameters, direct.NO_LAGS if lags is None else lags, add_q, *arrays)
+        return run(first, stop, *numbers, *arrays, *gamma, x.log_pi, x.log_mu, valid, _scratch(T), out)
 
     if _in_threads(rows, B, T):
         explain_bad_value(x)
@@ -91,8 +96,18 @@ def _in_threads(rows: Any, B: int, T: int) -> bool:
         return rows(0, B)
     edges = np.linspace(0, B // fused.ROWS, workers + 1).astype(int) * fused.ROWS
     edges[-1] = B
-    jobs = [_pool().submit(rows, int(i), int(j)) for i, j in zip(edges[:-1], edges[1:], strict=True)]
-    return any([job.result() for job in jobs])
+    jobs = [_pool().submit(rows, int(i), int(j)) for i, j in pairwise(edges)]
+    return max(job.result() for job in jobs)
+
+
+def _scratch(T: int) -> np.ndarray:
+    """Room for one thread's rows, kept from call to call: fresh memory of this size costs more than the work in it."""
+    room = getattr(_mine, "room", None)
+    width = fused.width(T)
+    if room is None or room.shape[2] != width:
+        room = np.empty((fused.SCRATCH, fused.ROWS, width))
+        _mine.room = room if room.nbytes <= KEPT else None
+    return room
 
 
 @cache

@@ -4,21 +4,22 @@ A trace that runs with x at step k is worth V_k(x), piecewise linear in x: it ru
 reaches the cap, and from there on it is the *same* trace as every other one clipped at j. Going backward, a stack holds the
 steps j at which a trace that is alive now can still be clipped, the nearest on top. Entry j holds
 
-    cap_j, W_j          the cap, and the worth of a trace that stands at its cap at j,
-    S_j, D_j, R_j       from j to the entry below it, unclipped: Σ of discounted, ratio-weighted δ; discount; ratio,
+    cap_j, W_j           the cap, and the worth of a trace that stands at its cap at j,
+    R_j, D_j, P_j, S_j   the stretch from j to the entry below, unclipped: the product of ratios, the product of g's,
+                         P = D·R, and S = Σ of discounted, ratio-weighted δ,
 
-so that with the current stretch (S, D, R) from k to the top j, a trace with x at k is clipped at j iff x·R ≥ cap_j, and is
-then worth x·S + D·W_j; else the entry is folded into the stretch: S += D·R·S_j, D *= D_j, R *= R_j. For a new start k:
+so that with the current stretch (r, d, p, s) from k to the top j, a trace with x at k is clipped at j iff x·r ≥ cap_j, and is
+then worth x·s + d·W_j; else the entry is folded into the stretch: s += p·S_j, r *= R_j, d *= D_j, p *= P_j. For a new start k:
 
-    fold while not clipped from x = 1:      Δ_k = S + D·W
-    fold while not clipped from x = cap_k:  W_k = cap_k·S + D·W,   push k
+    fold while not clipped from x = 1:      Δ_k = s + d·W
+    fold while not clipped from x = cap_k:  W_k = cap_k·s + d·W,   push k
 
 Every earlier trace has x ≤ cap_k at k, so what it folds it folds for good: each entry is popped once. The bottom entry has
 cap −∞ and W = 0: there every trace ends. Nothing is ever subtracted, so the result is as accurate as the direct sum, and
 no logarithm is taken, so that no rounding of a long sum decides whether a trace is clipped.
 
 With cap > 1 a start at x = 1 lies *below* the traces that are at the cap, so reading it off must not pop. It walks down
-the stack instead, along skew-binary jump pointers (Myers 1983): entry d also holds the stretch to entry `leap[d]`.
+the stack instead, along skew-binary jump pointers (Myers 1983): entry e also holds the stretch to entry `leap[e]`.
 """
 
 from __future__ import annotations
@@ -26,82 +27,87 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 
-CAP, W, S, D, R = range(5)
-LEAP_S, LEAP_D, LEAP_R = range(5, 8)
+W, S, P, D = range(4)
+LEAP_S, LEAP_P, LEAP_D = range(4, 7)
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
 def sweep_low(delta, g, ratio, cap, out):
     """Δ of a block of rows into `out` [n, T], for cap ≤ 1."""
     B, T = delta.shape
-    stack = np.empty((T + 1, 5))
-    stack[0] = (-np.inf, 0.0, 0.0, 0.0, 0.0)
+    caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))
+    caps[0], R[0], stack[0] = -np.inf, 1.0, 0.0
     one = np.uintp(1)  # unsigned indices spare the test for a negative one: a fifth of the time
     for b in range(B):
         top = np.uintp(0)
         for i in range(T):
             k = np.uintp(T - 1 - i)
             s, d, r = delta[b, k], g[b, k], ratio[b, k + one] if i else 1.0
-            if d * r == 0.0:
-                top, d, r = np.uintp(0), 0.0, 1.0
-            while r < stack[top, CAP]:
-                s, d, r = s + d * r * stack[top, S], d * stack[top, D], r * stack[top, R]
+            p = d * r
+            if p == 0.0:
+                top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0  # p again: without it LLVM emits slower code
+            while r < caps[top]:
+                s, r, d, p = s + p * stack[top, S], r * R[top], d * stack[top, D], p * stack[top, P]
                 top -= one
             out[b, k] = s + d * stack[top, W]
             c = cap[b, k]
-            while c * r < stack[top, CAP]:
-                s, d, r = s + d * r * stack[top, S], d * stack[top, D], r * stack[top, R]
+            while c * r < caps[top]:
+                s, r, d, p = s + p * stack[top, S], r * R[top], d * stack[top, D], p * stack[top, P]
                 top -= one
             w = c * s + d * stack[top, W]
             top += one
-            stack[top, CAP], stack[top, W], stack[top, S], stack[top, D], stack[top, R] = c, w, s, d, r
+            caps[top], R[top] = c, r
+            stack[top, W], stack[top, S], stack[top, P], stack[top, D] = w, s, p, d
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
 def sweep_high(delta, g, ratio, cap, out):
     """Δ of a block of rows into `out` [n, T], for any cap."""
     B, T = delta.shape
-    stack = np.empty((T + 1, 8))
-    leap = np.zeros(T + 1, np.int64)
-    stack[0] = (-np.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 7))
+    leap, leap_R = np.zeros(T + 1, np.uintp), np.ones(T + 1)
+    caps[0], R[0], stack[0] = -np.inf, 1.0, 0.0
+    one = np.uintp(1)
     for b in range(B):
-        top = 0
+        top = np.uintp(0)
         for i in range(T):
-            k = T - 1 - i
-            s, d, r = delta[b, k], g[b, k], ratio[b, k + 1] if i else 1.0
-            if d * r == 0.0:
-                top, d, r = 0, 0.0, 1.0
+            k = np.uintp(T - 1 - i)
+            s, d, r = delta[b, k], g[b, k], ratio[b, k + one] if i else 1.0
+            p = d * r
+            if p == 0.0:
+                top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0  # p again: without it LLVM emits slower code
 
-            at_entry, ss, dd, rr = top, s, d, r
-            while rr < stack[at_entry, CAP]:
-                e = stack[at_entry]
-                if rr * e[LEAP_R] < stack[leap[at_entry], CAP]:
-                    ss, dd, rr = ss + dd * rr * e[LEAP_S], dd * e[LEAP_D], rr * e[LEAP_R]
-                    at_entry = leap[at_entry]
+            e, ss, rr, dd, pp = top, s, r, d, p
+            while rr < caps[e]:
+                if rr * leap_R[e] < caps[leap[e]]:
+                    ss, rr = ss + pp * stack[e, LEAP_S], rr * leap_R[e]
+                    dd, pp = dd * stack[e, LEAP_D], pp * stack[e, LEAP_P]
+                    e = leap[e]
                 else:
-                    ss, dd, rr = ss + dd * rr * e[S], dd * e[D], rr * e[R]
-                    at_entry -= 1
-            out[b, k] = ss + dd * stack[at_entry, W]
+                    ss, rr, dd, pp = ss + pp * stack[e, S], rr * R[e], dd * stack[e, D], pp * stack[e, P]
+                    e -= one
+            out[b, k] = ss + dd * stack[e, W]
 
             c = cap[b, k]
-            while c * r < stack[top, CAP]:
-                s, d, r = s + d * r * stack[top, S], d * stack[top, D], r * stack[top, R]
-                top -= 1
+            while c * r < caps[top]:
+                s, r, d, p = s + p * stack[top, S], r * R[top], d * stack[top, D], p * stack[top, P]
+                top -= one
             w = c * s + d * stack[top, W]
-            top += 1
-            stack[top, CAP], stack[top, W], stack[top, S], stack[top, D], stack[top, R] = c, w, s, d, r
-            # Skew-binary: two leaps of equal length below make one of twice the length (plus this entry).
-            below = top - 1
+            below = top
+            top += one
+            caps[top], R[top] = c, r
+            stack[top, W], stack[top, S], stack[top, P], stack[top, D] = w, s, p, d
+            # Skew-binary: two leaps of equal length below make one of twice the length, plus this entry.
             middle = leap[below]
-            if below - middle == middle - leap[middle] and below > 0:
-                s1, d1, r1 = stack[below, LEAP_S], stack[below, LEAP_D], stack[below, LEAP_R]
-                s, d, r = s + d * r * s1, d * d1, r * r1
-                s1, d1, r1 = stack[middle, LEAP_S], stack[middle, LEAP_D], stack[middle, LEAP_R]
-                s, d, r = s + d * r * s1, d * d1, r * r1
+            if below > 0 and below - middle == middle - leap[middle]:
+                for e in (below, middle):
+                    s, r = s + p * stack[e, LEAP_S], r * leap_R[e]
+                    d, p = d * stack[e, LEAP_D], p * stack[e, LEAP_P]
                 leap[top] = leap[middle]
             else:
                 leap[top] = below
-            stack[top, LEAP_S], stack[top, LEAP_D], stack[top, LEAP_R] = s, d, r
+            leap_R[top] = r
+            stack[top, LEAP_S], stack[top, LEAP_P], stack[top, LEAP_D] = s, p, d
 
 
 @register_jitable

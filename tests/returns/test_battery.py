@@ -1,0 +1,106 @@
+"""Every trace × every kernel × both dtypes, against the definition, over nasty trajectories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import offtrace as ot
+from offtrace.returns import by_definition, on_numpy
+
+quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+CALLS = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid", "pair")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@quick
+@given(data=st.data())
+def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) -> None:
+    given = data.draw(trajectories(dtype))
+    wanted, scale = correct_by_definition(trace, given)
+    assert_close(ot.corrections(trace, **given), wanted, scale, dtype)
+
+
+@pytest.mark.parametrize("trace", [t for t in TRACES if not t.per_decision and t.horizon is None], ids=name_of)
+@quick
+@given(data=st.data())
+def test_long_row_kernels_are_the_definition_on_short_rows_too(trace: ot.Trace, data: Any) -> None:
+    given = data.draw(trajectories(max_steps=20))
+    wanted, scale = correct_by_definition(trace, given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_numpy, "SHORT", 0)
+        assert_close(ot.corrections(trace, **given), wanted, scale, np.float64)
+
+
+@quick
+@given(data=st.data())
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_variable_lambda(dtype: Any, data: Any) -> None:
+    given = data.draw(trajectories(dtype))
+    lam = np.random.default_rng(data.draw(st.integers(0, 99))).choice([0.0, 0.5, 1.0], given["reward"].shape)
+    trace = ot.VariableLambda(lam=lam, horizon=data.draw(st.sampled_from([None, 2])))
+    wanted, scale = correct_by_definition(trace, given)
+    assert_close(ot.corrections(trace, **given), wanted, scale, dtype)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@quick
+@given(given=trajectories(batch=False))
+def test_coefficients_are_the_definition(trace: ot.Trace, given: dict[str, Any]) -> None:
+    row = {name: rows(given)[0][name] for name in given if name in CALLS[3:5] + CALLS[6:]}
+    found, wanted = ot.coefficients(trace, **row), by_definition.coefficients(trace, **row)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@quick
+@given(given=trajectories(), data=st.data())
+def test_targets_add_q_and_padding_is_zero(trace: ot.Trace, given: dict[str, Any], data: Any) -> None:
+    target, correction = ot.targets(trace, **given), ot.corrections(trace, **given)
+    valid = given.get("valid", np.ones(target.shape, bool))
+    np.testing.assert_array_equal(target[~valid], 0)
+    np.testing.assert_array_equal(correction[~valid], 0)
+    np.testing.assert_allclose(target[valid], (given["q"] + correction)[valid], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@quick
+@given(data=st.data())
+def test_peng_and_n_step_are_their_definitions(dtype: Any, data: Any) -> None:
+    given = data.draw(trajectories(dtype))
+    given = {name: given[name] for name in given if name not in ("q", "log_pi", "log_mu", "pair")}
+    lam, n = data.draw(st.sampled_from([0.0, 0.6, 1.0])), data.draw(st.integers(1, 20))
+    for rule, oracle in ((ot.PengQ(lam), by_definition.peng), (ot.NStep(n), by_definition.n_step)):
+        found = ot.targets(rule, **given)
+        parameter = lam if isinstance(rule, ot.PengQ) else n
+        wanted = np.array([oracle(parameter, **row) for row in rows(given)]).reshape(found.shape)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(
+            found, wanted, rtol=1e-11 if dtype == np.float64 else 1e-5, atol=1e-4 if dtype == np.float32 else 1e-12
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@quick
+@given(data=st.data())
+def test_v_trace_is_its_definition(dtype: Any, data: Any) -> None:
+    given = data.draw(trajectories(dtype))
+    given = {"value" if name == "q" else name: given[name] for name in given if name != "pair"}
+    options = {
+        "lam": data.draw(st.sampled_from([0.0, 0.9, 1.0])),
+        "rho_bar": data.draw(st.sampled_from([0.5, 1.0, 4.0])),
+        "c_bar": data.draw(st.sampled_from([0.5, 1.0, 2.0])),
+    }
+    found = ot.state_targets(**given, **options)
+    for i, name in enumerate(("target", "advantage")):
+        wanted = np.array([by_definition.state_targets(**row, **options)[i] for row in rows(given)])
+        size = 1 + np.abs(np.nan_to_num(wanted)).max() + np.abs(np.nan_to_num(given["value"])).max()
+        error = np.abs(getattr(found, name).astype(float) - wanted.reshape(found.target.shape))
+        assert getattr(found, name).dtype == dtype
+        assert error.max() <= (1e-11 if dtype == np.float64 else 1e-5) * size
