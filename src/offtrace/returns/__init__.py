@@ -1,7 +1,20 @@
 """Returns: trajectory × trace → corrections, targets. One file per kernel, one oracle by definition."""
 
 from offtrace.returns.action_values import from_action_values
+from offtrace.returns.diagnose import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.targets import coefficients, corrections, targets
 
-__all__ = ["StateTargets", "coefficients", "corrections", "from_action_values", "state_targets", "targets"]
+__all__ = [
+    "Diagnosis",
+    "StateTargets",
+    "Statistics",
+    "adapt",
+    "coefficients",
+    "corrections",
+    "credit_figure",
+    "diagnose",
+    "from_action_values",
+    "state_targets",
+    "targets",
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.errors import NumbaError
 
 from offtrace.returns import elementwise
 from offtrace.returns.elementwise import at
@@ -19,7 +21,7 @@ NO_MATRIX = np.empty((0, 0))
 
 def correct(trace: StepTrace | HistoryTrace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     """Δ, or q + Δ, [B, T]."""
-    correction = sweep(trace, x, *td_errors(x))
+    correction, _ = sweep(trace, x, *td_errors(x))
     return x.q + correction if add_q else correction
 
 
@@ -29,32 +31,39 @@ def sweep(
     delta: np.ndarray,
     discount: np.ndarray,
     matrix: np.ndarray = NO_MATRIX,
-) -> np.ndarray:
-    """Δ [B, T] for given δ and discount; `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row."""
+) -> tuple[np.ndarray, float]:
+    """Δ [B, T] for given δ and discount, and the largest β. `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row."""
     pi, mu, rho = probabilities(x, trace.reads)
-    pair = x.pair
     out = np.empty(delta.shape)
     reach = trace.horizon or delta.shape[1]
     if isinstance(trace, StepTrace):
-        arrays = [np.nan if x is None else x for x in (pi, mu, rho)]
-        pair = -1 if pair is None else pair.astype(np.int64)
-        bad = _compiled(trace.step)(trace.carry, float(trace.lam), *arrays, pair, delta, discount, reach, matrix, out)
+        arrays = [np.nan if p is None else p for p in (pi, mu, rho)]
+        pair = -1 if x.pair is None else x.pair.astype(np.int64)
+        kernel = _compiled(trace.step)
+        try:
+            peak = kernel(trace.carry, float(trace.lam), *arrays, pair, delta, discount, reach, matrix, out)
+        except NumbaError as error:
+            raise TypeError(
+                f"the step of {trace.title!r} does not compile: it may use operators and xp.where, xp.minimum, xp.maximum "
+                "on floats only, and must return a carry like the one it was given, and β. "
+                f"For prototypes, HistoryTrace takes any Python function. Numba says: {error}"
+            ) from error
     else:
-        bad = _interpreted(trace, pi, mu, rho, pair, delta, discount, reach, matrix, out)
-    if bad:
+        peak = _interpreted(trace.beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
+    if np.isnan(peak):
         raise ValueError(f"the custom trace {trace.title!r} returned a β that is negative or not finite")
-    return out
+    return out, peak
 
 
 @lru_cache(maxsize=64)
-def _compiled(step: Any) -> Any:
+def _compiled(step: Callable[..., Any]) -> Any:
     """The kernel around one step function. Not kept on disk: the function belongs to the user."""
     step = njit(step)
 
     @njit(nogil=True, error_model="numpy")
     def kernel(first, lam, pi, mu, rho, pair, delta, discount, reach, matrix, out):
         B, T = delta.shape
-        bad = False
+        peak = 1.0
         for b in range(B):
             for k in range(T):
                 carry, w, total = first, 1.0, delta[b, k]
@@ -66,30 +75,30 @@ def _compiled(step: Any) -> Any:
                         at(pi, b, t), at(mu, b, t), at(rho, b, t), lam, float(t - k), at(pair, b, k), at(pair, b, t)
                     )
                     carry, β = step(elementwise, carry, now)
-                    bad |= not (β >= 0.0 and β < np.inf)
+                    peak = max(peak, β) if 0.0 <= β < np.inf else np.nan
                     total += w * β * delta[b, t]
                     if len(matrix):
                         matrix[k, t] = β
+                    if np.isnan(peak):
+                        return peak
                 out[b, k] = total
-        return bad
+        return peak
 
     return kernel
 
 
 def _interpreted(
-    trace: HistoryTrace,
-    pi: Any,
-    mu: Any,
-    rho: Any,
-    pair: Any,
+    beta: Callable[[History], float],
+    arrays: tuple[Any, Any, Any, Any],
     delta: np.ndarray,
     discount: np.ndarray,
     reach: int,
     matrix: np.ndarray,
     out: np.ndarray,
-) -> bool:
+) -> float:
+    """The same for a plain Python function of the history."""
     B, T = delta.shape
-    bad = False
+    peak = 1.0
     for b in range(B):
         for k in range(T):
             w, total = 1.0, delta[b, k]
@@ -97,11 +106,12 @@ def _interpreted(
                 w *= discount[b, t - 1]
                 if w == 0.0:
                     break
-                past = [None if x is None else x[b, k : t + 1] for x in (pi, mu, rho, pair)]
-                β = float(trace.beta(History(*past)))
-                bad |= not (β >= 0.0 and β < np.inf)
+                β = float(beta(History(*(None if a is None else a[b, k : t + 1] for a in arrays))))
+                if not 0.0 <= β < np.inf:
+                    return np.nan
+                peak = max(peak, β)
                 total += w * β * delta[b, t]
                 if len(matrix):
                     matrix[k, t] = β
             out[b, k] = total
-    return bad
+    return peak

@@ -1,0 +1,217 @@
+"""What a trace does to given trajectories, before anyone learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from offtrace import figures
+from offtrace.returns import custom, on_numpy
+from offtrace.returns.plain import discounts, probabilities
+from offtrace.returns.targets import coefficients, corrections
+from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
+from offtrace.trajectory import Trajectory, check
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of one trajectory, or of all pooled. Every valid step is the start of a trace."""
+
+    starts: int
+    """How many traces."""
+    magnitude: float
+    """The mean over starts of Σ_t (γ_k ··· γ_{t-1}) β_{k:t}: the paper's measure of an update's size."""
+    largest_magnitude: float
+    """The largest of these sums."""
+    horizon: float
+    """The effective horizon: the mean lag of credit, weighted by γ^t β_t, plus one. One-step has 1."""
+    cut: float
+    """The share of traces, of those that could reach another step, that are exactly 0 at their episode's last step."""
+    largest: float
+    """The largest β_{k:t}."""
+    effective: float
+    """Kish's effective number of starts, (Σm)²/Σm² over the magnitudes m: few where a handful of starts dominate."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` returns; prints as a table."""
+
+    trace: Trace
+    pooled: Statistics
+    rows: tuple[Statistics, ...]
+    """One for each trajectory of the batch."""
+
+    def __str__(self) -> str:
+        head = f"{self.trace.title}: {len(self.rows)} trajectories, {self.pooled.starts} starts"
+        names = [f.name for f in fields(Statistics)][1:]
+        lines = [f"  {name.replace('_', ' '):<18}{getattr(self.pooled, name):.4g}" for name in names]
+        return "\n".join([head, *lines])
+
+
+def diagnose(
+    trace: Trace,
+    *,
+    terminated: Any,
+    truncated: Any,
+    gamma: Any,
+    log_pi: Any = None,
+    log_mu: Any = None,
+    valid: Any = None,
+    pair: Any = None,
+) -> Diagnosis:
+    """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed.
+
+    Magnitude and horizon come from the fast kernels (δ = 1 makes a correction of Σγ^tβ_t); the largest β looks at every pair
+    of steps, O(T²) time in O(T) memory.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(4, bool), np.zeros(4)
+    >>> print(ot.diagnose(ot.Retrace(lam=0.5), terminated=no, truncated=no, log_pi=zero, log_mu=zero, gamma=1.0))
+    Retrace: 1 trajectories, 4 starts
+      magnitude         1.531
+      largest magnitude 1.875
+      horizon           1.469
+      cut               0
+      largest           1
+      effective         3.825
+    """
+    given = {
+        "terminated": terminated,
+        "truncated": truncated,
+        "log_pi": log_pi,
+        "log_mu": log_mu,
+        "valid": valid,
+        "pair": pair,
+    }
+    x = check(gamma=gamma, **given)
+    shape = x.terminated.shape
+    time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
+    magnitude = _summed(trace, x, np.ones(shape), x.gamma)
+    lag = _summed(trace, x, time, x.gamma) - time * magnitude
+    ends = discounts(replace(x, gamma=1.0)) == 0
+    last = _summed(trace, x, ends.astype(float), 1.0)
+    usable = np.ones(shape, bool) if x.valid is None else x.valid
+    peak = np.array([_largest(trace, x, b) for b in range(shape[0])])
+
+    def of(b: Any) -> Statistics:
+        m, ok = magnitude[b], usable[b]
+        n = int(ok.sum())
+        if not n:
+            return Statistics(0, *[float("nan")] * 6)
+        could = ok & ~ends[b]
+        return Statistics(
+            starts=n,
+            magnitude=float(m[ok].mean()),
+            largest_magnitude=float(m[ok].max()),
+            horizon=float(lag[b][ok].sum() / m[ok].sum() + 1),
+            cut=float((last[b][could] == 0).mean()) if could.any() else 0.0,
+            largest=float(np.max(peak[b])),
+            effective=float(m[ok].sum() ** 2 / (m[ok] ** 2).sum()),
+        )
+
+    return Diagnosis(trace, of(slice(None)), tuple(of(b) for b in range(shape[0])))
+
+
+def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: Any) -> np.ndarray:
+    """Σ_t (γ_k ··· γ_{t-1}) β_{k:t} signal_t [B, T]: the correction where the signal is the TD error."""
+
+    def doubled(array: Any) -> Any:
+        return array.astype(np.float64) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+
+    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
+    zero = np.zeros(signal.shape)
+    arrays = {name: doubled(getattr(x, name)) for name in names}
+    return corrections(trace, reward=signal, q=zero, next_value=zero, gamma=doubled(gamma), **arrays)
+
+
+def _largest(trace: Trace, x: Trajectory, b: int) -> float:
+    """The largest β_{k:t} of row b."""
+    row = replace(
+        x,
+        gamma=1.0,
+        **{
+            f.name: a[b : b + 1]
+            for f in fields(x)
+            if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"
+        },
+    )
+    goes_on = discounts(row)
+    T = goes_on.shape[1]
+    if isinstance(trace, StepTrace | HistoryTrace):
+        return custom.sweep(trace, row, np.zeros((1, T)), goes_on)[1]
+    factors = trace.normal_form(np, *probabilities(row, trace.reads))
+    decay, ratio, cap = (np.array(np.broadcast_to(f, (1, T))[0], np.float64) for f in factors)
+    lags = on_numpy.lag_caps(trace, T)
+    return _peak(goes_on[0], decay, ratio, cap, trace.recursive, np.full(T, np.inf) if lags is None else lags)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _peak(goes_on, decay, ratio, cap, recursive, lags):
+    peak, T = 1.0, len(goes_on)
+    for k in range(T):
+        x = w = 1.0
+        for t in range(k + 1, min(T, k + 1 + len(lags))):
+            x, w = x * ratio[t], w * decay[t]
+            if goes_on[t - 1] == 0.0 or x * w == 0.0:
+                break
+            read = min(x, cap[t])
+            if recursive:
+                x = read
+            peak = max(peak, w * min(read, lags[t - k - 1]))
+    return peak
+
+
+def adapt(
+    trace: CTrace, *, terminated: Any, truncated: Any, gamma: float, log_pi: Any, log_mu: Any, valid: Any = None
+) -> CTrace:
+    """One Robbins–Monro step of C-trace: measure the contraction rate on trajectories of μ, and move the mix towards `rate`.
+
+    The rate of a start is 1 − (1−γ) Σ_t γ^t β_{k:t} (row sums of Z, DESIGN.md section 5), its mean over all starts the
+    estimate. Sums end with the trajectory, which makes the rate look slower: prefer rows longer than 1/(1−γ).
+    """
+    if not 0 <= gamma < 1:
+        raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
+    x = check(terminated=terminated, truncated=truncated, gamma=gamma, log_pi=log_pi, log_mu=log_mu, valid=valid)
+    magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)
+    return trace.moved(1 - (1 - gamma) * float(magnitude.mean(where=True if x.valid is None else x.valid)))
+
+
+def credit_figure(
+    traces: Sequence[Trace],
+    *,
+    terminated: Any,
+    truncated: Any,
+    log_pi: Any,
+    log_mu: Any,
+    valid: Any = None,
+    pair: Any = None,
+    title: str = "",
+) -> Any:
+    """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.
+
+    Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, below 1 in blue, above in red.
+    """
+    matrices = {
+        _label(trace): coefficients(
+            trace, terminated=terminated, truncated=truncated, log_pi=log_pi, log_mu=log_mu, valid=valid, pair=pair
+        )
+        for trace in traces
+    }
+    rho = np.exp(np.subtract(log_pi, log_mu, dtype=float))
+    ends = np.asarray(terminated, bool) | np.asarray(truncated, bool)
+    return figures.heat_maps(matrices, above=("ρ", rho), ends=ends, title=title)
+
+
+def _label(trace: Trace) -> str:
+    """The title with the parameters that are not at their defaults."""
+    given = [
+        f"{'λ' if f.name == 'lam' else f.name} = {value:g}"
+        for f in fields(trace)
+        if f.name != "title" and isinstance(value := getattr(trace, f.name), float) and value != f.default
+    ]
+    return f"{trace.title}" + (f", {', '.join(given)}" if given else "")
