@@ -38,14 +38,14 @@ class Trajectory:
     dtype: np.dtype[Any]
     terminated: np.ndarray
     truncated: np.ndarray
-    gamma: float | np.ndarray
-    reward: np.ndarray | None = None
-    q: np.ndarray | None = None
-    next_value: np.ndarray | None = None
-    log_pi: np.ndarray | None = None
-    log_mu: np.ndarray | None = None
-    valid: np.ndarray | None = None
-    pair: np.ndarray | None = None
+    gamma: Any
+    reward: Any = None
+    q: Any = None
+    next_value: Any = None
+    log_pi: Any = None
+    log_mu: Any = None
+    valid: Any = None
+    pair: Any = None
     bounded: tuple[str, ...] = ()
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
 
@@ -101,8 +101,9 @@ def check(
         gamma = _scalar_gamma(gamma)
 
     rows = (1, shape[0]) if len(shape) == 1 else shape
-    ready = {name: _owned(array).reshape(rows) for name, array in arrays.items()}
-    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **({"gamma": gamma} | ready))
+    ready: dict[str, Any] = {name: _owned(array).reshape(rows) for name, array in arrays.items()}
+    ready.setdefault("gamma", gamma)
+    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **ready)
 
 
 def _array(name: str, value: Any) -> np.ndarray:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import offtrace as ot
 from offtrace.returns import by_definition, on_numpy
 
-quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 CALLS = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid", "pair")
 
 

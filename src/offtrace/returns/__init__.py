@@ -3,12 +3,14 @@
 from offtrace.returns.action_values import from_action_values
 from offtrace.returns.diagnose import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.state_values import StateTargets, state_targets
+from offtrace.returns.streaming import Stream
 from offtrace.returns.targets import coefficients, corrections, targets
 
 __all__ = [
     "Diagnosis",
     "StateTargets",
     "Statistics",
+    "Stream",
     "adapt",
     "coefficients",
     "corrections",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import factorial
+from typing import Any
 
 import numpy as np
 from numba import njit, types
@@ -25,7 +26,7 @@ def maximum(a, b):
     return a if a > b else b
 
 
-def at(x, b, t):
+def at(x, b, t) -> Any:
     """x[b, t] where x is an array, x where it is a number, True where it is None (an absent `valid`)."""
     raise TypeError("only inside compiled code")
 
@@ -39,7 +40,7 @@ def _at(x, b, t):
     return lambda x, b, t: x
 
 
-def at_each(xs, b, t):
+def at_each(xs, b, t) -> Any:
     """(at(x, b, t) for x in xs), for a tuple of numbers and arrays."""
     raise TypeError("only inside compiled code")
 

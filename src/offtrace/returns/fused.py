@@ -68,7 +68,7 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
         first, stop, parameters, lags, add_q, reward, q, next_value, terminated, truncated,
         gamma, gammas, log_pi, log_mu, valid, scratch, out,
     ):  # fmt: skip
-        fingerprint  # noqa: B018  (part of the key on disk)
+        _ = fingerprint  # part of the key on disk
         T = reward.shape[1]
         delta, g, ratio, cap, correction = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
         γ, decay, ok = scratch[5, 0], scratch[5, 1], np.ones(T, np.bool_)

@@ -81,7 +81,7 @@ class TruncatedIS(TrajectoryAware):
         super().__post_init__()
         if isinstance(self.bound, Sequence):
             object.__setattr__(self, "bound", tuple(float(d) for d in self.bound))
-        bounds = self.bound if isinstance(self.bound, tuple) else (self.bound,)
+        bounds: Any = self.bound if isinstance(self.bound, tuple) else (self.bound,)
         if not bounds or not all(d >= 0 for d in bounds):
             raise ValueError(f"bound must be at least 0, as a number or a non-empty sequence, got {self.bound!r}")
 

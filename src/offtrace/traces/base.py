@@ -89,8 +89,8 @@ class Trace(Rule):
         return tuple(getattr(self, f.name) for f in fields(self) if f.name != "horizon")
 
     @staticmethod
-    def factors(xp: Any, pi: Any, mu: Any, rho: Any, *parameters: Any) -> tuple[Any, Any, Any]:
-        """decay, ratio and cap, elementwise. What the rule does not read of `pi`, `mu`, `rho` must not be used."""
+    def factors(*arguments: Any, **named: Any) -> Any:
+        """factors(xp, pi, mu, rho, *parameters) → decay, ratio, cap, elementwise. What the rule does not read is meaningless."""
         raise TypeError("this trace has no normal form: define `factors`, or derive from StepTrace")
 
     def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
@@ -98,7 +98,7 @@ class Trace(Rule):
         return Factors(*self.factors(xp, pi, mu, rho, *self.parameters))
 
 
-def require_between(name: str, value: Real | float, low: float, high: float) -> None:
+def require_between(name: str, value: Any, low: float, high: float) -> None:
     """Raise unless low ≤ value ≤ high (NaN is refused too)."""
     if not low <= value <= high:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")

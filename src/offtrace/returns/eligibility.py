@@ -1,0 +1,274 @@
+"""How the eligibility vector z_t = Σ_k (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k is kept from step to step.
+
+At step t the older starts are scaled (`advance`), then start t enters with weight 1 (`enter`):
+
+    per-decision    z ← γ_{t-1} decay_t ratio_t z + ∇q_t                    O(size) a step
+    recursive cap   a stack of groups of starts that share x                O(size) a step, amortised, for cap ≤ 1
+    all others      every live start with its own state                     O(live starts), times size for gradients
+
+The stack: all x are multiplied by one ratio_t, and those above the cap meet at the cap and stay together for good. So
+the starts form groups, the largest x on top. A group holds x, G = Σ of its discounted ∇q, and C = x·G + C of the group
+below, so that z is the C of the top. The groups at or above the cap are popped and become one: G = Σ G, C = cap·G + C
+of the group below. Nothing is subtracted, so a huge ρ that is clipped costs no digits. Memory: 16 bytes × groups × size;
+a clip merges groups, so there are few, except where λ < 1 and π ≈ μ, where up to 745 / ln(1/λ) of them are alive.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.traces import Factors, History, HistoryTrace, Step, StepTrace, Trace
+
+
+class Now(NamedTuple):
+    """One step as the rule sees it. NaN and −1 stand for what it does not read."""
+
+    where: int | np.ndarray
+    pair: int
+    pi: float
+    mu: float
+    rho: float
+    number: int
+    """The number of the step, from 0 when the stream was made."""
+
+
+def keeper(trace: Trace, size: int) -> Any:
+    """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t."""
+    if isinstance(trace, HistoryTrace):
+        return _OfHistories(trace, size)
+    if isinstance(trace, StepTrace):
+        return _OfSteps(trace, size)
+    if trace.horizon is None and trace.lag_bound is None and (trace.per_decision or trace.recursive):
+        return _PerDecision(trace, size) if trace.per_decision else _Groups(trace, size)
+    return _OfProducts(trace, size)
+
+
+def _factors(trace: Trace, now: Now) -> Factors:
+    """decay, ratio and cap of this step, as floats; arrays of the rule are read at the number of the step."""
+    parameters = (p[now.number] if np.ndim(p) else p for p in trace.parameters)
+    return Factors(*map(float, trace.factors(np, now.pi, now.mu, now.rho, *parameters)))
+
+
+class _PerDecision:
+    """z ← γ_{t-1} decay_t ratio_t z + ∇q_t."""
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        self.trace, self.z = trace, np.zeros(size)
+
+    def clear(self) -> None:
+        self.z[:] = 0.0
+
+    def advance(self, discount: float, now: Now) -> None:
+        decay, ratio, _ = _factors(self.trace, now)
+        self.z *= discount * decay * ratio
+
+    def enter(self, now: Now) -> None:
+        _add(self.z, now.where)
+
+
+def _add(z: np.ndarray, where: int | np.ndarray) -> None:
+    """z += ∇q."""
+    if isinstance(where, int):
+        z[where] += 1.0
+    else:
+        z += where
+
+
+@dataclass(slots=True)
+class _Group:
+    """Starts that share x."""
+
+    x: float
+    gradient: np.ndarray
+    """G = Σ_k (discounts and decays since k) ∇q_k."""
+    total: np.ndarray
+    """C = x·G + C of the group below."""
+    ratio: float = 1.0
+    """What x of all groups below is still to be multiplied by: they take it in when they come to the top."""
+    discount: float = 1.0
+    """The same for their G."""
+
+    def scale(self, ratio: float, discount: float) -> None:
+        self.x *= ratio
+        self.gradient *= discount
+        self.total *= ratio * discount
+        self.ratio *= ratio
+        self.discount *= discount
+
+
+class _Groups:
+    """The stack. A step pushes two groups at most, so on average it pops no more than two.
+
+    With a cap above 1 a new start lies below the groups with x > 1: these are lifted and put back, at O(size) each.
+    """
+
+    CROWD = 256  # from so many groups on, look now and then for those at the bottom that have underflowed
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        self.trace, self.size, self.crowd = trace, size, self.CROWD
+        self.groups: list[_Group] = []
+
+    @property
+    def z(self) -> np.ndarray:
+        return self.groups[-1].total if self.groups else np.zeros(self.size)
+
+    def clear(self) -> None:
+        self.groups.clear()
+
+    def advance(self, discount: float, now: Now) -> None:
+        decay, ratio, cap = _factors(self.trace, now)
+        discount *= decay
+        if discount == 0.0 or ratio == 0.0 or cap == 0.0:
+            self.clear()
+        clipped = None
+        while self.groups and self.groups[-1].x * ratio >= cap:
+            top = self.groups.pop()
+            clipped = discount * top.gradient + (0.0 if clipped is None else clipped)
+            ratio, discount = ratio * top.ratio, discount * top.discount
+        if self.groups:
+            self.groups[-1].scale(ratio, discount)
+            if self.groups[-1].x == 0.0:  # underflow: the groups below are smaller still
+                self.clear()
+        if clipped is not None:
+            self._push(cap, clipped)
+
+    def enter(self, now: Now) -> None:
+        gradient = np.zeros(self.size)
+        _add(gradient, now.where)
+        lifted: list[_Group] = []
+        while self.groups and self.groups[-1].x > 1.0:
+            top = self.groups.pop()
+            lifted.append(top)
+            if self.groups:
+                self.groups[-1].scale(top.ratio, top.discount)
+        self._push(1.0, gradient)
+        for group in reversed(lifted):
+            self._push(group.x, group.gradient)
+        if len(self.groups) > self.crowd:
+            self._drop_underflowed()
+
+    def _push(self, x: float, gradient: np.ndarray) -> None:
+        below = self.groups[-1].total if self.groups else 0.0
+        self.groups.append(_Group(x, gradient, x * gradient + below))
+
+    def _drop_underflowed(self) -> None:
+        """Else an endless episode would only add groups, as with the x = λ^n of Non-Markov Retrace at ρ = 1."""
+        ratio = discount = 1.0
+        for i in reversed(range(len(self.groups))):
+            group = self.groups[i]
+            if group.x * ratio == 0.0 or discount == 0.0:
+                del self.groups[: i + 1]
+                break
+            ratio, discount = ratio * group.ratio, discount * group.discount
+        self.crowd = max(self.CROWD, 2 * len(self.groups))
+
+
+class _Starts(ABC):
+    """Every live start as a record: ∇q, pair, lag, weight γ_k ··· γ_{t-1}, β, and what the rule keeps of it."""
+
+    def __init__(self, trace: Any, size: int, first: tuple[float, ...] = ()) -> None:
+        self.trace, self.size, self.first = trace, size, first
+        self.reach = trace.horizon or math.inf
+        self.live: Any = None
+
+    def clear(self) -> None:
+        self.live = None
+
+    def advance(self, discount: float, now: Now) -> None:
+        self.live["lag"] += 1
+        self.live["weight"] *= discount
+        self.live = self.live[(self.live["lag"] < self.reach) & (self.live["weight"] > 0.0)]
+        if len(self.live):
+            self.live["beta"] = self.betas(now)
+        bad = ~((self.live["beta"] >= 0.0) & (self.live["beta"] < np.inf))
+        if bad.any():
+            β = self.live["beta"][bad][0]
+            raise ValueError(f"the trace {self.trace.title!r} gave a β that is negative or not finite: {β}")
+
+    @abstractmethod
+    def betas(self, now: Now) -> Any:
+        """β_{k:t} of all live starts; `first` is what `kept` holds for a new one."""
+
+    def enter(self, now: Now) -> None:
+        where = ("where", "i8") if isinstance(now.where, int) else ("where", "f8", (self.size,))
+        numbers = [(name, "f8") for name in ("lag", "weight", "beta")]
+        record = [where, ("pair", "i8"), *numbers, ("kept", "f8", (len(self.first),))]
+        new = np.array([(now.where, now.pair, 0.0, 1.0, 1.0, self.first)], record)
+        self.live = new if self.live is None else np.concatenate([self.live, new])
+
+    @property
+    def z(self) -> np.ndarray:
+        if self.live is None:
+            return np.zeros(self.size)
+        where, weights = self.live["where"], self.live["weight"] * self.live["beta"]
+        return np.bincount(where, weights, minlength=self.size) if where.ndim == 1 else weights @ where
+
+
+class _OfProducts(_Starts):
+    """A normal form with a horizon, with bounds by lag, or with the cap at read-out.
+
+    x is kept as m·2^e: a product may leave the range of floats and come back before it is read off at the cap.
+    """
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        super().__init__(trace, size, first=(0.5, 1.0))
+        self.bounds = np.array(trace.lag_bound or [np.inf])
+        if self.bounds[-1] == 0.0:  # β is 0 for good after the last bound above 0
+            self.reach = min(self.reach, 1 + np.max(np.nonzero(self.bounds)[0] + 1, initial=0))
+
+    def betas(self, now: Now) -> Any:
+        decay, ratio, cap = _factors(self.trace, now)
+        if decay == 0.0 or ratio == 0.0 or (self.trace.recursive and cap == 0.0):
+            self.live = self.live[:0]
+            return 0.0
+        m, shift = np.frexp(self.live["kept"][:, 0] * ratio)
+        e = self.live["kept"][:, 1] + shift
+        x = np.ldexp(m, np.clip(e, -2000, 2000).astype(int))
+        if self.trace.recursive:
+            m, e = (np.where(x > cap, of_cap, of_x) for of_cap, of_x in zip(np.frexp(cap), (m, e), strict=True))
+        self.live["kept"] = np.stack([m, e], axis=1)
+        self.live["weight"] *= decay
+        lag = self.live["lag"].astype(int)
+        return np.minimum(np.minimum(x, cap), self.bounds[np.minimum(lag, len(self.bounds)) - 1])
+
+
+class _OfSteps(_Starts):
+    """StepTrace: one call of `step` for all live starts, with arrays for what differs among them."""
+
+    def __init__(self, trace: StepTrace, size: int) -> None:
+        super().__init__(trace, size, first=trace.carry if isinstance(trace.carry, tuple) else (trace.carry,))
+
+    def betas(self, now: Now) -> Any:
+        kept, many = self.live["kept"], isinstance(self.trace.carry, tuple)
+        seen = Step(now.pi, now.mu, now.rho, self.trace.lam, self.live["lag"], self.live["pair"], now.pair)
+        carry, β = self.trace.step(np, tuple(kept.T) if many else kept[:, 0], seen)
+        self.live["kept"] = np.stack([np.broadcast_to(c, len(kept)) for c in (carry if many else (carry,))], axis=1)
+        return β
+
+
+class _OfHistories(_Starts):
+    """HistoryTrace: `beta` of the whole history, once for each live start."""
+
+    def __init__(self, trace: HistoryTrace, size: int) -> None:
+        super().__init__(trace, size)
+        self.past: list[Now] = []
+
+    def clear(self) -> None:
+        super().clear()
+        self.past = []
+
+    def betas(self, now: Now) -> Any:
+        lags = self.live["lag"].astype(int)
+        self.past = self.past[-max(lags) :]
+        seen = {name: np.array([getattr(step, name) for step in (*self.past, now)]) for name in self.trace.reads}
+        parts = ((seen[n][-lag - 1 :] if n in seen else None for n in History._fields) for lag in lags)
+        return [float(self.trace.beta(History(*part))) for part in parts]
+
+    def enter(self, now: Now) -> None:
+        super().enter(now)
+        self.past.append(now)
