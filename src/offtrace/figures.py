@@ -90,9 +90,7 @@ def _palette(plt: Any, colors: Any, floor: float, largest: float) -> Any:
     low = round(steps * np.log(1 / floor) / np.log(largest / floor))
     blues = plt.get_cmap("Blues")(np.linspace(0.1, 0.95, low))
     oranges = plt.get_cmap("Oranges")(np.linspace(0.45, 1.0, steps - low))
-    palette = colors.ListedColormap(np.vstack([blues, oranges]))
-    palette.set_bad("white")
-    return palette
+    return colors.ListedColormap(np.vstack([blues, oranges])).with_extremes(bad="white")
 
 
 def _matplotlib() -> tuple[Any, Any]:

@@ -112,7 +112,7 @@ def _array(name: str, value: Any) -> np.ndarray:
     if value is None:
         raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
     array = np.asarray(value)
-    if array.dtype == object:
+    if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
     return array
 

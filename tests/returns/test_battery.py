@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
+from helpers import TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition, on_numpy
 
 quick = settings(

@@ -78,7 +78,7 @@ def diagnose(
       horizon           1.469
       cut               0
       largest           1
-      effective         3.825
+      effective         3.817
     """
     given = {
         "terminated": terminated,

@@ -184,11 +184,11 @@ def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any)
             remedy = "; Tree Backup and Q(λ) need no μ" if name == "log_mu" else ""
             raise TypeError(f"{name} is missing: {trace.title} needs {what} of the actions taken{remedy}")
     return check(
+        **arrays,
         log_pi=log_pi if trace.needs_pi else None,
         log_mu=log_mu if trace.needs_mu else None,
         pair=pair if "pair" in trace.reads else None,
         bounded=tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads),
-        **arrays,
     )
 
 

@@ -130,7 +130,7 @@ def trace(name: str, **parameters: Any) -> Any:
     """Find a rule by its name or an alias, and make it.
 
     >>> trace("non-markov retrace", lam=0.9)
-    NonMarkovRetrace(lam=0.9, horizon=None)
+    NonMarkovRetrace(horizon=None, lam=0.9)
     >>> trace("recursive retrace").lam
     1.0
     """

@@ -18,7 +18,7 @@ class OneStep(Trace):
     title: ClassVar = "One-step"
     aliases: ClassVar = ("td0", "td(0)", "expected sarsa")
     recursive_condition: ClassVar = True
-    citation: ClassVar = "van Seijen, van Hasselt, Whiteson, Wiering (2009), A theoretical and empirical analysis of Expected Sarsa, ADPRL"
+    citation: ClassVar = "van Seijen et al. (2009), A theoretical and empirical analysis of Expected Sarsa"
 
     @staticmethod
     def factors(xp, pi, mu, rho):
@@ -87,7 +87,7 @@ class TreeBackup(Trace):
 @register
 @dataclass(frozen=True)
 class Retrace(Trace):
-    """β_t = ∏ λ min(1, ρ_i): safe and efficient near on-policy. Not V-trace, which acts on state values; a cut is never undone."""
+    """β_t = ∏ λ min(1, ρ_i): safe, and efficient near on-policy. A cut is never undone. Not V-trace (state values)."""
 
     lam: float = 1.0
 

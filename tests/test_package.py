@@ -1,0 +1,49 @@
+"""What importing costs, and that the example of the README runs."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_import_takes_neither_torch_nor_jax_nor_matplotlib() -> None:
+    script = "import sys, offtrace; print(sorted({'torch', 'jax', 'matplotlib', 'scipy.stats'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_compiled_code_is_kept_between_processes(tmp_path: Path) -> None:
+    """The second process must load the pass from disk; Numba tells, if asked to."""
+    script = """
+import numpy as np, offtrace as ot
+no = np.zeros(9, bool)
+x = np.zeros(9)
+ot.targets(ot.RBIS(0.9), reward=x, q=x, next_value=x, terminated=no, truncated=no, log_pi=x, log_mu=x, gamma=0.9)
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DEBUG_CACHE": "1"}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+        ).stdout
+        for _ in range(2)
+    )
+    assert "data saved" in first
+    assert "data loaded" not in first
+    assert "data loaded" in second
+    assert "data saved" not in second
+
+
+def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    example = runpy.run_path(str(ROOT / "examples" / "credit.py"))
+    monkeypatch.setitem(example["main"].__globals__, "OUT", tmp_path)
+    example["main"]()
+    assert "Non-Markov Retrace" in capsys.readouterr().out
+    assert (tmp_path / "credit.png").stat().st_size > 50_000
