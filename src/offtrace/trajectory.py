@@ -29,7 +29,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Trajectory:
     """Checked arrays, all [B, T] and C-contiguous. What the rule does not need is None."""
 
@@ -69,7 +69,7 @@ def check(
 
     `floats` are the real-valued arrays by name. They must agree in shape and dtype; nothing is broadcast or converted.
     """
-    arrays = {name: _array(name, value) for name, value in floats.items() if value is not None}
+    arrays: dict[str, Any] = {name: _array(name, value) for name, value in floats.items() if value is not None}
     arrays |= {"terminated": _array("terminated", terminated), "truncated": _array("truncated", truncated)}
     if valid is not None:
         arrays["valid"] = _array("valid", valid)
@@ -91,7 +91,9 @@ def check(
     if 0 in shape:
         raise ValueError(f"the batch is empty: {first} has shape {shape}; there must be at least one row and one step")
 
-    dtype = _one_dtype({name: array for name, array in arrays.items() if name in floats or name == "gamma"})
+    dtype = _one_dtype(
+        arrays, [*(name for name in floats if name in arrays), *(["gamma"] if "gamma" in arrays else [])]
+    )
     if "pair" in arrays and arrays["pair"].dtype.kind not in "iu":
         raise TypeError(f"pair must be of an integer dtype, got {arrays['pair'].dtype}: it holds ids of (s_t, a_t)")
     for name in ("terminated", "truncated", "valid"):
@@ -100,10 +102,10 @@ def check(
     if "gamma" not in arrays:
         gamma = _scalar_gamma(gamma)
 
-    rows = (1, shape[0]) if len(shape) == 1 else shape
-    ready: dict[str, Any] = {name: _owned(array).reshape(rows) for name, array in arrays.items()}
-    ready.setdefault("gamma", gamma)
-    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **ready)
+    for name, array in arrays.items():
+        owned = _owned(array)
+        arrays[name] = owned if len(shape) == 2 else owned.reshape(1, -1)
+    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **({"gamma": gamma} | arrays))
 
 
 def _array(name: str, value: Any) -> np.ndarray:
@@ -119,28 +121,30 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 def _owned(array: np.ndarray) -> np.ndarray:
     """As the compiled kernels want it. Read-only arrays are another type to Numba, so they are copied as well."""
-    flags = array.flags
-    return (
-        array
-        if flags.c_contiguous and flags.writeable and array.dtype.isnative
-        else array.astype(array.dtype.newbyteorder("="), order="C")
-    )
+    if array.flags.carray and array.dtype.isnative:  # carray: contiguous, aligned, writeable
+        return array
+    return array.astype(array.dtype.newbyteorder("="), order="C")
 
 
-def _one_dtype(arrays: dict[str, np.ndarray]) -> np.dtype[Any]:
-    first = ""
-    for name, array in arrays.items():
-        if array.dtype.newbyteorder("=") not in FLOATS:
+def _one_dtype(arrays: dict[str, np.ndarray], names: list[str]) -> np.dtype[Any]:
+    """The common dtype of the arrays named."""
+    if not names:
+        return FLOATS[1]
+    first = arrays[names[0]].dtype
+    for name in names:
+        found = arrays[name].dtype
+        if found is first and first in FLOATS:
+            continue
+        if found.newbyteorder("=") not in FLOATS:
             raise TypeError(
-                f"{name} must be float32 or float64, got {array.dtype}: convert it, e.g. {name}.astype(np.float32)"
+                f"{name} must be float32 or float64, got {found}: convert it, e.g. {name}.astype(np.float32)"
             )
-        if first and array.dtype != arrays[first].dtype:
+        if found != first:
             raise TypeError(
-                f"{name} is {array.dtype} but {first} is {arrays[first].dtype}: give all real arrays in one dtype, "
-                f"e.g. {name}.astype(np.{arrays[first].dtype})"
+                f"{name} is {found} but {names[0]} is {first}: give all real arrays in one dtype, "
+                f"e.g. {name}.astype(np.{first})"
             )
-        first = first or name
-    return arrays[first].dtype.newbyteorder("=") if first else np.dtype(np.float64)
+    return first.newbyteorder("=")
 
 
 def _flags(name: str, array: np.ndarray) -> np.ndarray:

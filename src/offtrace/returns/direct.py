@@ -22,12 +22,11 @@ STARTS = 32
 STRIDE = 16  # steps between two looks at what is left
 NEGLIGIBLE = 2.0**-60
 NO_LAGS = np.empty(0)
-NO_LIMIT = 1 << 62
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep_rows(delta, g, ratio, cap, recursive, lags, budget, out):
-    """Δ of a block of rows into `out` [n, T]; returns the first row given up because it needed more than `budget` pairs.
+def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
+    """Δ of a block of rows into `out` [n, T].
 
     `lags` [n] bounds x at lags 1 … n and ends the trace after them; empty means no bound by lag.
     """
@@ -37,7 +36,6 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, budget, out):
     x, w, total, part = np.empty(STARTS), np.empty(STARTS), np.empty(STARTS), np.empty(STARTS)
     still[T] = still_is[T] = 0.0
     for b in range(B):
-        spent = 0
         highest = 0.0
         for i in range(T):
             t = T - 1 - i
@@ -56,10 +54,11 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, budget, out):
             for j in range(1, n):
                 t = k0 + j
                 h, r, c, e = g[b, t - 1], ratio[b, t], cap[b, t], delta[b, t]
+                ends = h == 0.0 or r == 0.0  # an x that has overflowed must not meet a zero
                 for i in range(n):
                     started = i < j
                     h_i = h if started else 1.0
-                    x_i = x[i] * (r if started else 1.0)
+                    x_i = 0.0 if started and ends else x[i] * (r if started else 1.0)
                     e_i = e if started else 0.0
                     w[i] *= h_i
                     y = min(x_i, c) if started else x_i
@@ -73,7 +72,7 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, budget, out):
             stop = min(T, k0 + n - 1 + reach)
             for t in range(k0 + n, stop):
                 D *= g[b, t - 1]
-                if D == 0.0:
+                if D == 0.0 or ratio[b, t] == 0.0:
                     break
                 if (t - k0) % STRIDE == 0:
                     settled = True
@@ -97,21 +96,17 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, budget, out):
                     for i in range(n):
                         x[i] = r * x[i]
                         part[i] += e * min(x[i], c)
-                spent += n
             for i in range(n):
                 out[b, k0 + i] = total[i] + w[i] * part[i]
-            if spent > budget:
-                return b
-    return B
 
 
 @register_jitable
 def sweep(delta, g, ratio, cap, lags, out):
     """A cap at read-out, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, False, lags, NO_LIMIT, out)
+    sweep_rows(delta, g, ratio, cap, False, lags, out)
 
 
 @register_jitable
 def sweep_recursive(delta, g, ratio, cap, lags, out):
     """A recursive cap, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, True, lags, NO_LIMIT, out)
+    sweep_rows(delta, g, ratio, cap, True, lags, out)

@@ -2,12 +2,13 @@
 
 For a block of four rows at a time, in scratch that stays in the cache:
 
-    δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t                    (0 at invalid steps)
-    g_t = γ_t decay_{t+1}, or 0 where no trace goes on from t to t+1: at an end, at padding, at the row's end
-    ratio_t, cap_t from the rule;  Δ from the kernel;  out = q + Δ or Δ
+    δ and discount      from `rows`
+    g_t = discount_t decay_{t+1},  ratio_t,  cap_t      from the rule
+    Δ                   from the kernel
+    out = q + Δ, or Δ
 
-Everything is float64 inside, whatever comes in: a float32 δ that cancels would lose what the sum needs. Bad values are noticed
-on the way, at one comparison each; `trajectory.explain_bad_value` then finds them. Memory: O(T) for each thread.
+Bad values are noticed on the way, at one comparison each; `trajectory.explain_bad_value` then finds them. Memory: O(T) for
+each thread.
 
 Numba keeps compiled code on disk under a key made of the closure. Rule and kernel are plain functions there, which pickle by
 name, and `fingerprint` stands for their code, so that an edited rule is compiled anew.
@@ -26,13 +27,13 @@ from numba import njit
 from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 
-from offtrace.returns import elementwise
-from offtrace.returns.elementwise import at_each, exp
+from offtrace.returns import elementwise, rows
+from offtrace.returns.elementwise import LARGEST_LOG, at_each, exp
+from offtrace.returns.rows import td_errors
 from offtrace.trajectory import TOLERANCE
 
 ROWS = 4
-SCRATCH = 6  # arrays of ROWS × width that a thread needs
-LARGEST_LOG = 709.7  # e to this power is still finite
+SCRATCH = 7  # arrays of rows × width that a thread needs
 
 
 def width(T: int) -> int:
@@ -59,7 +60,7 @@ def _fingerprint(*parts: Any) -> str:
 @cache
 def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[ModuleType, ...]) -> Any:
     """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel from the modules named."""
-    fingerprint = _fingerprint(rule, elementwise, *kernel_modules)
+    fingerprint = _fingerprint(rule, elementwise, rows, *kernel_modules)
     factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
     reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
 
@@ -71,52 +72,36 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
         _ = fingerprint  # part of the key on disk
         T = reward.shape[1]
         delta, g, ratio, cap, correction = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
-        γ, decay, ok = scratch[5, 0], scratch[5, 1], np.ones(T, np.bool_)
+        γ, decay, ok = scratch[5], scratch[6, 0], np.ones((scratch.shape[1], T), np.bool_)
         γ[:] = gamma
-        for i in range(ROWS):  # nothing happens in the columns beyond T
+        for i in range(delta.shape[0]):  # nothing happens in the columns beyond T
             delta[i, T:], g[i, T:], ratio[i, T:], cap[i, T:] = 0.0, 0.0, 1.0, 1.0
         bad = False
         for b0 in range(first, stop, ROWS):
             n = min(ROWS, stop - b0)
+            bad |= td_errors(
+                b0, n, reward, q, next_value, terminated, truncated, gammas, valid, γ, ok, delta, g
+            )  # fmt: skip
             for i in range(n):
                 b = b0 + i
-                # Short loops of one kind each: these vectorise, one long loop would not.
-                if len(valid):
-                    ok[:] = valid[b]
-                if len(gammas):
-                    γ[:T] = gammas[b]
-                    for t in range(T):
-                        bad |= ok[t] & ~((γ[t] >= 0.0) & (γ[t] <= 1.0))
-                for t in range(T):
-                    v = 0.0 if terminated[b, t] else np.float64(next_value[b, t])
-                    delta[i, t] = np.float64(reward[b, t]) + γ[t] * v - np.float64(q[b, t])
-                for t in range(T):
-                    g[i, t] = 0.0 if terminated[b, t] | truncated[b, t] else γ[t]
-                if len(valid):
-                    for t in range(T):
-                        if not ok[t]:
-                            delta[i, t] = g[i, t] = g[i, max(t - 1, 0)] = 0.0
-                for t in range(T):
-                    bad |= not abs(delta[i, t]) < np.inf
                 for t in range(T):
                     π = μ = ρ = 1.0
                     if reads_rho:
                         log_μ = np.float64(log_mu[b, t])
                         log_ρ = np.float64(log_pi[b, t]) - log_μ
-                        ρ = exp(log_ρ if ok[t] else 0.0)
-                        bad |= ok[t] & ~((log_ρ < LARGEST_LOG) & (abs(log_μ) < np.inf))
+                        ρ = exp(log_ρ if ok[i, t] else 0.0)
+                        bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
                     if reads_pi:
                         log_π = np.float64(log_pi[b, t])
-                        π = exp(log_π if ok[t] else 0.0)
-                        bad |= ok[t] & ~(log_π <= TOLERANCE)
+                        π = exp(log_π if ok[i, t] else 0.0)
+                        bad |= ok[i, t] & ~(log_π <= TOLERANCE)
                     if reads_mu:
                         log_μ = np.float64(log_mu[b, t])
-                        μ = exp(log_μ if ok[t] else 0.0)
-                        bad |= ok[t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+                        μ = exp(log_μ if ok[i, t] else 0.0)
+                        bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
                     decay[t], ratio[i, t], cap[i, t] = factors(elementwise, π, μ, ρ, *at_each(parameters, b, t))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
-                g[i, T - 1] = 0.0
             if bad:
                 break
             kernel(delta[:n], g[:n], ratio[:n], cap[:n], lags, correction[:n])

@@ -2,7 +2,7 @@
 
     cap = ∞              linear.py      O(T)
     recursive, cap ≤ 1   recursive.py   O(T)             cap > 1: O(T log T)
-    cap at read-out      readout.py     O(T log T) at worst
+    cap at read-out      readout.py     O(T) as a rule, O(T log T) at worst; direct.py for short rows
     horizon, lag bound   direct.py      O(T n)
     custom               custom.py      O(T²)
 
@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns import custom, direct, fused, linear, readout, recursive
+from offtrace.returns import custom, direct, fused, halves, linear, readout, recursive, side_by_side
 from offtrace.traces import HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import Trajectory, explain_bad_value
 
-SHORT = 64  # up to this T the direct kernel is faster than the others (benchmarks/crossover.py)
+SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
 PARALLEL = 500_000  # a batch of fewer steps is not worth waking a thread for
 
@@ -47,7 +47,7 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     valid = np.empty((0, 0), bool) if x.valid is None else x.valid
 
     def rows(first: int, stop: int) -> bool:
-        return run(first, stop, *numbers, *arrays, *gamma, x.log_pi, x.log_mu, valid, _scratch(T), out)
+        return run(first, stop, *numbers, *arrays, *gamma, x.log_pi, x.log_mu, valid, scratch(B, T), out)
 
     if _in_threads(rows, B, T):
         explain_bad_value(x)
@@ -58,12 +58,12 @@ def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
     """The pass with the kernel that fits."""
     if trace.per_decision and lags is None:
         kernel, modules = linear.sweep, (linear,)
-    elif lags is not None or T <= SHORT:
-        kernel, modules = (direct.sweep_recursive if trace.recursive else direct.sweep), (direct,)
     elif trace.recursive:
-        kernel, modules = recursive.sweep, (recursive,)
+        kernel, modules = (recursive.sweep, (recursive,)) if lags is None else (direct.sweep_recursive, (direct,))
+    elif lags is not None or T <= SHORT:
+        kernel, modules = direct.sweep, (direct,)
     else:
-        kernel, modules = readout.sweep, (readout, direct)
+        kernel, modules = readout.sweep, (readout, halves, side_by_side)
     return fused.build(trace.factors, trace.reads, kernel, modules)
 
 
@@ -100,12 +100,12 @@ def _in_threads(rows: Any, B: int, T: int) -> bool:
     return max(job.result() for job in jobs)
 
 
-def _scratch(T: int) -> np.ndarray:
+def scratch(B: int, T: int) -> np.ndarray:
     """Room for one thread's rows, kept from call to call: fresh memory of this size costs more than the work in it."""
+    shape = fused.SCRATCH, min(B, fused.ROWS), fused.width(T)
     room = getattr(_mine, "room", None)
-    width = fused.width(T)
-    if room is None or room.shape[2] != width:
-        room = np.empty((fused.SCRATCH, fused.ROWS, width))
+    if room is None or room.shape != shape:
+        room = np.empty(shape)
         _mine.room = room if room.nbytes <= KEPT else None
     return room
 

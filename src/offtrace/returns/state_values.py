@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from offtrace.returns import linear
-from offtrace.returns.plain import probabilities, td_errors
+from offtrace.returns.elementwise import LARGEST_LOG, exp
+from offtrace.returns.on_numpy import scratch
+from offtrace.returns.rows import td_errors
 from offtrace.traces.base import require_between
-from offtrace.trajectory import check
+from offtrace.trajectory import check, explain_bad_value
 
 
 class StateTargets(NamedTuple):
@@ -62,14 +65,63 @@ def state_targets(
         log_mu=log_mu,
         valid=valid,
     )
-    delta, discount = td_errors(x)
-    rho = probabilities(x, ("rho",))[2]
-    clipped = np.minimum(rho, rho_bar)
-    excess = linear.solve(clipped * delta, discount * lam * np.minimum(rho, c_bar))  # v − V
-    target = x.q + excess
-    ahead = np.zeros_like(delta)  # λ (v_{k+1} − V(s_{k+1})), 0 where the episode is cut
-    ahead[:, :-1] = np.where(discount[:, :-1] > 0, lam * (target[:, 1:] - x.next_value[:, :-1]), 0.0)  # pyright: ignore[reportOptionalSubscript]
-    advantage = clipped * (delta + discount * ahead)
-    if x.valid is not None:
-        target[~x.valid] = advantage[~x.valid] = 0.0
+    target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
+    gamma = (0.0, x.gamma) if isinstance(x.gamma, np.ndarray) else (x.gamma, np.empty((0, 0), x.dtype))
+    valid = np.empty((0, 0), bool) if x.valid is None else x.valid
+    numbers = float(lam), float(rho_bar), float(c_bar)
+    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, *gamma, x.log_pi, x.log_mu, valid
+    if _v_trace(*numbers, *arrays, scratch(*x.terminated.shape), target, advantage):
+        explain_bad_value(x)
     return StateTargets(x.restore(target), x.restore(advantage))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _v_trace(
+    lam, rho_bar, c_bar, reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid,
+    scratch, target, advantage,
+):  # fmt: skip
+    """v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1}), in blocks of rows; returns whether a value was bad."""
+    B, T = reward.shape
+    delta, discount, rho, clipped, excess, gc = (
+        scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5],
+    )  # fmt: skip
+    γ, ok = scratch[6], np.ones((scratch.shape[1], T), np.bool_)
+    γ[:] = gamma
+    rows = delta.shape[0]
+    clipped[:, T:] = 0.0  # nothing happens in the columns beyond T
+    gc[:, T:] = 0.0
+    bad = False
+    for b0 in range(0, B, rows):
+        n = min(rows, B - b0)
+        bad |= td_errors(
+            b0, n, reward, value, next_value, terminated, truncated, gammas, valid, γ, ok, delta, discount
+        )  # fmt: skip
+        for i in range(n):
+            b = b0 + i
+            for t in range(T):
+                log_μ = np.float64(log_mu[b, t])
+                log_ρ = np.float64(log_pi[b, t]) - log_μ
+                rho[i, t] = exp(log_ρ if ok[i, t] else 0.0)
+                bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
+            for t in range(T):
+                clipped[i, t] = min(rho[i, t], rho_bar) * delta[i, t]
+                gc[i, t] = discount[i, t] * lam * min(rho[i, t], c_bar)
+        if bad:
+            break
+        linear.sweep(clipped[:n], gc[:n], 1.0, 0.0, 0.0, excess[:n])
+        for i in range(n):
+            b = b0 + i
+            for t in range(T):
+                target[b, t] = np.float64(value[b, t]) + excess[i, t]
+            # What v_{k+1} adds to V(s_{k+1}); next_value is the true one, so that it is never the next episode's.
+            for t in range(T - 1):
+                goes_on = discount[i, t] > 0.0
+                ahead = np.float64(value[b, t + 1]) + excess[i, t + 1] - np.float64(next_value[b, t])
+                delta[i, t] += discount[i, t] * lam * ahead if goes_on else 0.0
+            for t in range(T):
+                advantage[b, t] = min(rho[i, t], rho_bar) * delta[i, t]
+            if len(valid):
+                for t in range(T):
+                    if not valid[b, t]:
+                        target[b, t] = advantage[b, t] = 0.0
+    return bad

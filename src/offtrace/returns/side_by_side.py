@@ -1,0 +1,47 @@
+"""Starts of a trace with a cap at read-out, side by side in the vector units: the inner loops of `readout` and `halves`."""
+
+from __future__ import annotations
+
+from numba.extending import register_jitable
+
+STARTS = 32  # side by side; also the length of a group of steps that shares one discount
+CHUNK = 8  # steps between two looks at what is left
+SHIFT = 16  # lags done at once where starts begin one after the other
+WIDE, FAINT = 2.0**500, 2.0**-400  # the largest product and the smallest discount that plain numbers are trusted with
+R, C, E, P = range(
+    4
+)  # steps: ratio, or 0 where a trace ends; cap; P δ; the discount P from the first step of the group
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def accumulate(discount, weighted):
+    """Turns a group's g into discounts from its first step, and weights δ with them; returns the discount over the group."""
+    d = 1.0
+    for t in range(len(discount)):
+        h = discount[t]
+        discount[t] = d
+        weighted[t] *= d
+        d *= h
+    return d
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def shift(ratio, cap, weighted, n, x, total):
+    """SHIFT lags of n starts, start i at step i + lag: no start waits for the one before it."""
+    for i in range(n):
+        y, s = x[i], total[i]
+        for j in range(SHIFT):
+            y *= ratio[i + j]
+            s += weighted[i + j] * (y if y < cap[i + j] else cap[i + j])
+        x[i], total[i] = y, s
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def chunk(ratio, cap, weighted, D, x, total):
+    """CHUNK steps of all starts of a group, which stand at the same step and share what it brings."""
+    for i in range(STARTS):
+        y, s = x[i], total[i]
+        for j in range(CHUNK):
+            y *= ratio[j]
+            s += D * weighted[j] * (y if y < cap[j] else cap[j])
+        x[i], total[i] = y, s
