@@ -81,7 +81,7 @@ SHAPES = [
     ({"gamma": np.full(5, 0.9)}, ValueError, r"gamma has shape \(5,\)"),
     ({"valid": np.ones((3, 1), bool)}, ValueError, r"valid has shape \(3, 1\)"),
     ({"reward": np.zeros((3, 5), int)}, TypeError, r"reward must be float32 or float64, got int64: convert it"),
-    ({"q": np.zeros((3, 5), np.float32)}, TypeError, "q is float32 but reward is float64"),
+    ({"q": np.zeros((3, 5), np.float32)}, TypeError, "q is float32 but the real arrays before it are float64"),
     ({"q": np.zeros((3, 5), np.float16)}, TypeError, "q must be float32 or float64, got float16"),
     ({"q": "abc"}, TypeError, "q is not an array of numbers, got str"),
     ({"q": [[object()]]}, TypeError, "q is not an array of numbers"),

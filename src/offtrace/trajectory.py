@@ -26,6 +26,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+BOOL = np.dtype(np.bool_)
+FLAGS = ("terminated", "truncated", "valid")
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 
 
@@ -55,62 +57,45 @@ class Trajectory:
             return out.reshape(self.shape).astype(self.dtype, copy=False)
 
 
-def check(
-    *,
-    terminated: Any,
-    truncated: Any,
-    gamma: Any,
-    valid: Any = None,
-    pair: Any = None,
-    bounded: tuple[str, ...] = (),
-    **floats: Any,
-) -> Trajectory:
-    """Check names, shapes and dtypes of everything that is given; None means not given.
+def check(*, gamma: Any, bounded: tuple[str, ...] = (), **given: Any) -> Trajectory:
+    """Check names, shapes and dtypes of everything that is given by name; None means not given.
 
-    `floats` are the real-valued arrays by name. They must agree in shape and dtype; nothing is broadcast or converted.
+    Real arrays must agree in shape and dtype, the others in shape; nothing is broadcast or converted. One pass, since a call
+    on a small batch should not spend its time here.
     """
-    arrays: dict[str, Any] = {name: _array(name, value) for name, value in floats.items() if value is not None}
-    arrays |= {"terminated": _array("terminated", terminated), "truncated": _array("truncated", truncated)}
-    if valid is not None:
-        arrays["valid"] = _array("valid", valid)
-    if pair is not None:
-        arrays["pair"] = _array("pair", pair)
     if isinstance(gamma, np.ndarray | list | tuple) and np.ndim(gamma):
-        arrays["gamma"] = _array("gamma", gamma)
-
-    first = next(iter(arrays))
-    shape = arrays[first].shape
-    for name, array in arrays.items():
-        if array.shape != shape:
+        given["gamma"] = gamma
+    ready: dict[str, Any] = {}
+    first, shape, dtype = "", (), None
+    for name, value in given.items():
+        if value is None and name not in FLAGS[:2]:
+            continue
+        array = value if type(value) is np.ndarray else _array(name, value)
+        if not first:
+            first, shape = name, array.shape
+            _check_shape(name, shape)
+        elif array.shape != shape:
             raise ValueError(
                 f"{name} has shape {array.shape} but {first} has shape {shape}: all arrays must be [T] or all [B, T], "
                 "batch first, time last; nothing is broadcast"
             )
-    if len(shape) not in (1, 2):
-        raise ValueError(f"{first} has shape {shape}: arrays must be [T] or [B, T], batch first, time last")
-    if 0 in shape:
-        raise ValueError(f"the batch is empty: {first} has shape {shape}; there must be at least one row and one step")
-
-    dtype = _one_dtype(
-        arrays, [*(name for name in floats if name in arrays), *(["gamma"] if "gamma" in arrays else [])]
-    )
-    if "pair" in arrays and arrays["pair"].dtype.kind not in "iu":
-        raise TypeError(f"pair must be of an integer dtype, got {arrays['pair'].dtype}: it holds ids of (s_t, a_t)")
-    for name in ("terminated", "truncated", "valid"):
-        if name in arrays:
-            arrays[name] = _flags(name, arrays[name])
-    if "gamma" not in arrays:
-        gamma = _scalar_gamma(gamma)
-
-    for name, array in arrays.items():
-        owned = _owned(array)
-        arrays[name] = owned if len(shape) == 2 else owned.reshape(1, -1)
-    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, **({"gamma": gamma} | arrays))
+        if name in FLAGS:
+            array = array if array.dtype is BOOL else _flags(name, array)
+        elif name == "pair":
+            if array.dtype.kind not in "iu":
+                raise TypeError(f"pair must be of an integer dtype, got {array.dtype}: it holds ids of (s_t, a_t)")
+        elif array.dtype is not dtype:
+            dtype = _one_dtype(name, array.dtype, dtype)
+        if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
+            # Read-only arrays are another type to Numba, so they are copied as well.
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+        ready[name] = array if len(shape) == 2 else array.reshape(1, -1)
+    if "gamma" not in ready:
+        ready["gamma"] = _scalar_gamma(gamma)
+    return Trajectory(shape=shape, dtype=dtype or FLOATS[1], bounded=bounded, **ready)
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
     if value is None:
         raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
     array = np.asarray(value)
@@ -119,32 +104,24 @@ def _array(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _owned(array: np.ndarray) -> np.ndarray:
-    """As the compiled kernels want it. Read-only arrays are another type to Numba, so they are copied as well."""
-    if array.flags.carray and array.dtype.isnative:  # carray: contiguous, aligned, writeable
-        return array
-    return array.astype(array.dtype.newbyteorder("="), order="C")
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) not in (1, 2):
+        raise ValueError(f"{name} has shape {shape}: arrays must be [T] or [B, T], batch first, time last")
+    if 0 in shape:
+        raise ValueError(f"the batch is empty: {name} has shape {shape}; there must be at least one row and one step")
 
 
-def _one_dtype(arrays: dict[str, np.ndarray], names: list[str]) -> np.dtype[Any]:
-    """The common dtype of the arrays named."""
-    if not names:
-        return FLOATS[1]
-    first = arrays[names[0]].dtype
-    for name in names:
-        found = arrays[name].dtype
-        if found is first and first in FLOATS:
-            continue
-        if found.newbyteorder("=") not in FLOATS:
-            raise TypeError(
-                f"{name} must be float32 or float64, got {found}: convert it, e.g. {name}.astype(np.float32)"
-            )
-        if found != first:
-            raise TypeError(
-                f"{name} is {found} but {names[0]} is {first}: give all real arrays in one dtype, "
-                f"e.g. {name}.astype(np.{first})"
-            )
-    return first.newbyteorder("=")
+def _one_dtype(name: str, found: np.dtype[Any], before: np.dtype[Any] | None) -> np.dtype[Any]:
+    """The dtype in native byte order, if it may be used and is that of the real arrays before it."""
+    native = found.newbyteorder("=")
+    if native not in FLOATS:
+        raise TypeError(f"{name} must be float32 or float64, got {found}: convert it, e.g. {name}.astype(np.float32)")
+    if before is not None and native != before:
+        raise TypeError(
+            f"{name} is {found} but the real arrays before it are {before}: give all in one dtype, "
+            f"e.g. {name}.astype(np.{before})"
+        )
+    return native
 
 
 def _flags(name: str, array: np.ndarray) -> np.ndarray:

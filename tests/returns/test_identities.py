@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -196,7 +199,7 @@ def test_peng_closed_form() -> None:
 
 def test_c_trace_reaches_the_wanted_rate() -> None:
     rng = np.random.default_rng(0)
-    trace = ot.CTrace(mix=1.0, rate=0.60, step_size=4.0)
+    trace = ot.CTrace(mix=1.0, rate=0.60)
     rates = []
     for _ in range(60):
         log_mu = np.log(rng.dirichlet(np.ones(3), (16, 400)))
@@ -212,3 +215,23 @@ def test_c_trace_reaches_the_wanted_rate() -> None:
     assert trace.adapted == 60
     assert 0 < trace.mix < 1
     assert np.mean(rates[-10:]) == pytest.approx(0.60, abs=0.01)
+
+
+def _large_batch() -> np.ndarray:
+    return ot.targets(ot.Retrace(0.9), **made(B=64, T=10_000))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_threads_after_a_fork() -> None:
+    """A forked worker, as data loaders make them, has no threads of its parent: it must make its own."""
+    wanted = _large_batch()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(_large_batch(), wanted) else 1)
+    deadline = time.monotonic() + 60
+    while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if done[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert done == (child, 0)

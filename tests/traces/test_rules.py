@@ -84,7 +84,8 @@ def test_a_wrong_rule_is_refused(call: Any, message: str) -> None:
 @pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)
 def test_metadata_is_true(trace: ot.Trace) -> None:
     """The recursive condition and per-decision, looked for in random histories rather than believed."""
-    assert trace.cite
+    assert trace.citation
+    assert not trace.per_decision or not trace._has_cap()
     assert trace.title
     assert trace.__doc__ is not None
     assert not trace.__doc__.startswith(type(trace).__name__ + "(")
@@ -115,6 +116,7 @@ def test_per_decision_traces_factor(trace: ot.Trace) -> None:
 def test_traces_are_values() -> None:
     assert ot.Retrace(0.9) == ot.Retrace(lam=0.9)
     assert hash(ot.TruncatedIS((1, 2))) == hash(ot.TruncatedIS(bound=[1.0, 2.0]))
+    assert ot.VariableLambda([0.5]) != ot.VariableLambda([0.6])
     with pytest.raises(dataclasses.FrozenInstanceError):
         ot.Retrace(0.9).lam = 0.5  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -154,6 +156,19 @@ def test_a_new_rule_in_normal_form_goes_through_everything() -> None:
             B = ot.coefficients(trace, **{name: array[b] for name, array in given.items()})
             lags = np.maximum(0, np.arange(T) - np.arange(T)[:, None])
             np.testing.assert_allclose(found[b], (B * 0.95**lags) @ reward[b], rtol=1e-10, atol=1e-12)
+
+
+def test_a_cap_that_would_be_ignored_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Forgetful(ot.Trace):
+        reads = ("rho",)
+
+        @staticmethod
+        def factors(xp, pi, mu, rho):
+            return 1.0, rho, 1.0
+
+    with pytest.raises(TypeError, match="Forgetful has a cap, so it is not per-decision: set per_decision = False"):
+        Forgetful()
 
 
 def test_names_do_not_collide() -> None:

@@ -1,10 +1,10 @@
 """Returns: trajectory × trace → corrections, targets. One file per kernel, one oracle by definition."""
 
 from offtrace.returns.action_values import from_action_values
-from offtrace.returns.diagnose import Diagnosis, Statistics, adapt, credit_figure, diagnose
+from offtrace.returns.calls import coefficients, corrections, targets
+from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.streaming import Stream
-from offtrace.returns.targets import coefficients, corrections, targets
 
 __all__ = [
     "Diagnosis",

@@ -112,10 +112,6 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
                         out[b, t] = np.float64(q[b, t]) + correction[i, t]
                 else:
                     out[b] = correction[i, :T]
-                if len(valid):
-                    for t in range(T):
-                        if not valid[b, t]:
-                            out[b, t] = 0.0
         return bad
 
     def call(*arguments: Any) -> bool:

@@ -22,12 +22,13 @@ import numpy as np
 
 from offtrace.returns import custom, direct, fused, halves, linear, readout, recursive, side_by_side
 from offtrace.traces import HistoryTrace, StepTrace, Trace
-from offtrace.trajectory import Trajectory, explain_bad_value
+from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
 PARALLEL = 500_000  # a batch of fewer steps is not worth waking a thread for
-
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+NOT_BY_STEP = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 
 _mine = threading.local()
 
@@ -37,21 +38,36 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     if isinstance(trace, StepTrace | HistoryTrace):
         return custom.correct(trace, x, add_q=add_q)
     B, T = x.terminated.shape
-    lags = lag_caps(trace, T)
-    parameters = tuple(_parameter(trace, p, (B, T)) for p in trace.parameters)
+    run, parameters, lags = _plan(trace, B, T)
+    gamma, gammas, valid = by_step(x)
     out = np.empty((B, T), x.dtype)
-    run = _compiled(trace, T, lags)
-    numbers = parameters, direct.NO_LAGS if lags is None else lags, add_q
-    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated
-    gamma = (0.0, x.gamma) if isinstance(x.gamma, np.ndarray) else (x.gamma, np.empty((0, 0), x.dtype))
-    valid = np.empty((0, 0), bool) if x.valid is None else x.valid
 
     def rows(first: int, stop: int) -> bool:
-        return run(first, stop, *numbers, *arrays, *gamma, x.log_pi, x.log_mu, valid, scratch(B, T), out)
+        return run(
+            first, stop, parameters, lags, add_q, x.reward, x.q, x.next_value,
+            x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid, scratch(B, T), out,
+        )  # fmt: skip
 
-    if _in_threads(rows, B, T):
+    if rows(0, B) if B * T < PARALLEL else _in_threads(rows, B):
         explain_bad_value(x)
     return out
+
+
+def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
+    """γ as a number and as an array, and `valid`, where an empty array stands for what is not given by step."""
+    one = not isinstance(x.gamma, np.ndarray)
+    return (
+        x.gamma if one else 0.0,
+        NOT_BY_STEP[x.dtype] if one else x.gamma,
+        NOT_BY_STEP[BOOL] if x.valid is None else x.valid,
+    )
+
+
+def _plan(trace: Trace, B: int, T: int) -> tuple[Any, tuple[Any, ...], np.ndarray]:
+    """The compiled pass for a trace, its parameters, and its bounds by lag."""
+    lags = lag_caps(trace, T)
+    parameters = tuple(_parameter(trace, p, (B, T)) for p in trace.parameters)
+    return _compiled(trace, T, lags), parameters, direct.NO_LAGS if lags is None else lags
 
 
 def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
@@ -69,7 +85,7 @@ def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
 
 def _parameter(trace: Trace, value: Any, shape: tuple[int, int]) -> Any:
     """A number as a float; an array, given for [T] or [B, T], as float64 [B, T]."""
-    if not np.ndim(value):
+    if isinstance(value, float | int) or not np.ndim(value):
         return float(value)
     value = np.asarray(value)
     if value.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
@@ -82,6 +98,8 @@ def _parameter(trace: Trace, value: Any, shape: tuple[int, int]) -> Any:
 
 def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
     """The bounds on x at lags 1 … n after which the trace ends, or None where neither horizon nor lag bound acts."""
+    if trace.horizon is None and trace.lag_bound is None:
+        return None
     reach = T if trace.horizon is None else min(T, trace.horizon)
     if trace.lag_bound is None:
         return None if reach == T else np.full(reach - 1, np.inf) if reach > 1 else np.zeros(1)
@@ -89,10 +107,10 @@ def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
     return np.concatenate([given, np.full(reach - 1 - len(given), trace.lag_bound[-1])]) if reach > 1 else np.zeros(1)
 
 
-def _in_threads(rows: Any, B: int, T: int) -> bool:
-    """Whether any block of rows held a bad value; large batches are shared among threads."""
-    workers = min(B // fused.ROWS, os.cpu_count() or 1) if B * T >= PARALLEL else 1
-    if workers <= 1:
+def _in_threads(rows: Any, B: int) -> bool:
+    """Share the rows among threads; whether any block held a bad value."""
+    workers = max(1, min(B // fused.ROWS, CORES))
+    if workers == 1:
         return rows(0, B)
     edges = np.linspace(0, B // fused.ROWS, workers + 1).astype(int) * fused.ROWS
     edges[-1] = B
@@ -112,4 +130,8 @@ def scratch(B: int, T: int) -> np.ndarray:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="offtrace")
+    return ThreadPoolExecutor(CORES, thread_name_prefix="offtrace")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

@@ -9,7 +9,7 @@ from numba import njit
 
 from offtrace.returns import linear
 from offtrace.returns.elementwise import LARGEST_LOG, exp
-from offtrace.returns.on_numpy import scratch
+from offtrace.returns.on_numpy import by_step, scratch
 from offtrace.returns.rows import td_errors
 from offtrace.traces.base import require_between
 from offtrace.trajectory import check, explain_bad_value
@@ -66,12 +66,13 @@ def state_targets(
         valid=valid,
     )
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
-    gamma = (0.0, x.gamma) if isinstance(x.gamma, np.ndarray) else (x.gamma, np.empty((0, 0), x.dtype))
-    valid = np.empty((0, 0), bool) if x.valid is None else x.valid
+    gamma, gammas, valid = by_step(x)
     numbers = float(lam), float(rho_bar), float(c_bar)
-    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, *gamma, x.log_pi, x.log_mu, valid
+    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
     if _v_trace(*numbers, *arrays, scratch(*x.terminated.shape), target, advantage):
         explain_bad_value(x)
+    if x.valid is not None:
+        target[~x.valid] = advantage[~x.valid] = 0.0
     return StateTargets(x.restore(target), x.restore(advantage))
 
 
@@ -120,8 +121,4 @@ def _v_trace(
                 delta[i, t] += discount[i, t] * lam * ahead if goes_on else 0.0
             for t in range(T):
                 advantage[b, t] = min(rho[i, t], rho_bar) * delta[i, t]
-            if len(valid):
-                for t in range(T):
-                    if not valid[b, t]:
-                        target[b, t] = advantage[b, t] = 0.0
     return bad

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.returns.calls import as_trace
 from offtrace.returns.eligibility import Now, keeper
-from offtrace.traces import HistoryTrace, Rule, StepTrace, Trace
+from offtrace.traces import HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import TOLERANCE
 
 LARGEST_LOG_RATIO = 709.7  # e to this is still a float
@@ -36,13 +37,9 @@ class Stream:
     """
 
     def __init__(self, trace: Trace, size: int) -> None:
-        if isinstance(trace, Rule) and not isinstance(trace, Trace):
-            raise TypeError(f"{trace.title} is not of the operator's form: it has a target, but no trace to stream")
-        if not isinstance(trace, Trace):
-            raise TypeError(f"trace must be an offtrace trace such as offtrace.Retrace(lam=0.9), got {trace!r}")
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise ValueError(f"size must be an integer of at least 1, got {size!r}")
-        self.trace, self.size = trace, int(size)
+        self.trace, self.size = as_trace(trace), int(size)
         self.count = 0
         """How many steps the stream has taken."""
         self.delta = 0.0

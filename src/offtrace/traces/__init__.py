@@ -1,7 +1,7 @@
 """Traces: π, μ → decay, ratio, cap. One short class per rule."""
 
 from offtrace.traces.aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
-from offtrace.traces.base import Factors, Rule, Trace, rules, trace
+from offtrace.traces.base import INFINITY, Factors, Rule, Trace, rules, trace
 from offtrace.traces.beside import NStep, PengQ
 from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count_dependent, replacing
 from offtrace.traces.per_decision import (
@@ -20,6 +20,7 @@ from offtrace.traces.per_decision import (
 
 __all__ = [
     "ABQ",
+    "INFINITY",
     "RBIS",
     "AlphaRetrace",
     "CTrace",

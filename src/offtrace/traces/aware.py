@@ -63,7 +63,8 @@ class RBIS(TrajectoryAware):
 class TruncatedIS(TrajectoryAware):
     """β_t = λ^t min(d_t, ∏ρ_i), d = `bound`: a number, or one for each lag 1, 2, … (the last holds for all later lags).
 
-    The truncation is at read-out: the product itself is not clipped. It violates the recursive condition and can diverge.
+    The truncation is at read-out: the product itself is not clipped. It violates the recursive condition: evaluation need
+    not be a contraction, and with bounds by lag, such as (0, 1, 0), it can diverge.
     """
 
     bound: float | Sequence[float] = 1.0

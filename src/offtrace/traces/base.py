@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+
 INFINITY = float("inf")
 
 
@@ -39,7 +41,7 @@ class Rule:
     reads: ClassVar[tuple[str, ...]] = ()
     """Which of "pi", "mu", "rho" the rule looks at. "rho" alone accepts densities; "pi" and "mu" are probabilities."""
     citation: ClassVar[str] = ""
-    """Where the rule comes from."""
+    """How to cite the rule."""
 
     @property
     def needs_pi(self) -> bool:
@@ -50,11 +52,6 @@ class Rule:
     def needs_mu(self) -> bool:
         """Whether `log_mu` must be given."""
         return "mu" in self.reads or "rho" in self.reads
-
-    @property
-    def cite(self) -> str:
-        """How to cite the rule."""
-        return self.citation
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Trace(Rule):
     recursive: ClassVar[bool] = False
     """Whether x itself is clipped at the cap, so that a clipped trace goes on from the cap."""
     per_decision: ClassVar[bool] = True
-    """Whether β factors into one coefficient per decision (a Markov trace)."""
+    """Whether β factors into one coefficient per decision (a Markov trace): then no cap acts, and none is looked at."""
     recursive_condition: ClassVar[bool | None] = None
     """Whether β_t ≤ β_{t-1} ρ_t for every history, which makes evaluation a contraction. None: not known."""
 
@@ -77,6 +74,17 @@ class Trace(Rule):
         lam = getattr(self, "lam", None)
         if isinstance(lam, Real):
             require_between("lam", lam, 0.0, 1.0)
+        if self.per_decision and type(self) not in _registered and self._has_cap():
+            raise TypeError(f"{type(self).__name__} has a cap, so it is not per-decision: set per_decision = False")
+
+    def _has_cap(self) -> bool:
+        """Whether a cap shows at one of a few probabilities. A rule that hides it from all of them is not found out."""
+        if self.recursive:
+            return True
+        if type(self).factors is Trace.factors or not all(isinstance(p, Real | np.ndarray) for p in self.parameters):
+            return False
+        caps = [self.factors(np, pi, mu, pi / mu, *self.parameters)[2] for pi in (0.1, 0.9) for mu in (0.1, 0.9)]
+        return bool(np.min(caps) < INFINITY)
 
     @property
     def lag_bound(self) -> tuple[float, ...] | None:
@@ -90,7 +98,7 @@ class Trace(Rule):
 
     @staticmethod
     def factors(*arguments: Any, **named: Any) -> Any:
-        """factors(xp, pi, mu, rho, *parameters) → decay, ratio, cap, elementwise. What the rule does not read is meaningless."""
+        """`factors(xp, pi, mu, rho, *parameters)` → decay, ratio, cap, elementwise. What it does not read is meaningless."""
         raise TypeError("this trace has no normal form: define `factors`, or derive from StepTrace")
 
     def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
@@ -107,6 +115,7 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
 R = TypeVar("R", bound=type[Rule])
 
 _rules: dict[str, type[Rule]] = {}
+_registered: set[type[Rule]] = set()
 
 
 def _key(name: str) -> str:
@@ -118,6 +127,7 @@ def register(cls: R) -> R:
     """Let `trace` find the class by its name, its title and its aliases."""
     for name in (cls.__name__, cls.title, *cls.aliases):
         _rules[_key(name)] = cls
+    _registered.add(cls)
     return cls
 
 
@@ -137,13 +147,13 @@ def trace(name: str, **parameters: Any) -> Any:
     cls = _rules.get(_key(name))
     if cls is None:
         near = difflib.get_close_matches(_key(name), _rules, n=1, cutoff=0.5)
-        hint = f"; did you mean {_rules[near[0]].title!r}?" if near else ""
+        hint = f"; did you mean {_rules[near[0]].title!r}?" if near else "."
         known = ", ".join(sorted(rule.title for rule in rules()))
         raise ValueError(f"there is no trace named {name!r}{hint} Known: {known}")
     allowed = [f.name for f in fields(cls)]
     for given in parameters:
         if given not in allowed:
             near = difflib.get_close_matches(given, allowed, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise TypeError(f"{cls.__name__} has no parameter {given!r}{hint} It takes: {', '.join(allowed)}")
     return cls(**parameters)

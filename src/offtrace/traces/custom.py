@@ -69,9 +69,13 @@ class History(NamedTuple):
     """The past of a trace that started at k, seen at t: arrays over steps k … t. Unread ones are None."""
 
     pi: Any
+    """π(a_i|s_i)."""
     mu: Any
+    """μ(a_i|s_i)."""
     rho: Any
+    """π/μ; that of the start itself, rho[0], is not used by any rule of the literature."""
     pair: Any
+    """The ids of (s_i, a_i)."""
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,8 @@ class VariableLambda(Trace):
 
     lam: Any
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # else those of Trace, which do not know `lam`
+
     title: ClassVar = "Variable λ"
     aliases: ClassVar = ("variable lambda",)
     reads: ClassVar = ("rho",)
@@ -215,8 +217,8 @@ class CTrace(AlphaRetrace):
     """
 
     rate: float = 0.9
-    step_size: float = 0.5
-    """The first Robbins–Monro step; the n-th is step_size / n^0.6."""
+    step_size: float = 5.0
+    """The first Robbins–Monro step; the n-th is step_size / n^0.6. The nearer γ is to 1, the larger it may be."""
     adapted: int = 0
     """How often the mix has been moved."""
 

@@ -11,8 +11,8 @@ from numba import njit
 
 from offtrace import figures
 from offtrace.returns import custom, on_numpy
+from offtrace.returns.calls import as_trace, coefficients, corrections
 from offtrace.returns.plain import discounts, probabilities
-from offtrace.returns.targets import coefficients, corrections
 from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import Trajectory, check
 
@@ -42,12 +42,15 @@ class Diagnosis:
     """What `diagnose` returns; prints as a table."""
 
     trace: Trace
+    """The trace that was measured."""
     pooled: Statistics
+    """Over all starts of all trajectories."""
     rows: tuple[Statistics, ...]
     """One for each trajectory of the batch."""
 
     def __str__(self) -> str:
-        head = f"{self.trace.title}: {len(self.rows)} trajectories, {self.pooled.starts} starts"
+        many = "trajectory" if len(self.rows) == 1 else "trajectories"
+        head = f"{self.trace.title}: {len(self.rows)} {many}, {self.pooled.starts} starts"
         names = [f.name for f in fields(Statistics)][1:]
         lines = [f"  {name.replace('_', ' '):<18}{getattr(self.pooled, name):.4g}" for name in names]
         return "\n".join([head, *lines])
@@ -72,7 +75,7 @@ def diagnose(
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(4, bool), np.zeros(4)
     >>> print(ot.diagnose(ot.Retrace(lam=0.5), terminated=no, truncated=no, log_pi=zero, log_mu=zero, gamma=1.0))
-    Retrace: 1 trajectories, 4 starts
+    Retrace: 1 trajectory, 4 starts
       magnitude         1.531
       largest magnitude 1.875
       horizon           1.469
@@ -80,6 +83,7 @@ def diagnose(
       largest           1
       effective         3.817
     """
+    trace = as_trace(trace)
     given = {
         "terminated": terminated,
         "truncated": truncated,
@@ -171,8 +175,9 @@ def adapt(
 ) -> CTrace:
     """One Robbins–Monro step of C-trace: measure the contraction rate on trajectories of μ, and move the mix towards `rate`.
 
-    The rate of a start is 1 − (1−γ) Σ_t γ^t β_{k:t} (row sums of Z, DESIGN.md section 5), its mean over all starts the
-    estimate. Sums end with the trajectory, which makes the rate look slower: prefer rows longer than 1/(1−γ).
+    The rate of a start is 1 − (1−γ) Σ_t γ^t β_{k:t}, the row sum of Z where the recursive condition holds (Ze = γe − (1−γ)S);
+    the estimate is its mean over the starts, while the modulus is a maximum. Sums end with the trajectory, which makes the
+    rate look slower: prefer rows longer than 1/(1−γ).
     """
     if not 0 <= gamma < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
@@ -194,7 +199,7 @@ def credit_figure(
 ) -> Any:
     """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.
 
-    Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, below 1 in blue, above in red.
+    Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, orange above 1, else blue.
     """
     matrices = {
         _label(trace): coefficients(

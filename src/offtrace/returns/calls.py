@@ -40,8 +40,9 @@ def targets(
     ...            truncated=np.zeros(3, bool), gamma=0.5)
     array([1.75, 1.5 , 1.  ])
     """
-    x = _checked(
+    return _run(
         trace,
+        add_q=True,
         reward=reward,
         q=q,
         next_value=next_value,
@@ -53,11 +54,6 @@ def targets(
         valid=valid,
         pair=pair,
     )
-    if isinstance(trace, PengQ | NStep):
-        out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
-    else:
-        out = on_numpy.correct(_as_trace(trace), x, add_q=True)
-    return _finish(x, out)
 
 
 def corrections(
@@ -75,8 +71,11 @@ def corrections(
     pair: Any = None,
 ) -> np.ndarray:
     """Δ_k, what `targets` adds to q_k."""
-    x = _checked(
+    if q is None:
+        raise TypeError("q is missing: a correction is what is added to it")
+    return _run(
         trace,
+        add_q=False,
         reward=reward,
         q=q,
         next_value=next_value,
@@ -88,13 +87,6 @@ def corrections(
         valid=valid,
         pair=pair,
     )
-    if x.q is None:
-        raise TypeError("q is missing: a correction is what is added to it")
-    if isinstance(trace, PengQ | NStep):
-        out = (peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)) - x.q
-    else:
-        out = on_numpy.correct(_as_trace(trace), x, add_q=False)
-    return _finish(x, out)
 
 
 def coefficients(
@@ -115,7 +107,7 @@ def coefficients(
     >>> ot.coefficients(ot.NonMarkovRetrace(lam=0.9), terminated=no, truncated=no, log_pi=rho, log_mu=zero)[0]
     array([1.  , 0.45, 0.9 ])
     """
-    trace = _as_trace(trace)
+    trace = as_trace(trace)
     x = _checked(
         trace,
         terminated=terminated,
@@ -157,7 +149,8 @@ def coefficients(
     return B
 
 
-def _as_trace(trace: Rule) -> Trace:
+def as_trace(trace: Rule) -> Trace:
+    """The trace, if it is one: a rule for β."""
     if isinstance(trace, Trace):
         return trace
     if isinstance(trace, Rule):
@@ -168,31 +161,39 @@ def _as_trace(trace: Rule) -> Trace:
     )
 
 
-def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
-    """Check what the rule needs, and leave out what it does not."""
-    if not isinstance(trace, Rule):
-        _as_trace(trace)
-    if isinstance(trace, Trace) and "reward" in arrays and arrays["q"] is None:
-        raise TypeError(f"q is missing: {type(trace).__name__} needs Q(s_t, a_t)")
-    for name, needed, given in (
-        ("log_pi", trace.needs_pi, log_pi),
-        ("log_mu", trace.needs_mu, log_mu),
-        ("pair", "pair" in trace.reads, pair),
-    ):
-        if needed and given is None:
-            what = {"log_pi": "log π(a_t|s_t)", "log_mu": "log μ(a_t|s_t)", "pair": "ids of (s_t, a_t)"}[name]
-            remedy = "; Tree Backup and Q(λ) need no μ" if name == "log_mu" else ""
-            raise TypeError(f"{name} is missing: {trace.title} needs {what} of the actions taken{remedy}")
-    return check(
-        **arrays,
-        log_pi=log_pi if trace.needs_pi else None,
-        log_mu=log_mu if trace.needs_mu else None,
-        pair=pair if "pair" in trace.reads else None,
-        bounded=tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads),
-    )
-
-
-def _finish(x: Trajectory, out: np.ndarray) -> np.ndarray:
+def _run(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
+    """q + Δ, or Δ, in the shape and dtype of the arrays; 0 at invalid steps."""
+    x = _checked(trace, **arrays)
+    if isinstance(trace, PengQ | NStep):
+        out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
+        out = out if add_q else out - x.q
+    else:
+        out = on_numpy.correct(as_trace(trace), x, add_q=add_q)
     if x.valid is not None:
         out[~x.valid] = 0.0
     return x.restore(out)
+
+
+def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
+    """Check what the rule needs, and leave out what it does not."""
+    if not isinstance(trace, Rule):
+        as_trace(trace)
+    reads = trace.reads
+    if not trace.needs_pi:
+        log_pi = None
+    elif log_pi is None:
+        raise TypeError(f"log_pi is missing: {trace.title} needs log π(a_t|s_t) of the actions taken")
+    if not trace.needs_mu:
+        log_mu = None
+    elif log_mu is None:
+        raise TypeError(
+            f"log_mu is missing: {trace.title} needs log μ(a_t|s_t) of the actions taken; Tree Backup and Q(λ) need no μ"
+        )
+    if "pair" not in reads:
+        pair = None
+    elif pair is None:
+        raise TypeError(f"pair is missing: {trace.title} needs ids of (s_t, a_t)")
+    if "q" in arrays and arrays["q"] is None and isinstance(trace, Trace):
+        raise TypeError(f"q is missing: {type(trace).__name__} needs Q(s_t, a_t)")
+    bounded = tuple(f"log_{p}" for p in ("pi", "mu") if p in reads)
+    return check(**arrays, log_pi=log_pi, log_mu=log_mu, pair=pair, bounded=bounded)

@@ -1,0 +1,71 @@
+"""No kernel may be slower than the vectorised direct O(T²) one: both on the same batches, over T.
+
+Both sides are `offtrace.targets`; the direct one has its kernel exchanged for `direct.py`, which takes 32 starts side by
+side and stops early where nothing is left. For Truncated IS, `on_numpy.SHORT` says up to which T the direct kernel is the
+one that users get; its rows "SHORT = 0" show what it would be without, and so where the crossover lies. Every T has the same
+number of steps in all: 2048 rows at T = 16, 8 at T = 4096.
+
+    .venv/bin/python benchmarks/run.py crossover
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from aware import rules
+from batches import SETTINGS, Batch, draw
+from timing import Competitor, emit, interleave, ratio
+
+import offtrace as ot
+from offtrace.returns import direct, fused, halves, on_numpy, readout, side_by_side
+
+LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
+STEPS = 32_768
+PLANS = {"ours": on_numpy._plan}
+
+
+def with_kernel(kernel: Any, *modules: Any) -> Any:
+    """In place of `on_numpy._plan`: the same with another kernel."""
+
+    @cache
+    def plan(trace: ot.Trace, B: int, T: int) -> Any:
+        return fused.build(trace.factors, trace.reads, kernel, modules), PLANS["ours"](trace, B, T)[1], direct.NO_LAGS
+
+    return plan
+
+
+PLANS |= {
+    "direct": with_kernel(direct.sweep, direct),
+    "direct, recursive": with_kernel(direct.sweep_recursive, direct),
+    "long": with_kernel(readout.sweep, readout, halves, side_by_side),
+}
+
+
+def calling(rule: ot.Trace, plan: str) -> Competitor:
+    def call(x: dict[str, Any]) -> np.ndarray:
+        on_numpy._plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        return ot.targets(rule, **x)
+
+    return Competitor(Batch.for_targets, call)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1.2)
+    seconds = parser.parse_args().seconds
+    for T in LENGTHS:
+        for setting in SETTINGS.values():
+            pairs = {name: (rule, "ours") for name, rule in list(rules(setting).items())[1:]}
+            if T <= on_numpy.SHORT:
+                pairs["TruncatedIS, SHORT = 0"] = rules(setting)["TruncatedIS"], "long"
+            both = {}
+            for name, (rule, plan) in pairs.items():
+                both[name, "ours"] = calling(rule, plan)
+                both[name, "direct"] = calling(rule, "direct, recursive" if rule.recursive else "direct")
+            times = interleave(both, partial(draw, setting=setting, B=STEPS // T, T=T), seconds=seconds)
+            for name in pairs:
+                r = ratio(times, (name, "direct"), (name, "ours"))  # pyright: ignore[reportArgumentType]
+                emit("crossover", T=T, rows=STEPS // T, setting=setting.name, rule=name, **r)

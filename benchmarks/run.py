@@ -1,0 +1,162 @@
+"""All benchmarks: prints the tables, and keeps them in benchmarks/RESULTS.md.
+
+    make bench                                   everything, and RESULTS.md is written anew
+    .venv/bin/python benchmarks/run.py growth    only these parts, printed, nothing kept
+
+Each part is a process of its own that prints one JSON record a line. The peers' environments are made on the first run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import environments
+import report
+
+FAILED = "the benchmark failed, its error is printed above"
+HERE = Path(__file__).resolve().parent
+PARTS = {  # script and its options → the environment it needs; None is this one
+    "startup": None,
+    "memory": None,
+    "aware": None,
+    "crossover": None,
+    "growth": None,
+    "peers": "peers",
+    "peers --all-cores": "peers",
+    "against_tianshou": "tianshou",
+}
+SECTIONS = (
+    (
+        "Per-decision, against peers",
+        "per-decision",
+        HERE / "peers.py",
+        lambda r: report.against_peers(r, "per-decision"),
+    ),
+    ("V-trace, against peers", "v-trace", HERE / "peers.py", lambda r: report.against_peers(r, "v-trace")),
+    ("Trajectory-aware, against Retrace", "aware", HERE / "aware.py", report.aware),
+    ("Crossover with the direct O(T²) kernel", "crossover", HERE / "crossover.py", report.crossover),
+    ("Growth", "growth", HERE / "growth.py", report.growth),
+    ("Memory", "memory", HERE / "memory.py", report.memory),
+    ("Startup", "import", HERE / "startup.py", report.startup),
+)
+NOTES = {
+    "per-decision": (
+        "From log-probabilities to targets, checks on, float32. Above 1, offtrace is faster. rlax computes the same "
+        "Retrace targets; the V-traces do the same amount of work from the same inputs. tianshou's GAE does less: no "
+        "log-probabilities, no exponential, no checks. `QLambda` is its like for like, Retrace is given for "
+        "information; the loop alone is less again. offtrace uses one core at these sizes; so do the peers, and rlax "
+        "is given all of them as well. The tianshou rows are from `benchmarks/against_tianshou.py`."
+    ),
+    "v-trace": (
+        "`offtrace.state_targets` gives targets and advantages, as torchrl, RLlib and rlax's "
+        "`vtrace_td_error_and_advantage` do; `rlax.vtrace` gives targets only. RLlib knows no truncations."
+    ),
+    "aware": "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1.",
+    "crossover": "Time of the direct kernel / time of the one that users get; below 1 direct is faster.",
+    "growth": "Nanoseconds a step for one row, one thread, net of the fixed cost of a call.",
+    "memory": "Peak resident memory of a first call beyond inputs and output.",
+    "import": "Fresh processes, bytecode on disk, the interpreter's own start not counted.",
+}
+
+
+def measure(part: str, missing: dict[str, str]) -> list[report.Record]:
+    """Run one part; what cannot be installed is added to `missing`."""
+    python = sys.executable
+    if PARTS[part]:
+        made, lacking = environments.ensure(str(PARTS[part]))
+        missing |= lacking
+        if not made.exists():
+            return []
+        python = str(made)
+    print(f"measuring: {part} …", flush=True)
+    script, *options = part.split()
+    start = time.perf_counter()
+    done = subprocess.run(
+        [python, str(HERE / f"{script}.py"), *options],
+        env=environments.variables(),
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=environments.ROOT,
+    )
+    if done.returncode:
+        missing[part] = FAILED
+    print(f"           {time.perf_counter() - start:.0f} s", flush=True)
+    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for r in report.of(records, "missing"):
+        missing.setdefault(r["peer"], f"not installed: {r['reason']}")
+    return records
+
+
+def machine() -> list[str]:
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ]
+        cpu = names[0] if names else cpu
+    pins = dict.fromkeys(p for groups in environments.PEERS.values() for packages in groups.values() for p in packages)
+    return [
+        f"- {datetime.date.today().isoformat()}, {cpu}, {os.cpu_count()} cores, {platform.system()}",
+        f"- Python {platform.python_version()}, "
+        + ", ".join(f"{p} {version(p)}" for p in ("offtrace", "numpy", "numba", "scipy")),
+        f"- peers: {', '.join(pins)}",
+        "",
+    ]
+
+
+def write_up(records: list[report.Record], missing: dict[str, str]) -> str:
+    lines = []
+    if missing:
+        lines += ["## Not measured", "", *(f"- {name}: {why}" for name, why in missing.items()), ""]
+    lines += ["## Claims", "", *report.claims(records)]
+    for title, name, script, body in SECTIONS:
+        if report.of(records, name):
+            lines += [
+                f"## {title}",
+                "",
+                f"{NOTES[name]} Measured by `{script.relative_to(HERE.parent)}`.",
+                "",
+                *body(records),
+            ]
+    return "\n".join(lines)
+
+
+HEAD = """# Results
+
+Made by `make bench`, which writes this page anew (the first time it installs the peers into `.bench/`); do not edit it.
+Every ratio is between two sides measured in one process, taking turns on fresh random batches: the ratio of the
+medians, and in brackets the quartiles of the ratio within one repetition. Batches: softmax policies over six actions,
+the action drawn from μ, π's logits N(0, 0.3²) (near) or N(0, 1) (far) away from μ's, terminations 1 %, truncations
+0.5 %, γ = 0.99, λ = 0.95. Endless: near, one episode a row, γ = λ = 1.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all if none is given")
+    parts = parser.parse_args().parts
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
+    missing: dict[str, str] = {}
+    records = [r for part in parts or PARTS for r in measure(part, missing)]
+    text = write_up(records, missing)
+    print("\n" + text)
+    if FAILED in missing.values():
+        sys.exit("a benchmark failed: RESULTS.md is left as it was")
+    if not parts:
+        (HERE / "RESULTS.md").write_text("\n".join([HEAD, *machine(), text]))
+
+
+if __name__ == "__main__":
+    main()
