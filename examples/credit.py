@@ -12,6 +12,7 @@ import offtrace as ot
 OUT = Path(__file__).resolve().parent.parent / "out"
 GAMMA = 0.97
 LAM = 0.9
+STEPS = 48
 TRACES: list[ot.Trace] = [
     ot.QLambda(LAM),
     ot.ImportanceSampling(LAM),
@@ -27,12 +28,14 @@ ALSO: list[ot.Trace] = [
     ot.WatkinsQ(LAM),
     ot.QSigma(sigma=0.5, lam=LAM),
     ot.AlphaRetrace(mix=0.5, lam=LAM),
+    ot.CTrace(mix=0.25, lam=LAM, rate=0.8),
     ot.ABQ(zeta=0.5, psi0=1.0, psi_max=2.0),
+    ot.VariableLambda(np.where(np.arange(STEPS) % 8, 1.0, 0.0)),
     ot.Retrace(LAM, horizon=5),
 ]
 
 
-def sample(steps: int = 48, actions: int = 4, seed: int = 4) -> dict[str, Any]:
+def sample(steps: int = STEPS, actions: int = 4, seed: int = 4) -> dict[str, Any]:
     """A trajectory of two episodes under μ, where π prefers other actions; the first episode is cut by a limit."""
     rng = np.random.default_rng(seed)
     preference = rng.normal(size=(steps, actions))

@@ -94,7 +94,7 @@ def trajectories(
     rng = np.random.default_rng(seed)  # Hypothesis draws what decides, NumPy fills in the rest
     ends = draw(st.sampled_from([0.0, 0.2, 1.0]))
     terminated = rng.random((B, T)) < ends * 0.6
-    truncated = rng.random((B, T)) < ends * 0.6
+    truncated = (rng.random((B, T)) < ends * 0.6) | (ends == 1.0)  # 1: every step is an end
     values: dict[str, Any] = {name: rng.normal(size=(B, T)) * 3 for name in ("reward", "q", "next_value")}
     episode = np.cumsum(np.roll(terminated | truncated, 1, axis=1), axis=1) - (terminated | truncated)[:, -1:]
     values["q"] = values["q"] * 1e3 ** (episode % 3)

@@ -235,3 +235,18 @@ def test_threads_after_a_fork() -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert done == (child, 0)
+
+
+def test_a_high_cap_with_a_deep_stack_takes_leaps() -> None:
+    """Ratios a little above 1 climb slowly to the cap: the walk down the stack is long, and pointers must take over."""
+    T = 1200
+    given = made(B=1, T=T, ends=0.0)
+    given["log_pi"] = given["log_mu"] + 0.01 * (1 + np.arange(T) % 3)
+    row = {name: array[0] if isinstance(array, np.ndarray) else array for name, array in given.items()}
+    names = ("terminated", "truncated", "log_pi", "log_mu")
+    trace = ot.HistoryBounded(50.0)
+    B = ot.coefficients(trace, **{name: row[name] for name in names})
+    delta = row["reward"] + 0.97 * row["next_value"] - row["q"]
+    weights = B * 0.97 ** np.maximum(0, np.arange(T) - np.arange(T)[:, None])
+    error = np.abs(ot.corrections(trace, **row) - weights @ delta)
+    assert (error <= 1e-12 * (weights @ np.abs(delta))).all()

@@ -26,7 +26,7 @@ from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
-PARALLEL = 500_000  # a batch of fewer steps is not worth waking a thread for
+PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 NOT_BY_STEP = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 
@@ -48,7 +48,8 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
             x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid, scratch(B, T), out,
         )  # fmt: skip
 
-    if rows(0, B) if B * T < PARALLEL else _in_threads(rows, B):
+    alone = (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > B * T
+    if rows(0, B) if alone else _in_threads(rows, B):
         explain_bad_value(x)
     return out
 

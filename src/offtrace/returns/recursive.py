@@ -18,8 +18,9 @@ Every earlier trace has x ≤ cap_k at k, so what it folds it folds for good: ea
 cap −∞ and W = 0: there every trace ends. Nothing is ever subtracted, so the result is as accurate as the direct sum, and
 no logarithm is taken, so that no rounding of a long sum decides whether a trace is clipped.
 
-With cap > 1 a start at x = 1 lies *below* the traces that are at the cap, so reading it off must not pop. It walks down
-the stack instead, along skew-binary jump pointers (Myers 1983): entry e also holds the stretch to entry `leap[e]`.
+With cap > 1 a start at x = 1 lies *below* the traces that are at the cap, so reading it off must not pop. It walks down the
+stack instead, which is a step or two as a rule. A row in which it is many more is done again with skew-binary jump
+pointers (Myers 1983): entry e then also holds the stretch to entry `leap[e]`, and a walk takes O(log T).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from numba.extending import register_jitable
 
 W, S, P, D = range(4)
 LEAP_S, LEAP_P, LEAP_D = range(4, 7)
+PATIENCE = 8  # steps down the stack for each start, on average, before leaps pay
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
@@ -63,51 +65,62 @@ def sweep_low(delta, g, ratio, cap, out):
 @register_jitable(error_model="numpy", fastmath={"contract"})
 def sweep_high(delta, g, ratio, cap, out):
     """Δ of a block of rows into `out` [n, T], for any cap."""
-    B, T = delta.shape
+    T = delta.shape[1]
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 7))
     leap, leap_R = np.zeros(T + 1, np.uintp), np.ones(T + 1)
     caps[0], R[0], stack[0] = -np.inf, 1.0, 0.0
-    one = np.uintp(1)
-    for b in range(B):
-        top = np.uintp(0)
-        for i in range(T):
-            k = np.uintp(T - 1 - i)
-            s, d, r = delta[b, k], g[b, k], ratio[b, k + one] if i else 1.0
-            p = d * r
-            if p == 0.0:
-                top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0  # p again: without it LLVM emits slower code
+    for b in range(delta.shape[0]):
+        if not high_row(delta[b], g[b], ratio[b], cap[b], False, PATIENCE * T, caps, R, stack, leap, leap_R, out[b]):
+            high_row(delta[b], g[b], ratio[b], cap[b], True, 0, caps, R, stack, leap, leap_R, out[b])
 
-            e, ss, rr, dd, pp = top, s, r, d, p
-            while rr < caps[e]:
-                if rr * leap_R[e] < caps[leap[e]]:
-                    ss, rr = ss + pp * stack[e, LEAP_S], rr * leap_R[e]
-                    dd, pp = dd * stack[e, LEAP_D], pp * stack[e, LEAP_P]
-                    e = leap[e]
-                else:
-                    ss, rr, dd, pp = ss + pp * stack[e, S], rr * R[e], dd * stack[e, D], pp * stack[e, P]
-                    e -= one
-            out[b, k] = ss + dd * stack[e, W]
 
-            c = cap[b, k]
-            while c * r < caps[top]:
-                s, r, d, p = s + p * stack[top, S], r * R[top], d * stack[top, D], p * stack[top, P]
-                top -= one
-            w = c * s + d * stack[top, W]
-            below = top
-            top += one
-            caps[top], R[top] = c, r
-            stack[top, W], stack[top, S], stack[top, P], stack[top, D] = w, s, p, d
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R, out):
+    """One row, with or without leaps; without, it gives up after `budget` steps down the stack."""
+    T = len(delta)
+    one, top = np.uintp(1), np.uintp(0)
+    for i in range(T):
+        k = np.uintp(T - 1 - i)
+        s, d, r = delta[k], g[k], ratio[k + one] if i else 1.0
+        p = d * r
+        if p == 0.0:
+            top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0
+
+        e, ss, rr, dd, pp = top, s, r, d, p
+        while rr < caps[e]:
+            if leaping and rr * leap_R[e] < caps[leap[e]]:
+                ss, rr = ss + pp * stack[e, LEAP_S], rr * leap_R[e]
+                dd, pp = dd * stack[e, LEAP_D], pp * stack[e, LEAP_P]
+                e = leap[e]
+            else:
+                ss, rr, dd, pp = ss + pp * stack[e, S], rr * R[e], dd * stack[e, D], pp * stack[e, P]
+                e -= one
+                budget -= 1
+        out[k] = ss + dd * stack[e, W]
+        if not leaping and budget < 0:
+            return False
+
+        c = cap[k]
+        while c * r < caps[top]:
+            s, r, d, p = s + p * stack[top, S], r * R[top], d * stack[top, D], p * stack[top, P]
+            top -= one
+        w = c * s + d * stack[top, W]
+        below = top
+        top += one
+        caps[top], R[top] = c, r
+        stack[top, W], stack[top, S], stack[top, P], stack[top, D] = w, s, p, d
+        if leaping:
             # Skew-binary: two leaps of equal length below make one of twice the length, plus this entry.
             middle = leap[below]
+            leap[top] = below
             if below > 0 and below - middle == middle - leap[middle]:
                 for e in (below, middle):
                     s, r = s + p * stack[e, LEAP_S], r * leap_R[e]
                     d, p = d * stack[e, LEAP_D], p * stack[e, LEAP_P]
                 leap[top] = leap[middle]
-            else:
-                leap[top] = below
             leap_R[top] = r
             stack[top, LEAP_S], stack[top, LEAP_P], stack[top, LEAP_D] = s, p, d
+    return True
 
 
 @register_jitable

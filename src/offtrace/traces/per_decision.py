@@ -129,8 +129,6 @@ class VariableLambda(Trace):
 
     lam: Any
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # else those of Trace, which do not know `lam`
-
     title: ClassVar = "Variable λ"
     aliases: ClassVar = ("variable lambda",)
     reads: ClassVar = ("rho",)
@@ -146,6 +144,13 @@ class VariableLambda(Trace):
             raise ValueError(f"lam must lie in [0, 1], got {lam[at]!r} at index {at}")
         lam.flags.writeable = False
         object.__setattr__(self, "lam", lam)
+
+    # By identity: those of Trace do not know `lam`, and arrays are not compared in passing.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
 
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
