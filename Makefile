@@ -31,15 +31,16 @@ bench: $(VENV)/ready
 
 # uv installs in seconds; where it cannot be had, pip does the same.
 $(VENV)/ready: requirements-dev.txt pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true
-	export UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)"; \
+	@echo "setting up $(VENV) (once) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true
+	@export UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)"; \
 	if $(BIN)/python -m uv --version >/dev/null 2>&1; \
-	then $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt --no-build-isolation-package offtrace && \
+	then $(BIN)/python -m uv pip install --quiet --python $(BIN)/python -r requirements-dev.txt && \
 	     $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps -e .; \
 	else $(BIN)/python -m pip install --quiet -r requirements-dev.txt && \
 	     $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .; fi
-	touch $@
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .bench docs/_build out .pytest_cache .ruff_cache .hypothesis
