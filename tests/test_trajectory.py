@@ -91,6 +91,9 @@ SHAPES = [
     ({"log_mu": None}, TypeError, r"log_mu is missing: Retrace needs log μ.*Tree Backup and Q\(λ\) need no μ"),
     ({"log_pi": None}, TypeError, "log_pi is missing: Retrace needs log π"),
     ({"q": None}, TypeError, "q is missing"),
+    ({"reward": None}, TypeError, "reward is missing: Retrace needs it"),
+    ({"next_value": None}, TypeError, "next_value is missing"),
+    ({"q": np.ma.masked_array(np.zeros((3, 5)))}, TypeError, "q is a masked array"),
     ({"gamma": 1.1}, ValueError, r"gamma must lie in \[0, 1\], got 1.1"),
     ({"gamma": float("nan")}, ValueError, "gamma must lie in"),
     ({"gamma": "x"}, TypeError, "gamma must be a number"),
@@ -207,6 +210,11 @@ def test_action_values() -> None:
             assert found["log_pi"][b, t] == np.log(pi[b, t, a])
             assert found["log_mu"][b, t] == np.log(mu[b, t, a])
     assert found["next_value"][0, 0] == next_q[0, 0, 1]
+    padded = action.copy()
+    padded[0, 1] = -1
+    valid = padded >= 0
+    again = ot.from_action_values(q, next_q, pi, next_pi, padded, mu=mu, valid=valid)
+    np.testing.assert_array_equal(again["q"][valid], found["q"][valid])
     assert np.isnan(found["next_value"][1, 2])
     np.testing.assert_allclose(found["next_value"][1, 1], next_pi[1, 1] @ next_q[1, 1])
     end = np.zeros((2, 3), bool)
@@ -222,3 +230,56 @@ def test_action_values() -> None:
         arguments = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi, "action": action} | change
         with pytest.raises(ValueError, match=message):
             ot.from_action_values(**arguments)
+
+
+def test_the_index_is_that_of_the_value_that_is_read() -> None:
+    """NaN in padding comes first, and is not what is wrong."""
+    given = broken("reward", np.nan)
+    given["reward"][0, 1] = given["q"][0, 2] = np.nan
+    valid = np.ones((3, 5), bool)
+    valid[0, 1] = valid[0, 2] = False
+    with pytest.raises(ValueError, match=r"reward must be finite: got nan at index \[1, 2\]"):
+        ot.targets(ot.Retrace(), **given, valid=valid)
+
+
+def test_a_bad_value_in_any_thread_is_seen() -> None:
+    given = made(shape=(400, 2000))
+    for row in (0, 150, 399):
+        changed = given | {"reward": given["reward"].copy()}
+        changed["reward"][row, 7] = np.inf
+        for trace in (ot.Retrace(), ot.NonMarkovRetrace()):
+            with pytest.raises(ValueError, match=rf"reward must be finite: got inf at index \[{row}, 7\]"):
+                ot.targets(trace, **changed)
+
+
+def test_a_log_probability_may_exceed_zero_by_a_rounding_error_only() -> None:
+    assert np.isfinite(ot.targets(ot.TreeBackup(), **broken("log_pi", 1e-7))).all()
+    with pytest.raises(ValueError, match="log_pi is above 0"):
+        ot.targets(ot.TreeBackup(), **broken("log_pi", 1e-5))
+
+
+def test_v_trace_calls_things_by_their_names() -> None:
+    given = broken("q", np.nan)
+    given["value"] = given.pop("q")
+    with pytest.raises(ValueError, match=r"value must be finite: got nan at index \[1, 2\]"):
+        ot.state_targets(**given)
+    with pytest.raises(TypeError, match="reward is missing: V-trace needs it"):
+        ot.state_targets(**(given | {"reward": None}))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="rho_bar must lie in"):
+        ot.state_targets(**given, rho_bar=-1.0)
+
+
+def test_lambda_by_step_may_be_nan_at_padding_only() -> None:
+    given, lam, valid = made(), np.full((3, 5), 0.5), np.ones((3, 5), bool)
+    lam[1, 4], valid[1, 4] = np.nan, False
+    assert np.isfinite(ot.targets(ot.VariableLambda(lam), **given, valid=valid)).all()
+    with pytest.raises(ValueError, match=r"holds NaN for step \[1, 4\]"):
+        ot.targets(ot.VariableLambda(lam), **given)
+    with pytest.raises(ValueError, match="one number for each step"):
+        ot.coefficients(
+            ot.VariableLambda([0.5]),
+            terminated=np.zeros(7, bool),
+            truncated=np.zeros(7, bool),
+            log_pi=np.zeros(7),
+            log_mu=np.zeros(7),
+        )

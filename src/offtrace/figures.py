@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 
 def heat_maps(
-    matrices: Mapping[str, np.ndarray],
+    matrices: Sequence[tuple[str, np.ndarray]],
     *,
     above: tuple[str, np.ndarray] | None = None,
     ends: np.ndarray | None = None,
@@ -23,7 +23,7 @@ def heat_maps(
     marks the steps after which an episode ended. Values below `floor` take its colour.
     """
     plt, colors = _matplotlib()
-    T = len(next(iter(matrices.values())))
+    T = len(matrices[0][1])
     n = len(matrices)
     columns = min(columns, n)
     rows = -(-n // columns)
@@ -34,11 +34,11 @@ def heat_maps(
     block = side + strip + 0.62
     height = top + rows * block
     figure = plt.figure(figsize=(width, height), dpi=150)
-    largest = max(1.0, *(float(m.max()) for m in matrices.values()))
+    largest = min(1e12, max(1.0, *(float(m.max()) for _, m in matrices)))
     scale = colors.LogNorm(vmin=floor, vmax=largest)
     palette = _palette(plt, colors, floor, largest)
     image = None
-    for i, (name, matrix) in enumerate(matrices.items()):
+    for i, (name, matrix) in enumerate(matrices):
         row, column = divmod(i, columns)
         x = left + column * (side + gap)
         y = height - top - row * block - strip - side

@@ -50,6 +50,8 @@ class Trajectory:
     pair: Any = None
     bounded: tuple[str, ...] = ()
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
+    q_called: str = "q"
+    """What the user calls q: V-trace has a `value` in its place."""
 
     def restore(self, out: np.ndarray) -> np.ndarray:
         """A [B, T] result in the shape and dtype that came in."""
@@ -89,15 +91,20 @@ def check(*, gamma: Any, bounded: tuple[str, ...] = (), **given: Any) -> Traject
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
             # Read-only arrays are another type to Numba, so they are copied as well.
             array = array.astype(array.dtype.newbyteorder("="), order="C")
-        ready[name] = array if len(shape) == 2 else array.reshape(1, -1)
+        ready["q" if name == "value" else name] = array if len(shape) == 2 else array.reshape(1, -1)
     if "gamma" not in ready:
         ready["gamma"] = _scalar_gamma(gamma)
-    return Trajectory(shape=shape, dtype=dtype or FLOATS[1], bounded=bounded, **ready)
+    called = "value" if "value" in given else "q"
+    return Trajectory(shape=shape, dtype=dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
 
 
 def _array(name: str, value: Any) -> np.ndarray:
     if value is None:
         raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be lost: pass its data, and the mask as valid=~mask"
+        )
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
@@ -169,6 +176,7 @@ def explain_bad_value(trajectory: Trajectory) -> NoReturn:
             if bad.any():
                 at = first_index(bad)
                 place = spell(at if len(trajectory.shape) == 2 else at[1:])
+                name = trajectory.q_called if name == "q" else name
                 raise ValueError(f"{name} {wrong}: got {array[at]} at index {place}; {remedy}")
     raise ValueError(
         "a TD error or a ratio is too large to be represented, though every input is finite: "

@@ -121,6 +121,10 @@ LONG: list[ot.Trace] = [
     ot.TruncatedIS(1.0, 0.95),
     ot.HistoryBounded(2.0),
     ot.Retrace(horizon=7),
+    ot.NonMarkovRetrace(0.99, horizon=90),
+    ot.HistoryBounded(1.5, horizon=70),
+    ot.TruncatedIS(tuple(2.0 - i % 2 for i in range(60)), 0.99),
+    ot.TruncatedIS((0.0, 1.0, 0.0)),
 ]
 
 
@@ -250,3 +254,37 @@ def test_a_high_cap_with_a_deep_stack_takes_leaps() -> None:
     weights = B * 0.97 ** np.maximum(0, np.arange(T) - np.arange(T)[:, None])
     error = np.abs(ot.corrections(trace, **row) - weights @ delta)
     assert (error <= 1e-12 * (weights @ np.abs(delta))).all()
+
+
+@pytest.mark.parametrize(
+    "trace", [ot.ImportanceSampling(), ot.VariableLambda(np.ones((1, 3000))), ot.ImportanceSampling(horizon=2000)]
+)
+def test_an_overflow_stays_in_its_episode(trace: ot.Trace) -> None:
+    """Three thousand ratios of e overflow; what ended before, by an end or by a ratio of 0, must not hear of it."""
+    given = made(B=1, T=3000, ends=0.0)
+    given["log_pi"] = given["log_mu"] + 1.0
+    given["terminated"][0, 10] = True
+    given["log_pi"][0, 20] = -np.inf
+    found = ot.corrections(trace, **given)
+    short = {name: array[:, :20] if isinstance(array, np.ndarray) else array for name, array in given.items()}
+    wanted = ot.corrections(ot.ImportanceSampling(), **short)
+    np.testing.assert_allclose(found[0, :20], wanted[0], rtol=1e-12)
+    assert not np.isnan(found[0, :20]).any()
+
+
+def test_a_stream_recovers_from_an_overflow() -> None:
+    stream = ot.Stream(ot.ImportanceSampling(), size=1)
+    step = {
+        "reward": 1.0,
+        "q": 0.0,
+        "next_value": 0.0,
+        "terminated": False,
+        "truncated": False,
+        "gamma": 1.0,
+        "log_mu": 0.0,
+    }
+    stream.step(0, log_pi=0.0, **step)
+    stream.step(0, log_pi=700.0, **step)
+    with pytest.raises(OverflowError):
+        stream.step(0, log_pi=700.0, **step)
+    np.testing.assert_array_equal(stream.step(0, log_pi=-np.inf, **step), [1.0])

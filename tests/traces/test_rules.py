@@ -64,14 +64,23 @@ def test_every_rule_is_found_by_its_title_and_by_repr_name() -> None:
         (lambda: ot.Retrace(lam=float("nan")), "lam must lie in"),
         (lambda: ot.PengQ(lam=-1), "lam must lie in"),
         (lambda: ot.NStep(n=0), "n must be an integer of at least 1, got 0"),
-        (lambda: ot.Retrace(horizon=0), "horizon must be None or an integer of at least 1, got 0"),
-        (lambda: ot.TruncatedIS(bound=-1.0), "bound must be at least 0"),
+        (lambda: ot.Retrace(horizon=0), "horizon must be an integer of at least 1, got 0"),
+        (lambda: ot.TruncatedIS(bound=-1.0), "bound must lie in"),
         (lambda: ot.TruncatedIS(bound=()), "non-empty"),
-        (lambda: ot.HistoryBounded(bound=float("inf")), "finite"),
+        (lambda: ot.HistoryBounded(bound=float("inf")), "bound must lie in"),
+        (lambda: ot.Retrace(lam=np.array(1.5)), "lam must lie in"),  # pyright: ignore[reportArgumentType]
+        (lambda: ot.Retrace(lam=np.full(3, 0.5)), "lam must be one number"),  # pyright: ignore[reportArgumentType]
+        (lambda: ot.Retrace(lam="0.9"), "lam must be one number"),  # pyright: ignore[reportArgumentType]
+        (lambda: ot.RBIS(lam=None), "lam must be one number"),  # pyright: ignore[reportArgumentType]
+        (lambda: ot.TruncatedIS("12"), "bound must be one number"),  # pyright: ignore[reportArgumentType]
+        (lambda: ot.CTrace(step_size=float("nan")), "step_size must lie in"),
+        (lambda: ot.NStep(n=True), "n must be an integer"),
+        (lambda: ot.trace("v-trace"), "offtrace.state_targets"),
+        (lambda: ot.StepTrace("abc".join), "step must be a plain function"),  # pyright: ignore[reportArgumentType]
         (lambda: ot.QSigma(sigma=2.0), "sigma must lie in"),
         (lambda: ot.AlphaRetrace(mix=-0.1), "mix must lie in"),
         (lambda: ot.ABQ(psi0=3.0, psi_max=2.0), "psi0 ≤ psi_max"),
-        (lambda: ot.VariableLambda(lam=[0.5, 1.2]), r"got .*1.2.* at index \(1,\)"),
+        (lambda: ot.VariableLambda(lam=[0.5, 1.2]), r"got 1.2 at index \[1\]"),
         (lambda: ot.StepTrace(lambda xp, carry, now: (carry, carry), reads=("q",)), "reads may hold"),
         (lambda: ot.StepTrace(lambda xp, carry, now: (carry, carry), carry="x"), "carry must be a number"),
     ],
@@ -85,7 +94,7 @@ def test_a_wrong_rule_is_refused(call: Any, message: str) -> None:
 def test_metadata_is_true(trace: ot.Trace) -> None:
     """The recursive condition and per-decision, looked for in random histories rather than believed."""
     assert trace.citation
-    assert not trace.per_decision or not trace._has_cap()
+    trace._check_factors()
     assert trace.title
     assert trace.__doc__ is not None
     assert not trace.__doc__.startswith(type(trace).__name__ + "(")
@@ -169,6 +178,45 @@ def test_a_cap_that_would_be_ignored_is_refused() -> None:
 
     with pytest.raises(TypeError, match="Forgetful has a cap, so it is not per-decision: set per_decision = False"):
         Forgetful()
+
+
+def test_what_a_rule_uses_must_stand_in_reads() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Blind(ot.Trace):
+        @staticmethod
+        def factors(xp, pi, mu, rho):
+            return 1.0, xp.minimum(rho, 1.0), ot.INFINITY
+
+    with pytest.raises(TypeError, match=r"what it uses must stand in `reads`, which is \(\)"):
+        Blind()
+
+    @dataclasses.dataclass(frozen=True)
+    class Bound(ot.Trace):
+        def factors(self, xp, pi, mu, rho):  # pyright: ignore[reportIncompatibleMethodOverride]
+            return 1.0, 1.0, ot.INFINITY
+
+    with pytest.raises(TypeError, match="must be a @staticmethod"):
+        Bound()
+
+    @dataclasses.dataclass(frozen=True)
+    class Negative(ot.Trace):
+        reads = ("rho",)
+
+        @staticmethod
+        def factors(xp, pi, mu, rho):
+            return 1.0, rho - 1.0, ot.INFINITY
+
+    with pytest.raises(ValueError, match="none may be negative"):
+        Negative()
+
+
+def test_an_unread_pair_equals_no_other() -> None:
+    def same(xp, carry, now):
+        return carry, xp.where(now.pair == now.start_pair, 0.0, 1.0)
+
+    no = np.zeros(4, bool)
+    B = ot.coefficients(ot.StepTrace(same, reads=()), terminated=no, truncated=no)
+    np.testing.assert_array_equal(B, np.triu(np.ones((4, 4))))
 
 
 def test_names_do_not_collide() -> None:

@@ -10,11 +10,12 @@ from offtrace.trajectory import FLOATS, first_index, spell
 
 
 def from_action_values(
-    q: Any, next_q: Any, pi: Any, next_pi: Any, action: Any, mu: Any = None
+    q: Any, next_q: Any, pi: Any, next_pi: Any, action: Any, mu: Any = None, valid: Any = None
 ) -> dict[str, np.ndarray]:
     """q, next_value and log_pi (and log_mu, where mu is given) of the actions taken, ready for `targets(trace, **made, …)`.
 
     q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T].
+    `valid`, if given, says where `action` is padding, say −1.
     next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too).
 
     >>> import numpy as np
@@ -38,6 +39,8 @@ def from_action_values(
             _check_rows(name, array)
     if action.shape != shape[:-1] or action.dtype.kind not in "iu":
         raise ValueError(f"action must hold integers of shape {shape[:-1]}, got {action.dtype} of shape {action.shape}")
+    if valid is not None:
+        action = np.where(np.asarray(valid, bool), action, 0)  # what stands at padding is not read
     outside = (action < 0) | (action >= shape[-1])
     if outside.any():
         at = first_index(outside)
@@ -47,10 +50,10 @@ def from_action_values(
         return np.take_along_axis(array, action[..., None], axis=-1)[..., 0]
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        weighted = np.where(arrays["next_pi"] > 0, arrays["next_pi"] * arrays["next_q"], 0)
-        made = {"q": taken(arrays["q"]), "next_value": weighted.sum(axis=-1), "log_pi": np.log(taken(arrays["pi"]))}
-        if mu is not None:
-            made["log_mu"] = np.log(taken(arrays["mu"]))
+        weighted = np.where(arrays["next_pi"] == 0, 0, arrays["next_pi"] * arrays["next_q"])
+        made = {"q": taken(arrays["q"]), "next_value": weighted.sum(axis=-1)}
+        for name in ("pi", "mu") if mu is not None else ("pi",):
+            made[f"log_{name}"] = np.log(np.clip(taken(arrays[name]), 0, 1))  # rounding may leave [0, 1]
     return made
 
 

@@ -15,7 +15,8 @@ def peng(rule: PengQ, trajectory: Trajectory) -> np.ndarray:
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}], as the linear recursion G_k = a_k + λ discount_k G_{k+1}."""
     one_step, discount = td_errors(trajectory, without_q=True)
     x = trajectory
-    a = np.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
+    with np.errstate(invalid="ignore"):  # what is not read may be anything
+        a = np.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
     return linear.solve(a, rule.lam * discount)
 
 

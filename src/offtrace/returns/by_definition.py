@@ -50,7 +50,7 @@ def beta(
             return math.prod(lam_t[i] * rho[i] for i in past)
         case tr.QSigma():
             return math.prod(lam * (trace.sigma * rho[i] + (1 - trace.sigma) * pi[i]) for i in past)
-        case tr.AlphaRetrace():
+        case tr.AlphaRetrace() | tr.CTrace():
             return math.prod(lam * min(1.0, trace.mix * rho[i] + 1 - trace.mix) for i in past)
         case tr.ABQ(zeta=zeta, psi0=psi0, psi_max=psi_max):
             psi = 2 * zeta * psi0 + max(0, 2 * zeta - 1) * (psi_max - 2 * psi0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from offtrace.returns import custom, on_numpy
 from offtrace.returns.beside import n_step, peng
-from offtrace.returns.plain import discounts, probabilities
+from offtrace.returns.plain import discounts
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
 from offtrace.trajectory import Trajectory, check
 
@@ -108,7 +108,7 @@ def coefficients(
     array([1.  , 0.45, 0.9 ])
     """
     trace = as_trace(trace)
-    x = _checked(
+    x = checked(
         trace,
         terminated=terminated,
         truncated=truncated,
@@ -127,13 +127,12 @@ def coefficients(
     if isinstance(trace, StepTrace | HistoryTrace):
         custom.sweep(trace, x, np.zeros((1, T)), goes_on[None], matrix=B)
         return B
-    pi, mu, rho = probabilities(x, trace.reads)
-    decay, ratio, cap = (np.broadcast_to(f, (1, T))[0] for f in trace.normal_form(np, pi, mu, rho))
+    decay, ratio, cap = (factor[0] for factor in on_numpy.normal_form(trace, x))
     lags = on_numpy.lag_caps(trace, T)
     products, decays = np.zeros(T), np.zeros(T)  # of the starts so far
     for t in range(T):
         if t and goes_on[t - 1]:
-            products[:t] *= ratio[t]
+            products[:t] = products[:t] * ratio[t] if ratio[t] else 0.0  # an overflow does not survive a zero
             decays[:t] *= decay[t]
             read = np.minimum(products[:t], cap[t])
             if trace.recursive:
@@ -163,7 +162,7 @@ def as_trace(trace: Rule) -> Trace:
 
 def _run(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
     """q + Δ, or Δ, in the shape and dtype of the arrays; 0 at invalid steps."""
-    x = _checked(trace, **arrays)
+    x = checked(trace, **arrays)
     if isinstance(trace, PengQ | NStep):
         out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
         out = out if add_q else out - x.q
@@ -174,7 +173,7 @@ def _run(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
     return x.restore(out)
 
 
-def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
+def checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
     """Check what the rule needs, and leave out what it does not."""
     if not isinstance(trace, Rule):
         as_trace(trace)
@@ -193,7 +192,8 @@ def _checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any)
         pair = None
     elif pair is None:
         raise TypeError(f"pair is missing: {trace.title} needs ids of (s_t, a_t)")
-    if "q" in arrays and arrays["q"] is None and isinstance(trace, Trace):
-        raise TypeError(f"q is missing: {type(trace).__name__} needs Q(s_t, a_t)")
+    for name in ("reward", "next_value", *(("q",) if isinstance(trace, Trace) else ())):
+        if name in arrays and arrays[name] is None:
+            raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
     bounded = tuple(f"log_{p}" for p in ("pi", "mu") if p in reads)
     return check(**arrays, log_pi=log_pi, log_mu=log_mu, pair=pair, bounded=bounded)

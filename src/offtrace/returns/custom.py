@@ -38,10 +38,10 @@ def sweep(
     reach = trace.horizon or delta.shape[1]
     if isinstance(trace, StepTrace):
         arrays = [np.nan if p is None else p for p in (pi, mu, rho)]
-        pair = -1 if x.pair is None else x.pair.astype(np.int64)
+        starts, pair = (-1, -2) if x.pair is None else (x.pair.astype(np.int64),) * 2
         kernel = _compiled(trace.step)
         try:
-            peak = kernel(trace.carry, float(trace.lam), *arrays, pair, delta, discount, reach, matrix, out)
+            peak = kernel(trace.carry, float(trace.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
         except NumbaError as error:
             raise TypeError(
                 f"the step of {trace.title!r} does not compile: it may use operators and xp.where, xp.minimum, xp.maximum "
@@ -51,7 +51,10 @@ def sweep(
     else:
         peak = _interpreted(trace.beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
     if np.isnan(peak):
-        raise ValueError(f"the custom trace {trace.title!r} returned a β that is negative or not finite")
+        raise ValueError(
+            f"the custom trace {trace.title!r} returned a β that is negative or not finite; "
+            "does it list all that it uses in `reads`?"
+        )
     return out, peak
 
 
@@ -61,7 +64,7 @@ def _compiled(step: Callable[..., Any]) -> Any:
     step = njit(step)
 
     @njit(nogil=True, error_model="numpy")
-    def kernel(first, lam, pi, mu, rho, pair, delta, discount, reach, matrix, out):
+    def kernel(first, lam, pi, mu, rho, starts, pair, delta, discount, reach, matrix, out):
         B, T = delta.shape
         peak = 1.0
         for b in range(B):
@@ -72,7 +75,7 @@ def _compiled(step: Callable[..., Any]) -> Any:
                     if w == 0.0:
                         break
                     now = Step(
-                        at(pi, b, t), at(mu, b, t), at(rho, b, t), lam, float(t - k), at(pair, b, k), at(pair, b, t)
+                        at(pi, b, t), at(mu, b, t), at(rho, b, t), lam, float(t - k), at(starts, b, k), at(pair, b, t)
                     )
                     carry, β = step(elementwise, carry, now)
                     peak = max(peak, β) if 0.0 <= β < np.inf else np.nan

@@ -11,9 +11,10 @@ from numba import njit
 
 from offtrace import figures
 from offtrace.returns import custom, on_numpy
-from offtrace.returns.calls import as_trace, coefficients, corrections
-from offtrace.returns.plain import discounts, probabilities
+from offtrace.returns.calls import as_trace, checked, coefficients, corrections
+from offtrace.returns.plain import discounts
 from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
+from offtrace.traces.base import number
 from offtrace.trajectory import Trajectory, check
 
 
@@ -70,7 +71,7 @@ def diagnose(
     """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed.
 
     Magnitude and horizon come from the fast kernels (δ = 1 makes a correction of Σγ^tβ_t); the largest β looks at every pair
-    of steps, O(T²) time in O(T) memory.
+    of steps of an episode unless the rule is per-decision: O(T²) time in O(T) memory.
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(4, bool), np.zeros(4)
@@ -84,15 +85,16 @@ def diagnose(
       effective         3.817
     """
     trace = as_trace(trace)
-    given = {
-        "terminated": terminated,
-        "truncated": truncated,
-        "log_pi": log_pi,
-        "log_mu": log_mu,
-        "valid": valid,
-        "pair": pair,
-    }
-    x = check(gamma=gamma, **given)
+    x = checked(
+        trace,
+        terminated=terminated,
+        truncated=truncated,
+        gamma=gamma,
+        log_pi=log_pi,
+        log_mu=log_mu,
+        valid=valid,
+        pair=pair,
+    )
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
@@ -100,7 +102,7 @@ def diagnose(
     ends = discounts(replace(x, gamma=1.0)) == 0
     last = _summed(trace, x, ends.astype(float), 1.0)
     usable = np.ones(shape, bool) if x.valid is None else x.valid
-    peak = np.array([_largest(trace, x, b) for b in range(shape[0])])
+    peak = _largest(trace, x)
 
     def of(b: Any) -> Statistics:
         m, ok = magnitude[b], usable[b]
@@ -133,25 +135,26 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: Any) -> np.n
     return corrections(trace, reward=signal, q=zero, next_value=zero, gamma=doubled(gamma), **arrays)
 
 
-def _largest(trace: Trace, x: Trajectory, b: int) -> float:
-    """The largest β_{k:t} of row b."""
-    row = replace(
-        x,
-        gamma=1.0,
-        **{
-            f.name: a[b : b + 1]
-            for f in fields(x)
-            if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"
-        },
-    )
-    goes_on = discounts(row)
-    T = goes_on.shape[1]
+def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
+    """The largest β_{k:t} of each row."""
+    goes_on = discounts(replace(x, gamma=1.0))
+    B, T = goes_on.shape
     if isinstance(trace, StepTrace | HistoryTrace):
-        return custom.sweep(trace, row, np.zeros((1, T)), goes_on)[1]
-    factors = trace.normal_form(np, *probabilities(row, trace.reads))
-    decay, ratio, cap = (np.array(np.broadcast_to(f, (1, T))[0], np.float64) for f in factors)
+        arrays = {f.name: a for f in fields(x) if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"}
+        rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
+        return np.array(
+            [custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1])[1] for b, row in enumerate(rows)]
+        )
+    decay, ratio, cap = on_numpy.normal_form(trace, x)
     lags = on_numpy.lag_caps(trace, T)
-    return _peak(goes_on[0], decay, ratio, cap, trace.recursive, np.full(T, np.inf) if lags is None else lags)
+    if trace.per_decision and lags is None:
+        c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
+        best = np.ones((B, T))  # the largest β from each start
+        for k in range(T - 2, -1, -1):
+            best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
+        return best.max(axis=1)
+    lags = np.full(T, np.inf) if lags is None else lags
+    return np.array([_peak(goes_on[b], decay[b], ratio[b], cap[b], trace.recursive, lags) for b in range(B)])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -179,9 +182,13 @@ def adapt(
     the estimate is its mean over the starts, while the modulus is a maximum. Sums end with the trajectory, which makes the
     rate look slower: prefer rows longer than 1/(1−γ).
     """
-    if not 0 <= gamma < 1:
+    if not isinstance(trace, CTrace):
+        raise TypeError(f"adapt moves the mix of a CTrace, got {trace!r}")
+    if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
     x = check(terminated=terminated, truncated=truncated, gamma=gamma, log_pi=log_pi, log_mu=log_mu, valid=valid)
+    if x.valid is not None and not x.valid.any():
+        raise ValueError("there is no valid step to measure a rate on")
     magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)
     return trace.moved(1 - (1 - gamma) * float(magnitude.mean(where=True if x.valid is None else x.valid)))
 
@@ -191,8 +198,8 @@ def credit_figure(
     *,
     terminated: Any,
     truncated: Any,
-    log_pi: Any,
-    log_mu: Any,
+    log_pi: Any = None,
+    log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
     title: str = "",
@@ -201,22 +208,31 @@ def credit_figure(
 
     Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, orange above 1, else blue.
     """
-    matrices = {
-        _label(trace): coefficients(
-            trace, terminated=terminated, truncated=truncated, log_pi=log_pi, log_mu=log_mu, valid=valid, pair=pair
-        )
-        for trace in traces
+    if not traces:
+        raise ValueError("traces is empty: there is nothing to draw")
+    given = {
+        "terminated": terminated,
+        "truncated": truncated,
+        "log_pi": log_pi,
+        "log_mu": log_mu,
+        "valid": valid,
+        "pair": pair,
     }
-    rho = np.exp(np.subtract(log_pi, log_mu, dtype=float))
+    matrices = [(_label(trace), coefficients(trace, **given)) for trace in traces]
+    above = None
+    if log_pi is not None and log_mu is not None:
+        above = "ρ", np.exp(np.subtract(log_pi, log_mu, dtype=float))
     ends = np.asarray(terminated, bool) | np.asarray(truncated, bool)
-    return figures.heat_maps(matrices, above=("ρ", rho), ends=ends, title=title)
+    return figures.heat_maps(matrices, above=above, ends=ends, title=title)
 
 
 def _label(trace: Trace) -> str:
     """The title with the parameters that are not at their defaults."""
-    given = [
-        f"{'λ' if f.name == 'lam' else f.name} = {value:g}"
-        for f in fields(trace)
-        if f.name != "title" and isinstance(value := getattr(trace, f.name), float) and value != f.default
-    ]
-    return f"{trace.title}" + (f", {', '.join(given)}" if given else "")
+    given = []
+    for f in fields(trace):
+        value = getattr(trace, f.name)
+        if f.name in ("title", "reads") or not isinstance(value, float | int | tuple) or value == f.default:
+            continue
+        name = {"lam": "λ", "horizon": "n"}.get(f.name, f.name)
+        given.append(f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}")
+    return trace.title + (f", {', '.join(given)}" if given else "")

@@ -27,14 +27,12 @@ def maximum(a, b):
 
 
 def at(x, b, t) -> Any:
-    """x[b, t] where x is an array, x where it is a number, True where it is None (an absent `valid`)."""
+    """x[b, t] where x is an array, x where it is a number."""
     raise TypeError("only inside compiled code")
 
 
 @overload(at)
 def _at(x, b, t):
-    if isinstance(x, types.NoneType):
-        return lambda x, b, t: True
     if isinstance(x, types.Array):
         return lambda x, b, t: x[b, t]
     return lambda x, b, t: x

@@ -65,6 +65,8 @@ class _PerDecision:
 
     def advance(self, discount: float, now: Now) -> None:
         decay, ratio, _ = _factors(self.trace, now)
+        if discount * decay * ratio == 0.0:
+            self.clear()  # nothing is passed on, not even an overflow
         self.z *= discount * decay * ratio
 
     def enter(self, now: Now) -> None:
@@ -183,12 +185,15 @@ class _Starts(ABC):
         self.live["lag"] += 1
         self.live["weight"] *= discount
         self.live = self.live[(self.live["lag"] < self.reach) & (self.live["weight"] > 0.0)]
-        if len(self.live):
-            self.live["beta"] = self.betas(now)
-        bad = ~((self.live["beta"] >= 0.0) & (self.live["beta"] < np.inf))
+        β = np.broadcast_to(self.betas(now), len(self.live)) if len(self.live) else np.empty(0)
+        bad = ~((β >= 0.0) & (β < np.inf))
         if bad.any():
-            β = self.live["beta"][bad][0]
-            raise ValueError(f"the trace {self.trace.title!r} gave a β that is negative or not finite: {β}")
+            self.clear()
+            raise ValueError(
+                f"the trace {self.trace.title!r} gave a β that is negative or not finite: {β[bad][0]}; "
+                "does it list all that it uses in `reads`?"
+            )
+        self.live["beta"] = β[: len(self.live)]
 
     @abstractmethod
     def betas(self, now: Now) -> Any:

@@ -11,7 +11,7 @@ Bad values are noticed on the way, at one comparison each; `trajectory.explain_b
 each thread.
 
 Numba keeps compiled code on disk under a key made of the closure. Rule and kernel are plain functions there, which pickle by
-name, and `fingerprint` stands for their code, so that an edited rule is compiled anew.
+name, and `fingerprint` stands for their code, so that an edited kernel is compiled anew.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
     factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
     reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
 
-    @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+    # A user's rule may lean on things that no fingerprint sees: only our own are kept on disk.
+    @njit(cache=rule.__module__.startswith("offtrace."), nogil=True, error_model="numpy", fastmath={"contract"})
     def run(
         first, stop, parameters, lags, add_q, reward, q, next_value, terminated, truncated,
         gamma, gammas, log_pi, log_mu, valid, scratch, out,
@@ -85,7 +86,7 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[
             for i in range(n):
                 b = b0 + i
                 for t in range(T):
-                    π = μ = ρ = 1.0
+                    π = μ = ρ = np.nan
                     if reads_rho:
                         log_μ = np.float64(log_mu[b, t])
                         log_ρ = np.float64(log_pi[b, t]) - log_μ

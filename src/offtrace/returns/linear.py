@@ -2,7 +2,8 @@
 
     Δ_k = δ_k + g_k ratio_{k+1} Δ_{k+1}
 
-A row waits on its own chain of multiplications, so the four rows of a block go side by side.
+Where the factor is 0 nothing is passed on, not even an overflow. A row waits on its own chain of multiplications, so the
+four rows of a block go side by side.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ def sweep(delta, g, ratio, cap, lags, out):
         out[0, last], out[1, last], out[2, last], out[3, last] = x0, x1, x2, x3
         for j in range(1, T):
             k = np.uintp(last - j)
-            x0 = delta[0, k] + g[0, k] * at(ratio, 0, k + one) * x0
-            x1 = delta[1, k] + g[1, k] * at(ratio, 1, k + one) * x1
-            x2 = delta[2, k] + g[2, k] * at(ratio, 2, k + one) * x2
-            x3 = delta[3, k] + g[3, k] * at(ratio, 3, k + one) * x3
+            c0 = g[0, k] * at(ratio, 0, k + one)
+            c1 = g[1, k] * at(ratio, 1, k + one)
+            c2 = g[2, k] * at(ratio, 2, k + one)
+            c3 = g[3, k] * at(ratio, 3, k + one)
+            x0 = delta[0, k] + (c0 * x0 if c0 != 0.0 else 0.0)
+            x1 = delta[1, k] + (c1 * x1 if c1 != 0.0 else 0.0)
+            x2 = delta[2, k] + (c2 * x2 if c2 != 0.0 else 0.0)
+            x3 = delta[3, k] + (c3 * x3 if c3 != 0.0 else 0.0)
             out[0, k], out[1, k], out[2, k], out[3, k] = x0, x1, x2, x3
         return
     for b in range(n):
@@ -36,7 +41,8 @@ def sweep(delta, g, ratio, cap, lags, out):
         out[b, last] = x
         for j in range(1, T):
             k = np.uintp(last - j)
-            x = delta[b, k] + g[b, k] * at(ratio, b, k + one) * x
+            c = g[b, k] * at(ratio, b, k + one)
+            x = delta[b, k] + (c * x if c != 0.0 else 0.0)
             out[b, k] = x
 
 

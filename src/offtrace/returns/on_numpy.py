@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from offtrace.returns import custom, direct, fused, halves, linear, readout, recursive, side_by_side
-from offtrace.traces import HistoryTrace, StepTrace, Trace
-from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value
+from offtrace.returns.plain import probabilities
+from offtrace.traces import Factors, HistoryTrace, StepTrace, Trace
+from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value, first_index, spell
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
@@ -38,7 +39,7 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     if isinstance(trace, StepTrace | HistoryTrace):
         return custom.correct(trace, x, add_q=add_q)
     B, T = x.terminated.shape
-    run, parameters, lags = _plan(trace, B, T)
+    run, parameters, lags = _plan(trace, B, T, x.valid)
     gamma, gammas, valid = by_step(x)
     out = np.empty((B, T), x.dtype)
 
@@ -64,10 +65,10 @@ def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
     )
 
 
-def _plan(trace: Trace, B: int, T: int) -> tuple[Any, tuple[Any, ...], np.ndarray]:
+def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> tuple[Any, tuple[Any, ...], np.ndarray]:
     """The compiled pass for a trace, its parameters, and its bounds by lag."""
     lags = lag_caps(trace, T)
-    parameters = tuple(_parameter(trace, p, (B, T)) for p in trace.parameters)
+    parameters = tuple(_parameter(trace, p, (B, T), valid) for p in trace.parameters)
     return _compiled(trace, T, lags), parameters, direct.NO_LAGS if lags is None else lags
 
 
@@ -84,8 +85,8 @@ def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
     return fused.build(trace.factors, trace.reads, kernel, modules)
 
 
-def _parameter(trace: Trace, value: Any, shape: tuple[int, int]) -> Any:
-    """A number as a float; an array, given for [T] or [B, T], as float64 [B, T]."""
+def _parameter(trace: Trace, value: Any, shape: tuple[int, ...], valid: np.ndarray | None) -> Any:
+    """A number as a float; an array, given for [T] or [B, T], as float64 [B, T], with 0 where it is not read."""
     if isinstance(value, float | int) or not np.ndim(value):
         return float(value)
     value = np.asarray(value)
@@ -94,7 +95,21 @@ def _parameter(trace: Trace, value: Any, shape: tuple[int, int]) -> Any:
             f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
             f"but the trajectory has {shape[0]} rows of {shape[1]} steps"
         )
-    return np.array(value, np.float64).reshape(shape)
+    value = np.array(value, np.float64).reshape(shape)
+    if valid is not None:
+        value[~valid] = 0.0
+    if np.isnan(value).any():
+        at = first_index(np.isnan(value))
+        raise ValueError(f"{type(trace).__name__} holds NaN for step {spell(at)}, which is not marked as padding")
+    return value
+
+
+def normal_form(trace: Trace, x: Trajectory) -> Factors:
+    """decay, ratio and cap as NumPy arrays [B, T], for what does not go through a compiled pass."""
+    shape = x.terminated.shape
+    parameters = [_parameter(trace, p, shape, x.valid) for p in trace.parameters]
+    factors = trace.factors(np, *probabilities(x, trace.reads), *parameters)
+    return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
 
 
 def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
@@ -104,8 +119,11 @@ def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
     reach = T if trace.horizon is None else min(T, trace.horizon)
     if trace.lag_bound is None:
         return None if reach == T else np.full(reach - 1, np.inf) if reach > 1 else np.zeros(1)
-    given = np.array(trace.lag_bound)[: reach - 1]
-    return np.concatenate([given, np.full(reach - 1 - len(given), trace.lag_bound[-1])]) if reach > 1 else np.zeros(1)
+    bounds = np.array(trace.lag_bound)
+    if bounds[-1] == 0:  # after the last bound above 0 nothing is left
+        reach = min(reach, 2 + int(np.max(np.flatnonzero(bounds), initial=-1)))
+    given = bounds[: reach - 1]
+    return np.concatenate([given, np.full(reach - 1 - len(given), bounds[-1])]) if reach > 1 else np.zeros(1)
 
 
 def _in_threads(rows: Any, B: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.returns.elementwise import LARGEST_LOG
 from offtrace.trajectory import TOLERANCE, Trajectory, explain_bad_value
 
 
@@ -48,6 +49,7 @@ def probabilities(x: Trajectory, reads: tuple[str, ...]) -> tuple[Any, Any, Any]
             logs["rho"] = np.subtract(x.log_pi, x.log_mu, dtype=np.float64)
         found = {n: np.exp(np.where(valid, logs[n], 0.0).astype(np.float64)) for n in logs if n in reads}
     bad = any(not np.isfinite(array).all() for array in found.values())
+    bad = bad or ("rho" in found and np.max(found["rho"]) > np.exp(LARGEST_LOG))
     bad = bad or any(array.max() > np.exp(TOLERANCE) for name, array in found.items() if name != "rho")
     if x.log_mu is not None:
         bad = bad or not np.isfinite(np.where(valid, x.log_mu, 0.0)).all()

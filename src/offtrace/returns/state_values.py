@@ -11,7 +11,7 @@ from offtrace.returns import linear
 from offtrace.returns.elementwise import LARGEST_LOG, exp
 from offtrace.returns.on_numpy import by_step, scratch
 from offtrace.returns.rows import td_errors
-from offtrace.traces.base import require_between
+from offtrace.traces.base import number
 from offtrace.trajectory import check, explain_bad_value
 
 
@@ -47,27 +47,16 @@ def state_targets(
     and π, and of π itself only where rho_bar never acts. In the advantage, v_{k+1} is (1−λ) V(s_{k+1}) + λ v_{k+1}, and
     V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's.
     """
-    require_between("lam", lam, 0.0, 1.0)
-    for name, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)):
-        if not bound > 0:
-            raise ValueError(f"{name} must be above 0 (inf for no bound), got {bound!r}")
-    for name, given in (("log_pi", log_pi), ("log_mu", log_mu), ("value", value)):
-        if given is None:
+    lam = number("lam", lam, 0.0, 1.0)
+    rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))
+    given = {"reward": reward, "value": value, "next_value": next_value, "log_pi": log_pi, "log_mu": log_mu}
+    for name, array in given.items():
+        if array is None:
             raise TypeError(f"{name} is missing: V-trace needs it")
-    x = check(
-        reward=reward,
-        q=value,
-        next_value=next_value,
-        terminated=terminated,
-        truncated=truncated,
-        gamma=gamma,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=valid,
-    )
+    x = check(**given, terminated=terminated, truncated=truncated, gamma=gamma, valid=valid)
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
     gamma, gammas, valid = by_step(x)
-    numbers = float(lam), float(rho_bar), float(c_bar)
+    numbers = lam, rho_bar, c_bar
     arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
     if _v_trace(*numbers, *arrays, scratch(*x.terminated.shape), target, advantage):
         explain_bad_value(x)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from offtrace.returns.calls import as_trace
+from offtrace.returns.elementwise import LARGEST_LOG
 from offtrace.returns.eligibility import Now, keeper
 from offtrace.traces import HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import TOLERANCE
-
-LARGEST_LOG_RATIO = 709.7  # e to this is still a float
 
 
 class Stream:
@@ -112,7 +111,7 @@ class Stream:
             raise TypeError("where must be an id at every step of a stream, or a gradient at every step")
         log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi else math.nan
         log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu else math.nan
-        if "rho" in reads and log_π - log_μ >= LARGEST_LOG_RATIO:
+        if "rho" in reads and log_π - log_μ >= LARGEST_LOG:
             raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
         if "pair" not in reads:
             pair = -1

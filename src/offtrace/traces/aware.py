@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from offtrace.traces.base import INFINITY, Trace, register
+import numpy as np
+
+from offtrace.traces.base import INFINITY, Trace, number, register
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,12 @@ class TruncatedIS(TrajectoryAware):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.bound, Sequence):
-            object.__setattr__(self, "bound", tuple(float(d) for d in self.bound))
-        bounds: Any = self.bound if isinstance(self.bound, tuple) else (self.bound,)
-        if not bounds or not all(d >= 0 for d in bounds):
-            raise ValueError(f"bound must be at least 0, as a number or a non-empty sequence, got {self.bound!r}")
+        if np.ndim(self.bound) == 0:  # pyright: ignore[reportArgumentType]
+            self._set("bound", number("bound", self.bound, 0.0, INFINITY))
+            return
+        self._set("bound", tuple(number("bound", d, 0.0, INFINITY) for d in self.bound))  # pyright: ignore
+        if not self.bound:
+            raise ValueError("bound must be a number, or a non-empty sequence of one for each lag")
 
     @property
     def lag_bound(self) -> tuple[float, ...] | None:
@@ -119,8 +123,7 @@ class HistoryBounded(TrajectoryAware):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.bound < INFINITY:
-            raise ValueError(f"bound must be at least 0 and finite, got {self.bound!r}")
+        self._set("bound", number("bound", self.bound, 0.0, sys.float_info.max))
 
     @staticmethod
     def factors(xp, pi, mu, rho, bound):

@@ -12,9 +12,10 @@ A rule states `decay`, `ratio` and `cap` from the probabilities of the actions t
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from dataclasses import dataclass, field, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -69,22 +70,33 @@ class Trace(Rule):
     """Whether β_t ≤ β_{t-1} ρ_t for every history, which makes evaluation a contraction. None: not known."""
 
     def __post_init__(self) -> None:
-        if self.horizon is not None and (not isinstance(self.horizon, int) or self.horizon < 1):
-            raise ValueError(f"horizon must be None or an integer of at least 1, got {self.horizon!r}")
-        lam = getattr(self, "lam", None)
-        if isinstance(lam, Real):
-            require_between("lam", lam, 0.0, 1.0)
-        if self.per_decision and type(self) not in _registered and self._has_cap():
-            raise TypeError(f"{type(self).__name__} has a cap, so it is not per-decision: set per_decision = False")
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
+        if "lam" in (f.name for f in fields(self)):
+            self._set("lam", number("lam", getattr(self, "lam"), 0.0, 1.0))  # noqa: B009
+        if type(self) not in _registered and type(self).factors is not Trace.factors:
+            self._check_factors()
 
-    def _has_cap(self) -> bool:
-        """Whether a cap shows at one of a few probabilities. A rule that hides it from all of them is not found out."""
-        if self.recursive:
-            return True
-        if type(self).factors is Trace.factors or not all(isinstance(p, Real | np.ndarray) for p in self.parameters):
-            return False
-        caps = [self.factors(np, pi, mu, pi / mu, *self.parameters)[2] for pi in (0.1, 0.9) for mu in (0.1, 0.9)]
-        return bool(np.min(caps) < INFINITY)
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_factors(self) -> None:
+        """Try a rule from outside at a few probabilities. What hides from all of them is not found out."""
+        name = type(self).__name__
+        if not isinstance(inspect.getattr_static(type(self), "factors"), staticmethod):
+            raise TypeError(f"{name}.factors must be a @staticmethod: factors(xp, pi, mu, rho, *parameters)")
+        for pi, mu in ((0.1, 0.1), (0.1, 0.9), (0.9, 0.1), (1.0, 1.0)):
+            seen = {"pi": pi, "mu": mu, "rho": pi / mu}
+            made = self.factors(np, *(x if p in self.reads else np.nan for p, x in seen.items()), *self.parameters)
+            if len(made) != 3 or np.isnan(np.sum(np.broadcast_arrays(*made)[:2])) or np.any(np.isnan(made[2])):
+                raise TypeError(
+                    f"{name}.factors gives {made} at π = {pi}, μ = {mu}: it must give decay, ratio and cap, "
+                    f"and what it uses must stand in `reads`, which is {self.reads}"
+                )
+            if any(np.any(np.less(part, 0)) for part in made):
+                raise ValueError(f"{name}.factors gives {made} at π = {pi}, μ = {mu}: none may be negative")
+            if self.per_decision and (self.recursive or np.any(np.less(made[2], INFINITY))):
+                raise TypeError(f"{name} has a cap, so it is not per-decision: set per_decision = False")
 
     @property
     def lag_bound(self) -> tuple[float, ...] | None:
@@ -106,10 +118,29 @@ class Trace(Rule):
         return Factors(*self.factors(xp, pi, mu, rho, *self.parameters))
 
 
-def require_between(name: str, value: Any, low: float, high: float) -> None:
-    """Raise unless low ≤ value ≤ high (NaN is refused too)."""
+def number(name: str, value: Any, low: float, high: float) -> Any:
+    """The value as a float, which must lie in [low, high]. What only stands for a number, as under JAX, is let through."""
+    if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
+        value = value.item()
+    if (
+        isinstance(value, bool | str | np.ndarray)
+        or value is None
+        or (np.iterable(value) and not hasattr(value, "dtype"))
+    ):
+        raise TypeError(f"{name} must be one number, got {value!r}")
+    if not isinstance(value, Real):
+        return value
+    value = float(value)
     if not low <= value <= high:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
+    return value
+
+
+def whole(name: str, value: Any) -> int:
+    """The value as an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
 
 
 R = TypeVar("R", bound=type[Rule])
@@ -145,6 +176,8 @@ def trace(name: str, **parameters: Any) -> Any:
     1.0
     """
     cls = _rules.get(_key(name))
+    if _key(name) in ("vtrace", "impala"):
+        raise ValueError("V-trace acts on state values, not on Q: it is offtrace.state_targets")
     if cls is None:
         near = difflib.get_close_matches(_key(name), _rules, n=1, cutoff=0.5)
         hint = f"; did you mean {_rules[near[0]].title!r}?" if near else "."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.traces.base import Rule, register, require_between
+from offtrace.traces.base import Rule, number, register, whole
 
 
 @register
@@ -23,7 +23,7 @@ class PengQ(Rule):
     citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
 
     def __post_init__(self) -> None:
-        require_between("lam", self.lam, 0.0, 1.0)
+        object.__setattr__(self, "lam", number("lam", self.lam, 0.0, 1.0))
 
 
 @register
@@ -40,5 +40,4 @@ class NStep(Rule):
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ValueError(f"n must be an integer of at least 1, got {self.n!r}")
+        object.__setattr__(self, "n", whole("n", self.n))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from offtrace.traces.base import Trace, require_between
+from offtrace.traces.base import Trace
 
 
 class Step(NamedTuple):
@@ -25,7 +27,7 @@ class Step(NamedTuple):
     start_pair: Any
     """The id of (s_k, a_k); −1 unless the trace reads "pair"."""
     pair: Any
-    """The id of (s_t, a_t); −1 unless it reads "pair"."""
+    """The id of (s_t, a_t); −2 unless it reads "pair", so that it equals no start's."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,24 @@ class StepTrace(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = set(self.reads) - {"pi", "mu", "rho", "pair"}
-        if unknown:
-            raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
+        self._set("reads", _reads(self.reads))
+        if not isinstance(self.step, FunctionType):
+            raise TypeError(
+                f"step must be a plain function, made with def or lambda, so that it compiles; got {self.step!r}"
+            )
         carry = self.carry if isinstance(self.carry, tuple) else (self.carry,)
-        if not all(isinstance(c, (int, float)) for c in carry):
+        if not all(isinstance(c, Real) for c in carry):
             raise TypeError(f"carry must be a number or a tuple of numbers, got {self.carry!r}")
         # Ints become floats: a compiled carry must keep its type from step to step.
         floats = tuple(float(c) for c in carry)
-        object.__setattr__(self, "carry", floats if isinstance(self.carry, tuple) else floats[0])
+        self._set("carry", floats if isinstance(self.carry, tuple) else floats[0])
+
+
+def _reads(given: Any) -> tuple[str, ...]:
+    unknown = set(given) - {"pi", "mu", "rho", "pair"}
+    if unknown:
+        raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
+    return tuple(given)
 
 
 class History(NamedTuple):
@@ -95,18 +106,15 @@ class HistoryTrace(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unknown = set(self.reads) - {"pi", "mu", "rho", "pair"}
-        if unknown:
-            raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
+        self._set("reads", _reads(self.reads))
 
 
-def replacing(lam: float = 1.0) -> StepTrace:
+def replacing(lam: float = 1.0, *, horizon: int | None = None) -> StepTrace:
     """Replacing traces (Singh and Sutton 1996) with ratios: β_t = ∏ λρ_i, and 0 once the start's pair is visited again.
 
     The later visit carries the credit from there on. Needs `pair`.
     """
-    require_between("lam", lam, 0.0, 1.0)
-    return StepTrace(_replacing, lam=lam, reads=("rho", "pair"), title="replacing")
+    return StepTrace(_replacing, lam=lam, reads=("rho", "pair"), title="replacing", horizon=horizon)
 
 
 def _replacing(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
@@ -114,13 +122,14 @@ def _replacing(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
     return carry, carry
 
 
-def count_dependent(lam: float = 1.0) -> StepTrace:
+def count_dependent(lam: float = 1.0, *, horizon: int | None = None) -> StepTrace:
     """Retrace divided by the number of visits to the start's pair since the start: β_t = (∏ λ min(1, ρ_i)) / N_{k:t}.
 
     After the count-dependent coefficients that the paper's conclusion names. Needs `pair`.
     """
-    require_between("lam", lam, 0.0, 1.0)
-    return StepTrace(_count_dependent, carry=(1.0, 1.0), lam=lam, reads=("rho", "pair"), title="count-dependent")
+    return StepTrace(
+        _count_dependent, carry=(1.0, 1.0), lam=lam, reads=("rho", "pair"), title="count-dependent", horizon=horizon
+    )
 
 
 def _count_dependent(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:

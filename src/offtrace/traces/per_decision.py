@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Trace, register, require_between
+from offtrace.traces.base import INFINITY, Trace, number, register, whole
+from offtrace.trajectory import first_index, spell
 
 
 @register
@@ -136,14 +138,15 @@ class VariableLambda(Trace):
     citation: ClassVar = "Maei, Sutton (2010), GQ(λ), AGI; Daley, Amato (2021), section 5"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        lam = np.array(self.lam)
-        bad = np.argwhere(~((lam >= 0) & (lam <= 1)))
-        if bad.size:
-            at = tuple(int(i) for i in bad[0])
-            raise ValueError(f"lam must lie in [0, 1], got {lam[at]!r} at index {at}")
+        lam = np.array(self.lam, np.float64)
+        bad = (lam < 0) | (lam > 1)  # NaN may stand where the trajectory is padding
+        if not lam.ndim or bad.any():
+            what = f"{lam[at := first_index(bad)]} at index {spell(at)}" if lam.ndim else f"{self.lam!r}, one number"
+            raise ValueError(f"lam must hold a λ in [0, 1] for each step, got {what}")
         lam.flags.writeable = False
-        object.__setattr__(self, "lam", lam)
+        self._set("lam", lam)
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
 
     # By identity: those of Trace do not know `lam`, and arrays are not compared in passing.
     def __eq__(self, other: object) -> bool:
@@ -175,7 +178,7 @@ class QSigma(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("sigma", self.sigma, 0.0, 1.0)
+        self._set("sigma", number("sigma", self.sigma, 0.0, 1.0))
 
     @staticmethod
     def factors(xp, pi, mu, rho, sigma, lam):
@@ -202,11 +205,7 @@ class AlphaRetrace(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("mix", self.mix, 0.0, 1.0)
-
-    @property
-    def parameters(self) -> tuple[Any, ...]:
-        return self.mix, self.lam
+        self._set("mix", number("mix", self.mix, 0.0, 1.0))
 
     @staticmethod
     def factors(xp, pi, mu, rho, mix, lam):
@@ -215,27 +214,39 @@ class AlphaRetrace(Trace):
 
 @register
 @dataclass(frozen=True)
-class CTrace(AlphaRetrace):
+class CTrace(Trace):
     """α-Retrace whose mix is moved by Robbins–Monro steps until its contraction rate is `rate`. See `offtrace.adapt`.
 
     It is a value, as every trace: `adapt` returns the next one and changes nothing.
     """
 
     rate: float = 0.9
+    """The contraction rate that is wanted."""
+    lam: float = 1.0
+    mix: float = 1.0
+    """α, as it stands."""
     step_size: float = 5.0
     """The first Robbins–Monro step; the n-th is step_size / n^0.6. The nearer γ is to 1, the larger it may be."""
     adapted: int = 0
     """How often the mix has been moved."""
 
     title: ClassVar = "C-trace"
-    aliases: ClassVar = ()
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = False
     citation: ClassVar = (
         "Rowland, Dabney, Munos (2020), Adaptive trade-offs in off-policy learning, AISTATS, algorithm 1"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("rate", self.rate, 0.0, 1.0)
+        for name, high in (("rate", 1.0), ("mix", 1.0), ("step_size", sys.float_info.max)):
+            self._set(name, number(name, getattr(self, name), 0.0, high))
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return self.mix, self.lam
+
+    factors = staticmethod(AlphaRetrace.factors)
 
     def moved(self, measured_rate: float) -> CTrace:
         """One Robbins–Monro step: a larger mix cuts more and contracts more slowly, so a rate too high lowers the mix."""
@@ -266,9 +277,11 @@ class ABQ(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_between("zeta", self.zeta, 0.0, 1.0)
-        if not 0 <= self.psi0 <= self.psi_max < float("inf"):
-            raise ValueError(f"ABQ needs 0 ≤ psi0 ≤ psi_max < ∞, got psi0={self.psi0!r}, psi_max={self.psi_max!r}")
+        self._set("zeta", number("zeta", self.zeta, 0.0, 1.0))
+        for name in ("psi0", "psi_max"):
+            self._set(name, number(name, getattr(self, name), 0.0, sys.float_info.max))
+        if not self.psi0 <= self.psi_max:
+            raise ValueError(f"ABQ needs psi0 ≤ psi_max, got psi0={self.psi0!r}, psi_max={self.psi_max!r}")
 
     @property
     def psi(self) -> float:
