@@ -3,6 +3,9 @@
 trajectory → trace (the rule for β) → correction → target. Start with `targets`; `trace` finds a rule by name.
 """
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from offtrace import returns as _returns
 from offtrace import traces as _traces
 from offtrace.returns import *  # noqa: F403
@@ -10,3 +13,12 @@ from offtrace.traces import *  # noqa: F403
 
 __version__ = "0.1.0"
 __all__ = [*_traces.__all__, *_returns.__all__]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> _Any:
+    """`offtrace.mdps`, `offtrace.operators` and `offtrace.audit` on demand: SciPy is not needed for targets."""
+    if name in ("mdps", "operators"):
+        return _import_module(f"offtrace.{name}")
+    if name == "audit":
+        return _import_module("offtrace.operators").audit
+    raise AttributeError(f"module 'offtrace' has no attribute {name!r}")

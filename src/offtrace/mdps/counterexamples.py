@@ -1,0 +1,87 @@
+"""The MDPs that decide what is true of the paper (DESIGN.md, section 5): each returns (mdp, pi, mu) and what else it takes.
+
+C = Σ γ^t K_t and Z = I − C(I − γP_π), with K_t(x, y) = E_μ[β_t 1{(s_t, a_t) = y} | x]. Nothing here is computed or
+claimed; `offtrace.operators` computes. None of these MDPs ever ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.mdps.mdp import MDP
+from offtrace.mdps.policies import greedy
+
+
+def alternating(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Two states that alternate, one action, on-policy: refutes Theorem 1's condition β_t ≤ ∏ρ, and Lemma 2 with it.
+
+    Here ∏ρ = 1. With β = (1, 0, 1, 0, 0, …), Z = γP − γ²P² + γ³P³ has the eigenvalue −(γ + γ² + γ³), −2.439 at γ = 0.9: M
+    diverges. With β = (1, 1, 0, 1, 0, …), Z = γ²P² − γ³P³ + γ⁴P⁴ has +(γ² + γ³ + γ⁴), 2.195, which no step size cures.
+    The first β is also a Truncated IS with bounds d = (0, 1, 0, …) by lag. Rewards are 0, so Q is its own error.
+    """
+    P = np.array([[[0.0, 1.0]], [[1.0, 0.0]]])
+    on_policy = np.ones((2, 1))
+    return MDP(P, np.zeros((2, 1)), gamma, terminal=np.zeros(2, bool)), on_policy, on_policy.copy()
+
+
+def one_state_two_actions(
+    pi: Any = (0.5, 0.5), mu: Any = (0.5, 0.5), gamma: float = 2 / 3, reward: Any = (0.0, 0.0)
+) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """One state with two actions that stay in it. As it stands, Daley et al. 2023's MDP where β_t ≤ ∏ρ gives ‖Z‖ = 1.
+
+    π = μ = ½; for t ≥ 1, β_t = 1 if a_t is action 0 and 0 if it is action 1; γ = 2/3. Then ‖Z‖ = 1, so M is not a
+    contraction, though its spectral radius is 1/3 and it converges.
+    """
+    mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
+    return mdp, np.asarray(pi, dtype=np.float64)[None, :], np.asarray(mu, dtype=np.float64)[None, :]
+
+
+def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
+    """(mdp, π_k, μ, π*): one state, two actions. Refutes Lemma 2 as Theorem 2 uses it, with π* in place of π_k.
+
+    Importance sampling towards π_k, which takes action 1, while π* takes action 0: ‖I − C(I − γP_π*)‖ = 2γ/(1 − γ), 18 at
+    γ = 0.9, and not γ. μ = ½ covers both; any other that does gives the same.
+    """
+    mdp, target, behavior = one_state_two_actions(pi=(0.0, 1.0), gamma=gamma, reward=(0.0, -1.0))
+    return mdp, target, behavior, np.array([[1.0, 0.0]])
+
+
+def switch_or_stay(gamma: float = 0.9, stay: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
+    """(mdp, π_0, μ, Q_0): two states, reward 0 to switch and −1 to stay. Refutes Theorem 2, control from any Q_0.
+
+    Action 0 leads to state 1 and action 1 to state 0; μ stays with probability `stay`; π_k is greedy in Q_k. Retrace(1)
+    from Q_0 = [[0, −2], [0, −2]] ends in a cycle of period two, [[−81, −199], [−109, −171]]/28 and its mirror, while
+    Q* = [[0, −1], [−1, 0]]: although Retrace satisfies β_t ≤ β_{t-1}ρ_t, and at step size 1. From a pessimistic Q_0, or with a
+    step size of 0.6, it converges.
+    """
+    mdp = _two_states(gamma, switch=0.0, stay=-1.0)
+    q0 = np.array([[0.0, -2.0], [0.0, -2.0]])
+    return mdp, greedy(q0), _staying(stay), q0
+
+
+def q_lambda_tight(gamma: float = 0.9, distance: float = 2.0) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Two states; π switches, μ stays with probability distance/2. Here Q(λ)'s bound is an equality for every λ.
+
+    ‖Z‖ = γ(1 − λ + λε)/(1 − λγ) with ε = max_s ‖π − μ‖₁ = distance in [0, 2] (Harutyunyan et al. 2016, in the form of DESIGN.md
+    section 5): Z = (I − λγP_μ)⁻¹ γ(P_π − λP_μ), and with a deterministic π all rows that lead to one state have the
+    same signs, so that nothing cancels. At distance 2 the spectral radius equals it too: the eigenvector is +1, −1 for
+    switching and staying in state 0, and −1, +1 in state 1. So Q(λ) diverges there as soon as γ(1 + λ) > 1 − λγ.
+    """
+    if not 0.0 <= distance <= 2.0:
+        raise ValueError(f"distance is ‖π − μ‖₁ and must lie in [0, 2], got {distance!r}")
+    return _two_states(gamma, switch=0.0, stay=0.0), _staying(0.0), _staying(distance / 2.0)
+
+
+def _two_states(gamma: float, switch: float, stay: float) -> MDP:
+    """Action 0 leads to state 1, action 1 to state 0, from either state; rewards for switching and staying."""
+    P = np.zeros((2, 2, 2))
+    P[:, 0, 1] = P[:, 1, 0] = 1.0
+    return MDP(P, [[switch, stay], [stay, switch]], gamma, terminal=np.zeros(2, bool))
+
+
+def _staying(probability: float) -> np.ndarray:
+    """The policy of `_two_states` that stays with this probability."""
+    p = probability
+    return np.array([[1.0 - p, p], [p, 1.0 - p]])

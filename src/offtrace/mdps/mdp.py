@@ -1,0 +1,222 @@
+"""A finite Markov decision process that checks itself when made.
+
+P(s'|s, a) lives in sparse rows, one for each pair (s, a), pair s·A + a; R(s, a) is the expected reward. An episode ends
+by reaching a terminal state: its rows of P are empty, its rewards 0, its values 0. Mass that leads into a terminal state
+is stored in P (so rows sum to one) but is not carried by P_π, since nothing is earned from there on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from offtrace.mdps import sampling, tables, values
+from offtrace.mdps.policies import check_policy
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MDP:
+    """A finite MDP (S states, A actions); arrays are copied, float64 and read-only.
+
+    If `terminal` is None, states whose rows of P are all zero are terminal, and so are states that every action stays in
+    with reward 0; give a mask, e.g. np.zeros(S, bool), to decide it yourself. Two MDPs are equal when all their numbers
+    are; names do not count.
+
+    >>> import numpy as np
+    >>> mdp = MDP(P=[[[0, 1]], [[0, 0]]], R=[[5.0], [0.0]], gamma=0.9)
+    >>> mdp
+    MDP(S=2, A=1, gamma=0.9, terminal=1, nonzeros=1)
+    >>> mdp.q(np.ones((2, 1)))
+    array([[5.],
+           [0.]])
+    """
+
+    P: Any
+    """P(s'|s, a): given as [S, A, S], as sparse [S·A, S] or as A sparse [S, S]; kept as a csr_array [S·A, S]."""
+    R: Any
+    """Rewards: given as [S, A], or as [S, A, S] (or sparse like P) where they depend on s'; kept as E[r|s, a], [S, A]."""
+    gamma: float
+    """The discount, in [0, 1]; 1 only for policies that end every episode."""
+    start: Any = None
+    """The distribution [S] of the first state; uniform over states that are not terminal if None."""
+    terminal: Any = None
+    """The mask [S] of states that end the episode; found if None."""
+    state_names: tuple[Any, ...] | None = field(default=None, kw_only=True)
+    """What each state is called, e.g. its (row, column); strings, numbers or tuples of them."""
+    action_names: tuple[Any, ...] | None = field(default=None, kw_only=True)
+    """What each action is called."""
+    S: int = field(init=False)
+    """The number of states, terminal ones included."""
+    A: int = field(init=False)
+    """The number of actions."""
+    transition_rewards: np.ndarray | None = field(init=False)
+    """r(s, a, s') for each stored entry of P, in the order of P.data; None where R was given as [S, A]."""
+
+    def __post_init__(self) -> None:
+        P, S, A = tables.transitions(self.P)
+        R, of_entry = tables.rewards(self.R, P, S, A)
+        terminal = tables.terminal_states(self.terminal, P, R)
+        P, of_entry = tables.without_rows_of(terminal, P, of_entry)
+        start = tables.start_distribution(self.start, terminal)
+        ready = {"P": P, "R": R, "gamma": _discount(self.gamma), "start": start, "terminal": terminal, "S": S, "A": A}
+        ready["transition_rewards"] = of_entry
+        ready["state_names"] = _names("state_names", self.state_names, S)
+        ready["action_names"] = _names("action_names", self.action_names, A)
+        for name, value in ready.items():
+            object.__setattr__(self, name, value)
+        self._lock()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock()  # pickle does not keep arrays read-only
+
+    def _lock(self) -> None:
+        for array in self._numbers():
+            if array is not None:
+                array.setflags(write=False)
+
+    @property
+    def pairs(self) -> int:
+        """S·A, the number of pairs (s, a), those of terminal states included."""
+        return self.S * self.A
+
+    @cached_property
+    def dense_P(self) -> np.ndarray:
+        """P as a dense, read-only [S, A, S] array; for small MDPs."""
+        if self.pairs * self.S > 2**27:
+            raise ValueError(
+                f"dense P would have {self.S} × {self.A} × {self.S} entries, over 1 GB: use the sparse mdp.P"
+            )
+        dense = self.P.toarray().reshape(self.S, self.A, self.S)
+        dense.setflags(write=False)
+        return dense
+
+    def P_pi(self, pi: Any) -> Any:
+        """P_π((s,a), (s',a')) = P(s'|s,a) π(a'|s') as a csr_array [S·A, S·A].
+
+        Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
+        """
+        return sp.csr_array(self.P @ values.over_pairs(check_policy(pi, self), ~self.terminal))
+
+    def q(self, pi: Any) -> np.ndarray:
+        """Q^π [S, A]: the solution of (I − γP_π) q = R, by scipy's linear solvers; 0 at terminal states."""
+        return values.action_values(self, values.state_values(self, check_policy(pi, self)))
+
+    def optimal_q(self, tolerance: float = 1e-10) -> np.ndarray:
+        """Q* [S, A] by policy iteration: the exact values of a policy that no single action improves by `tolerance`.
+
+        `tolerance` is relative to the largest value, or to 1 if that is smaller. At γ = 1 it is the best among the policies
+        that end every episode.
+        """
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
+        return values.optimal_action_values(self, tolerance)
+
+    def rollout(
+        self,
+        mu: Any,
+        *,
+        rng: np.random.Generator,
+        steps: int | None = None,
+        episodes: int | None = None,
+        pi: Any = None,
+        limit: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Act by μ for so many `steps`, or for so many whole `episodes`, starting anew after each end.
+
+        The result is one row of the trajectory contract (`offtrace.trajectory`), arrays [T]: state, action, reward,
+        next_state, terminated, truncated, log_mu, and log_pi if `pi` is given. `next_state` is the state that was reached,
+        also where the episode ends. `limit` truncates episodes after so many steps. The last of `steps` is not marked as
+        truncated: the contract bootstraps at the row's end anyway. Rewards are r(s, a, s') where the MDP was given those.
+        """
+        mu = check_policy(mu, self, "mu")
+        pi = None if pi is None else check_policy(pi, self, "pi")
+        return sampling.rollout(self, mu, rng=rng, steps=steps, episodes=episodes, pi=pi, limit=limit)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, exactly at `path`."""
+        arrays: dict[str, Any] = (
+            {} if self.transition_rewards is None else {"transition_rewards": self.transition_rewards}
+        )
+        with Path(path).open("wb") as file:
+            np.savez_compressed(
+                file,
+                data=self.P.data,
+                indices=self.P.indices,
+                indptr=self.P.indptr,
+                R=self.R,
+                gamma=self.gamma,
+                start=self.start,
+                terminal=self.terminal,
+                names=json.dumps([self.state_names, self.action_names]),
+                **arrays,
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> MDP:
+        """The MDP that `save` wrote, checked again."""
+        with np.load(Path(path), allow_pickle=False) as file:
+            missing = {"data", "indices", "indptr", "R", "gamma", "start", "terminal", "names"} - set(file.files)
+            if missing:
+                raise ValueError(f"{path} is not a saved MDP: it lacks {', '.join(sorted(missing))}")
+            S, A = file["R"].shape
+            P = sp.csr_array((file["data"], file["indices"], file["indptr"]), shape=(S * A, S))
+            R = file["R"]
+            if "transition_rewards" in file.files:
+                R = sp.csr_array((file["transition_rewards"], file["indices"], file["indptr"]), shape=(S * A, S))
+            state_names, action_names = json.loads(str(file["names"]))
+            return cls(
+                P,
+                R,
+                float(file["gamma"]),
+                start=file["start"],
+                terminal=file["terminal"],
+                state_names=state_names,
+                action_names=action_names,
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MDP):
+            return NotImplemented
+        if (self.S, self.A, self.gamma) != (other.S, other.A, other.gamma):
+            return False
+        return all(
+            (mine is None and theirs is None)
+            or (mine is not None and theirs is not None and np.array_equal(mine, theirs))
+            for mine, theirs in zip(self._numbers(), other._numbers(), strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.S, self.A, self.gamma, self.P.nnz))
+
+    def __repr__(self) -> str:
+        ends = int(np.count_nonzero(self.terminal))
+        return f"MDP(S={self.S}, A={self.A}, gamma={self.gamma!r}, terminal={ends}, nonzeros={self.P.nnz})"
+
+    def _numbers(self) -> tuple[np.ndarray | None, ...]:
+        P = self.P
+        return P.indptr, P.indices, P.data, self.R, self.terminal, self.start, self.transition_rewards
+
+
+def _discount(gamma: Any) -> float:
+    try:
+        gamma = float(gamma)
+    except (TypeError, ValueError):
+        raise TypeError(f"gamma must be a number in [0, 1], got {gamma!r}") from None
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
+    return gamma
+
+
+def _names(what: str, names: Any, size: int) -> tuple[Any, ...] | None:
+    if names is None:
+        return None
+    if len(names) != size:
+        raise ValueError(f"{what} has {len(names)} entries: there must be {size}")
+    return tuple(tuple(name) if isinstance(name, list | tuple) else name for name in names)

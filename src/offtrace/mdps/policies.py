@@ -1,0 +1,119 @@
+"""Policies as arrays [S, A]: π(a|s) in row s. Every state has a row, terminal ones too, though nobody reads those.
+
+Where a policy is made from action values, ties are split evenly: two values tie when they differ by less than
+`tolerance` times the largest magnitude of their row, so that a solver's rounding does not decide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offtrace.mdps.tables import TOLERANCE
+
+if TYPE_CHECKING:
+    from offtrace.mdps.mdp import MDP
+
+TIE = 1e-12
+
+
+def greedy(q: Any, tolerance: float = TIE) -> np.ndarray:
+    """π(a|s) = 1{a ∈ argmax q(s, ·)} / |argmax q(s, ·)|.
+
+    >>> greedy([[0.0, 1.0, 1.0]])
+    array([[0. , 0.5, 0.5]])
+    """
+    q = _action_values(q)
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
+    best = q >= q.max(axis=1, keepdims=True) - tolerance * np.abs(q).max(axis=1, keepdims=True)
+    return best / best.sum(axis=1, keepdims=True)
+
+
+def epsilon_greedy(q: Any, epsilon: float, tolerance: float = TIE) -> np.ndarray:
+    """π = (1 − ε) greedy(q) + ε uniform.
+
+    >>> epsilon_greedy([[0.0, 1.0]], 0.2)
+    array([[0.1, 0.9]])
+    """
+    epsilon = _fraction("epsilon", epsilon)
+    best = greedy(q, tolerance)
+    return (1.0 - epsilon) * best + epsilon / best.shape[1]
+
+
+def softmax(q: Any, temperature: float = 1.0) -> np.ndarray:
+    """π(a|s) ∝ exp(q(s, a) / temperature)."""
+    q = _action_values(q)
+    if not 0 < temperature < np.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature!r}; `greedy` is the limit 0")
+    above = np.exp((q - q.max(axis=1, keepdims=True)) / temperature)
+    return above / above.sum(axis=1, keepdims=True)
+
+
+def mixture(pi: Any, mu: Any, weight: float) -> np.ndarray:
+    """weight · π + (1 − weight) · μ, state by state: `AlphaRetrace(mix=weight)` evaluates this policy.
+
+    >>> mixture([[1.0, 0.0]], [[0.5, 0.5]], 0.5)
+    array([[0.75, 0.25]])
+    """
+    weight = _fraction("weight", weight)
+    pi, mu = np.asarray(pi, dtype=np.float64), np.asarray(mu, dtype=np.float64)
+    if pi.ndim != 2 or pi.shape != mu.shape:
+        raise ValueError(f"pi has shape {pi.shape} and mu {mu.shape}: both must be [S, A]")
+    _check_rows(pi, "pi")
+    _check_rows(mu, "mu")
+    return weight * pi + (1.0 - weight) * mu
+
+
+def uniform(mdp: MDP) -> np.ndarray:
+    """π(a|s) = 1/A."""
+    return np.full((mdp.S, mdp.A), 1.0 / mdp.A)
+
+
+def random_policy(mdp: MDP, rng: np.random.Generator, concentration: float = 1.0) -> np.ndarray:
+    """Each row from a symmetric Dirichlet distribution: 1 is uniform over the simplex, near 0 is nearly deterministic."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}: np.random.default_rng(seed)")
+    if not 0 < concentration < np.inf:
+        raise ValueError(f"concentration must be positive and finite, got {concentration!r}")
+    return rng.dirichlet(np.full(mdp.A, float(concentration)), size=mdp.S)
+
+
+def check_policy(pi: Any, mdp: MDP, name: str = "pi") -> np.ndarray:
+    """`pi` as float64 [S, A], C-contiguous, if it is a policy of this MDP; else an error that names the first bad state."""
+    array = np.asarray(pi)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} is not an array of numbers, got {type(pi).__name__}: a policy is an array [S, A]")
+    if array.shape != (mdp.S, mdp.A):
+        raise ValueError(f"{name} has shape {array.shape}: a policy of this MDP is [S, A] = {(mdp.S, mdp.A)}")
+    array = np.ascontiguousarray(array, dtype=np.float64)
+    _check_rows(array, name)
+    return array
+
+
+def _check_rows(pi: np.ndarray, name: str) -> None:
+    bad = ~((pi >= 0).all(axis=1) & (np.abs(pi.sum(axis=1) - 1.0) <= TOLERANCE))
+    if bad.any():
+        s = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} in state {s} is {pi[s].tolist()}, which sums to {pi[s].sum():.12g}: probabilities must not be negative "
+            f"and must sum to one within {TOLERANCE:g} (sum in float64)"
+        )
+
+
+def _action_values(q: Any) -> np.ndarray:
+    q = np.asarray(q, dtype=np.float64)
+    if q.ndim != 2 or 0 in q.shape:
+        raise ValueError(f"q has shape {q.shape}: action values must be [S, A]")
+    bad = ~np.isfinite(q).all(axis=1)
+    if bad.any():
+        s = int(np.argmax(bad))
+        raise ValueError(f"q in state {s} is {q[s].tolist()}: action values must be finite")
+    return q
+
+
+def _fraction(name: str, value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must lie in [0, 1], got {value!r}")
+    return float(value)

@@ -1,0 +1,175 @@
+"""Trajectories from an MDP: one compiled loop over steps, inverse cumulative sums for actions, next states and starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from offtrace.mdps import values
+
+if TYPE_CHECKING:
+    from offtrace.mdps.mdp import MDP
+
+CHUNK = 4096  # steps of the first buffer where it is not known how many there will be
+
+
+def rollout(
+    mdp: MDP,
+    mu: np.ndarray,
+    *,
+    rng: Any,
+    steps: int | None,
+    episodes: int | None,
+    pi: np.ndarray | None,
+    limit: int | None,
+) -> dict[str, np.ndarray]:
+    """`MDP.rollout` for checked policies."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}: np.random.default_rng(seed)")
+    if (steps is None) == (episodes is None):
+        raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
+    steps, episodes, limit = (_count(*given) for given in (("steps", steps), ("episodes", episodes), ("limit", limit)))
+    if episodes is not None and limit is None:
+        _check_that_episodes_end(mdp, mu)
+
+    S, A = mu.shape
+    tables = (
+        cumulative(mu.ravel(), np.arange(0, S * A + 1, A)),
+        cumulative(mdp.P.data, mdp.P.indptr.astype(np.int64)),
+        mdp.P.indptr.astype(np.int64),
+        mdp.P.indices.astype(np.int64),
+        cumulative(mdp.start, np.array([0, S])),
+        mdp.terminal,
+        mdp.R.ravel(),
+        np.empty(0) if mdp.transition_rewards is None else mdp.transition_rewards,
+    )
+    carry = np.array([-1, 0, 0])  # the state (−1: start anew), the steps of this episode, the episodes that ended
+    parts, size = [], CHUNK if steps is None else steps
+    while True:
+        out = _buffers(size)
+        n = walk(rng, A, *tables, limit or 0, episodes or 0, carry, *out)
+        parts.append([array[:n] for array in out])
+        if steps is not None or carry[2] == episodes:
+            break
+        size *= 2
+    names = ("state", "action", "reward", "next_state", "terminated", "truncated")
+    joined = (arrays[0] if len(parts) == 1 else np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    trajectory: dict[str, np.ndarray] = dict(zip(names, joined, strict=True))
+    taken = trajectory["state"], trajectory["action"]
+    with np.errstate(divide="ignore"):  # π = 0 is legal: log π is −inf
+        trajectory["log_mu"] = np.log(mu)[taken]
+        if pi is not None:
+            trajectory["log_pi"] = np.log(pi)[taken]
+    return trajectory
+
+
+def _buffers(size: int) -> tuple[np.ndarray, ...]:
+    kinds = (np.int64, np.int64, np.float64, np.int64, np.bool_, np.bool_)
+    return tuple(np.empty(size, dtype=kind) for kind in kinds)
+
+
+def _count(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
+
+
+def _check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
+    """From every state that μ may visit, an end must be reachable; then each episode ends with probability one."""
+    chain = values.over_pairs(mu, ~mdp.terminal) @ mdp.P
+    stuck = values.visited(chain, mdp.start > 0) & ~values.can_end(chain, mdp.terminal)
+    if stuck.any():
+        raise ValueError(
+            f"an episode may never end: from state {int(np.argmax(stuck))} mu reaches no terminal state; "
+            "give a limit, or ask for steps instead of episodes"
+        )
+
+
+@njit(cache=True)
+def cumulative(data, indptr):
+    """The cumulative sums of each row of `data`, infinite from the last positive entry on, so that `pick` ends there."""
+    out = np.empty(len(data))
+    for row in range(len(indptr) - 1):
+        total = 0.0
+        for j in range(indptr[row], indptr[row + 1]):
+            total += data[j]
+            out[j] = total
+        j = indptr[row + 1] - 1
+        while j >= indptr[row] and out[j] >= total:
+            out[j] = np.inf
+            j -= 1
+    return out
+
+
+@njit(cache=True)
+def pick(rng, cumulated, low, high):
+    """An index j in [low, high) with the probability that `cumulated` gives it: the first with cumulated[j] > u."""
+    u = rng.random()
+    high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if cumulated[middle] > u:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True)
+def walk(
+    rng,
+    A,
+    mu,
+    P,
+    indptr,
+    indices,
+    start,
+    ends,
+    R,
+    of_entry,
+    limit,
+    episodes,
+    carry,
+    state,
+    action,
+    reward,
+    next_state,
+    terminated,
+    truncated,
+):
+    """Fill the last six arrays until they are full or `episodes` have ended (0: never); return how many steps were taken.
+
+    mu, P and start are `cumulative`. `limit` 0 means none; an empty `of_entry` means rewards R(s, a).
+    """
+    s, age, ended = carry
+    t = 0
+    while t < len(state):
+        if s < 0:
+            s = pick(rng, start, 0, len(start))
+            age = 0
+        a = pick(rng, mu, s * A, s * A + A) - s * A
+        j = pick(rng, P, indptr[s * A + a], indptr[s * A + a + 1])
+        after = indices[j]
+        age += 1
+        state[t] = s
+        action[t] = a
+        reward[t] = of_entry[j] if len(of_entry) else R[s * A + a]
+        next_state[t] = after
+        terminated[t] = ends[after]
+        truncated[t] = age == limit and not ends[after]
+        s = -1 if terminated[t] or truncated[t] else after
+        t += 1
+        if s < 0:
+            ended += 1
+            if ended == episodes:
+                break
+    carry[0] = s
+    carry[1] = age
+    carry[2] = ended
+    return t

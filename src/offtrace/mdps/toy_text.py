@@ -1,0 +1,84 @@
+"""Gymnasium's toy-text environments that publish their table: FrozenLake, CliffWalking, Taxi.
+
+Their `P[s][a]` is a list of (probability, s', reward, terminated). There the end belongs to a transition, here to a state.
+So a state that is only ever entered by terminated transitions becomes terminal, under its own number; if some state is
+entered both ways (as Taxi's are), one more state, the last, is the end, and terminated transitions to such states lead to
+it. Either way the first states are the environment's, number for number, and behave as there.
+
+Gymnasium is imported only here, when it is asked for: `pip install offtrace[gymnasium]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from offtrace.mdps.mdp import MDP
+
+
+def from_gymnasium(environment: Any, gamma: float = 0.99, **kwargs: Any) -> MDP:
+    """The MDP of a Gymnasium environment, given by its name (with `kwargs` for gymnasium.make) or as an object.
+
+    Time limits are no part of the MDP: give `limit` to `MDP.rollout`. Where two outcomes of (s, a) share s' but not the
+    reward, r(s, a, s') is their mean.
+    """
+    name, table, start = _published(environment, kwargs)
+    S, A = len(table), len(table[0])
+    outcomes = np.array(
+        [(s * A + a, *outcome) for s in range(S) for a in range(A) for outcome in table[s][a] if outcome[0] > 0],
+        dtype=np.float64,
+    )
+    pair, after, ends = outcomes[:, 0].astype(int), outcomes[:, 2].astype(int), outcomes[:, 4] > 0
+    probability, reward = outcomes[:, 1], outcomes[:, 3]
+
+    elsewhere = pair // A != after
+    entered_to_end = np.bincount(after[elsewhere & ends], minlength=S) > 0
+    entered_to_go_on = np.bincount(after[elsewhere & ~ends], minlength=S) > 0
+    terminal = entered_to_end & ~entered_to_go_on & ~(start > 0)
+    redirected = ends & ~terminal[after] & ~terminal[pair // A]
+    if redirected.any():
+        after = np.where(redirected, S, after)
+        terminal, start = np.append(terminal, True), np.append(start, 0.0)
+        S += 1
+    acts = ~terminal[pair // A]  # what the table says of states after the end is never seen
+    where = (pair[acts], after[acts])
+    P = sp.csr_array(sp.coo_array((probability[acts], where), shape=(S * A, S)))  # adds up outcomes with the same s'
+    R = sp.csr_array(sp.coo_array(((probability * reward)[acts], where), shape=(S * A, S)))
+    R.data = np.divide(R.data, P.data)  # both have the entries of `where`, in the same order
+    try:
+        return MDP(P, R, gamma, start, terminal)
+    except ValueError as error:
+        raise ValueError(f"the table of {name} is not an MDP: {error}") from error
+
+
+def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Any, np.ndarray]:
+    """(name, table, distribution of the first state) of an environment that has them."""
+    if isinstance(environment, str):
+        try:
+            import gymnasium
+        except ImportError:
+            raise ImportError("from_gymnasium needs Gymnasium: pip install 'offtrace[gymnasium]'") from None
+        made = gymnasium.make(environment, **kwargs)
+        try:
+            return _published(made, {})
+        finally:
+            made.close()
+    if kwargs:
+        raise TypeError(f"an environment that is already made takes no further arguments, got {sorted(kwargs)}")
+    inner = getattr(environment, "unwrapped", None)
+    if inner is None:
+        raise TypeError(f"environment must be a name or a Gymnasium environment, got {type(environment).__name__}")
+    name = inner.spec.id if getattr(inner, "spec", None) else type(inner).__name__
+    table, start = getattr(inner, "P", None), getattr(inner, "initial_state_distrib", None)
+    if table is None or start is None:
+        raise ValueError(
+            f"{name} does not publish its transitions as env.unwrapped.P and env.unwrapped.initial_state_distrib: only tables "
+            "can be read (FrozenLake, CliffWalking, Taxi); build others as MDP(P, R, gamma)"
+        )
+    if getattr(inner, "fickle_passenger", False):
+        raise ValueError(
+            f"{name} with fickle_passenger=True is no MDP in its state, and its table leaves that out: use False"
+        )
+    return name, table, np.asarray(start, dtype=np.float64)

@@ -1,0 +1,139 @@
+"""A verdict on one trace, one MDP and two policies, before a single step of training."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from offtrace.operators.conditions import Condition, product_condition, recursive_condition
+from offtrace.operators.interval import Interval
+from offtrace.operators.operator import Operator
+from offtrace.traces import HistoryTrace, StepTrace, Trace
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known of M on this MDP; prints as a table, in a notebook too."""
+
+    verdict: str
+    """ "contracts" if ‖Z‖ < 1 for certain, "expands" if ‖Z‖ > 1 for certain, else "undecided"."""
+    trace: Trace
+    contraction: Interval
+    """‖Z‖_∞."""
+    spectral_radius: Interval
+    """Iterating M converges if and only if this is below 1; ‖Z‖ > 1 alone is not divergence."""
+    product: Condition
+    """β_t ≤ ∏ρ."""
+    recursive: Condition
+    """β_t ≤ β_{t-1}ρ_t."""
+    gamma: float
+    """The one-step rate to compare with (less where episodes end)."""
+    one_step: Interval
+    """‖Z‖ of the one-step operator on the same MDP."""
+    method: str
+    assumption: str
+    tolerance: float
+
+    @property
+    def converges(self) -> bool | None:
+        """Whether iterating M converges from every Q; None where the spectral radius does not decide it."""
+        if self.assumption:
+            return None
+        return True if self.spectral_radius < 1 else False if self.spectral_radius > 1 else None
+
+    @property
+    def speedup(self) -> Interval:
+        """log ‖Z‖ / log of the one-step rate: how many one-step applications one of M is worth, at worst."""
+
+        def log(x: float) -> float:
+            return math.log(x) if x > 0 else -math.inf
+
+        base = log(self.one_step.midpoint)
+        return Interval(log(self.contraction.upper) / base, log(self.contraction.lower) / base)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("contraction ‖Z‖", f"{self.contraction}   (one-step {self.one_step}{self._against()})"),
+            ("spectral radius", f"{self.spectral_radius}{self._iteration()}"),
+            (self.product.name, str(self.product)),
+            (self.recursive.name, str(self.recursive)),
+            ("method", self.method),
+        ]
+        if self.assumption:
+            rows.append(("not a proof", self.assumption))
+        elif self.contraction.width > self.tolerance:
+            rows.append(
+                ("tolerance", f"{self.tolerance:g} was not reached: the interval is {self.contraction.width:.1g} wide")
+            )
+        return rows
+
+    def _against(self) -> str:
+        if self.contraction < self.one_step:
+            return ": faster"
+        return ": slower" if self.contraction > self.one_step else ""
+
+    def _iteration(self) -> str:
+        return {True: "   (iterating M converges)", False: "   (iterating M diverges)", None: ""}[self.converges]
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        wide = max(len(name) for name, _ in rows)
+        return "\n".join(
+            [f"{_name(self.trace)}: {self.verdict}", *(f"  {name:<{wide}}  {value}" for name, value in rows)]
+        )
+
+    def _repr_html_(self) -> str:
+        body = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        return f"<table><caption><b>{html.escape(_name(self.trace))}: {self.verdict}</b></caption>{body}</table>"
+
+
+def certify(
+    trace: Trace, mdp: Any, pi: Any, mu: Any, tolerance: float = 1e-6, budget: float = 60.0, rng: Any = None
+) -> Certificate:
+    """Compute ‖Z‖ and the spectral radius, check the conditions of the theory, and say what follows.
+
+    >>> import offtrace as ot
+    >>> from offtrace.mdps import alternating
+    >>> mdp, pi, mu = alternating()
+    >>> print(certify(ot.TruncatedIS(bound=(0, 1, 0)), mdp, pi, mu))  # doctest: +ELLIPSIS
+    Truncated IS(bound=(0.0, 1.0, 0.0), lam=1.0): expands
+      contraction ‖Z‖    2.439...   (one-step 0.9...: slower)
+      spectral radius    2.439...   (iterating M diverges)
+      β_t ≤ ∏ρ           holds
+      β_t ≤ β_{t-1} ρ_t  violated on (1, 0) → (0, 0) → (1, 0): β_2 = 1 > 0
+      method             exact chain
+    """
+    op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance, budget=budget, rng=rng)
+    contraction = op.contraction
+    verdict = "contracts" if contraction < 1 else "expands" if contraction > 1 else "undecided"
+    one_step = float((1 - op.setting.loss).max(initial=0.0))
+    return Certificate(
+        verdict if op.certain else "undecided",
+        trace,
+        contraction,
+        op.spectral_radius,
+        product_condition(op.setting),
+        recursive_condition(op.setting),
+        op.setting.gamma,
+        Interval(one_step, one_step),
+        op.method,
+        op.assumption,
+        tolerance,
+    )
+
+
+def _name(trace: Trace) -> str:
+    """The title and the parameters: "Retrace(lam=0.9)"; of a custom trace its title."""
+    if isinstance(trace, StepTrace | HistoryTrace):
+        return trace.title
+    given = ", ".join(
+        f"{f.name}={getattr(trace, f.name)!r}"
+        for f in fields(trace)
+        if not (f.name == "horizon" and trace.horizon is None)
+    )
+    return f"{trace.title}({given})" if given else trace.title

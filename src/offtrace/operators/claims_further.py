@@ -1,0 +1,206 @@
+"""What the paper says of Truncated IS, of control and in its conclusion, each as a computation; see `claims`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import offtrace.traces as ot
+from offtrace.mdps import MDP, alternating, lemma_2, one_state_two_actions, switch_or_stay
+from offtrace.operators.claims import RECURSIVE, SECOND_LAG, Found, battery, claim, operators
+from offtrace.operators.control import always_greedy, control_iterates, epsilon, greedy_in_the_limit
+from offtrace.operators.operator import Operator
+
+GREEDY_CLAIMS = (ot.Retrace(), ot.TreeBackup(), ot.WatkinsQ(), ot.NonMarkovRetrace(), ot.RBIS(), ot.TruncatedIS())
+
+
+def powers_of_two(gamma: float = 0.98) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Three states, two actions, all ratios powers of 2: `falsify` found its like. Truncated IS with d = 1 diverges here.
+
+    (s0, a0) → s2, (s0, a1) → s1, (s1, a0) → s2, (s1, a1) → s0, s2 → s0.
+    """
+    P = np.eye(3)[[2, 1, 2, 0, 0, 0]].reshape(3, 2, 3)
+    mu = np.array([[1 / 15, 14 / 15], [4 / 7, 3 / 7], [1 / 9, 8 / 9]])
+    pi = mu * 2.0 ** np.array([[3, -1], [-2, 1], [3, -3]])
+    return MDP(P, np.zeros((3, 2)), gamma, terminal=np.zeros(3, bool)), pi, mu
+
+
+@claim("Truncated IS converges for any choice of d_t", "Section 4.3")
+def _truncated_is_by_lag() -> Found:
+    mdp, pi, mu = alternating()
+    radius = Operator(mdp, ot.TruncatedIS(bound=(0.0, 1.0, 0.0)), pi=pi, mu=mu).spectral_radius
+    return Found(radius.lower > 1, f"d = (0, 1, 0, …), on-policy: spectral radius {radius}", "alternating(gamma=0.9)")
+
+
+@claim("Truncated IS with one bound d = 1 converges", "Section 4.3")
+def _truncated_is() -> Found:
+    mdp, pi, mu = powers_of_two()
+    op = Operator(mdp, ot.TruncatedIS(1.0), pi=pi, mu=mu, tolerance=1e-5)
+    numbers = f"spectral radius {op.spectral_radius}, eigenvalue {np.linalg.eigvals(op.Z).real.min():.4f}; ‖Z‖ = {op.contraction}"
+    return Found(
+        op.spectral_radius.lower > 1,
+        numbers,
+        "three states, ratios powers of 2, γ = 0.98: claims_further.powers_of_two()",
+    )
+
+
+@claim("for any d_t ≥ 0 the variance of Truncated IS is finite", "Section 2.2")
+def _finite_variance() -> Found:
+    mdp, pi, mu = one_state_two_actions(pi=(0.9, 0.1), mu=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
+    Q, lags = np.zeros((1, 2)), (5, 10, 20, 40)
+    sums = []
+    for n in lags:  # the sum up to lag n; d_t = 9^t never truncates
+        trace = ot.TruncatedIS(bound=tuple(9.0**t for t in range(1, n + 1)), horizon=n + 1)
+        sums.append(float(np.max(Operator(mdp, trace, pi=pi, mu=mu).variance(Q))))
+    constant = float(np.max(Operator(mdp, ot.TruncatedIS(1.0), pi=pi, mu=mu).variance(Q)))
+    limit = float(np.max(Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).variance(Q)))
+    grown = ", ".join(f"{v:.1e}" for v in sums)
+    numbers = (
+        f"of each β_t, yes; of the correction, no. d_t = 9^t: Var of the sum to lag {', '.join(map(str, lags))}: {grown}; "
+        f"of all lags: {limit}. d = 1: {constant:.3g}"
+    )
+    return Found(
+        not np.isfinite(limit) and sums[-1] > 1e6 * sums[0],
+        numbers,
+        "one_state_two_actions(pi=(.9, .1), mu=(.1, .9), gamma=.9)",
+    )
+
+
+@claim("‖I − C(I − γP_π)‖ ≤ γ for any policy π", "Lemma 2")
+def _lemma_two() -> Found:
+    mdp, pi, mu, best = lemma_2()
+    C = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).C
+    other = np.abs(np.eye(2) - C @ (np.eye(2) - mdp.gamma * mdp.P_pi(best).toarray())).sum(axis=1).max()
+    two, on, _ = alternating()
+    same = Operator(two, SECOND_LAG, pi=on, mu=on).contraction
+    numbers = f"C of π_k, P of π* (as Theorem 2 uses it): {other:.4g}; with π itself and β = (1, 0, 1, 0, …): {same}"
+    return Found(other > mdp.gamma + 1e-6, numbers, "lemma_2(gamma=0.9); alternating(gamma=0.9)")
+
+
+@claim("‖C‖ ≤ 1/(1 − γ) where β_t ≤ ∏ρ", "Theorem 2, its proof")
+def _norm_of_C() -> Found:
+    traces = (*RECURSIVE, ot.TruncatedIS(1.0), ot.ImportanceSampling())
+    worst = max(
+        (np.clip(op.C - op.C_error, 0, None).sum(axis=1).max() * (1 - op.mdp.gamma)) for op in operators(*traces)
+    )
+    return Found(
+        worst > 1 + 1e-6, f"largest (1 − γ)‖C‖ = {worst:.9f}", f"{len(battery())} random MDPs × {len(traces)} traces"
+    )
+
+
+@claim("some ε_k in [0, 1] has T_{π_k}Q_k ≥ TQ_k − ε_k‖Q_k‖e", "Theorem 2")
+def _epsilon_at_most_one() -> Found:
+    mdp, _, _ = one_state_two_actions(gamma=0.9)
+    needed = epsilon(mdp, np.array([[0.0, 1.0]]), np.array([[1.0, -1.0]]))
+    return Found(
+        needed > 1,
+        f"Q = (1, −1), π takes the second action: ε = {needed:.3g} = 2γ is needed",
+        "one_state_two_actions(gamma=0.9)",
+    )
+
+
+@claim("control: Q_k → Q* from any Q_0, with ‖Q_{k+1} − Q*‖ ≤ γ‖Q_k − Q*‖ + ε_k‖Q_k‖/(1 − γ)", "Theorem 2")
+def _theorem_2() -> Found:
+    mdp, _, mu, Q0 = switch_or_stay()
+    run = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0)
+    damped = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0, step_size=0.6)
+    shown = np.array2string(28 * run.cycle[-1], precision=4, separator=", ").replace("\n", "")
+    numbers = (
+        f"Retrace(1), greedy π_k: cycle of period {run.period}, 28·Q = {shown}, ‖Q_k − Q*‖ = {run.errors[-1]:.4g}; bound broken "
+        f"at {len(run.violations)} of {len(run.epsilons)} steps. With step size 0.6: {damped.errors[-1]:.0e}"
+    )
+    return Found(not run.converged and (run.period or 0) > 1, numbers, "switch_or_stay(gamma=0.9, stay=0.9)")
+
+
+@claim("no pessimistic Q_0 is needed, for Retrace and every other per-decision trace", "Section 4.1")
+def _no_pessimism() -> Found:
+    mdp, _, mu, Q0 = switch_or_stay()
+    low = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=np.full((2, 2), -10.0))
+    cycles = [t.title for t in GREEDY_CLAIMS if (control_iterates(mdp, t, behaviors=mu, Q0=Q0).period or 0) > 1]
+    numbers = (
+        f"cycles at step size 1: {', '.join(cycles)}; from Q_0 = −‖R‖/(1−γ), Retrace: ‖Q_k − Q*‖ = {low.errors[-1]:.0e}"
+    )
+    return Found(bool(cycles) and low.converged, numbers, "switch_or_stay(gamma=0.9, stay=0.9)")
+
+
+@claim("policies that are greedy in the limit suffice; they need not be increasingly greedy", "Section 4.1")
+def _greedy_in_the_limit_suffices() -> Found:
+    mdp, _, mu, Q0 = switch_or_stay()
+    first = np.array([[1.0, 0.0], [1.0, 0.0]])
+
+    def detour(k: int, Q: np.ndarray) -> np.ndarray:
+        return always_greedy(k, Q) if k > 2 else first if k < 2 else 1.0 - first
+
+    fading = control_iterates(mdp, ot.Retrace(), targets=greedy_in_the_limit(lambda k: 0.5**k), behaviors=mu, Q0=Q0)
+    low = control_iterates(mdp, ot.Retrace(), targets=detour, behaviors=mu, Q0=np.full((2, 2), -10.0))
+    numbers = (
+        f"ε-greedy π_k, ε = 2^-k: period {fading.period}. Even from the pessimistic Q_0 = −10: always action 0 twice, action 1 "
+        f"once, then greedy for ever: period {low.period}, ‖Q_k − Q*‖ = {low.errors[-1]:.4g}"
+    )
+    return Found(not low.converged and not fading.converged, numbers, "switch_or_stay(gamma=0.9, stay=0.9)")
+
+
+@claim("Algorithm 1 as printed: δ = r + γ Σ_a' Q(s', a') − Q(s, a)", "Algorithm 1")
+def _algorithm_1() -> Found:
+    γ, α, n = 0.9, 0.1, 2
+    printed = np.eye(n) + α * (γ * np.ones((n, n)) - np.eye(n))
+    meant = np.eye(n) + α * (γ * np.full((n, n), 1 / n) - np.eye(n))
+    radii = [float(np.abs(np.linalg.eigvals(A)).max()) for A in (printed, meant)]
+    numbers = f"one-step, α = {α}, expected update: radius {radii[0]:.4g} as printed, {radii[1]:.4g} with π(a'|s')"
+    return Found(radii[0] > 1, numbers, "one_state_two_actions(gamma=0.9): a misprint")
+
+
+@claim("β = ∏ λ(F_k)ρ_k with variable or history-dependent λ in [0, 1] converges (evaluation)", "Conclusion")
+def _history_dependent_lambda() -> Found:
+    def forgetful(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
+        carry = carry * now.rho * xp.where(carry > 1.0, 0.2, xp.where(now.lag > 3.0, 0.5, 1.0))
+        return carry, carry
+
+    rng, worst, tried = np.random.default_rng(3), -np.inf, 0
+    custom = ot.StepTrace(forgetful, title="λ of the past", horizon=8)
+    for mdp, pi, mu in battery():
+        for trace in (
+            ot.VariableLambda(rng.random((mdp.S, mdp.A))),
+            ot.HistoryBounded(0.5),
+            ot.HistoryBounded(1.0),
+            custom,
+        ):
+            worst = max(worst, Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4).contraction.lower - mdp.gamma)
+            tried += 1
+    return Found(worst > 1e-9, f"{tried} operators: largest ‖Z‖ − γ = {worst:.1e}", f"{len(battery())} random MDPs")
+
+
+@claim("methods with variable discounts are M with β = ∏ γ(F_k)λ(F_k)ρ_k, so M gives their values", "Conclusion")
+def _variable_discount() -> Found:
+    γ, inner = 0.9, 0.5
+    mdp = MDP(np.ones((1, 1, 1)), np.ones((1, 1)), γ, terminal=np.zeros(1, bool))
+    op = Operator(mdp, ot.QLambda(inner), pi=np.ones((1, 1)), mu=np.ones((1, 1)))  # ρ = 1, so β_t = γ(F_1) ··· γ(F_t)
+    found, meant = float(op.iterate(np.zeros((1, 1)), 200)[0, 0]), 1 / (1 - γ * inner)
+    numbers = (
+        f"reward 1 for ever, discount γ·½ = {γ * inner}: M converges to {found:.4g}, the value of γ alone; "
+        f"the method's is {meant:.4g}"
+    )
+    return Found(abs(found - meant) > 1e-3, numbers, "one state, one action, γ = 0.9; δ must discount by γ(F_k) too")
+
+
+@claim("β may vary with time as long as β_t ≤ ∏ρ at all times", "Conclusion")
+def _time_varying() -> Found:
+    mdp, on, _ = alternating()
+    Z = [Operator(mdp, trace, pi=on, mu=on).Z for trace in (SECOND_LAG, ot.OneStep())]
+    radius = float(np.abs(np.linalg.eigvals(Z[0] @ Z[1])).max())
+    worst, rng = -np.inf, np.random.default_rng(4)
+    for m, pi, mu in battery():
+        ops = [
+            Operator(m, t, pi=pi, mu=mu, tolerance=1e-4).Z
+            for t in (ot.Retrace(), ot.NonMarkovRetrace(0.9), ot.TreeBackup())
+        ]
+        product = np.eye(m.pairs)
+        for i in rng.integers(3, size=10):
+            product = ops[i] @ product
+        worst = max(worst, float(np.abs(product).sum(axis=1).max()) / m.gamma**10)
+    numbers = (
+        f"β = (1, 0, 1, 0, …) and one-step in turn: radius {radius:.3f} per pair of steps. Under β_t ≤ β_{{t-1}}ρ_t at all "
+        f"times: ‖Z_10 ··· Z_1‖ ≤ {worst:.2g} γ^10 on everything tried"
+    )
+    return Found(radius > 1, numbers, "alternating(gamma=0.9); random MDPs")

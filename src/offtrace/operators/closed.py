@@ -1,0 +1,93 @@
+"""Per-decision traces: β_t = ∏ c_i, so K_t = P_{cμ}^t and, with G = γP_{cμ}, c = decay·ratio,
+
+    C = Σ_{t≥0} G^t = (I − G)⁻¹,        with a horizon n:  C = Σ_{t<n} G^t.
+
+Errors are bounded after the fact: if (I − G)C̃ = I − E then |C − C̃| = |C E| ≤ C|E|.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import linalg
+
+from offtrace.operators.setting import EPS, Setting
+
+DENSE = 4000
+"""The most pairs for which [S·A, S·A] arrays are made."""
+
+
+class Divergent(ValueError):
+    """Σγ^tβ_t has no finite mean: there is no operator."""
+
+
+def one_step(setting: Setting) -> sparse.csr_array:
+    """G = γ P_{cμ}, [S·A, S·A]."""
+    return setting.gamma * setting.onto_pairs(setting.mu * setting.decay * setting.ratio)
+
+
+def resolvent(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
+    """C and a bound on its error, entry by entry."""
+    G, n = one_step(setting), setting.horizon
+    if n is not None:
+        return _partial_sum(G.toarray(), n)
+    return inverse(G)
+
+
+def inverse(G: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """(I − G)⁻¹ for G ≥ 0, and a bound on its error."""
+    A = G.toarray()
+    A = np.eye(len(A)) - A
+    try:
+        C = np.linalg.inv(A)
+    except np.linalg.LinAlgError as singular:
+        raise Divergent(_MESSAGE) from singular
+    residual = np.abs(np.eye(len(C)) - A @ C)
+    # For G ≥ 0 the inverse is nonnegative if and only if the spectral radius of G is below 1.
+    if C.min() < -1e-9 * np.abs(C).max() or residual.sum(axis=1).max() > 1e-3:
+        raise Divergent(_MESSAGE)
+    C = np.maximum(C, 0.0)
+    residual = residual + 8 * EPS * (np.eye(len(C)) + G @ C)  # of G's own entries, and of the residual's sums
+    return C, C @ residual * (1 + 2 * residual.sum(axis=1).max())
+
+
+_MESSAGE = (
+    "Σγ^tβ_t has an infinite mean on this MDP (the coefficients decay·ratio outweigh the discount): "
+    "the operator does not exist. Use a smaller λ or a cap"
+)
+
+
+def _partial_sum(G: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_{t<n} G^t by doubling: S_{2m} = S_m + G^m S_m. All terms are ≥ 0, so the relative error stays at rounding level."""
+    total, power, identity = np.eye(len(G)), G, np.eye(len(G))
+    for bit in bin(n)[3:]:
+        total = total + power @ total
+        power = power @ power
+        if bit == "1":
+            total = identity + G @ total
+            power = G @ power
+    return total, total * (8 * n.bit_length() * len(G) * EPS)
+
+
+def solve(G: sparse.csr_array, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """v = (I − G)⁻¹ b for b ≥ 0, [S·A] or [S·A, Y], and a bound on its error; for large sparse G too."""
+    if len(b) <= DENSE:
+        C, error = inverse(G)
+        return C @ b, error @ b + 4 * len(C) * EPS * (C @ b)
+    b = b.reshape(len(b), -1)
+    e = np.ones(len(b))
+    w = _iterate(G, e)
+    off = np.abs(e - (w - G @ w)).max() + 1e-14
+    if not (w.min() > 0 and off < 0.5):
+        raise Divergent(_MESSAGE)
+    norm = w.max() / (1 - off)  # ‖C‖∞ ≤ max w / (1 − ‖e − (I−G)w‖∞)
+    v = np.stack([_iterate(G, column) for column in b.T], axis=1)
+    residual = np.abs(b - (v - G @ v)).max(axis=0) + 1e-15 * np.abs(v).max(axis=0)
+    error = np.broadcast_to(norm * residual, v.shape)
+    return np.squeeze(v), np.squeeze(error)
+
+
+def _iterate(G: sparse.csr_array, b: np.ndarray) -> np.ndarray:
+    A = sparse.eye_array(len(b), format="csr") - G
+    v, _ = linalg.bicgstab(A, b, rtol=1e-13, atol=0.0, maxiter=5000)
+    return v

@@ -1,0 +1,178 @@
+"""Theorem 2's sequence, run: Q_{k+1} = M_k Q_k, where M_k belongs to a target policy π_k and a behaviour policy μ_k.
+
+With T Q = R + γ max_π' P_π' Q, and ε_k the smallest number such that T_{π_k} Q_k ≥ T Q_k − ε_k ‖Q_k‖ e, the paper states
+
+    ‖Q_{k+1} − Q*‖ ≤ γ ‖Q_k − Q*‖ + ε_k/(1−γ) ‖Q_k‖
+
+for any Q_0, any μ_k and policies that become greedy in the limit (ε_k → 0). Each step here is exact, up to the operator's
+tolerance; whether the bound holds is measured, not assumed. Nothing is sampled: this is not a learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from offtrace.mdps import MDP, epsilon_greedy, greedy, mixture
+from offtrace.operators.operator import Operator
+from offtrace.traces import Trace
+
+Policy = Callable[[int, np.ndarray], np.ndarray]
+"""(k, Q_k) → a policy [S, A]."""
+
+
+def always_greedy(k: int, Q: np.ndarray) -> np.ndarray:
+    """π_k is greedy in Q_k."""
+    return greedy(Q)
+
+
+def greedy_in_the_limit(epsilon: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
+    """π_k is ε-greedy in Q_k, with ε a function of k that goes to 0."""
+    return lambda k, Q: epsilon_greedy(Q, epsilon(k))
+
+
+def fading_into_greedy(policy: Any, weight: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
+    """π_k = weight(k) · policy + (1 − weight(k)) · greedy: greedy in the limit, and not increasingly greedy on the way."""
+    return lambda k, Q: mixture(policy, greedy(Q), weight(k))
+
+
+@dataclass(frozen=True, eq=False)
+class ControlRun:
+    """What the sequence did. n steps; Q* is the MDP's."""
+
+    Q: np.ndarray
+    """Q_0 … Q_n, [n+1, S, A]."""
+    optimal: np.ndarray
+    """Q*, [S, A]."""
+    errors: np.ndarray
+    """‖Q_k − Q*‖, [n+1]."""
+    epsilons: np.ndarray
+    """ε_k, [n]."""
+    bounds: np.ndarray
+    """The paper's bound on ‖Q_{k+1} − Q*‖, [n]; for a step size α, (1−α)‖Q_k − Q*‖ + α · that bound."""
+    period: int | None
+    """Of the cycle that the last iterates are in: 1 is a fixed point; None where there is none (yet)."""
+    slack: float
+    """What two equal numbers may differ by here."""
+
+    @property
+    def cycle(self) -> np.ndarray:
+        """The iterates of the cycle, oldest first, [period, S, A]; empty where there is none."""
+        return self.Q[len(self.Q) - (self.period or 0) :]
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last iterate is Q*."""
+        return bool(self.errors[-1] <= 1e3 * self.slack)
+
+    @property
+    def violations(self) -> np.ndarray:
+        """The steps k at which the paper's bound does not hold."""
+        return np.flatnonzero(~(self.errors[1:] <= self.bounds + self.slack))
+
+    def __str__(self) -> str:
+        if self.converged:
+            end = "converges to Q*"
+        elif self.period is None:
+            end = "is not at Q*, and in no cycle"
+        else:
+            end = f"ends in a cycle of period {self.period}" if self.period > 1 else "stands still away from Q*"
+        broken, last = self.violations, len(self.epsilons)
+        where = (
+            f"broken at {len(broken)} of {last} steps, first at k = {broken[0]}"
+            if len(broken)
+            else "holds at every step"
+        )
+        return "\n".join(
+            [
+                f"the sequence {end}",
+                f"  ‖Q_k − Q*‖        {self.errors[0]:.4g} at k = 0, {self.errors[-1]:.4g} at k = {last}",
+                f"  ε_k               {self.epsilons[0]:.4g} at k = 0, {self.epsilons[-1]:.4g} at k = {last - 1}",
+                f"  Theorem 2's bound {where}",
+            ]
+        )
+
+
+def control_iterates(
+    mdp: MDP,
+    trace: Trace,
+    *,
+    targets: Policy | Any = always_greedy,
+    behaviors: Policy | Any,
+    Q0: Any,
+    n: int = 400,
+    step_size: float = 1.0,
+    tolerance: float = 1e-9,
+) -> ControlRun:
+    """Run Q_{k+1} = Q_k + step_size · (M_k Q_k − Q_k) for n steps; policies are functions (k, Q) → [S, A], or arrays.
+
+    >>> import offtrace as ot
+    >>> from offtrace.mdps import switch_or_stay
+    >>> mdp, _, mu, Q0 = switch_or_stay()
+    >>> control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0).period
+    2
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n!r}")
+    if not 0 < step_size <= 1:
+        raise ValueError(f"step_size must lie in (0, 1], got {step_size!r}")
+    if not mdp.gamma < 1:
+        raise ValueError("control_iterates needs gamma < 1: the bound divides by 1 − γ")
+    target, behavior = _policy("targets", targets), _policy("behaviors", behaviors)
+    Q = np.array(Q0, dtype=float)
+    if Q.shape != (mdp.S, mdp.A) or not np.isfinite(Q).all():
+        raise ValueError(f"Q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(Q.shape)}")
+    Q[mdp.terminal] = 0.0
+    operators: dict[bytes, Operator] = {}
+    optimal, γ = mdp.optimal_q(), mdp.gamma
+    path, epsilons, bounds = [Q], [], []
+    for k in range(n):
+        pi, mu = np.asarray(target(k, Q), dtype=float), np.asarray(behavior(k, Q), dtype=float)
+        key = pi.tobytes() + mu.tobytes()
+        if key not in operators:
+            if len(operators) >= 64:
+                operators.clear()
+            operators[key] = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
+        ε, error = epsilon(mdp, pi, Q), np.abs(Q - optimal).max()
+        epsilons.append(ε)
+        bounds.append((1 - step_size) * error + step_size * (γ * error + ε / (1 - γ) * np.abs(Q).max()))
+        Q = Q + step_size * (operators[key].apply(Q) - Q)
+        Q[mdp.terminal] = 0.0
+        path.append(Q)
+        if not np.abs(Q).max() < 1e100:
+            break
+    whole = np.array(path)
+    slack = 10 * tolerance * max(1.0, float(np.abs(optimal).max()), float(np.abs(whole[-1]).max()))
+    errors = np.abs(whole - optimal).max(axis=(1, 2))
+    return ControlRun(whole, optimal, errors, np.array(epsilons), np.array(bounds), _period(whole, slack), slack)
+
+
+def epsilon(mdp: MDP, pi: np.ndarray, Q: np.ndarray) -> float:
+    """The smallest ε ≥ 0 with T_π Q ≥ T Q − ε‖Q‖e. The paper says it is at most 1; it can be 2γ."""
+    size = float(np.abs(Q).max())
+    if size == 0.0:
+        return 0.0
+    gap = np.where(mdp.terminal, 0.0, Q.max(axis=1) - (pi * Q).sum(axis=1))
+    return max(0.0, float((mdp.gamma * (mdp.P @ gap)).max()) / size)
+
+
+def _policy(name: str, given: Policy | Any) -> Policy:
+    if callable(given):
+        return cast(Policy, given)
+    fixed = np.array(given, dtype=float)
+    if fixed.ndim != 2:
+        raise ValueError(f"{name} must be a function (k, Q) → [S, A] or an array [S, A], got {given!r}")
+    return lambda k, Q: fixed
+
+
+def _period(path: np.ndarray, slack: float) -> int | None:
+    """The smallest p such that the last p iterates equal the p before them; at most a quarter of the run is looked at."""
+    if not np.isfinite(path[-1]).all():
+        return None
+    for p in range(1, max(2, len(path) // 4)):
+        if len(path) > 2 * p and np.abs(path[-p:] - path[-2 * p : -p]).max() <= slack:
+            return p
+    return None

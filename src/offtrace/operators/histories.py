@@ -1,0 +1,174 @@
+"""Histories of a trace on an MDP, grown step by step, many side by side; those with the same future are merged.
+
+A history enters only through its *carry*: (x, decays so far) in normal form, the custom trace's own carry, or all its pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from offtrace.operators.setting import Setting
+from offtrace.traces import History, HistoryTrace, Step, StepTrace
+
+
+class LagRead(Exception):
+    """Raised by the stand-in for a lag when a step looks at it."""
+
+
+class _Unread:
+    """Stands in for the lag until a step looks at it: then histories of different lengths must not be merged."""
+
+    def __init__(self) -> None:
+        self.__array_ufunc__ = None
+
+    def _raise(self, *_: Any, **__: Any) -> Any:
+        raise LagRead
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
+        _raise
+    )
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __neg__ = __abs__ = __float__ = __int__ = __bool__ = _raise
+    __lt__ = __le__ = __gt__ = __ge__ = __array__ = __index__ = __array_function__ = __and__ = __or__ = _raise
+    __eq__ = __ne__ = _raise
+    __hash__ = object.__hash__
+
+
+class Walk(Protocol):
+    """How β grows along a history."""
+
+    knows_start: bool
+    """Whether the start's own pair matters."""
+    lagged: bool
+    """Whether the lag matters."""
+    bounded_by: int | None
+    """From this lag on β is 0."""
+
+    def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
+        """Carries [n, k] of histories that have just started."""
+        ...
+
+    def advance(
+        self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The carries and β's after one more pair."""
+        ...
+
+
+class NormalWalk:
+    """x and the product of decays."""
+
+    knows_start = False
+
+    def __init__(self, setting: Setting) -> None:
+        self.decay, self.ratio, self.cap = (a.ravel() for a in (setting.decay, setting.ratio, setting.cap))
+        self.lags, self.recursive = setting.lags, setting.trace.recursive
+        self.lagged, self.bounded_by = bool(self.lags), setting.horizon
+        self.lag_matters_until = len(self.lags)
+
+    def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
+        """x = 1, and nothing has decayed."""
+        return np.ones((n, 2))
+
+    def advance(
+        self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The normal form itself."""
+        x, D = carry[:, 0] * self.ratio[pair], carry[:, 1] * self.decay[pair]
+        bound = self.lags[min(lag, len(self.lags)) - 1] if self.lags else np.inf
+        read = np.minimum(np.minimum(self.cap[pair], bound), x)
+        return np.stack([read if self.recursive else x, D], axis=1), np.where(D > 0, D * read, 0.0)
+
+
+class StepWalk:
+    """A StepTrace's own carry."""
+
+    def __init__(self, setting: Setting) -> None:
+        trace = setting.trace
+        assert isinstance(trace, StepTrace)
+        self.trace, self.bounded_by = trace, trace.horizon
+        self.knows_start, self.lagged = "pair" in trace.reads, False
+        reads = trace.reads
+        nan = np.full(setting.pairs, np.nan)
+        self.pi = setting.pi.ravel() if "pi" in reads else nan
+        self.mu = setting.mu.ravel() if "mu" in reads else nan
+        self.rho = setting.rho.ravel() if "rho" in reads else nan
+
+    def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
+        """The trace's first carry."""
+        return np.tile(np.atleast_1d(np.asarray(self.trace.carry, dtype=float)), (n, 1))
+
+    def advance(
+        self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The trace's step on arrays; raises LagRead at the first look at the lag unless `lagged` is set."""
+        shown: Any = np.full(len(pair), float(lag)) if self.lagged else _Unread()
+        ids = (start, pair) if self.knows_start else (np.full(len(pair), -1), np.full(len(pair), -2))
+        lam = getattr(self.trace, "lam", 1.0)
+        now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, shown, *ids)
+        given: Any = tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
+        with np.errstate(over="ignore"):
+            after, β = self.trace.step(np, given, now)
+        after = after if isinstance(after, tuple) else (after,)
+        columns = [np.broadcast_to(np.asarray(c, dtype=float), len(pair)) for c in after]
+        return np.stack(columns, axis=1), np.array(np.broadcast_to(np.asarray(β, dtype=float), len(pair)))
+
+
+class HistoryWalk:
+    """All the pairs of the past."""
+
+    knows_start, lagged = True, True
+
+    def __init__(self, setting: Setting) -> None:
+        trace = setting.trace
+        assert isinstance(trace, HistoryTrace)
+        self.trace, self.bounded_by = trace, trace.horizon
+        self.of = {"pi": setting.pi.ravel(), "mu": setting.mu.ravel(), "rho": setting.rho.ravel()}
+
+    def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
+        """The start's pair."""
+        return np.asarray(pair, dtype=float)[:, None]
+
+    def advance(
+        self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One call of the trace's function for each history."""
+        carry = np.concatenate([carry, pair[:, None]], axis=1)
+        β = np.empty(len(carry))
+        for i, row in enumerate(carry.astype(np.int64)):
+            seen = {name: of[row] if name in self.trace.reads else None for name, of in self.of.items()}
+            seen["pair"] = row if "pair" in self.trace.reads else None
+            β[i] = self.trace.beta(History(**seen))
+        return carry, β
+
+
+def walk_of(setting: Setting) -> Any:
+    """The walk of the setting's trace."""
+    if isinstance(setting.trace, StepTrace):
+        return StepWalk(setting)
+    return HistoryWalk(setting) if isinstance(setting.trace, HistoryTrace) else NormalWalk(setting)
+
+
+def successors(step: sparse.csr_array, pair: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For rows `pair` of a sparse step: the index of the row's history, the next pair, and its probability, edge by edge."""
+    count = np.diff(step.indptr)[pair]
+    which = np.repeat(np.arange(len(pair)), count)
+    first = np.cumsum(count) - count
+    entry = np.arange(len(which)) - first[which] + step.indptr[pair][which]
+    return which, step.indices[entry].astype(np.int64), step.data[entry]
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """To twelve significant digits, so that equal values are equal; −0 is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where((values != 0) & np.isfinite(values), 10.0 ** (11 - np.floor(np.log10(np.abs(values)))), 1.0)
+    return np.where(np.isfinite(values * scale), np.round(values * scale) / scale, values) + 0.0
+
+
+def require_coefficients(β: np.ndarray, title: str) -> None:
+    """β must be a finite number of at least 0."""
+    if not ((β >= 0) & (β < np.inf)).all():
+        bad = β[~((β >= 0) & (β < np.inf))][0]
+        raise ValueError(f"the trace {title!r} gave β = {bad}: it must be finite and at least 0")

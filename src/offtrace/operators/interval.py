@@ -1,0 +1,102 @@
+"""A number known to lie between two others, printed with the digits that are known and no more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+DIGITS = 12  # float64 carries 15 to 17; the last few are rounding
+
+
+@dataclass(frozen=True)
+class Interval:
+    """[lower, upper], which contains the truth.
+
+    >>> print(Interval(0.81234561, 0.81234579))
+    0.812346
+    >>> print(Interval(0.5, 1.5), Interval(1.0, 1.0))
+    [0.5, 1.5] 1
+    >>> 0.7 in Interval(0.5, 1.0), Interval(0.5, 1.0) < 1.01
+    (True, True)
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:  # NaN is refused too
+            raise ValueError(f"an interval needs lower ≤ upper, got [{self.lower!r}, {self.upper!r}]")
+        object.__setattr__(self, "lower", float(self.lower))
+        object.__setattr__(self, "upper", float(self.upper))
+
+    @property
+    def width(self) -> float:
+        """How far apart the ends are."""
+        return 0.0 if self.lower == self.upper else self.upper - self.lower
+
+    @property
+    def midpoint(self) -> float:
+        """The middle; infinite where an end is."""
+        return 0.5 * self.lower + 0.5 * self.upper
+
+    def __contains__(self, number: float) -> bool:
+        return bool(self.lower <= number <= self.upper)
+
+    def __add__(self, other: Interval | float) -> Interval:
+        low, high = _ends(other)
+        return Interval(self.lower + low, self.upper + high)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Interval:
+        return Interval(-self.upper, -self.lower)
+
+    def __sub__(self, other: Interval | float) -> Interval:
+        low, high = _ends(other)
+        return Interval(self.lower - high, self.upper - low)
+
+    def __rsub__(self, other: float) -> Interval:
+        return -self + other
+
+    def __mul__(self, other: Interval | float) -> Interval:
+        products = [a * b for a in (self.lower, self.upper) for b in _ends(other)]
+        return Interval(min(products), max(products))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Interval | float) -> Interval:
+        low, high = _ends(other)
+        if low <= 0 <= high:
+            raise ZeroDivisionError(f"cannot divide by {other}: it contains 0")
+        return self * Interval(1 / high, 1 / low)
+
+    def __lt__(self, other: Interval | float) -> bool:
+        """Certainly below."""
+        return self.upper < _ends(other)[0]
+
+    def __gt__(self, other: Interval | float) -> bool:
+        """Certainly above."""
+        return self.lower > _ends(other)[1]
+
+    def intersection(self, other: Interval) -> Interval:
+        """What both allow; where rounding has pulled them apart, the gap between them."""
+        low, high = max(self.lower, other.lower), min(self.upper, other.upper)
+        return Interval(min(low, high), max(low, high))
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.width):
+            return f"[{self.lower:.4g}, {self.upper:.4g}]"
+        if self.width < 1e-300:
+            return f"{self.midpoint:.{DIGITS}g}"
+        known = math.floor(-math.log10(self.width))  # decimals, the last of which is off by at most one
+        leading = math.floor(math.log10(abs(self.midpoint))) if self.midpoint else -known
+        if known >= 0 and known + leading >= 1:  # at least two significant digits
+            decimals = min(known, DIGITS - 1 - leading)
+            return f"{self.midpoint:.{max(decimals, 0)}f}" if leading > -5 else f"{self.midpoint:.{known + leading}e}"
+        unit = 10.0 ** (-known - 1)
+        low, high = math.floor(self.lower / unit) * unit, math.ceil(self.upper / unit) * unit
+        return f"[{low:.4g}, {high:.4g}]"
+
+
+def _ends(number: Interval | float) -> tuple[float, float]:
+    return (number.lower, number.upper) if isinstance(number, Interval) else (float(number), float(number))

@@ -1,0 +1,233 @@
+"""The operator M of a trace on a finite MDP, held in one's hands.
+
+    (M Q)(s,a) = Q(s,a) + E_μ[Σ_t γ^t β_t δ_t],       M Q = Q + C (T_π Q − Q),       M Q − Q^π = Z (Q − Q^π)
+
+    K_t(x, y) = E_μ[β_t 1{(s_t,a_t) = y} given (s_0,a_0) = x],    C = Σ_t γ^t K_t,    Z = I − C (I − γP_π)
+
+(paper, eq. 2 and Lemma 1). Where β_t ≤ β_{t-1}ρ_t, Z ≥ 0 and ‖Z‖_∞ = max Ze with Ze = e − Cu, u = (I − γP_π)e; without
+termination that is γe − (1−γ)S. So the modulus needs one vector there, and all of C elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from offtrace.operators import closed, spectrum
+from offtrace.operators.custom import custom_solution
+from offtrace.operators.interval import Interval
+from offtrace.operators.setting import EPS, setting
+from offtrace.operators.solutions import Chain, ClosedForm, Solution
+from offtrace.operators.variance import second_moment_radius, variance
+
+
+class Magnitude(NamedTuple):
+    """E_μ[Σ_t γ^tβ_t] by start: the paper's measure of an update's size."""
+
+    mean: Interval
+    """Over all pairs of states that are not terminal, each counted once."""
+    largest: Interval
+    """Of the pair where it is largest."""
+
+
+class Operator:
+    """M for one MDP, one trace, a target policy π and a behaviour policy μ, both [S, A].
+
+    Results are computed when asked for, once, and to `tolerance`; `budget` is the number of seconds each may take. A result that
+    missed the tolerance is still a bound: its interval is wide, and `reached` is False.
+
+    >>> import numpy as np, offtrace as ot
+    >>> from offtrace.mdps import MDP
+    >>> mdp = MDP(np.full((2, 2, 2), 0.5), np.eye(2), gamma=0.9)
+    >>> π, μ = np.array([[0.9, 0.1], [0.1, 0.9]]), np.full((2, 2), 0.5)
+    >>> op = Operator(mdp, ot.Retrace(), pi=π, mu=μ)
+    >>> print(op.method, op.contraction)
+    closed form 0.7826086956...
+    """
+
+    def __init__(
+        self, mdp: Any, trace: Any, *, pi: Any, mu: Any, tolerance: float = 1e-6, budget: float = 60.0, rng: Any = None
+    ) -> None:
+        if not tolerance > 0:
+            raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
+        if not budget > 0:
+            raise ValueError(f"budget must be a number of seconds above 0, got {budget!r}")
+        self.setting = setting(mdp, trace, pi, mu)
+        self.mdp, self.trace, self.tolerance, self.budget = mdp, trace, float(tolerance), float(budget)
+        self._rng = rng
+
+    @cached_property
+    def solution(self) -> Solution:
+        """How C is known."""
+        if not self.setting.normal:
+            return custom_solution(self.setting, self._deadline(), self._rng)
+        return ClosedForm(self.setting) if self.setting.per_decision else Chain(self.setting)
+
+    @property
+    def method(self) -> str:
+        """ "closed form", "exact chain", "bounds" or "Monte Carlo"."""
+        return self.solution.method
+
+    @property
+    def certain(self) -> bool:
+        """Whether the intervals are guaranteed; if not, `assumption` says what they rest on."""
+        return self.solution.certain
+
+    @property
+    def assumption(self) -> str:
+        """What the results rest on, beside arithmetic; empty where it is nothing."""
+        return self.solution.assumption
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.budget
+
+    @cached_property
+    def _I_minus_γP(self) -> sparse.csr_array:
+        s = self.setting
+        return sparse.csr_array(sparse.eye_array(s.pairs, format="csr") - s.gamma * s.onto_pairs(s.target))
+
+    @cached_property
+    def _C(self) -> tuple[np.ndarray, np.ndarray]:
+        n = self.setting.pairs
+        if n > closed.DENSE:
+            raise ValueError(
+                f"C would be a dense matrix of {n} × {n}: above {closed.DENSE} pairs use `contraction`, `apply` or `magnitude`"
+            )
+        lower, upper = self.solution.times(np.eye(n), 0.9 * self.tolerance / (1 + self.setting.gamma), self._deadline())
+        return 0.5 * lower + 0.5 * upper, 0.5 * (upper - lower)
+
+    @property
+    def C(self) -> np.ndarray:
+        """Σ_t γ^t K_t, [S·A, S·A], known to ± `C_error`."""
+        return self._C[0]
+
+    @property
+    def C_error(self) -> np.ndarray:
+        """A bound on |C − truth|, entry by entry."""
+        return self._C[1]
+
+    @cached_property
+    def _Z(self) -> tuple[np.ndarray, np.ndarray]:
+        C, error = self._C
+        D = self._I_minus_γP
+        Z = np.eye(len(C)) - C @ D
+        size = abs(D)
+        return Z, error @ size + 4 * EPS * (np.eye(len(C)) + C @ size)
+
+    @property
+    def Z(self) -> np.ndarray:
+        """I − C(I − γP_π), [S·A, S·A], known to ± `Z_error`."""
+        return self._Z[0]
+
+    @property
+    def Z_error(self) -> np.ndarray:
+        """A bound on |Z − truth|, entry by entry."""
+        return self._Z[1]
+
+    def bellman(self, Q: Any) -> np.ndarray:
+        """T_π Q = R + γ P_π Q, [S, A], for the policy of δ (α-Retrace: the mixture)."""
+        s, Q = self.setting, self._checked(Q)
+        return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.target * Q).sum(axis=1)).reshape(Q.shape)
+
+    def apply(self, Q: Any) -> np.ndarray:
+        """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
+        Q = self._checked(Q)
+        d = (self.bellman(Q) - Q).ravel()
+        if self.setting.pairs <= closed.DENSE:
+            return Q + (self.C @ d).reshape(Q.shape)
+        lower, upper = self.solution.times(
+            np.stack([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), self.tolerance, self._deadline()
+        )
+        both = 0.5 * (lower + upper)
+        return Q + (both[:, 0] - both[:, 1]).reshape(Q.shape)
+
+    def iterate(self, Q: Any, n: int = 1) -> np.ndarray:
+        """M applied n times."""
+        for _ in range(n):
+            Q = self.apply(Q)
+        return self._checked(Q)
+
+    def _checked(self, Q: Any) -> np.ndarray:
+        Q = np.asarray(Q, dtype=float)
+        if Q.shape != self.setting.pi.shape:
+            raise ValueError(f"Q must be an array [S, A] = {list(self.setting.pi.shape)}, got shape {list(Q.shape)}")
+        return Q
+
+    @cached_property
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bounds of Σ_y |Z(x, y)| for each start pair x, [S·A]."""
+        s = self.setting
+        if s.recursive_condition and "_C" not in self.__dict__:
+            u = s.loss[:, None]
+            low, high = self.solution.times(u, 0.9 * self.tolerance, self._deadline())
+            rounding = 8 * EPS * (1 + high)
+            ends = (np.diff(s.P.indptr) == 0) & (s.mu.sum(axis=1) == 0).repeat(s.A)
+            lower, upper = np.clip(1 - high - rounding, 0, None)[:, 0], np.clip(1 - low + rounding, 0, None)[:, 0]
+            return np.where(ends, 0.0, lower), np.where(ends, 0.0, upper)
+        Z, error = self._Z
+        size = np.abs(Z)
+        return np.clip(size - error, 0, None).sum(axis=1), (size + error).sum(axis=1)
+
+    @cached_property
+    def contraction(self) -> Interval:
+        """‖Z‖_∞ = max_x Σ_y |Z(x, y)|: the factor by which an application of M shrinks the largest error, at worst."""
+        lower, upper = self.rates
+        return Interval(float(lower.max(initial=0.0)), float(upper.max(initial=0.0)))
+
+    @cached_property
+    def spectral_radius(self) -> Interval:
+        """The largest |eigenvalue| of Z: iterating M converges if and only if it is below 1."""
+        if self.setting.pairs > closed.DENSE // 2:
+            return Interval(0.0, self.contraction.upper)
+        found = spectrum.spectral_radius(*self._Z)
+        return Interval(min(found.lower, self.contraction.upper), min(found.upper, self.contraction.upper))
+
+    @property
+    def reached(self) -> bool:
+        """Whether the contraction is known to the tolerance that was asked for."""
+        return self.contraction.width <= self.tolerance
+
+    def mean_coefficients(self, n: int, per_pair: bool = False) -> np.ndarray:
+        """E_μ[β_t] for t = 0 … n − 1, [n]: the mean over pairs that are not terminal; by start pair, [S·A, n], if asked.
+
+        Where values of x do not merge, these are midpoints on the grid that gave `magnitude`.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n!r}")
+        _ = self.magnitude  # refines the grid, where there is one
+        by_pair = self.solution.mean_coefficients(n)
+        return by_pair if per_pair else by_pair[self._live].mean(axis=0)
+
+    @property
+    def _live(self) -> np.ndarray:
+        return np.repeat(~np.asarray(self.mdp.terminal, dtype=bool), self.setting.A)
+
+    @cached_property
+    def magnitude(self) -> Magnitude:
+        """E_μ[Σ_t γ^tβ_t] over the start pairs."""
+        low, high = self.solution.times(np.ones((self.setting.pairs, 1)), self.tolerance, self._deadline())
+        low, high = low[self._live, 0], high[self._live, 0]
+        return Magnitude(Interval(low.mean(), high.mean()), Interval(low.max(), high.max()))
+
+    def variance(self, Q: Any) -> np.ndarray:
+        """The variance of the sampled correction Δ for given Q, [S, A]: np.inf where it has no second moment.
+
+        Exact for the closed form and the exact chain; where values do not merge, interpolated on the grid that gave C.
+        """
+        return variance(self, self._checked(Q))
+
+    @property
+    def second_moment_radius(self) -> float:
+        """The spectral radius of γ²P_{c²μ}, c = β_t/β_{t-1}, for per-decision traces: at 1 or above, variances are infinite.
+
+        Capped traces have none: theirs is at most γ², since β is bounded.
+        """
+        s = self.setting
+        return second_moment_radius(s) if self.method == "closed form" and self.setting.horizon is None else s.gamma**2
+
+    def __repr__(self) -> str:
+        return f"Operator({self.mdp!r}, {self.trace!r}, method={self.method!r})"

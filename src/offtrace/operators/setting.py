@@ -1,0 +1,193 @@
+"""An MDP, two policies and a trace, checked, and as the arrays that every method of this package works on.
+
+Pairs z = (s, a) are numbered s·A + a. A terminal state has no steps: nothing is carried into it, and Q there is never read
+(it counts as 0), so transitions into it are left out of P.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from offtrace.traces import AlphaRetrace, CTrace, HistoryTrace, Rule, StepTrace, Trace, VariableLambda
+
+EPS = float(np.finfo(float).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What M is made of. Arrays over pairs are [S, A]; where μ = 0 they hold nothing of meaning."""
+
+    mdp: Any
+    trace: Trace
+    pi: np.ndarray
+    mu: np.ndarray
+    target: np.ndarray
+    """The policy in δ: π, or α-Retrace's mixture απ + (1−α)μ."""
+    P: sparse.csr_array
+    """[S·A, S], without transitions into terminal states."""
+    gamma: float
+    rho: np.ndarray
+    decay: np.ndarray
+    ratio: np.ndarray
+    cap: np.ndarray
+    """INFINITY where no cap acts; NaN in all three for traces without a normal form."""
+
+    @property
+    def S(self) -> int:
+        """How many states."""
+        return self.pi.shape[0]
+
+    @property
+    def A(self) -> int:
+        """How many actions."""
+        return self.pi.shape[1]
+
+    @property
+    def pairs(self) -> int:
+        """S·A."""
+        return self.pi.size
+
+    @property
+    def normal(self) -> bool:
+        """Whether the trace is in normal form."""
+        return not isinstance(self.trace, StepTrace | HistoryTrace)
+
+    @property
+    def lags(self) -> tuple[float, ...]:
+        """Bounds on x at lags 1, 2, …, the last for all later ones; empty where there are none."""
+        return self.trace.lag_bound or ()
+
+    @property
+    def per_decision(self) -> bool:
+        """Whether β is a product of one coefficient per decision on this MDP, perhaps up to a horizon: no cap acts."""
+        capped = np.isfinite(self.cap[self.mu > 0]).any()
+        return self.normal and not self.lags and (self.trace.per_decision or not capped)
+
+    @property
+    def horizon(self) -> int | None:
+        """The lag from which on β is 0: the trace's own horizon, or where its bounds by lag, or all its decays, end in 0."""
+        ends = [n for n in (self.trace.horizon,) if n is not None]
+        if self.normal:
+            took = self.mu > 0
+            if not ((self.decay > 0) & (self.ratio > 0) & (self.cap > 0))[took].any():
+                ends.append(1)
+            if self.lags and self.lags[-1] == 0:
+                ends.append(max((lag for lag, d in enumerate(self.lags, 1) if d > 0), default=0) + 1)
+        return min(ends, default=None)
+
+    @property
+    def target_rho(self) -> np.ndarray:
+        """The ratio of δ's policy to μ: ρ, but for α-Retrace, where it is the mixture's."""
+        return np.where(self.mu > 0, self.target / np.where(self.mu > 0, self.mu, 1.0), 0.0)
+
+    @property
+    def one_step_condition(self) -> bool:
+        """decay·ratio ≤ ρ wherever μ > 0. It makes β_t ≤ ∏ρ, and the recursive condition where no cap acts at read-out."""
+        took = self.mu > 0
+        return self.normal and bool((self.decay * self.ratio <= self.target_rho * (1 + 8 * EPS))[took].all())
+
+    @property
+    def recursive_condition(self) -> bool:
+        """Whether β_t ≤ β_{t-1}ρ_t is plain from the normal form alone (it may also hold where this is False)."""
+        if self.horizon == 1:
+            return True
+        return self.one_step_condition and not self.lags and (self.per_decision or self.trace.recursive)
+
+    def onto_pairs(self, policy: np.ndarray) -> sparse.csr_array:
+        """P[z, s'] · policy[s', a']: [S·A, S·A]. `policy` may be any weight of the next action."""
+        index = np.arange(self.pairs)
+        spread = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
+        return sparse.csr_array(self.P @ spread)
+
+    @property
+    def loss(self) -> np.ndarray:
+        """u = (I − γP_π)e: what a step loses to the discount and to termination, [S·A]."""
+        return 1.0 - self.gamma * np.asarray(self.P.sum(axis=1)).ravel()
+
+
+def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
+    """Check and prepare; raises where something does not fit, warns where μ misses what π does."""
+    if not isinstance(trace, Trace):
+        what = "it is a return beside the operator" if isinstance(trace, Rule) else "it is not a trace"
+        raise TypeError(f"an Operator needs a trace such as offtrace.Retrace(), got {trace!r}: {what}")
+    shape = (mdp.S, mdp.A)
+    pi, mu = _policy("pi", pi, shape, mdp), _policy("mu", mu, shape, mdp)
+    if isinstance(trace, VariableLambda) and np.shape(trace.lam) not in ((), shape):
+        raise ValueError(
+            f"on an MDP, VariableLambda needs lam for each pair, {list(shape)}, got {list(trace.lam.shape)}"
+        )
+    live = ~np.asarray(mdp.terminal, dtype=bool)
+    missed = live[:, None] & (mu == 0) & (pi > 0)
+    if missed.any():
+        s, a = (int(i) for i in np.argwhere(missed)[0])
+        warnings.warn(
+            f"mu = 0 where pi > 0 at {int(missed.sum())} pairs, first at state {s}, action {a} (pi = {pi[s, a]:.3g}): "
+            "these actions are never seen, so importance sampling does not correct for them and its rate is not 0",
+            stacklevel=3,
+        )
+    P = sparse.csr_array(mdp.P, copy=True)
+    P = sparse.csr_array(P @ sparse.diags_array(live.astype(float)))
+    P.eliminate_zeros()
+    mu, pi = np.where(live[:, None], mu, 0.0), np.where(live[:, None], pi, 0.0)
+    took = mu > 0
+    rho = np.where(took, pi / np.where(took, mu, 1.0), 0.0)
+    factors = [np.full(shape, np.nan)] * 3
+    if not isinstance(trace, StepTrace | HistoryTrace):
+        form = trace.normal_form(np, pi, np.where(took, mu, 1.0), rho)
+        factors = [np.where(took, np.broadcast_to(np.asarray(f, dtype=float), shape), 0.0) for f in form]
+        for name, factor in zip(("decay", "ratio", "cap"), factors, strict=True):
+            if not (factor >= 0).all():
+                s, a = (int(i) for i in np.argwhere(~(factor >= 0))[0])
+                raise ValueError(
+                    f"{name} of {trace.title} must be at least 0, got {factor[s, a]} at state {s}, action {a}"
+                )
+    target = trace.mix * pi + (1 - trace.mix) * mu if isinstance(trace, AlphaRetrace | CTrace) else pi
+    gamma = float(mdp.gamma)
+    made = Setting(mdp, trace, pi, mu, target, P, gamma, rho, *factors)
+    if gamma == 1:
+        for name, policy in (("mu", mu), ("pi", target)):
+            _require_termination(made, name, policy, live)
+    return made
+
+
+def _policy(name: str, policy: Any, shape: tuple[int, int], mdp: Any) -> np.ndarray:
+    policy = np.array(policy, dtype=float)
+    if policy.shape != shape:
+        raise ValueError(f"{name} must be an array [S, A] = {list(shape)}, got shape {list(policy.shape)}")
+    live = ~np.asarray(mdp.terminal, dtype=bool)
+    bad = live & ~((policy >= 0).all(axis=1) & (np.abs(policy.sum(axis=1) - 1) <= 1e-8))
+    if bad.any():
+        s = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"each row of {name} must be probabilities that sum to 1; at state {s} it is {policy[s].tolist()}"
+            f" with sum {policy[s].sum():.10g}"
+        )
+    return policy
+
+
+def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:
+    """γ = 1: from every state the episode must be able to end under the policy."""
+    step = _onto_states(made, policy)
+    ends = (np.asarray(step.sum(axis=1)).ravel() < 1 - 1e-12) | ~live
+    while True:
+        more = ends | ((step @ ends.astype(float)) > 0)
+        if (more == ends).all():
+            break
+        ends = more
+    if not ends.all():
+        s = int(np.flatnonzero(~ends)[0])
+        raise ValueError(
+            f"gamma = 1 needs episodes that end: under {name} no terminal state is reached from state {s}. "
+            "Use gamma < 1, or make some state terminal"
+        )
+
+
+def _onto_states(made: Setting, policy: np.ndarray) -> sparse.csr_array:
+    index = np.arange(made.pairs)
+    average = sparse.csr_array((np.ravel(policy), (index // made.A, index)), shape=(made.S, made.pairs))
+    return sparse.csr_array(average @ made.P)

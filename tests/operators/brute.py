@@ -1,0 +1,129 @@
+"""The operator by enumeration of all histories: slow, obvious, and without a line of what it checks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import offtrace as ot
+from offtrace.mdps import MDP
+from offtrace.returns import by_definition
+
+
+def tiny(seed: int, gamma: float, branching: int = 2, terminal: bool = False) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Two states (and perhaps a terminal one), two actions, policies with a zero or a tie now and then."""
+    rng = np.random.default_rng(seed)
+    S = 3 if terminal else 2
+    P = np.zeros((S, 2, S))
+    for s in range(2):
+        for a in range(2):
+            to = rng.choice(S, size=min(branching, S), replace=False)
+            P[s, a, to] = rng.dirichlet(np.ones(len(to)))
+    if terminal:
+        P[0, 0] = [0.3, 0.3, 0.4]
+    R = rng.normal(size=(S, 2))
+    R[2:] = 0.0
+    end = np.arange(S) == 2
+    mdp = MDP(P, R, gamma, terminal=end)
+    pi, mu = rng.dirichlet([1.0, 1.0], size=S), rng.dirichlet([2.0, 2.0], size=S)
+    if seed % 3 == 1:
+        pi[0] = [1.0, 0.0]
+    if seed % 3 == 2:
+        pi[:, :], mu[:, :] = [0.75, 0.25], [0.5, 0.5]
+    return mdp, pi, mu
+
+
+def enumerated(trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, depth: int) -> Any:
+    """Every history of up to `depth` pairs: (start, pairs, probability, β)."""
+    A, P = mdp.A, mdp.dense_P
+    rho = np.divide(pi, mu, out=np.zeros_like(pi), where=mu > 0)
+
+    def grow(pairs: list[int], p: float) -> Any:
+        past = [list(a.ravel()[pairs]) for a in (pi, mu, rho)]
+        β = by_definition.beta(trace, past[0], past[1], past[2], pairs)
+        yield pairs, p, β
+        if len(pairs) == depth:
+            return
+        for s in range(mdp.S):
+            if mdp.terminal[s]:
+                continue
+            for a in range(A):
+                step = P[pairs[-1] // A, pairs[-1] % A, s] * mu[s, a]
+                if step > 0:
+                    yield from grow([*pairs, s * A + a], p * step)
+
+    for z in range(mdp.pairs):
+        yield from grow([z], 1.0)
+
+
+def C_by_enumeration(trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, depth: int) -> np.ndarray:
+    """Σ_{t<depth} γ^t E[β_t 1{(s_t,a_t) = y}]."""
+    C = np.zeros((mdp.pairs, mdp.pairs))
+    for pairs, p, β in enumerated(trace, mdp, pi, mu, depth):
+        C[pairs[0], pairs[-1]] += mdp.gamma ** (len(pairs) - 1) * p * β
+    return C
+
+
+def variance_by_enumeration(
+    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, depth: int
+) -> np.ndarray:
+    """Var Σ_{t<depth} γ^tβ_tδ_t over all trajectories of `depth` steps, [S·A]."""
+    A, P, γ = mdp.A, mdp.dense_P, mdp.gamma
+    rho = np.divide(pi, mu, out=np.zeros_like(pi), where=mu > 0)
+    value = np.where(mdp.terminal, 0.0, (pi * Q).sum(axis=1))
+    first, second = np.zeros(mdp.pairs), np.zeros(mdp.pairs)
+
+    def grow(pairs: list[int], p: float, total: float) -> None:
+        z, t = pairs[-1], len(pairs) - 1
+        past = [list(a.ravel()[pairs]) for a in (pi, mu, rho)]
+        β = by_definition.beta(trace, past[0], past[1], past[2], pairs)
+        for s in range(mdp.S):
+            step = P[z // A, z % A, s]
+            if step == 0:
+                continue
+            δ = mdp.R.ravel()[z] + γ * value[s] - Q.ravel()[z]
+            now = total + γ**t * β * δ
+            if mdp.terminal[s] or len(pairs) == depth:
+                first[pairs[0]] += p * step * now
+                second[pairs[0]] += p * step * now**2
+            else:
+                for a in range(A):
+                    if mu[s, a] > 0:
+                        grow([*pairs, s * A + a], p * step * mu[s, a], now)
+
+    for z in range(mdp.pairs):
+        if not mdp.terminal[z // A]:
+            grow([z], 1.0, 0.0)
+    return second - first**2
+
+
+def sampled(
+    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, start: int, n: int, steps: int, rng: Any
+) -> np.ndarray:
+    """Δ of n trajectories from one pair, by `offtrace.corrections`."""
+    A, target = mdp.A, pi
+    if isinstance(trace, ot.AlphaRetrace | ot.CTrace):
+        target = trace.mix * pi + (1 - trace.mix) * mu
+    value = np.where(mdp.terminal, 0.0, (target * Q).sum(axis=1))
+    state, action = np.full(n, start // A), np.full(n, start % A)
+    over = np.zeros(n, bool)
+    columns: dict[str, list[np.ndarray]] = {
+        k: [] for k in ("reward", "q", "next_value", "terminated", "log_pi", "log_mu", "pair", "valid")
+    }
+    for _ in range(steps):
+        cumulative = mdp.dense_P[state, action].cumsum(axis=1)
+        after = (rng.random((n, 1)) > cumulative).sum(axis=1).clip(max=mdp.S - 1)
+        now = {"reward": mdp.R[state, action], "q": Q[state, action], "next_value": value[after]}
+        now |= {"log_pi": np.log(np.maximum(pi[state, action], 1e-300)), "log_mu": np.log(mu[state, action])}
+        now |= {"terminated": mdp.terminal[after], "pair": state * A + action, "valid": ~over}
+        for name, column in now.items():
+            columns[name].append(column)
+        over = over | mdp.terminal[after]
+        state = np.where(over, 0, after)
+        action = (rng.random((n, 1)) > mu[state].cumsum(axis=1)).sum(axis=1).clip(max=A - 1)
+    given = {name: np.stack(column, axis=1) for name, column in columns.items()}
+    given["truncated"] = np.zeros((n, steps), bool)
+    given["log_pi"] = np.where(given["log_pi"] < math.log(1e-299), -np.inf, given["log_pi"])
+    return ot.corrections(trace, gamma=mdp.gamma, **given)[:, 0]

@@ -1,0 +1,63 @@
+"""Peng's Q(λ), the uncorrected n-step return and V-trace: their fixed points and moduli."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import offtrace as ot
+from offtrace.mdps import bifurcation, epsilon_greedy, mixture
+from offtrace.operators import Operator, clipped_policy, n_step, peng, tradeoff, v_trace
+from operators.brute import tiny
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), lam=st.floats(0, 1))
+def test_peng(seed: int, lam: float) -> None:
+    mdp, pi, mu = tiny(seed, 0.9)
+    found = peng(mdp, pi, mu, lam)
+    np.testing.assert_allclose(found.fixed_point, mdp.q(mixture(mu, pi, lam)), atol=1e-9)
+    assert abs(found.contraction.midpoint - 0.9 * (1 - lam) / (1 - 0.9 * lam)) < 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 6))
+def test_n_step(seed: int, n: int) -> None:
+    mdp, pi, mu = tiny(seed, 0.9)
+    found = n_step(mdp, pi, mu, n)
+    assert abs(found.contraction.midpoint - 0.9**n) < 1e-9
+    on_policy = n_step(mdp, pi, pi, n)
+    np.testing.assert_allclose(on_policy.fixed_point, mdp.q(pi), atol=1e-8)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), lam=st.floats(0, 1), rho_bar=st.floats(0.3, 3), terminal=st.booleans())
+def test_v_trace(seed: int, lam: float, rho_bar: float, terminal: bool) -> None:
+    """Its fixed point is the value of π_ρ̄ ∝ min(ρ̄μ, π); with ρ̄ above every ratio, that of π."""
+    mdp, pi, mu = tiny(seed, 0.9, terminal=terminal)
+    for bar in (rho_bar, 1e9):
+        policy = clipped_policy(pi, mu, bar)
+        wanted = (policy * mdp.q(policy)).sum(axis=1)
+        found = v_trace(mdp, pi, mu, lam, rho_bar=bar, c_bar=min(bar, 1.0))
+        np.testing.assert_allclose(found.fixed_point, wanted, atol=1e-8)
+        np.testing.assert_allclose(found.apply(wanted), wanted, atol=1e-8)
+
+
+def test_tradeoff() -> None:
+    mdp = bifurcation(1)
+    q = mdp.optimal_q()
+    pi, mu = epsilon_greedy(q, 0.1), epsilon_greedy(q, 0.4)
+    found = tradeoff(mdp, pi, mu, np.zeros_like(q), lams=(0.0, 0.9))
+    by_name = {(p.family, p.lam): p for p in found.points}
+    one_step = Operator(mdp, ot.OneStep(), pi=pi, mu=mu)
+    for p in found.points:
+        if p.lam == 0:
+            assert abs(p.contraction.midpoint - one_step.contraction.midpoint) < 1e-4
+        assert (p.bias > 1e-6) == (p.family.startswith(("α-", "Peng")) and p.lam != 0)
+    assert by_name["Retrace", 0.9].contraction < by_name["Tree Backup", 0.9].contraction
+    assert by_name["Retrace", 0.9].variance > by_name["Retrace", 0.0].variance
+    assert "Retrace" in str(found)
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.close(found.figure())

@@ -1,0 +1,80 @@
+"""The command line: parsing, the forms of output, and the progress bar that only a terminal sees."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+import offtrace
+from offtrace import cli
+from offtrace.operators import auditing as audit
+
+ROWS = [
+    audit.Row("a | b", "Lemma 0", audit.REFUTED, "1 > 0", "one state", 0.1),
+    audit.Row("c", "Theorem 0", audit.HOLDS, "0 ≤ 1", "two states", 0.2),
+]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    def stand_in(progress=None):
+        if progress:
+            progress(0, 2, "a | b")
+            progress(2, 2, "")
+        return ROWS
+
+    monkeypatch.setattr(audit, "audit", stand_in)
+
+
+def test_text(capsys):
+    assert cli.main(["audit"]) == 0
+    out, err = capsys.readouterr()
+    assert "Lemma 0" in out
+    assert "2 statements: 1 refuted" in out
+    assert err == ""  # no bar where stderr is not a terminal
+
+
+def test_json(capsys):
+    assert cli.main(["audit", "--json"]) == 0
+    assert [row["verdict"] for row in json.loads(capsys.readouterr().out)] == ["refuted", "holds on everything tried"]
+
+
+def test_markdown_to_a_file(tmp_path, capsys):
+    path = tmp_path / "audit.md"
+    assert cli.main(["audit", "--markdown", "--output", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert path.read_text(encoding="utf-8").startswith("# The paper, audited")
+
+
+def test_progress_bar_on_a_terminal(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    err = Terminal()
+    monkeypatch.setattr(sys, "stderr", err)
+    assert cli.main(["audit"]) == 0
+    assert "0/2 a | b" in err.getvalue()
+    assert err.getvalue().endswith("\r")
+    assert "░" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["audit", "--json", "--markdown"], ["unknown"]])
+def test_bad_arguments(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert "usage: offtrace" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"offtrace {offtrace.__version__}\n"
+
+
+def test_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "offtrace.cli", "--help"], capture_output=True, text=True, check=True)
+    assert "audit" in done.stdout
