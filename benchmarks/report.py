@@ -115,6 +115,14 @@ def startup(records: list[Record]) -> list[str]:
     return lines + table("first call of | in the very first process | in the second", rows)
 
 
+def laboratory(records: list[Record]) -> list[str]:
+    rows = (
+        (r["case"], f"{r['seconds']:.2f} s", f"{r['limit']:g} s", r["told"], f"{r['peak_gb']:.2f} GB")
+        for r in of(records, "laboratory")
+    )
+    return table("case | time | limit | answer | peak memory so far", rows)
+
+
 def claims(records: list[Record]) -> list[str]:
     """Every claim with its worst case."""
     rows: list[tuple] = []
@@ -185,6 +193,8 @@ def claims(records: list[Record]) -> list[str]:
     judge("extra memory does not grow with rows: [4096, 256] takes < 1 MB", many, lambda mb: mb < 1, unit=" MB")
     single = {r["rule"]: r["bytes_per_t"] for r in of(records, "memory", shape=[1, 1_000_000])}
     judge("extra memory is O(T): [1, 1000000] takes < 200 bytes a step", single, lambda b: b < 200, unit=" bytes")
+    shares = {r["case"]: r["seconds"] / r["limit"] for r in of(records, "laboratory")}
+    judge("the operator laboratory, each case within its limit", shares, lambda share: share <= 1, unit="× of it")
     imports = {"": r["median"]} if (r := next(iter(of(records, "import")), None)) else {}
     heavy = [name for r in of(records, "import") for name in r["heavy"] if name in ("torch", "jax")]
     if heavy:

@@ -30,6 +30,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "aware": None,
     "crossover": None,
     "growth": None,
+    "laboratory": None,
     "peers": "peers",
     "peers --all-cores": "peers",
     "against_tianshou": "tianshou",
@@ -47,8 +48,10 @@ SECTIONS = (
     ("Growth", "growth", HERE / "growth.py", report.growth),
     ("Memory", "memory", HERE / "memory.py", report.memory),
     ("Startup", "import", HERE / "startup.py", report.startup),
+    ("The operator laboratory", "laboratory", HERE / "laboratory.py", report.laboratory),
 )
 NOTES = {
+    "laboratory": "One run each, compiled code warm, one process for all.",
     "per-decision": (
         "From log-probabilities to targets, checks on, float32. Above 1, offtrace is faster. rlax computes the same "
         "Retrace targets; the V-traces do the same amount of work from the same inputs. tianshou's GAE does less: no "

@@ -84,6 +84,40 @@ def heat_maps(
     return figure
 
 
+def line_panels(
+    panels: Sequence[tuple[str, Any]], ylabel: str, *, level: float | None = None, top: float | None = None
+) -> Any:
+    """Panels side by side, each (label of x, {name: points (x, y)}), with one legend. Points that are not finite are left out."""
+    plt, _ = _matplotlib()
+    figure, all_axes = plt.subplots(
+        1, len(panels), figsize=(4.1 * len(panels), 4.6), dpi=150, sharey=True, squeeze=False
+    )
+    names = list(dict.fromkeys(name for _, lines in panels for name in lines))
+    colours = plt.get_cmap("tab20")
+    handles = {}
+    for axes, (xlabel, lines) in zip(all_axes[0], panels, strict=True):
+        for name, points in lines.items():
+            shown = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
+            if shown:
+                colour = colours(names.index(name) % 20)
+                (handles[name],) = axes.plot(
+                    *zip(*shown, strict=True), marker="o", markersize=3.5, linewidth=1.2, color=colour
+                )
+        if level is not None:
+            axes.axhline(level, color="0.6", linewidth=0.6)
+        axes.set_xlabel(xlabel, fontsize=9)
+        axes.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    all_axes[0][0].set_ylabel(ylabel, fontsize=9)
+    if top is not None and all_axes[0][0].get_ylim()[1] > top:
+        all_axes[0][0].set_ylim(top=top)  # what rises above it leaves the picture
+    rows = -(-len(handles) // 6)
+    figure.legend(handles.values(), handles.keys(), fontsize=8, ncols=6, loc="lower center", frameon=False)
+    figure.tight_layout(rect=(0, 0.055 * rows, 1, 1))
+    return figure
+
+
 def _palette(plt: Any, colors: Any, floor: float, largest: float) -> Any:
     """Blue for (floor, 1], orange for what exceeds 1: on a logarithmic scale, each its share."""
     steps = 512

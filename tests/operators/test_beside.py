@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
-from offtrace.mdps import bifurcation, epsilon_greedy, mixture
+from offtrace.mdps import bifurcation, epsilon_greedy, garnet, mixture, random_policy
 from offtrace.operators import Operator, clipped_policy, n_step, peng, tradeoff, v_trace
+from offtrace.operators.beside import peng_variance
 from operators.brute import tiny
 
 
@@ -53,11 +56,45 @@ def test_tradeoff() -> None:
     by_name = {(p.family, p.lam): p for p in found.points}
     one_step = Operator(mdp, ot.OneStep(), pi=pi, mu=mu)
     for p in found.points:
-        if p.lam == 0:
+        if p.lam == 0 and not p.family.startswith("α-"):
             assert abs(p.contraction.midpoint - one_step.contraction.midpoint) < 1e-4
-        assert (p.bias > 1e-6) == (p.family.startswith(("α-", "Peng")) and p.lam != 0)
+        if p.family != "V-trace":
+            other = {"Peng's Q(λ)": p.lam != 0, "α-Retrace, over α": p.lam != 1}.get(p.family, False)
+            assert (p.bias > 1e-6) == other
     assert by_name["Retrace", 0.9].contraction < by_name["Tree Backup", 0.9].contraction
     assert by_name["Retrace", 0.9].variance > by_name["Retrace", 0.0].variance
     assert "Retrace" in str(found)
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.close(found.figure())
+
+
+def test_variance_of_peng_against_samples() -> None:
+    mdp = garnet(3, 2, 2, seed=1, gamma=0.8)
+    rng = np.random.default_rng(0)
+    pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(3, 2))
+    wanted, v = peng_variance(mdp, pi, mu, Q, 0.7), (pi * Q).sum(axis=1)
+    steps = mdp.rollout(mu, rng=rng, steps=400_000)
+    ends = {"terminated": steps["terminated"], "truncated": steps["truncated"]}
+    G = ot.targets(ot.PengQ(0.7), reward=steps["reward"], next_value=v[steps["next_state"]], gamma=0.8, **ends)
+    checked = 0
+    for s in range(3):
+        for a in range(2):
+            seen = G[(steps["state"] == s) & (steps["action"] == a)]
+            if len(seen) > 10_000:
+                checked += 1
+                assert seen.var() == pytest.approx(wanted[s, a], rel=0.05)
+    assert checked == 5
+
+
+def test_the_tradeoff_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    mdp = garnet(4, 2, 2, seed=2, gamma=0.9)
+    rng = np.random.default_rng(1)
+    found = tradeoff(
+        mdp, random_policy(mdp, rng), random_policy(mdp, rng), np.zeros((4, 2)), lams=(0.0, 0.9), tolerance=1e-3
+    )
+    figure = found.figure()
+    drawn = [len(axes.lines) for axes in figure.axes]
+    assert len(drawn) == 3
+    assert all(n >= 2 for n in drawn)  # the level, and at least one family
+    figure.savefig(tmp_path / "tradeoff.png")

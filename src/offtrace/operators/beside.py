@@ -65,6 +65,27 @@ def peng(mdp: Any, pi: Any, mu: Any, lam: float) -> AffineOperator:
     return AffineOperator(f"Peng's Q(λ)(lam={lam:g})", Z, inverse @ np.ravel(mdp.R), s.pi.shape)
 
 
+def peng_variance(mdp: Any, pi: Any, mu: Any, Q: Any, lam: float) -> np.ndarray:
+    """Var[G | s, a], [S, A], of Peng's return for given Q, by the law of total variance:
+
+    Var G(x) = Var[r + γ(1−λ) v(s') + γλ E G(s', a')] + (γλ)² E Var G(s', a'),    v = Σ_a π Q,  (s', a') ~ P, μ
+    """
+    pi, mu, Q = (np.asarray(array, dtype=float) for array in (pi, mu, Q))
+    γ, shape, live = mdp.gamma, (mdp.S, mdp.A), ~np.asarray(mdp.terminal)
+    P, P_mu = mdp.P, np.asarray(mdp.P_pi(mu).todense())
+    v = np.where(live, (pi * Q).sum(axis=1), 0.0)
+    one = np.eye(mdp.pairs)
+    mean = np.linalg.solve(one - γ * lam * P_mu, np.ravel(mdp.R) + γ * (1 - lam) * (P @ v)).reshape(shape)
+    ahead = γ * (1 - lam) * v[:, None] + γ * lam * np.where(live[:, None], mean, 0.0)
+    first, second = (mu * ahead).sum(axis=1), (mu * ahead**2).sum(axis=1)
+    row = np.repeat(np.arange(mdp.pairs), np.diff(P.indptr))
+    r = np.ravel(mdp.R)[row] if mdp.transition_rewards is None else mdp.transition_rewards
+    to = P.indices
+    square = np.bincount(row, P.data * (r**2 + 2 * r * first[to] + second[to]), minlength=mdp.pairs)
+    here = np.maximum(0.0, square - np.bincount(row, P.data * (r + first[to]), minlength=mdp.pairs) ** 2)
+    return np.linalg.solve(one - (γ * lam) ** 2 * P_mu, here).reshape(shape)
+
+
 def n_step(mdp: Any, pi: Any, mu: Any, n: int) -> AffineOperator:
     """The uncorrected n-step return: modulus γ^n where no episode ends."""
     s = setting(mdp, OneStep(), pi, mu)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from offtrace import figures
-from offtrace.operators.beside import peng
+from offtrace.operators.beside import peng, peng_variance, v_trace
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.traces import (
@@ -35,6 +35,7 @@ class Point:
 
     family: str
     lam: float
+    """λ; for α-Retrace its α, for V-trace its bound ρ̄ = c̄."""
     contraction: Interval
     """‖Z‖_∞."""
     variance: float
@@ -57,19 +58,25 @@ class Tradeoff:
         return "\n".join([head, *rows])
 
     def figure(self) -> Any:
-        """Contraction against the standard deviation, a line for each trace, λ growing along it. Needs matplotlib."""
-        plt, _ = figures._matplotlib()
-        figure, axes = plt.subplots(figsize=(6.5, 4.2), dpi=150)
-        for family in dict.fromkeys(p.family for p in self.points):
-            shown = [p for p in self.points if p.family == family and np.isfinite(p.variance)]
-            if shown:
-                x, y = [np.sqrt(p.variance) for p in shown], [p.contraction.midpoint for p in shown]
-                axes.plot(x, y, marker="o", markersize=3, linewidth=1, label=family)
-        axes.axhline(1.0, color="0.6", linewidth=0.6)
-        axes.set_xlabel("standard deviation of the correction")
-        axes.set_ylabel("contraction ‖Z‖")
-        axes.legend(fontsize=7)
-        return figure
+        """Contraction against the standard deviation, against the bias, and V-trace in a panel of its own. Extra `[plot]`."""
+        panels = {
+            "standard deviation of the correction": [p for p in self.points if p.family != V_TRACE],
+            "bias of the fixed point": [p for p in self.points if p.family != V_TRACE and p.family in self._biased()],
+            "bias of V-trace, on state values": [p for p in self.points if p.family == V_TRACE],
+        }
+        lines = []
+        for label, points in panels.items():
+            of = (lambda p: np.sqrt(p.variance)) if label.startswith("standard") else (lambda p: p.bias)
+            families = dict.fromkeys(p.family for p in points)
+            drawn = {f: [(of(p), p.contraction.midpoint) for p in points if p.family == f] for f in families}
+            lines.append((label, drawn))
+        return figures.line_panels(lines, "contraction ‖Z‖ (above 1: none)", level=1.0, top=1.3)
+
+    def _biased(self) -> set[str]:
+        return {p.family for p in self.points if p.bias > 1e-9}
+
+
+V_TRACE = "V-trace"
 
 
 def tradeoff(
@@ -80,18 +87,20 @@ def tradeoff(
     *,
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0),
     families: Iterable[Any] = FAMILIES,
-    mixes: Sequence[float] = (0.25, 0.5, 0.75),
+    mixes: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    bounds: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     tolerance: float = 1e-4,
 ) -> Tradeoff:
-    """Contraction, variance and bias of each family over λ, of α-Retrace over `mixes` at λ = 1, and of Peng's Q(λ).
+    """Contraction, variance and bias of each family over λ, of α-Retrace over `mixes` at λ = 1, of Peng's Q(λ), of V-trace.
 
-    `families` are trace classes with a `lam`. Peng's Q(λ) has no β, so its variance is not computed here.
+    `families` are trace classes with a `lam`. V-trace runs over `bounds`, its ρ̄ = c̄, on state values; its variance is not
+    computed.
     """
     Q, live = np.asarray(Q, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted = mdp.q(pi)
     points = []
     traces = [(cls.title, lam, cls(lam=lam)) for cls in families for lam in lams]
-    traces += [(f"α-Retrace(α = {mix:g})", 1.0, AlphaRetrace(mix=mix)) for mix in mixes]
+    traces += [("α-Retrace, over α", mix, AlphaRetrace(mix=mix)) for mix in mixes]
     for family, lam, trace in traces:
         op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
         target = np.where(live[:, None], op.setting.target, np.asarray(pi, dtype=float))
@@ -100,5 +109,11 @@ def tradeoff(
     for lam in lams:
         found = peng(mdp, pi, mu, lam)
         bias = float(np.abs(found.fixed_point - wanted)[live].max())
-        points.append(Point("Peng's Q(λ)", lam, found.contraction, np.nan, bias))
+        variance = float(peng_variance(mdp, pi, mu, Q, lam)[live].mean())
+        points.append(Point("Peng's Q(λ)", lam, found.contraction, variance, bias))
+    values = (np.asarray(pi) * wanted).sum(axis=1)
+    for bound in bounds:
+        found = v_trace(mdp, pi, mu, rho_bar=bound, c_bar=bound)
+        bias = float(np.abs(found.fixed_point - values)[live].max())
+        points.append(Point(V_TRACE, bound, found.contraction, np.nan, bias))
     return Tradeoff(tuple(points))
