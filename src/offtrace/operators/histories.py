@@ -161,10 +161,10 @@ def successors(step: sparse.csr_array, pair: np.ndarray) -> tuple[np.ndarray, np
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """To twelve significant digits, so that equal values are equal; −0 is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where((values != 0) & np.isfinite(values), 10.0 ** (11 - np.floor(np.log10(np.abs(values)))), 1.0)
-    return np.where(np.isfinite(values * scale), np.round(values * scale) / scale, values) + 0.0
+    """To forty bits, about twelve digits, so that equal values are equal; −0 is 0."""
+    m, e = np.frexp(values)  # by halves and doubles, which are exact: powers of ten would leave the range of floats
+    digits = 2.0**40
+    return np.where(np.isfinite(values), np.ldexp(np.round(m * digits) / digits, e), values) + 0.0
 
 
 def require_coefficients(β: np.ndarray, title: str) -> None:

@@ -81,6 +81,4 @@ class MonteCarlo:
 
     def mean_coefficients(self, n: int) -> np.ndarray:
         """Not kept."""
-        raise NotImplementedError(
-            "mean coefficients of a custom trace need a carry of finitely many values, or a horizon"
-        )
+        raise TypeError("mean coefficients of a custom trace need a carry of finitely many values, or a horizon")

@@ -40,7 +40,7 @@ def variance(op: Operator, Q: np.ndarray) -> np.ndarray:
     elif isinstance(found, CarryChain):
         v = _on_carries(moments, found)
     else:
-        raise NotImplementedError("the variance of a custom trace needs a carry of finitely many values, or a horizon")
+        raise TypeError("the variance of a custom trace needs a carry of finitely many values, or a horizon")
     return np.where(op._live, v, 0.0).reshape(Q.shape)
 
 
