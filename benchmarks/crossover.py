@@ -31,7 +31,7 @@ def with_kernel(kernel: Any, *modules: Any) -> Any:
     """In place of `on_numpy._plan`: the same with another kernel."""
 
     @cache
-    def plan(trace: ot.Trace, B: int, T: int) -> Any:
+    def plan(trace: ot.Trace, B: int, T: int, valid: None) -> Any:
         return fused.build(trace.factors, trace.reads, kernel, modules), PLANS["ours"](trace, B, T)[1], direct.NO_LAGS
 
     return plan

@@ -30,10 +30,10 @@ def sweep(delta, g, ratio, cap, lags, out):
             c1 = g[1, k] * at(ratio, 1, k + one)
             c2 = g[2, k] * at(ratio, 2, k + one)
             c3 = g[3, k] * at(ratio, 3, k + one)
-            x0 = delta[0, k] + (c0 * x0 if c0 != 0.0 else 0.0)
-            x1 = delta[1, k] + (c1 * x1 if c1 != 0.0 else 0.0)
-            x2 = delta[2, k] + (c2 * x2 if c2 != 0.0 else 0.0)
-            x3 = delta[3, k] + (c3 * x3 if c3 != 0.0 else 0.0)
+            x0 = delta[0, k] + c0 * (x0 if c0 != 0.0 else 0.0)
+            x1 = delta[1, k] + c1 * (x1 if c1 != 0.0 else 0.0)
+            x2 = delta[2, k] + c2 * (x2 if c2 != 0.0 else 0.0)
+            x3 = delta[3, k] + c3 * (x3 if c3 != 0.0 else 0.0)
             out[0, k], out[1, k], out[2, k], out[3, k] = x0, x1, x2, x3
         return
     for b in range(n):
@@ -42,7 +42,7 @@ def sweep(delta, g, ratio, cap, lags, out):
         for j in range(1, T):
             k = np.uintp(last - j)
             c = g[b, k] * at(ratio, b, k + one)
-            x = delta[b, k] + (c * x if c != 0.0 else 0.0)
+            x = delta[b, k] + c * (x if c != 0.0 else 0.0)
             out[b, k] = x
 
 
