@@ -133,8 +133,9 @@ def _in_threads(rows: Any, B: int) -> bool:
         return rows(0, B)
     edges = np.linspace(0, B // fused.ROWS, workers + 1).astype(int) * fused.ROWS
     edges[-1] = B
-    jobs = [_pool().submit(rows, int(i), int(j)) for i, j in pairwise(edges)]
-    return max(job.result() for job in jobs)
+    *others, (first, stop) = pairwise(int(edge) for edge in edges)
+    jobs = [_pool().submit(rows, *block) for block in others]
+    return max(rows(first, stop), *(job.result() for job in jobs))  # a share is done here, without waiting for a thread
 
 
 def scratch(B: int, T: int) -> np.ndarray:
