@@ -63,7 +63,11 @@ NOTES = {
         "`offtrace.state_targets` gives targets and advantages, as torchrl, RLlib and rlax's "
         "`vtrace_td_error_and_advantage` do; `rlax.vtrace` gives targets only. RLlib knows no truncations."
     ),
-    "aware": "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1.",
+    "aware": (
+        "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1. Wall time, as users get it: "
+        "with more than one row the capped rules share rows among threads from 30,000 steps on, and Retrace, being cheaper, "
+        "only from 500,000; so at the two batched shapes they have all cores and Retrace one. [1, 100000] is one thread for both."
+    ),
     "crossover": "Time of the direct kernel / time of the one that users get; below 1 direct is faster.",
     "growth": "Nanoseconds a step for one row, one thread, net of the fixed cost of a call.",
     "memory": "Peak resident memory of a first call beyond inputs and output.",
