@@ -160,8 +160,7 @@ class _Sweeper:
         upper = self.M + self._expect(self.high[:, [self.one]])[:, 0]
         self.low, self.high, self.slope = kept
         # Rounding of sums of nonnegative terms, and of merged values, grows with the expected length of a trace.
-        length = 1 / (1 - s.gamma) if s.gamma < 1 else closed.solve(s.onto_pairs(s.mu), np.ones(s.pairs))[0].max()
-        length = min(length, n or np.inf)
+        length = min(closed.length(s, s.mu), n or np.inf)
         slack = length * (2 * MERGE + (np.diff(s.P.indptr).max(initial=1) + s.A + 16) * EPS)
         lower, upper = np.minimum(lower, upper), np.maximum(lower, upper)
         return Bounds(lower * (1 - slack), upper * (1 + slack), self.grid, self.exact)

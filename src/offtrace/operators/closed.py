@@ -87,6 +87,14 @@ def solve(G: sparse.csr_array, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.squeeze(v), np.squeeze(error)
 
 
+def length(setting: Setting, policy: np.ndarray) -> float:
+    """The largest mean of Σγ^t over the steps of an episode under a policy, or more."""
+    if setting.gamma < 1:
+        return 1 / (1 - setting.gamma)
+    v, error = solve(setting.onto_pairs(policy), np.ones(setting.pairs))
+    return float((v + error).max())
+
+
 def _iterate(G: sparse.csr_array, b: np.ndarray) -> np.ndarray:
     A = sparse.eye_array(len(b), format="csr") - G
     v, _ = linalg.bicgstab(A, b, rtol=1e-13, atol=0.0, maxiter=5000)

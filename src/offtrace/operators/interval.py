@@ -79,8 +79,10 @@ class Interval:
         return self.lower > _ends(other)[1]
 
     def intersection(self, other: Interval) -> Interval:
-        """What both allow; where rounding has pulled them apart, the gap between them."""
+        """What both allow; where rounding has pulled them apart, the gap between them. Raises where it cannot be rounding."""
         low, high = max(self.lower, other.lower), min(self.upper, other.upper)
+        if low - high > 1e-9 * (1 + abs(low)):
+            raise ArithmeticError(f"{self!r} and {other!r} cannot both contain the truth")
         return Interval(min(low, high), max(low, high))
 
     def __str__(self) -> str:

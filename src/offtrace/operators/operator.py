@@ -97,7 +97,11 @@ class Operator:
             raise ValueError(
                 f"C would be a dense matrix of {n} × {n}: above {closed.DENSE} pairs use `contraction`, `apply` or `magnitude`"
             )
-        lower, upper = self.solution.times(np.eye(n), 0.9 * self.tolerance / (1 + self.setting.gamma), self._deadline())
+        return self._C_within(self.tolerance, self._deadline())
+
+    def _C_within(self, tolerance: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        gap = 0.9 * tolerance / (1 + self.setting.gamma)
+        lower, upper = self.solution.times(np.eye(self.setting.pairs), gap, deadline)
         return 0.5 * lower + 0.5 * upper, 0.5 * (upper - lower)
 
     @property
@@ -112,7 +116,9 @@ class Operator:
 
     @cached_property
     def _Z(self) -> tuple[np.ndarray, np.ndarray]:
-        C, error = self._C
+        return self._Z_of(*self._C)
+
+    def _Z_of(self, C: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         D = self._I_minus_γP
         Z = np.eye(len(C)) - C @ D
         size = abs(D)
@@ -181,10 +187,28 @@ class Operator:
     @cached_property
     def spectral_radius(self) -> Interval:
         """The largest |eigenvalue| of Z: iterating M converges if and only if it is below 1."""
-        if self.setting.pairs > closed.DENSE // 2:
-            return Interval(0.0, self.contraction.upper)
-        found = spectrum.spectral_radius(*self._Z)
-        return Interval(min(found.lower, self.contraction.upper), min(found.upper, self.contraction.upper))
+        nonnegative, n, enough = self.setting.recursive_condition, self.setting.pairs, self.tolerance
+        found, deadline = Interval(0.0, self.contraction.upper), self._deadline()
+        if nonnegative and found.width > enough:
+            found = found.intersection(spectrum.by_ratios(lambda V, gap: self._Z_times(V, gap, deadline), n, enough))
+        if n <= closed.DENSE // 2 and found.width > enough:
+            found = found.intersection(spectrum.spectral_radius(*self._Z, nonnegative=nonnegative))
+            if enough < found.width < 100 * enough and self.method == "bounds":
+                finer = self._Z_of(*self._C_within(0.5 * enough**2 / found.width, deadline))
+                found = found.intersection(spectrum.spectral_radius(*finer, nonnegative=nonnegative))
+        return found
+
+    def _Z_times(self, V: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds of ZV = V − C(I − γP_π)V for V ≥ 0, [S·A, Y]."""
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        D, Y = self._I_minus_γP, V.shape[1]
+        d = D @ V
+        low, high = self.solution.times(np.concatenate([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), gap, deadline)
+        terms = 8 + int(np.diff(D.indptr).max(initial=1))
+        longest = closed.length(self.setting, self.setting.target)
+        rounding = terms * EPS * (V.max() * (1 + 2 * longest) + high[:, :Y] + high[:, Y:])
+        return V - high[:, :Y] + low[:, Y:] - rounding, V - low[:, :Y] + high[:, Y:] + rounding
 
     @property
     def reached(self) -> bool:

@@ -101,7 +101,7 @@ class Chain:
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """Refined until the gap is reached."""
-        found = chain.bounds(self.setting, M, gap, deadline, *self._first)
+        found = chain.bounds(self.setting, M, gap, deadline, self.grid, self._first[1])
         if len(found.grid) > len(self.grid):
             self._grid = found.grid
         return found.lower, found.upper
