@@ -56,11 +56,15 @@ def test_comes_back_empty(trace):
     assert "no divergence found" in str(found)
 
 
-def test_one_worker_is_repeatable():
-    runs = [falsify(ot.QLambda(0.6), budget=60.0, seed=1, workers=1) for _ in range(2)]
-    assert runs[0].tried == runs[1].tried
-    np.testing.assert_array_equal(runs[0].pi, runs[1].pi)
-    assert runs[0].mdp == runs[1].mdp
+def test_the_find_depends_on_the_seed_and_not_on_the_workers():
+    runs = [falsify(ot.TruncatedIS(1.0), budget=60.0, seed=4, workers=workers) for workers in (1, 2, 3)]
+    for run in runs[1:]:
+        assert (run.tried, run.climbs) == (runs[0].tried, runs[0].climbs)
+        np.testing.assert_array_equal(run.pi, runs[0].pi)
+        np.testing.assert_array_equal(run.mu, runs[0].mu)
+        assert run.mdp == runs[0].mdp
+    other = falsify(ot.TruncatedIS(1.0), budget=60.0, seed=3)
+    assert other.mdp != runs[0].mdp
 
 
 @pytest.mark.parametrize(
@@ -81,35 +85,41 @@ def test_one_worker_is_repeatable():
 )
 def test_objective_agrees_with_the_operator(trace):
     rng = np.random.default_rng(5)
-    h = 0.5
-    P, pi, mu = lattice.decode(rng.normal(size=30) * 2, 3, 2, h, 3.0)
-    np.testing.assert_allclose(P.sum(axis=1), 1.0)
-    np.testing.assert_allclose(pi.reshape(3, 2).sum(axis=1), 1.0)
-    np.testing.assert_allclose(mu.reshape(3, 2).sum(axis=1), 1.0)
-    exponents = np.log(pi / mu) / h
+    h = np.array([0.5, 0.7, 0.5])
+    P, pi, mu = lattice.decode(rng.normal(size=(3, 30)) * 2, 3, 2, h, np.full(3, 3.0))
+    np.testing.assert_allclose(P.sum(axis=2), 1.0)
+    np.testing.assert_allclose(pi.reshape(3, 3, 2).sum(axis=2), 1.0)
+    np.testing.assert_allclose(mu.reshape(3, 3, 2).sum(axis=2), 1.0)
+    exponents = np.log(pi / mu) / h[:, None]
     np.testing.assert_allclose(exponents, np.round(exponents), atol=1e-9)
-    decay, ratio, cap = (
-        np.broadcast_to(np.asarray(f, float), mu.shape) for f in trace.normal_form(np, pi, mu, pi / mu)
-    )
     bounds = np.array(trace.lag_bound or (np.inf,))
-    linear = not (np.isfinite(cap).any() or np.isfinite(bounds).any())
-    half = 0 if linear else 60
-    C = lattice.discounted(P, mu, decay, ratio, cap, trace.recursive, linear, bounds, trace.horizon or 0, 0.9, h, half)
-    mdp = MDP(P.reshape(3, 2, 3), np.zeros((3, 2)), 0.9, terminal=np.zeros(3, bool))
-    op = Operator(mdp, trace, pi=pi.reshape(3, 2), mu=mu.reshape(3, 2), tolerance=1e-7)
-    np.testing.assert_allclose(C, op.C, atol=1e-5)
+    decay, ratio, cap = trace.normal_form(np, pi, mu, pi / mu)
+    C = lattice.discounted(P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, 0.9, h, 30.0)
+    seen = lattice.eigenvalues(C, P, pi, 0.9)
+    for k in range(3):
+        mdp = MDP(P[k].reshape(3, 2, 3), np.zeros((3, 2)), 0.9, terminal=np.zeros(3, bool))
+        op = Operator(mdp, trace, pi=pi[k].reshape(3, 2), mu=mu[k].reshape(3, 2), tolerance=1e-7)
+        np.testing.assert_allclose(C[k], op.C, atol=1e-5)
+        assert np.abs(seen[k]).max() == pytest.approx(op.spectral_radius.midpoint, abs=1e-4)
+
+
+def test_what_is_not_finite_has_no_eigenvalues():
+    P = np.full((2, 2, 2), 0.5)
+    C = np.stack([np.eye(2), np.full((2, 2), np.inf)])
+    seen = lattice.eigenvalues(C, P, np.ones((2, 2)), 0.5)
+    np.testing.assert_allclose(sorted(np.abs(seen[0])), [0.0, 0.5], atol=1e-15)
+    assert np.isnan(seen[1]).all()
 
 
 @pytest.mark.parametrize("actions", [1, 2, 4])
 def test_policies_on_the_lattice_are_policies(actions):
     rng = np.random.default_rng(6)
-    for _ in range(50):
-        theta = rng.normal(size=3 * actions * 5) * 4
-        _, pi, mu = lattice.decode(theta, 3, actions, 0.7, 2.1)
-        for policy in (pi, mu):
-            assert (policy >= 0).all()
-            np.testing.assert_allclose(policy.reshape(3, actions).sum(axis=1), 1.0)
-        assert (mu > 0).all()
+    theta = rng.normal(size=(50, 3 * actions * 5)) * 4
+    _, pi, mu = lattice.decode(theta, 3, actions, np.full(50, 0.7), np.full(50, 2.1))
+    for policy in (pi, mu):
+        assert (policy >= 0).all()
+        np.testing.assert_allclose(policy.reshape(50, 3, actions).sum(axis=2), 1.0)
+    assert (mu > 0).all()
 
 
 def test_custom_objective_agrees_with_the_normal_form():
@@ -128,6 +138,7 @@ def test_custom_objective_agrees_with_the_normal_form():
         ({"trace": ot.HistoryTrace(lambda history: 1.0)}, "StepTrace"),
         ({"trace": ot.Retrace(), "gamma": 1.0}, "gamma"),
         ({"trace": ot.Retrace(), "states": 0}, "at least 1"),
+        ({"trace": ot.Retrace(), "workers": 0}, "at least 1"),
         ({"trace": ot.Retrace(), "budget": 0.0}, "seconds"),
     ],
 )

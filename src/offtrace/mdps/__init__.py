@@ -1,6 +1,13 @@
 """Finite MDPs, policies as arrays [S, A], and a gallery: the MDPs of the literature and those that refute."""
 
-from offtrace.mdps.counterexamples import alternating, lemma_2, one_state_two_actions, q_lambda_tight, switch_or_stay
+from offtrace.mdps.counterexamples import (
+    alternating,
+    lemma_2,
+    one_state_two_actions,
+    powers_of_two,
+    q_lambda_tight,
+    switch_or_stay,
+)
 from offtrace.mdps.gallery import bifurcation, cliff, garnet, random_walk, random_walk_values
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.policies import check_policy, epsilon_greedy, greedy, mixture, random_policy, softmax, uniform
@@ -19,6 +26,7 @@ __all__ = [
     "lemma_2",
     "mixture",
     "one_state_two_actions",
+    "powers_of_two",
     "q_lambda_tight",
     "random_policy",
     "random_walk",

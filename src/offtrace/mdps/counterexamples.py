@@ -61,6 +61,19 @@ def switch_or_stay(gamma: float = 0.9, stay: float = 0.9) -> tuple[MDP, np.ndarr
     return mdp, greedy(q0), _staying(stay), q0
 
 
+def powers_of_two(gamma: float = 0.98) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Three states, two actions, ratios that are powers of two. Refutes that Truncated IS with one bound d = 1 converges.
+
+    (s0, a0) → s2, (s0, a1) → s1, (s1, a0) → s2, (s1, a1) → s0, s2 → s0; ρ = [[8, ½], [¼, 2], [8, ⅛]]. All products of ratios
+    are powers of two, so β_t = min(1, ∏ρ) takes few values and Z is known exactly: its spectral radius is 1.0137615, with
+    the eigenvalue −1.0137615, so that a step size below 1 cures it. `offtrace.operators.falsify` found its like.
+    """
+    P = np.eye(3)[[2, 1, 2, 0, 0, 0]].reshape(3, 2, 3)
+    mu = np.array([[1 / 15, 14 / 15], [4 / 7, 3 / 7], [1 / 9, 8 / 9]])
+    pi = mu * 2.0 ** np.array([[3, -1], [-2, 1], [3, -3]])
+    return MDP(P, np.zeros((3, 2)), gamma, terminal=np.zeros(3, bool)), pi, mu
+
+
 def q_lambda_tight(gamma: float = 0.9, distance: float = 2.0) -> tuple[MDP, np.ndarray, np.ndarray]:
     """Two states; π switches, μ stays with probability distance/2. Here Q(λ)'s bound is an equality for every λ.
 

@@ -5,11 +5,12 @@ few logits, and keeps what pushes an eigenvalue λ of Z outward. A climb on |λ|
 whose radius is γ, with λ = γ. So a climb pushes away from some point of the real line, max |λ − c|; many short climbs from many
 starts do the rest. Most are among deterministic transitions. Ratios π/μ are powers of one number e^h, so that the objective
 is exact where it matters (`lattice`); what is found is certified by `Operator`, which shares no line with it.
+
+`LANES` climbs go side by side, so that their evaluations are one compiled call, which workers share.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,8 +28,13 @@ ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""
 STALE = 150
 """So many tries without progress end a stage of a climb."""
+LANES = 64
+"""How many climbs go side by side."""
 LATTICES = ((0.5, 2.0), (0.7, 2.1), (0.7, 2.8), (1.0, 2.0), (1.0, 3.0))
 """h, and the largest |log ρ|: where ratios may be extreme, traces are cut, and nothing is left of the trace to study."""
+ONE = np.array([1.0])
+WIDTH = 10.0
+"""x is kept on nodes with |log x| ≤ WIDTH."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,27 +98,18 @@ def falsify(
 ) -> Falsification:
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
-    One worker makes a run repeatable up to where the clock stops it. Several are threads that stop at the first find; they pay
-    off only where one evaluation is heavy (many states), since the climbing itself is Python.
+    The same arguments find the same MDP, whatever `workers` is, unless the clock stops the search first. Workers are threads that
+    share the evaluations. Those of a custom trace (`StepTrace`) are Python: there, more than one gains nothing.
 
     >>> import offtrace as ot
     >>> print(falsify(ot.QLambda(1.0), states=2, gamma=0.9, budget=20.0).found)
     True
     """
     _check(trace, states, actions, gamma, budget, workers)
-    search = _Search(trace, states, actions, gamma)
-    began = time.monotonic()  # after the first evaluation: what is compiled there is no part of the search
-    search.deadline = began + budget
-    rngs = np.random.default_rng(seed).spawn(workers)
-    while True:
-        with ThreadPoolExecutor(workers) as pool:
-            for climber in [pool.submit(search.run, rng) for rng in rngs]:
-                climber.result()
-        spent = time.monotonic() - began
-        result = search.certified(spent)
-        if result.found or search.out_of_time:
-            return result
-        search.distrust()  # the objective saw a divergence that the certificate does not confirm
+    with ThreadPoolExecutor(workers) as pool:
+        search = _Search(trace, states, actions, gamma, workers, pool)
+        search.run(np.random.default_rng(seed), budget)
+    return search.result()
 
 
 def _check(trace: Any, states: int, actions: int, gamma: float, budget: float, workers: int) -> None:
@@ -136,136 +133,152 @@ def _check(trace: Any, states: int, actions: int, gamma: float, budget: float, w
 
 
 class _Search:
-    """The climbers' common state: the best so far, the counts, and when to stop."""
+    """The largest |λ| seen so far and where; `run` stops when a certificate confirms it to be above 1."""
 
-    def __init__(self, trace: Trace, states: int, actions: int, gamma: float) -> None:
+    def __init__(self, trace: Trace, states: int, actions: int, gamma: float, workers: int, pool: Any) -> None:
         self.trace, self.S, self.A, self.gamma = trace, states, actions, gamma
-        self.best: tuple[float, np.ndarray, np.ndarray, np.ndarray] = (-1.0, np.empty(0), np.empty(0), np.empty(0))
+        self.workers, self.pool = workers, pool
+        self.size, self.where = -1.0, (np.empty(0), np.empty(0), np.empty(0))
         self.tried = self.climbs = 0
-        self.deadline, self.enough = np.inf, ENOUGH
-        self._stop, self._lock = threading.Event(), threading.Lock()
-        self._score(np.zeros(states * actions * (states + 2)), *LATTICES[0], 0.0)
+        self.seconds, self.certificate = 0.0, None
+        P, pi, mu = lattice.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
+        self._eigenvalues(P, pi, mu, ONE)  # compiles
 
-    @property
-    def out_of_time(self) -> bool:
-        return time.monotonic() >= self.deadline
+    def run(self, rng: np.random.Generator, budget: float) -> None:
+        """Climb. What is compiled was compiled before: it is no part of the budget."""
+        began, enough = time.monotonic(), ENOUGH
+        lanes = _Lanes(self.S, self.A, rng)
+        while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
+            near = lanes.neighbours()
+            where = lattice.decode(near, self.S, self.A, lanes.h, lanes.reach)
+            λ = self._shared(*where, lanes.h)
+            size = np.nan_to_num(np.abs(λ).max(axis=1), nan=-1.0)
+            self.tried += LANES
+            at = int(np.argmax(size))
+            if size[at] > self.size:
+                self.size, self.where = float(size[at]), tuple(part[at] for part in where)
+            if self.size > enough:
+                found = self._certified()
+                if found.spectral_radius.lower > 1.0:
+                    self.certificate = found
+                enough = self.size + 0.01  # if the certificate does not confirm what the objective saw
+            lanes.move(near, λ)
+        self.climbs, self.seconds = lanes.begun, time.monotonic() - began
 
-    def distrust(self) -> None:
-        """Go on, and ask for more before stopping again."""
-        self.enough = self.best[0] + 0.01
-        self._stop.clear()
+    def _shared(self, *arrays: np.ndarray) -> np.ndarray:
+        """`_eigenvalues`, the lanes dealt out among the workers."""
+        if self.workers == 1:
+            return self._eigenvalues(*arrays)
+        parts = zip(*(np.array_split(array, self.workers) for array in arrays), strict=True)
+        return np.concatenate(list(self.pool.map(lambda part: self._eigenvalues(*part), parts)))
 
-    def run(self, rng: np.random.Generator) -> None:
-        """Climb until stopped."""
-        while not (self._stop.is_set() or self.out_of_time):
-            self._climb(rng)
-            self.climbs += 1
-
-    def _climb(self, rng: np.random.Generator) -> None:
-        n, crisp = self.S * self.A, bool(rng.random() < 0.75)
-        h, reach = LATTICES[int(rng.integers(len(LATTICES)))]
-        theta = 3.0 * rng.normal(size=n * (self.S + 2))
-        theta[-2 * n : -n] /= 3.0
-        theta[-n:] = h * np.round(rng.uniform(-reach, reach, n) / h)
-        for row in range(n if crisp else 0):
-            self._lead(theta, row, int(rng.integers(self.S)))
-        away = float(rng.choice([2.0, 0.5, 0.0, -2.0], p=[0.4, 0.3, 0.15, 0.15]))
-        for center in (away,) if crisp else (away, 0.0):
-            value, stale = self._score(theta, h, reach, center), 0
-            while stale < STALE and not (self._stop.is_set() or self.out_of_time):
-                near = self._mutated(theta, h, crisp, rng)
-                new = self._score(near, h, reach, center)
-                stale = 0 if new > value + 1e-6 else stale + 1
-                if new >= value:
-                    theta, value = near, new
-
-    def _lead(self, theta: np.ndarray, row: int, state: int) -> None:
-        """Pair `row` leads to this state."""
-        theta[row * self.S : (row + 1) * self.S] = -lattice.MOST
-        theta[row * self.S + state] = lattice.MOST
-
-    def _mutated(self, theta: np.ndarray, h: float, crisp: bool, rng: np.random.Generator) -> np.ndarray:
-        """A neighbour: one or two pairs led elsewhere or ratios moved by e^{±h}; if not `crisp`, also a few logits shaken."""
-        n, new = self.S * self.A, theta.copy()
-        if not crisp and rng.random() < 0.7:
-            chosen = rng.random(len(new)) < rng.choice([0.05, 0.1, 0.3])
-            new += chosen * rng.normal(size=len(new)) * rng.choice([0.1, 0.5, 2.0])
-            return np.clip(new, -lattice.MOST, lattice.MOST, out=new)
-        for _ in range(int(rng.integers(1, 3))):
-            if rng.random() < 0.5:
-                self._lead(new, int(rng.integers(n)), int(rng.integers(self.S)))
-            else:
-                new[len(new) - n + int(rng.integers(n))] += h * rng.choice([-1.0, 1.0])
-        return new
-
-    def _score(self, theta: np.ndarray, h: float, reach: float, center: float) -> float:
-        """max |λ − center| over the eigenvalues λ of Z; the largest |λ| is remembered in passing."""
-        P, pi, mu = lattice.decode(theta, self.S, self.A, h, reach)
-        found = self.eigenvalues(P, pi, mu, h, 10.0)
-        size = float(np.abs(found).max())
-        if not np.isfinite(size):
-            return -np.inf
-        with self._lock:
-            self.tried += 1
-            if size > self.best[0]:
-                self.best = (size, P, pi, mu)
-                if size > self.enough:
-                    self._stop.set()
-        return float(np.abs(found - center).max())
-
-    def eigenvalues(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, h: float, width: float) -> np.ndarray:
-        """Those of Z, with x on the lattice e^{hk}, |hk| ≤ width."""
-        trace = self.trace
+    def _eigenvalues(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, h: np.ndarray) -> np.ndarray:
+        """The eigenvalues of each Z, [K, S·A]."""
+        trace, γ = self.trace, self.gamma
         if isinstance(trace, StepTrace):
-            C = lattice.carried(trace, P, pi, mu, self.gamma)
+            C = np.stack([lattice.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
         else:
-            decay, ratio, cap = (
-                np.broadcast_to(np.asarray(f, dtype=float), mu.shape) for f in trace.normal_form(np, pi, mu, pi / mu)
-            )
+            factors = trace.normal_form(np, pi, mu, pi / mu)
             bounds = np.array(trace.lag_bound or (np.inf,))
-            linear = not (np.isfinite(cap).any() or np.isfinite(bounds).any())
-            C = lattice.discounted(
-                P, mu, decay, ratio, cap, trace.recursive, linear, bounds, trace.horizon or 0, self.gamma, h,
-                0 if linear else int(width / h),
-            )  # fmt: skip
+            C = lattice.discounted(P, mu, *factors, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH)
         target = trace.mix * pi + (1 - trace.mix) * mu if isinstance(trace, AlphaRetrace) else pi
-        return lattice.eigenvalues(C, P, target, self.gamma)
+        return lattice.eigenvalues(C, P, target, γ)
 
-    def certified(self, seconds: float) -> Falsification:
-        """The best so far, tidied, with rewards, and measured again by `Operator`."""
-        size, P, pi, mu = self.best
-        shape = (self.S, self.A)
-        pi, mu = pi.reshape(shape), mu.reshape(shape)
-        enough = 0.5 * (1.0 + size) if size > 1.0 else size - 1e-3
-        operator = self._operator(P, pi, mu)
-        for digits in (1, 2, 3):  # probabilities that a person can read, if they serve as well
+    def _certified(self) -> Operator:
+        """The best so far by `Operator`, with probabilities that a person can read if those serve as well."""
+        P, pi, mu = self.where
+        enough = 0.5 * (1.0 + self.size) if self.size > 1.0 else self.size - 1e-3
+        for digits in (1, 2, 3):
             tidy = self._operator(_rounded(P, digits), pi, mu)
             if tidy.spectral_radius.lower > enough:
-                operator = tidy
-                break
-        values, vectors = np.linalg.eig(operator.Z)
-        grows = np.real(vectors[:, np.argmax(np.abs(values))])
-        grows = grows / np.abs(grows).max()
-        P = operator.mdp.P
-        rewards = (grows - self.gamma * (operator.mdp.P_pi(operator.setting.target) @ grows)).reshape(shape)
-        return Falsification(
-            self.trace,
-            MDP(P, rewards, self.gamma, terminal=np.zeros(self.S, bool)),
-            pi,
-            mu,
-            operator.spectral_radius,
-            operator.contraction,
-            self.tried,
-            self.climbs,
-            seconds,
-            operator.method,
-            operator.assumption,
-        )
+                return tidy
+        return self._operator(P, pi, mu)
 
     def _operator(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray) -> Operator:
-        ends = np.zeros(self.S, bool)
-        mdp = MDP(P.reshape(self.S, self.A, self.S), np.zeros((self.S, self.A)), self.gamma, terminal=ends)
-        return Operator(mdp, self.trace, pi=pi, mu=mu, tolerance=1e-5)
+        shape = (self.S, self.A)
+        mdp = MDP(P.reshape(*shape, self.S), np.zeros(shape), self.gamma, terminal=np.zeros(self.S, bool))
+        return Operator(mdp, self.trace, pi=pi.reshape(shape), mu=mu.reshape(shape), tolerance=1e-5)
+
+    def result(self) -> Falsification:
+        """What was found, with rewards for which Q^π is the direction that grows fastest."""
+        op = self.certificate or self._certified()
+        values, vectors = np.linalg.eig(op.Z)
+        grows = np.real(vectors[:, np.argmax(np.abs(values))])
+        grows = grows / np.abs(grows).max()
+        rewards = (grows - self.gamma * (op.mdp.P_pi(op.setting.target) @ grows)).reshape(self.S, self.A)
+        mdp = MDP(op.mdp.P, rewards, self.gamma, terminal=np.zeros(self.S, bool))
+        return Falsification(
+            self.trace, mdp, op.setting.pi, op.setting.mu, op.spectral_radius, op.contraction,
+            self.tried, self.climbs, self.seconds, op.method, op.assumption,
+        )  # fmt: skip
+
+
+class _Lanes:
+    """K climbs side by side. `theta` [K, S·A·(S+2)] holds what `lattice.decode` reads."""
+
+    def __init__(self, S: int, A: int, rng: np.random.Generator) -> None:
+        self.S, self.n, self.rng, self.begun = S, S * A, rng, 0
+        self.theta = np.empty((LANES, self.n * (S + 2)))
+        self.h, self.reach, self.center, self.value = (np.empty(LANES) for _ in range(4))
+        self.crisp, self.stale = np.empty(LANES, bool), np.empty(LANES, int)
+        self.λ = np.zeros((LANES, self.n), complex)
+        self._begin(np.arange(LANES))
+
+    def _begin(self, lanes: np.ndarray) -> None:
+        """New climbs; whatever they try first becomes their start."""
+        rng, n, K = self.rng, self.n, len(lanes)
+        self.begun += K
+        self.crisp[lanes] = rng.random(K) < 0.75
+        self.h[lanes], self.reach[lanes] = np.array(LATTICES)[rng.integers(len(LATTICES), size=K)].T
+        theta = 3.0 * rng.normal(size=(K, self.theta.shape[1]))
+        theta[:, -2 * n : -n] /= 3.0
+        theta[:, -n:] = rng.uniform(-1.0, 1.0, (K, n)) * self.reach[lanes, None]
+        self.theta[lanes] = theta
+        for row in range(n):
+            led = lanes[self.crisp[lanes]]
+            self._lead(self.theta, led, np.full(len(led), row))
+        self.center[lanes] = rng.choice([2.0, 0.5, 0.0, -2.0], p=[0.4, 0.3, 0.15, 0.15], size=K)
+        self.value[lanes], self.stale[lanes] = -np.inf, 0
+
+    def _lead(self, theta: np.ndarray, lanes: np.ndarray, row: np.ndarray) -> None:
+        """In these lanes, pair `row` leads to one state, whichever."""
+        first = row * self.S
+        theta[lanes[:, None], first[:, None] + np.arange(self.S)] = -lattice.MOST
+        theta[lanes, first + self.rng.integers(self.S, size=len(lanes))] = lattice.MOST
+
+    def neighbours(self) -> np.ndarray:
+        """In each lane one or two pairs led elsewhere or ratios moved by e^{±h}, or, where not `crisp`, a few logits shaken."""
+        rng, new, n = self.rng, self.theta.copy(), self.n
+        shaken = ~self.crisp & (rng.random(LANES) < 0.7)
+        if K := int(shaken.sum()):
+            chosen = rng.random((K, new.shape[1])) < rng.choice([0.05, 0.1, 0.3], size=(K, 1))
+            new[shaken] += chosen * rng.normal(size=chosen.shape) * rng.choice([0.1, 0.5, 2.0], size=(K, 1))
+            np.clip(new, -lattice.MOST, lattice.MOST, out=new)
+        changed = ~shaken
+        for _ in range(2):
+            leads = rng.random(LANES) < 0.5
+            lanes = np.flatnonzero(changed & leads)
+            self._lead(new, lanes, rng.integers(n, size=len(lanes)))
+            lanes = np.flatnonzero(changed & ~leads)
+            new[lanes, new.shape[1] - n + rng.integers(n, size=len(lanes))] += self.h[lanes] * rng.choice(
+                [-1.0, 1.0], size=len(lanes)
+            )
+            changed &= rng.random(LANES) < 0.5
+        return new
+
+    def move(self, near: np.ndarray, λ: np.ndarray) -> None:
+        """Go where max |λ − center| is not smaller. Climbs without progress go on from center 0 if not `crisp`, or end."""
+        new = np.nan_to_num(np.abs(λ - self.center[:, None]).max(axis=1), nan=-np.inf)
+        self.stale = np.where(new > self.value + 1e-6, 0, self.stale + 1)
+        taken = new >= self.value
+        self.theta[taken], self.value[taken], self.λ[taken] = near[taken], new[taken], λ[taken]
+        tired = self.stale >= STALE
+        if tired.any():
+            again = tired & ~self.crisp & (self.center != 0.0)
+            self.center[again], self.stale[again] = 0.0, 0
+            self.value[again] = np.abs(self.λ[again]).max(axis=1)
+            if (ended := np.flatnonzero(tired & ~again)).size:
+                self._begin(ended)
 
 
 def _rounded(P: np.ndarray, digits: int) -> np.ndarray:

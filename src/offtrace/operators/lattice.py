@@ -26,96 +26,127 @@ MOST = 8.0
 """Logits are kept within ±MOST, so that a choice may be nearly deterministic."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def decode(theta, S, A, h, reach):
-    """Logits [S·A·(S+2)] → P [S·A, S], π and μ [S·A], all ratios π/μ in {0} ∪ {e^{hk}: |hk| ≤ reach}.
+def decode(theta: np.ndarray, S: int, A: int, h: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Logits [K, S·A·(S+2)] → P [K, S·A, S], π and μ [K, S·A], all ratios π/μ in {0} ∪ {e^{hk}: |hk| ≤ reach}.
 
-    The third part of `theta` holds wanted log-ratios, rounded to multiples of h; below −reach means π = 0. In each state μ(a) is
-    then scaled by one factor where ρ > 1 and another where ρ < 1, such that μ and π = ρμ both sum to one. Where the
+    The third part of `theta` holds wanted log-ratios, rounded to multiples of h [K]; below −reach means π = 0. In each state
+    μ(a) is then scaled by one factor where ρ > 1 and another where ρ < 1, such that μ and π = ρμ both sum to one. Where the
     wanted ratios are all on one side, π = μ.
     """
-    n = S * A
-    P = theta[: n * S].copy().reshape((n, S))
-    for i in range(n):
-        P[i] = np.exp(P[i] - P[i].max())
-        P[i] /= P[i].sum()
-    mu, pi = np.empty(n), np.empty(n)
-    for s in range(S):
-        m = np.exp(theta[n * S + s * A : n * S + (s + 1) * A])
-        m /= m.sum()
-        rho = np.empty(A)
-        gain, loss, up, down = 0.0, 0.0, 0.0, 0.0
-        for a in range(A):
-            wanted = theta[n * S + n + s * A + a]
-            rho[a] = 0.0 if wanted < -reach else np.exp(h * np.round(min(wanted, reach) / h))
-            if rho[a] > 1.0:
-                gain += m[a] * (rho[a] - 1.0)
-                up += m[a]
-            elif rho[a] < 1.0:
-                loss += m[a] * (1.0 - rho[a])
-                down += m[a]
-        apart = gain > 0.0 and loss > 0.0
-        share = (up + down) / (up * loss + down * gain) if apart else 0.0
-        for a in range(A):
-            if apart and rho[a] != 1.0:
-                m[a] *= share * (loss if rho[a] > 1.0 else gain)
-            mu[s * A + a] = m[a]
-            pi[s * A + a] = m[a] * rho[a] if apart else m[a]
-    return P, pi, mu
+    K, n = len(theta), S * A
+    P = _softmax(theta[:, : n * S].reshape(K, n, S))
+    mu = _softmax(theta[:, n * S : n * S + n].reshape(K, S, A))
+    wanted, h, reach = theta[:, -n:].reshape(K, S, A), h[:, None, None], reach[:, None, None]
+    rho = np.where(wanted < -reach, 0.0, np.exp(h * np.round(np.minimum(wanted, reach) / h)))
+    more, less = mu * (rho > 1.0), mu * (rho < 1.0)
+    up, down, gain, loss = (
+        part.sum(axis=2, keepdims=True) for part in (more, less, more * (rho - 1), less * (1 - rho))
+    )
+    apart = (gain > 0.0) & (loss > 0.0)
+    share = (up + down) / np.where(apart, up * loss + down * gain, 1.0)
+    mu = np.where(apart & (rho != 1.0), mu * share * np.where(rho > 1.0, loss, gain), mu)
+    pi = np.where(apart, rho * mu, mu)
+    return P, pi.reshape(K, n), mu.reshape(K, n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def discounted(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half):
-    """C [S·A, S·A] on the lattice x = e^{hk}, |k| ≤ half. `linear`: no cap acts, and v(s, x) = x v(s, 1).
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def eigenvalues(C: np.ndarray, P: np.ndarray, pi: np.ndarray, gamma: float) -> np.ndarray:
+    """The eigenvalues [K, S·A] of each Z = I − C(I − γP_π); NaN where C is not finite."""
+    n, A = P.shape[1], P.shape[1] // P.shape[2]
+    finite = np.isfinite(C.sum(axis=(1, 2)))
+    C = np.where(finite[:, None, None], C, 0.0)
+    found = np.linalg.eigvals(np.eye(n) - C + gamma * (C @ (P.repeat(A, axis=2) * pi[:, None, :])))
+    return np.where(finite[:, None], found, np.nan)
+
+
+def discounted(
+    P: np.ndarray,
+    mu: np.ndarray,
+    decay: np.ndarray,
+    ratio: np.ndarray,
+    cap: np.ndarray,
+    recursive: bool,
+    bounds: np.ndarray,
+    horizon: int,
+    gamma: float,
+    h: np.ndarray,
+    width: float,
+) -> np.ndarray:
+    """C [K, S·A, S·A] of K traces in normal form, arrays [K, S·A], on nodes e^{hk}, |hk| ≤ width. It leaves the GIL to others.
 
     `bounds` [L] holds for lags 1, 2, …, its last entry for all later ones; β = 0 from lag `horizon` on, 0 meaning never.
     """
-    n, S = P.shape
-    A, G = n // S, 2 * half + 1
-    N = S * G
-    step, reads = np.zeros((N, N)), np.zeros((N, n))  # v = reads(bound) + step v
-    grid = np.exp(h * np.arange(-half, half + 1))
-    for g in range(G):
-        for s in range(S):
-            r = g * S + s
-            for j in range(s * A, (s + 1) * A):
-                weight, y = mu[j] * gamma * decay[j], grid[g] * ratio[j]
-                if weight == 0.0 or y == 0.0:
-                    continue
-                if recursive:
-                    y = min(y, cap[j])
-                reads[r, j] = weight * min(y, cap[j])
-                at, low, high = 0, y / grid[0], 0.0
-                if not linear and y > grid[0]:
-                    place = np.log(y) / h + half
-                    at = min(G - 1, int(place + 1e-6))
-                    low = 1.0
-                    if at < G - 1 and place - at > 1e-6:
-                        high = (y - grid[at]) / (grid[at + 1] - grid[at])
-                        low = 1.0 - high
-                for t in range(S):
-                    step[r, at * S + t] += weight * P[j, t] * low
-                    if high > 0.0:
-                        step[r, (at + 1) * S + t] += weight * P[j, t] * high
-    last = max(len(bounds), horizon - 1)
-    v = np.zeros((N, n))
-    if horizon == 0:
-        v = _read(reads, mu, gamma, decay, bounds[-1])
-        _eliminate(step.copy(), v)
-    for lag in range(last if horizon > 0 else last - 1, 0, -1):
-        if horizon == 0 or lag < horizon:
-            v = _read(reads, mu, gamma, decay, bounds[min(lag, len(bounds)) - 1]) + step @ v
-    return np.eye(n) + P @ v[half * S : (half + 1) * S]
+    linear = not (np.isfinite(cap).any() or np.isfinite(bounds).any())  # then v(s, x) = x v(s, 1)
+    half = np.zeros(len(h), np.int64) if linear else (width / h).astype(np.int64)
+    K, n, S = P.shape
+    v = np.empty((K, S, n))
+    decay, ratio, cap = (np.array(np.broadcast_to(f, mu.shape), np.float64) for f in (decay, ratio, cap))
+    _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, v)
+    return np.eye(n) + P @ v
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _read(reads, mu, gamma, decay, bound):
+def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, out):
+    """v(·, 1) [K, S, S·A] of the recursion above."""
+    K, n, S = P.shape
+    A = n // S
+    for k in range(K):
+        G = 2 * half[k] + 1
+        N = S * G
+        step, reads = np.zeros((N, N)), np.zeros((N, n))  # v = reads(bound) + step v
+        for g in range(G):
+            x = np.exp(h[k] * (g - half[k]))
+            for j in range(n):
+                weight, y, r = mu[k, j] * gamma * decay[k, j], x * ratio[k, j], g * S + j // A
+                if weight == 0.0 or y == 0.0:
+                    continue
+                if recursive:
+                    y = min(y, cap[k, j])
+                reads[r, j] = weight * min(y, cap[k, j])
+                place = np.log(y) / h[k] + half[k]
+                if linear or place <= 0.0:
+                    at, low, high = 0, y * np.exp(h[k] * half[k]), 0.0
+                else:
+                    at, low, high = min(G - 1, int(place + 1e-6)), 1.0, 0.0
+                    if at < G - 1 and place - at > 1e-6:
+                        high = (np.exp(h[k] * (place - at)) - 1.0) / (np.exp(h[k]) - 1.0)
+                        low = 1.0 - high
+                for t in range(S):
+                    step[r, at * S + t] += weight * P[k, j, t] * low
+                    if high > 0.0:
+                        step[r, (at + 1) * S + t] += weight * P[k, j, t] * high
+        v = np.zeros((N, n))
+        last = max(len(bounds), horizon - 1)
+        if horizon == 0:
+            _read(reads, mu[k], gamma, decay[k], bounds[-1], v)
+            _eliminate(step.copy(), v)
+            last -= 1
+        for lag in range(last, 0, -1):
+            if horizon == 0 or lag < horizon:
+                later = v
+                v = np.zeros((N, n))
+                _read(reads, mu[k], gamma, decay[k], bounds[min(lag, len(bounds)) - 1], v)
+                for r in range(N):
+                    for c in range(N):
+                        if step[r, c] != 0.0:
+                            for j in range(n):
+                                v[r, j] += step[r, c] * later[c, j]
+        for s in range(S):
+            for j in range(n):
+                out[k, s, j] = v[half[k] * S + s, j]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _read(reads, mu, gamma, decay, bound, out):
     """What is read off at a lag with this bound on x."""
-    out = np.empty_like(reads)
     for r in range(out.shape[0]):
         for j in range(out.shape[1]):
-            out[r, j] = min(reads[r, j], mu[j] * gamma * decay[j] * bound) if reads[r, j] > 0.0 else 0.0
-    return out
+            if reads[r, j] > 0.0:
+                out[r, j] = min(reads[r, j], mu[j] * gamma * decay[j] * bound)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -140,18 +171,6 @@ def _eliminate(step, v):
         pivot = 1.0 / (1.0 - step[k, k])
         for y in range(n):
             v[k, y] *= pivot
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def eigenvalues(C, P, pi, gamma):
-    """The eigenvalues of Z = I − C(I − γP_π)."""
-    n, S = P.shape
-    A = n // S
-    D = np.eye(n)
-    for i in range(n):
-        for j in range(n):
-            D[i, j] -= gamma * P[i, j // A] * pi[j]
-    return np.linalg.eigvals((np.eye(n) - C @ D).astype(np.complex128))
 
 
 def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: float, *, most: int = 4096) -> np.ndarray:
