@@ -34,8 +34,19 @@ def setup(app):
 
 
 def keep_stars(app, what, name, obj, options, lines):
-    """Docstrings write `*parameters` as Python does: a star with no partner on its line is a star, not emphasis."""
-    lines[:] = [line.replace("*", r"\*") if line.count("*") % 2 else line for line in lines]
+    """Docstrings write mathematics: |x| and Q*. A bar is a bar, and a star with no partner on its line is a star."""
+    lines[:] = [escaped(line) for line in lines]
+
+
+def escaped(line):
+    """A line as reStructuredText, but for literals and code, which stay as they are."""
+    if line.startswith((" ", ">>>", "...")):
+        return line
+    parts = line.split("`")  # what stands between backticks has an odd place
+    parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+    if sum(part.count("*") for part in parts[::2]) % 2:
+        parts[::2] = [part.replace("*", r"\*") for part in parts[::2]]
+    return "`".join(parts)
 
 
 def strip_blocks(app, doctree):

@@ -229,7 +229,7 @@ def searched(*traces: ot.Trace) -> Found:
     """Real searches for divergence, in few words."""
     refuted, said = False, []
     for trace in traces:
-        found = falsify(trace, budget=SEARCH, seed=7, workers=2)
+        found = falsify(trace, budget=SEARCH, seed=7)
         seen = f"diverges, radius {found.radius}" if found.found else f"largest radius {found.radius.upper:.5f}"
         said.append(f"{trace.title}, λ = {getattr(trace, 'lam', 1.0):g}: {seen} in {found.tried:,} MDPs")
         refuted |= found.found

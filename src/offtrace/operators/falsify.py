@@ -6,13 +6,12 @@ whose radius is γ, with λ = γ. So a climb pushes away from some point of the 
 starts do the rest. Most are among deterministic transitions. Ratios π/μ are powers of one number e^h, so that the objective
 is exact where it matters (`lattice`); what is found is certified by `Operator`, which shares no line with it.
 
-`LANES` climbs go side by side, so that their evaluations are one compiled call, which workers share.
+`LANES` climbs go side by side, so that their evaluations are one call.
 """
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""
 STALE = 150
 """So many tries without progress end a stage of a climb."""
-LANES = 64
+LANES = 32
 """How many climbs go side by side."""
 LATTICES = ((0.5, 2.0), (0.7, 2.1), (0.7, 2.8), (1.0, 2.0), (1.0, 3.0))
 """h, and the largest |log ρ|: where ratios may be extreme, traces are cut, and nothing is left of the trace to study."""
@@ -94,25 +93,23 @@ def falsify(
     gamma: float = 0.98,
     budget: float = 60.0,
     seed: int = 0,
-    workers: int = 1,
 ) -> Falsification:
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
-    The same arguments find the same MDP, whatever `workers` is, unless the clock stops the search first. Workers are threads that
-    share the evaluations. Those of a custom trace (`StepTrace`) are Python: there, more than one gains nothing.
+    The same arguments find the same MDP, unless the clock stops the search first. It runs on one core; on several, search with
+    several seeds.
 
     >>> import offtrace as ot
     >>> print(falsify(ot.QLambda(1.0), states=2, gamma=0.9, budget=20.0).found)
     True
     """
-    _check(trace, states, actions, gamma, budget, workers)
-    with ThreadPoolExecutor(workers) as pool:
-        search = _Search(trace, states, actions, gamma, workers, pool)
-        search.run(np.random.default_rng(seed), budget)
+    _check(trace, states, actions, gamma, budget)
+    search = _Search(trace, states, actions, gamma)
+    search.run(np.random.default_rng(seed), budget)
     return search.result()
 
 
-def _check(trace: Any, states: int, actions: int, gamma: float, budget: float, workers: int) -> None:
+def _check(trace: Any, states: int, actions: int, gamma: float, budget: float) -> None:
     if not isinstance(trace, Trace):
         raise TypeError(f"falsify needs a trace such as offtrace.Retrace(), got {trace!r}")
     if isinstance(trace, HistoryTrace | VariableLambda):
@@ -124,8 +121,8 @@ def _check(trace: Any, states: int, actions: int, gamma: float, budget: float, w
                 else "its λ belongs to one trajectory. Use a trace with one λ"
             )
         )
-    if states < 1 or actions < 1 or workers < 1:
-        raise ValueError(f"states, actions and workers must be at least 1, got {states}, {actions}, {workers}")
+    if states < 1 or actions < 1:
+        raise ValueError(f"states and actions must be at least 1, got {states} and {actions}")
     if not 0 < gamma < 1:
         raise ValueError(f"gamma must lie in (0, 1), got {gamma!r}")
     if not budget > 0:
@@ -135,10 +132,9 @@ def _check(trace: Any, states: int, actions: int, gamma: float, budget: float, w
 class _Search:
     """The largest |λ| seen so far and where; `run` stops when a certificate confirms it to be above 1."""
 
-    def __init__(self, trace: Trace, states: int, actions: int, gamma: float, workers: int, pool: Any) -> None:
+    def __init__(self, trace: Trace, states: int, actions: int, gamma: float) -> None:
         self.trace, self.S, self.A, self.gamma = trace, states, actions, gamma
-        self.workers, self.pool = workers, pool
-        self.size, self.where = -1.0, (np.empty(0), np.empty(0), np.empty(0))
+        self.size, self.where = -np.inf, (np.empty(0), np.empty(0), np.empty(0))
         self.tried = self.climbs = 0
         self.seconds, self.certificate = 0.0, None
         P, pi, mu = lattice.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
@@ -150,13 +146,13 @@ class _Search:
         lanes = _Lanes(self.S, self.A, rng)
         while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
             near = lanes.neighbours()
-            where = lattice.decode(near, self.S, self.A, lanes.h, lanes.reach)
-            λ = self._shared(*where, lanes.h)
+            P, pi, mu = lattice.decode(near, self.S, self.A, lanes.h, lanes.reach)
+            λ = self._eigenvalues(P, pi, mu, lanes.h)
             size = np.nan_to_num(np.abs(λ).max(axis=1), nan=-1.0)
             self.tried += LANES
             at = int(np.argmax(size))
             if size[at] > self.size:
-                self.size, self.where = float(size[at]), tuple(part[at] for part in where)
+                self.size, self.where = float(size[at]), (P[at], pi[at], mu[at])
             if self.size > enough:
                 found = self._certified()
                 if found.spectral_radius.lower > 1.0:
@@ -164,13 +160,6 @@ class _Search:
                 enough = self.size + 0.01  # if the certificate does not confirm what the objective saw
             lanes.move(near, λ)
         self.climbs, self.seconds = lanes.begun, time.monotonic() - began
-
-    def _shared(self, *arrays: np.ndarray) -> np.ndarray:
-        """`_eigenvalues`, the lanes dealt out among the workers."""
-        if self.workers == 1:
-            return self._eigenvalues(*arrays)
-        parts = zip(*(np.array_split(array, self.workers) for array in arrays), strict=True)
-        return np.concatenate(list(self.pool.map(lambda part: self._eigenvalues(*part), parts)))
 
     def _eigenvalues(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, h: np.ndarray) -> np.ndarray:
         """The eigenvalues of each Z, [K, S·A]."""

@@ -26,7 +26,9 @@ MOST = 8.0
 """Logits are kept within ±MOST, so that a choice may be nearly deterministic."""
 
 
-def decode(theta: np.ndarray, S: int, A: int, h: np.ndarray, reach: np.ndarray) -> tuple[np.ndarray, ...]:
+def decode(
+    theta: np.ndarray, S: int, A: int, h: np.ndarray, reach: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits [K, S·A·(S+2)] → P [K, S·A, S], π and μ [K, S·A], all ratios π/μ in {0} ∪ {e^{hk}: |hk| ≤ reach}.
 
     The third part of `theta` holds wanted log-ratios, rounded to multiples of h [K]; below −reach means π = 0. In each state
@@ -55,9 +57,9 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def eigenvalues(C: np.ndarray, P: np.ndarray, pi: np.ndarray, gamma: float) -> np.ndarray:
-    """The eigenvalues [K, S·A] of each Z = I − C(I − γP_π); NaN where C is not finite."""
+    """The eigenvalues [K, S·A] of each Z = I − C(I − γP_π); NaN where Σ γ^tβ_t has no finite mean, so that there is no C ≥ 0."""
     n, A = P.shape[1], P.shape[1] // P.shape[2]
-    finite = np.isfinite(C.sum(axis=(1, 2)))
+    finite = np.isfinite(C.sum(axis=(1, 2))) & (C.min(axis=(1, 2)) >= 0.0)
     C = np.where(finite[:, None, None], C, 0.0)
     found = np.linalg.eigvals(np.eye(n) - C + gamma * (C @ (P.repeat(A, axis=2) * pi[:, None, :])))
     return np.where(finite[:, None], found, np.nan)
@@ -76,7 +78,7 @@ def discounted(
     h: np.ndarray,
     width: float,
 ) -> np.ndarray:
-    """C [K, S·A, S·A] of K traces in normal form, arrays [K, S·A], on nodes e^{hk}, |hk| ≤ width. It leaves the GIL to others.
+    """C [K, S·A, S·A] of K traces in normal form, arrays [K, S·A], on nodes e^{hk}, |hk| ≤ width.
 
     `bounds` [L] holds for lags 1, 2, …, its last entry for all later ones; β = 0 from lag `horizon` on, 0 meaning never.
     """
@@ -89,7 +91,7 @@ def discounted(
     return np.eye(n) + P @ v
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, out):
     """v(·, 1) [K, S, S·A] of the recursion above."""
     K, n, S = P.shape
@@ -140,7 +142,7 @@ def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma
                 out[k, s, j] = v[half[k] * S + s, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _read(reads, mu, gamma, decay, bound, out):
     """What is read off at a lag with this bound on x."""
     for r in range(out.shape[0]):
@@ -149,7 +151,7 @@ def _read(reads, mu, gamma, decay, bound, out):
                 out[r, j] = min(reads[r, j], mu[j] * gamma * decay[j] * bound)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, error_model="numpy")
 def _eliminate(step, v):
     """(I − step)⁻¹ v, in place, for a nonnegative `step` with row sums below 1."""
     N, n = v.shape
