@@ -162,6 +162,15 @@ def test_an_mdp_survives_being_saved_and_pickled(tmp_path_factory: Any, given_ta
     assert pickle.loads(pickle.dumps(mdp)) == mdp
 
 
+def test_names_come_back_as_they_were(tmp_path: Any) -> None:
+    names = ((1, ("deep", 2.5)), np.int64(7))
+    mdp = MDP(**GOOD, state_names=names, action_names=("only",))
+    assert mdp.state_names == ((1, ("deep", 2.5)), 7)
+    mdp.save(tmp_path / "named")
+    loaded = MDP.load(tmp_path / "named")
+    assert (loaded.state_names, loaded.action_names) == (mdp.state_names, ("only",))
+
+
 def test_an_mdp_is_frozen_and_keeps_its_own_arrays() -> None:
     P, R = np.ones((1, 1, 1)), np.ones((1, 1))
     mdp = MDP(P, R, 0.5)
@@ -293,7 +302,15 @@ GOOD = {"P": np.full((2, 1, 2), 0.5), "R": np.ones((2, 1)), "gamma": 0.9}
         ({"start": [0.5, 0.6]}, ValueError, "start must be a distribution"),
         ({"start": [1.0]}, ValueError, r"start has shape \(1,\)"),
         ({"P": [[[0, 1]], [[0, 0]]], "R": [[1], [0]], "start": [0, 1]}, ValueError, "no episode starts there"),
-        ({"state_names": ("a",)}, ValueError, "state_names has 1 entries: there must be 2"),
+        ({"state_names": ("a",)}, ValueError, "state_names must be a tuple of 2 names"),
+        ({"state_names": 3}, ValueError, "state_names must be a tuple of 2 names, got 3"),
+        ({"action_names": ({1},)}, TypeError, r"action_names holds \{1\}: a name must be"),
+        (
+            {"P": sp.csr_array(np.eye(2) * 1j)},
+            TypeError,
+            "P is not a table of real numbers, got a sparse one of complex",
+        ),
+        ({"P": [sp.csr_array(np.eye(2) * 1j)]}, TypeError, "P is not a table of real numbers"),
     ],
 )
 def test_bad_tables_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -305,6 +322,12 @@ def test_other_files_and_huge_tables_are_refused(tmp_path: Any) -> None:
     np.savez(tmp_path / "other.npz", x=1)
     with pytest.raises(ValueError, match="is not a saved MDP: it lacks R, data"):
         MDP.load(tmp_path / "other.npz")
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for name, content in (("array.npy", None), ("text", "hello"), ("empty", "")):
+        if content is not None:
+            (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=r"is not a saved MDP: it is no \.npz file"):
+            MDP.load(tmp_path / name)
     with pytest.raises(ValueError, match="over 1 GB"):
         _ = MDP(sp.eye_array(20_000), np.ones((20_000, 1)), 0.9).dense_P
     with pytest.raises(ValueError, match="tolerance must not be negative"):

@@ -55,7 +55,10 @@ def test_random_policies_are_policies(seed: int, concentration: float) -> None:
         (lambda: mdps.greedy([1.0, 2.0]), ValueError, r"q has shape \(2,\)"),
         (lambda: mdps.greedy([[1.0, np.nan]]), ValueError, "q in state 0"),
         (lambda: mdps.greedy([[1.0]], tolerance=-1), ValueError, "tolerance must not be negative"),
-        (lambda: mdps.epsilon_greedy([[1.0]], 1.5), ValueError, r"epsilon must lie in \[0, 1\]"),
+        (lambda: mdps.epsilon_greedy([[1.0]], 1.5), ValueError, r"epsilon must be one number in \[0, 1\]"),
+        (lambda: mdps.epsilon_greedy([[1.0]], np.zeros(2)), ValueError, "epsilon must be one number"),  # pyright: ignore[reportArgumentType]
+        (lambda: mdps.one_state_two_actions(pi=(0.5, 0.6)), ValueError, "pi in state 0 is .* sums to 1.1"),
+        (lambda: mdps.switch_or_stay(stay=2.0), ValueError, "stay is a probability"),
         (lambda: mdps.softmax([[1.0]], 0.0), ValueError, "temperature must be positive"),
         (lambda: mdps.mixture([[1.0]], [[0.5, 0.5]], 0.5), ValueError, r"both must be \[S, A\]"),
         (lambda: mdps.mixture([[1.0, 1.0]], [[0.5, 0.5]], 0.5), ValueError, "pi in state 0"),

@@ -55,6 +55,16 @@ def test_a_detour_defeats_a_pessimistic_start():
     np.testing.assert_allclose(max(run.cycle, key=lambda Q: Q[0, 0]), CYCLE, atol=1e-8)
 
 
+def test_creeping_is_no_cycle():
+    """One state: value iteration towards Q* = 10^6 takes steps of 10^-4, a hundred away from it."""
+    mdp = MDP(np.ones((1, 1, 1)), np.ones((1, 1)), 1 - 1e-6, terminal=np.zeros(1, bool))
+    one = np.ones((1, 1))
+    run = control_iterates(mdp, ot.OneStep(), behaviors=one, Q0=(1e6 - 100) * one, n=50)
+    assert not run.converged
+    assert run.period is None
+    assert "in no cycle" in str(run)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_value_iteration_obeys_the_bound(seed):
     """One-step with a greedy target is value iteration: the bound is Banach's, and it converges from anywhere."""

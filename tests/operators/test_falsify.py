@@ -31,7 +31,7 @@ def clipped_product(xp, carry, now):
     ids=lambda trace: f"{trace.title}{trace.lag_bound or ''}",
 )
 def test_finds_divergence_and_certifies_it(trace, tmp_path):
-    found = falsify(trace, budget=60.0, seed=1)
+    found = falsify(trace, budget=60.0, seed=3)
     assert found.found
     assert found.radius.lower > 1
     assert found.radius.width < 1e-3
@@ -41,7 +41,8 @@ def test_finds_divergence_and_certifies_it(trace, tmp_path):
     assert op.spectral_radius.lower > 1
     Q = np.zeros((again.S, again.A))  # by then the error has grown, though Q^π is a fixed point
     first = np.abs(Q - again.q(found.pi)).max()
-    assert np.abs(op.iterate(Q, 400) - again.q(found.pi)).max() > 2 * first
+    enough = int(np.ceil(np.log(50.0) / np.log(found.radius.lower)))
+    assert np.abs(op.iterate(Q, enough) - again.q(found.pi)).max() > 2 * first
     assert "diverges" in str(found)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdps.mdp import MDP
-from offtrace.mdps.policies import greedy
+from offtrace.mdps.policies import check_policy, greedy
 
 
 def alternating(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
@@ -35,7 +35,7 @@ def one_state_two_actions(
     contraction, though its spectral radius is 1/3 and it converges.
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
-    return mdp, np.asarray(pi, dtype=np.float64)[None, :], np.asarray(mu, dtype=np.float64)[None, :]
+    return mdp, check_policy([pi], mdp, "pi"), check_policy([mu], mdp, "mu")
 
 
 def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
@@ -56,6 +56,8 @@ def switch_or_stay(gamma: float = 0.9, stay: float = 0.9) -> tuple[MDP, np.ndarr
     Q* = [[0, −1], [−1, 0]]: although Retrace satisfies β_t ≤ β_{t-1}ρ_t, and at step size 1. From a pessimistic Q_0, or with a
     step size of 0.6, it converges.
     """
+    if not 0.0 <= stay <= 1.0:
+        raise ValueError(f"stay is a probability and must lie in [0, 1], got {stay!r}")
     mdp = _two_states(gamma, switch=0.0, stay=-1.0)
     q0 = np.array([[0.0, -2.0], [0.0, -2.0]])
     return mdp, greedy(q0), _staying(stay), q0

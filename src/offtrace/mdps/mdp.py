@@ -161,6 +161,9 @@ class MDP:
     @classmethod
     def load(cls, path: str | Path) -> MDP:
         """The MDP that `save` wrote, checked again."""
+        with Path(path).open("rb") as opened:
+            if opened.read(2) != b"PK":
+                raise ValueError(f"{path} is not a saved MDP: it is no .npz file")
         with np.load(Path(path), allow_pickle=False) as file:
             missing = {"data", "indices", "indptr", "R", "gamma", "start", "terminal", "names"} - set(file.files)
             if missing:
@@ -217,6 +220,17 @@ def _discount(gamma: Any) -> float:
 def _names(what: str, names: Any, size: int) -> tuple[Any, ...] | None:
     if names is None:
         return None
-    if len(names) != size:
-        raise ValueError(f"{what} has {len(names)} entries: there must be {size}")
-    return tuple(tuple(name) if isinstance(name, list | tuple) else name for name in names)
+    if not isinstance(names, list | tuple) or len(names) != size:
+        raise ValueError(f"{what} must be a tuple of {size} names, got {names!r}")
+    return tuple(_name(what, name) for name in names)
+
+
+def _name(what: str, name: Any) -> Any:
+    """A name that a file can hold: a string, a number, or a tuple of names."""
+    if isinstance(name, np.generic):
+        name = name.item()
+    if isinstance(name, list | tuple):
+        return tuple(_name(what, part) for part in name)
+    if not isinstance(name, str | int | float):
+        raise TypeError(f"{what} holds {name!r}: a name must be a string, a number or a tuple of them")
+    return name

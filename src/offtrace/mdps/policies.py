@@ -114,6 +114,6 @@ def _action_values(q: Any) -> np.ndarray:
 
 
 def _fraction(name: str, value: float) -> float:
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} must lie in [0, 1], got {value!r}")
+    if np.ndim(value) != 0 or not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be one number in [0, 1], got {value!r}")
     return float(value)

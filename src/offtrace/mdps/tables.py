@@ -148,14 +148,14 @@ def _rows(name: str, table: Any) -> tuple[Any, int, int]:
         if S == 0 or rows == 0 or rows % S:
             raise ValueError(f"sparse {name} has shape {table.shape}: it must be [S·A, S], row s·A + a for (s, a)")
         A = rows // S
-        rows = sp.csr_array(table, copy=True, dtype=np.float64)
+        rows = _real(name, table)
     elif _is_sparse(table):
         A, S = len(table), table[0].shape[0]
         for a, one in enumerate(table):
             if not sp.issparse(one) or one.shape != (S, S):
                 got = one.shape if sp.issparse(one) else type(one).__name__
                 raise ValueError(f"{name}[{a}] must be a sparse matrix [S, S] = {(S, S)} like {name}[0], got {got}")
-        by_action: Any = sp.vstack([sp.csr_array(one, dtype=np.float64) for one in table], format="csr")
+        by_action: Any = sp.vstack([_real(name, one) for one in table], format="csr")
         rows = sp.csr_array(by_action[np.arange(S * A).reshape(A, S).T.ravel()])
     else:
         dense = _numbers(name, table)
@@ -167,6 +167,13 @@ def _rows(name: str, table: Any) -> tuple[Any, int, int]:
         rows = sp.csr_array(dense.reshape(S * A, S))
     rows.sum_duplicates()
     return rows, S, A
+
+
+def _real(name: str, table: Any) -> Any:
+    """A sparse table as a csr_array of float64, copied."""
+    if table.dtype.kind not in "fiub":
+        raise TypeError(f"{name} is not a table of real numbers, got a sparse one of {table.dtype}")
+    return sp.csr_array(table, copy=True, dtype=np.float64)
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

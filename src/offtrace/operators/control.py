@@ -147,7 +147,7 @@ def control_iterates(
     whole = np.array(path)
     slack = 10 * tolerance * max(1.0, float(np.abs(optimal).max()), float(np.abs(whole[-1]).max()))
     errors = np.abs(whole - optimal).max(axis=(1, 2))
-    return ControlRun(whole, optimal, errors, np.array(epsilons), np.array(bounds), _period(whole, slack), slack)
+    return ControlRun(whole, optimal, errors, np.array(epsilons), np.array(bounds), _period(whole, 1e-4 * slack), slack)
 
 
 def epsilon(mdp: MDP, pi: np.ndarray, Q: np.ndarray) -> float:
@@ -169,7 +169,10 @@ def _policy(name: str, given: Policy | Any) -> Policy:
 
 
 def _period(path: np.ndarray, slack: float) -> int | None:
-    """The smallest p such that the last p iterates equal the p before them; at most a quarter of the run is looked at."""
+    """The smallest p such that the last p iterates equal the p before them; at most a quarter of the run is looked at.
+
+    `slack` is near rounding: a sequence that only creeps towards something is in no cycle.
+    """
     if not np.isfinite(path[-1]).all():
         return None
     for p in range(1, max(2, len(path) // 4)):
