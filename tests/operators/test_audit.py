@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from offtrace.operators import claims
+import offtrace as ot
+from offtrace.mdps import alternating, q_lambda_tight, switch_or_stay
+from offtrace.operators import claims, claims_further
 from offtrace.operators.auditing import HOLDS, REFUTED, as_json, as_markdown, as_text, audit
 
 
@@ -73,6 +75,49 @@ def test_verdicts(rows, where, part, verdict):
 def test_numbers_of_the_design(rows, part, number):
     (row,) = [row for row in rows if part in row.statement]
     assert number in row.numbers
+
+
+def test_what_depends_on_the_reading_says_so(rows):
+    for part in ("B_t diagonal", "variable discounts"):
+        (row,) = [row for row in rows if part in row.statement]
+        assert "ead as " in row.numbers
+        assert "holds" in row.numbers
+
+
+def decide(part):
+    (found,) = [c.decide for c in claims.CLAIMS if part in c.statement]
+    return found()
+
+
+@pytest.mark.parametrize(
+    ("part", "where", "name", "instead"),
+    [
+        ("fixed point", claims, "beta", lambda *a: 0.5),
+        ("β_t ≤ ∏ρ makes", claims, "SECOND_LAG", ot.OneStep()),
+        ("β_t ≤ ∏ρ makes", claims, "SECOND_LAG", ot.QLambda(1.0, horizon=3)),
+        ("B_t diagonal", claims, "beta", lambda trace, pi, *a: 1.0 if len(pi) == 1 else pi[-1]),
+        ("Q(λ)", claims, "q_lambda_tight", lambda: q_lambda_tight(distance=0.1, gamma=0.5)),
+        ("d = 1", claims_further, "powers_of_two", alternating),
+        ("any choice of d_t", claims_further, "alternating", lambda: alternating(0.5)),
+        ("from any Q_0", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
+        ("pessimistic", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
+        ("according to Theorem 2", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
+        ("increasingly greedy", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
+        ("vary with time", claims_further, "alternating", lambda: alternating(0.5)),
+    ],
+)
+def test_every_verdict_can_turn(monkeypatch, rows, part, where, name, instead):
+    """Where what decides a claim is replaced by what would decide it otherwise, the verdict is the other one."""
+    (row,) = [row for row in rows if part in row.statement]
+    monkeypatch.setattr(where, name, instead)
+    assert decide(part).refuted != row.refuted
+
+
+def test_searches_can_find():
+    found = claims.searched(ot.Retrace(0.9, horizon=2), ot.QLambda(1.0))
+    assert found.refuted
+    assert "Q(λ), λ = 1: diverges" in found.numbers
+    assert "Retrace, λ = 0.9: largest radius" in found.numbers
 
 
 def test_progress_is_told(rows, calls):
