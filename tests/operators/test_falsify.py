@@ -59,6 +59,12 @@ def test_comes_back_empty(trace):
     assert "no divergence found" in str(found)
 
 
+def test_a_custom_trace_keeps_to_the_budget():
+    found = falsify(ot.StepTrace(clipped_product, title="clipped", horizon=6), budget=0.5)
+    assert found.tried > 10
+    assert found.seconds < 5.0
+
+
 def test_the_seed_decides_what_is_found():
     first, again, other = (falsify(ot.QLambda(0.6), budget=60.0, seed=seed) for seed in (1, 1, 2))
     assert (first.tried, first.climbs) == (again.tried, again.climbs)

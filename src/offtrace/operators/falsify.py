@@ -28,7 +28,7 @@ ENOUGH = 1.005
 STALE = 150
 """So many tries without progress end a stage of a climb."""
 LANES = 32
-"""How many climbs go side by side."""
+"""How many climbs go side by side; of a custom trace, whose evaluations are Python, one."""
 LATTICES = ((0.5, 2.0), (0.7, 2.1), (0.7, 2.8), (1.0, 2.0), (1.0, 3.0))
 """h, and the largest |log ρ|: where ratios may be extreme, traces are cut, and nothing is left of the trace to study."""
 ONE = np.array([1.0])
@@ -97,7 +97,7 @@ def falsify(
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
     The same arguments find the same MDP, unless the clock stops the search first. It runs on one core; on several, search with
-    several seeds.
+    several seeds. A custom trace (`StepTrace`) is slow to evaluate unless it has a short `horizon`.
 
     >>> import offtrace as ot
     >>> print(falsify(ot.QLambda(1.0), states=2, gamma=0.9, budget=20.0).found)
@@ -143,13 +143,13 @@ class _Search:
     def run(self, rng: np.random.Generator, budget: float) -> None:
         """Climb. What is compiled was compiled before: it is no part of the budget."""
         began, enough = time.monotonic(), ENOUGH
-        lanes = _Lanes(self.S, self.A, rng)
+        lanes = _Lanes(1 if isinstance(self.trace, StepTrace) else LANES, self.S, self.A, rng)
         while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
             near = lanes.neighbours()
             P, pi, mu = lattice.decode(near, self.S, self.A, lanes.h, lanes.reach)
             λ = self._eigenvalues(P, pi, mu, lanes.h)
             size = np.nan_to_num(np.abs(λ).max(axis=1), nan=-1.0)
-            self.tried += LANES
+            self.tried += lanes.K
             at = int(np.argmax(size))
             if size[at] > self.size:
                 self.size, self.where = float(size[at]), (P[at], pi[at], mu[at])
@@ -174,12 +174,11 @@ class _Search:
         return lattice.eigenvalues(C, P, target, γ)
 
     def _certified(self) -> Operator:
-        """The best so far by `Operator`, with probabilities that a person can read if those serve as well."""
+        """The best so far by `Operator`; where it diverges, with probabilities that a person can read if those serve as well."""
         P, pi, mu = self.where
-        enough = 0.5 * (1.0 + self.size) if self.size > 1.0 else self.size - 1e-3
-        for digits in (1, 2, 3):
+        for digits in (1, 2, 3) if self.size > 1.0 else ():
             tidy = self._operator(_rounded(P, digits), pi, mu)
-            if tidy.spectral_radius.lower > enough:
+            if tidy.spectral_radius.lower > 0.5 * (1.0 + self.size):
                 return tidy
         return self._operator(P, pi, mu)
 
@@ -205,13 +204,13 @@ class _Search:
 class _Lanes:
     """K climbs side by side. `theta` [K, S·A·(S+2)] holds what `lattice.decode` reads."""
 
-    def __init__(self, S: int, A: int, rng: np.random.Generator) -> None:
-        self.S, self.n, self.rng, self.begun = S, S * A, rng, 0
-        self.theta = np.empty((LANES, self.n * (S + 2)))
-        self.h, self.reach, self.center, self.value = (np.empty(LANES) for _ in range(4))
-        self.crisp, self.stale = np.empty(LANES, bool), np.empty(LANES, int)
-        self.λ = np.zeros((LANES, self.n), complex)
-        self._begin(np.arange(LANES))
+    def __init__(self, K: int, S: int, A: int, rng: np.random.Generator) -> None:
+        self.K, self.S, self.n, self.rng, self.begun = K, S, S * A, rng, 0
+        self.theta = np.empty((K, self.n * (S + 2)))
+        self.h, self.reach, self.center, self.value = (np.empty(K) for _ in range(4))
+        self.crisp, self.stale = np.empty(K, bool), np.empty(K, int)
+        self.λ = np.zeros((K, self.n), complex)
+        self._begin(np.arange(K))
 
     def _begin(self, lanes: np.ndarray) -> None:
         """New climbs; whatever they try first becomes their start."""
@@ -238,21 +237,21 @@ class _Lanes:
     def neighbours(self) -> np.ndarray:
         """In each lane one or two pairs led elsewhere or ratios moved by e^{±h}, or, where not `crisp`, a few logits shaken."""
         rng, new, n = self.rng, self.theta.copy(), self.n
-        shaken = ~self.crisp & (rng.random(LANES) < 0.7)
+        shaken = ~self.crisp & (rng.random(self.K) < 0.7)
         if K := int(shaken.sum()):
             chosen = rng.random((K, new.shape[1])) < rng.choice([0.05, 0.1, 0.3], size=(K, 1))
             new[shaken] += chosen * rng.normal(size=chosen.shape) * rng.choice([0.1, 0.5, 2.0], size=(K, 1))
             np.clip(new, -lattice.MOST, lattice.MOST, out=new)
         changed = ~shaken
         for _ in range(2):
-            leads = rng.random(LANES) < 0.5
+            leads = rng.random(self.K) < 0.5
             lanes = np.flatnonzero(changed & leads)
             self._lead(new, lanes, rng.integers(n, size=len(lanes)))
             lanes = np.flatnonzero(changed & ~leads)
             new[lanes, new.shape[1] - n + rng.integers(n, size=len(lanes))] += self.h[lanes] * rng.choice(
                 [-1.0, 1.0], size=len(lanes)
             )
-            changed &= rng.random(LANES) < 0.5
+            changed &= rng.random(self.K) < 0.5
         return new
 
     def move(self, near: np.ndarray, λ: np.ndarray) -> None:

@@ -175,7 +175,7 @@ def _eliminate(step, v):
             v[k, y] *= pivot
 
 
-def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: float, *, most: int = 4096) -> np.ndarray:
+def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: float, *, most: int = 512) -> np.ndarray:
     """C of a custom trace: masses over (start, pair, carry) go forward in time, and meet where all three are equal.
 
     Stops where γ^t < 1e-3 (or at the horizon), and keeps the heaviest `most` histories: terms are left out, none is made up.
@@ -200,10 +200,11 @@ def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: fl
         columns = new if several else (new,)
         carry = np.stack([np.broadcast_to(np.asarray(c, dtype=float), mass.shape) for c in columns], axis=1)
         np.add.at(C, (start, pair), mass * beta)
-        _, first, group = np.unique(
-            np.column_stack([start, pair, np.round(carry, 9)]), axis=0, return_index=True, return_inverse=True
-        )
-        mass = np.bincount(group.ravel(), mass)
+        keys = (*np.round(carry, 9).T, pair, start)
+        order = np.lexsort(keys)
+        new_group = np.any([np.diff(key[order], prepend=np.nan) != 0 for key in keys], axis=0)
+        first = order[new_group]
+        mass = np.add.reduceat(mass[order], np.flatnonzero(new_group))
         start, pair, carry = start[first], pair[first], carry[first]
         if len(mass) > most:
             keep = np.argpartition(mass, -most)[-most:]
