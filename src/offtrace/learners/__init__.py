@@ -1,0 +1,29 @@
+"""Learners: the paper's Algorithm 1, online and offline, from replay, for evaluation and control."""
+
+from offtrace.learners.policies import (
+    Constant,
+    EpsilonGreedy,
+    Exponential,
+    Harmonic,
+    Linear,
+    Schedule,
+    Softmax,
+)
+from offtrace.learners.results import Curve, Learned
+from offtrace.learners.runs import Evaluation, Replay, control, evaluate
+
+__all__ = [
+    "Constant",
+    "Curve",
+    "EpsilonGreedy",
+    "Evaluation",
+    "Exponential",
+    "Harmonic",
+    "Learned",
+    "Linear",
+    "Replay",
+    "Schedule",
+    "Softmax",
+    "control",
+    "evaluate",
+]

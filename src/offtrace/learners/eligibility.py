@@ -1,0 +1,465 @@
+"""The eligibility vector z_t = Σ_k (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k of one learner, compiled, in three ways:
+
+    LINEAR    per-decision rules      z ← γ_{t-1} decay_t ratio_t z + ∇q_t                O(active weights) a step
+    GROUPS    recursive caps          a stack of groups of starts that share x          O(active weights), amortised
+    VISITS    all other rules         every live start with its own state               O(live starts)
+
+The stack is told in `offtrace.returns.eligibility`; this is the same in arrays, on the weights that are active. A weight
+is active from its first visit in an episode on. It has a *slot*, so that vectors are short and stand together. While an
+episode is short, single visits are cheaper than the stack: a recursive cap begins with them and gathers them into groups
+when there are more than `SHORT`.
+
+Nothing that could still matter is dropped. A start goes when what it can ever add again is below 10⁻¹⁸ of an update (its
+discounts and decays bound it where caps do), or when its weight or its x has sunk below 10⁻¹⁵⁰.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace.learners.native import contracted, inlined, seldom
+
+LINEAR, GROUPS, VISITS = 0, 1, 2
+
+SHORT = 32
+TINY = 1e-150
+FORGET = np.log(1e-18)
+
+# What `Kept.n` counts.
+SLOTS, TIDY, TOP, BOTTOM, FIRST, LAST, STEP, GATHERED = range(8)
+# What `Kept.age` holds.
+AGE, LAST_FACTOR, ITS_LOG = range(3)
+
+
+class Kept(NamedTuple):
+    """Everything that lasts from one step of an episode to the next. `Room` says how large the arrays are."""
+
+    n: np.ndarray
+    """Integers: slots in use; how many may be in use before unused ones are looked for; the stack's top and bottom; the first
+    and the last live visit; the steps of this episode; whether visits have been gathered into groups."""
+    age: np.ndarray
+    """[3]: Σ log(γ·decay) since visits were gathered; γ·decay of the last step, and its log."""
+    slot_of: np.ndarray
+    """[size]: the slot of a weight; −1 if it has none."""
+    weight_of: np.ndarray
+    """[slots]: the weight in a slot."""
+    seen: np.ndarray
+    """[slots]: `age` when it was visited last."""
+    moved: np.ndarray
+    """[slots]: room for their new numbers."""
+    z: np.ndarray
+    """[slots]: z itself (LINEAR), or room for a sum (GROUPS)."""
+    x: np.ndarray
+    """[groups]: what the starts of a group share. Groups are sorted by it, the largest on top."""
+    below_x: np.ndarray
+    """[groups]: what x of all groups below is still to be multiplied by."""
+    below_G: np.ndarray
+    """[groups]: the same for their G."""
+    born: np.ndarray
+    """[groups]: `age` when the newest start of the group entered."""
+    fresh: np.ndarray
+    """[groups]: the weight of a group that is one start still, whose ∇q stands in `at`; −1 for the others."""
+    G: np.ndarray
+    """[groups, slots]: Σ of the discounted ∇q of the group."""
+    C: np.ndarray
+    """[groups, slots]: x·G + C of the group below; so z is the C of the top."""
+    at: np.ndarray
+    """[groups, k]: the slots of the ∇q of a group that is one start."""
+    by: np.ndarray
+    """[groups, k]: the numbers of that ∇q."""
+    weights: np.ndarray
+    """[visits, k]: the weights of a start's ∇q."""
+    numbers: np.ndarray
+    """[visits, k]: the numbers of a start's ∇q."""
+    product: np.ndarray
+    """[visits]: x."""
+    w: np.ndarray
+    """[visits]: discounts and decays since the start."""
+    wβ: np.ndarray
+    """[visits]: w·β now."""
+    carry: np.ndarray
+    """[visits, c]: what a custom step keeps."""
+    began: np.ndarray
+    """[visits]: the step of the episode at which the start was."""
+    pair: np.ndarray
+    """[visits]: the id of the start's state and action."""
+
+
+def kept(way: int, size: int, k: int, carry: int, slots: int, deep: int) -> Kept:
+    """Empty, with room for so many slots, and for `deep` groups or visits."""
+    groups, visits = {LINEAR: (0, 0), GROUPS: (max(deep, SHORT + 3), SHORT + 3), VISITS: (0, deep)}[way]
+    slots = min(size, max(slots, (SHORT + 3) * k)) if way != VISITS else 0
+    return Kept(
+        n=np.zeros(8, np.int64),
+        age=np.ones(3),
+        slot_of=np.full(size if way != VISITS else 0, -1, np.int64),
+        weight_of=np.zeros(slots, np.int64),
+        seen=np.zeros(slots),
+        moved=np.zeros(slots, np.int64),
+        z=np.zeros(slots),
+        x=np.zeros(groups),
+        below_x=np.zeros(groups),
+        below_G=np.zeros(groups),
+        born=np.zeros(groups),
+        fresh=np.zeros(groups),
+        G=np.zeros((groups, slots)),
+        C=np.zeros((groups, slots)),
+        at=np.zeros((groups, k), np.int64),
+        by=np.zeros((groups, k)),
+        weights=np.zeros((visits, k), np.int64),
+        numbers=np.zeros((visits, k)),
+        product=np.zeros(visits),
+        w=np.zeros(visits),
+        wβ=np.zeros(visits),
+        carry=np.zeros((visits, carry)),
+        began=np.zeros(visits, np.int64),
+        pair=np.zeros(visits, np.int64),
+    )
+
+
+def grown(way: int, old: Kept) -> Kept:
+    """The same with twice the room where it has run out."""
+    k, size = old.weights.shape[1], len(old.slot_of)
+    slots, deep = len(old.weight_of), len(old.w if way == VISITS else old.x)
+    if not _slots_suffice(way, old):
+        slots *= 2
+    if not _depth_suffices(way, old):
+        deep *= 2
+    new = kept(way, size, k, old.carry.shape[1], slots, deep)
+    for a, b in zip(old, new, strict=True):
+        b[tuple(slice(0, n) for n in a.shape)] = a
+    return new
+
+
+@inlined
+def put(n, to, at, what, of):
+    """to[at, :n] = what[of, :n]."""
+    for i in range(n):
+        to[at, i] = what[of, i]
+
+
+@inlined
+def _slots_suffice(way, kept):
+    """For one more step; and for all visits at once where they are still to be gathered."""
+    most = (SHORT + 1) * kept.weights.shape[1]
+    return way == VISITS or len(kept.weight_of) == len(kept.slot_of) or kept.n[SLOTS] + most <= len(kept.weight_of)
+
+
+@inlined
+def _depth_suffices(way, kept):
+    if way == VISITS:
+        return kept.n[LAST] < len(kept.w)
+    return way == LINEAR or kept.n[TOP] + 3 <= len(kept.x)
+
+
+@inlined
+def has_room(way, kept):
+    """Whether one more step fits for certain."""
+    return _slots_suffice(way, kept) and _depth_suffices(way, kept)
+
+
+@inlined
+def clear(kept):
+    """Forget everything: an episode begins."""
+    for i in range(kept.n[SLOTS]):
+        kept.slot_of[kept.weight_of[i]] = -1
+    for i in range(len(kept.n)):
+        kept.n[i] = 0
+    kept.n[TIDY] = 64
+    kept.age[AGE] = 0.0
+
+
+@inlined
+def slot(kept, weight):
+    """The slot of a weight, a new one if it has none."""
+    i = kept.slot_of[weight]
+    if i < 0:
+        i = kept.n[SLOTS]
+        kept.n[SLOTS] += 1
+        kept.slot_of[weight] = i
+        kept.weight_of[i] = weight
+        kept.z[i] = 0.0
+        for g in range(kept.n[BOTTOM], kept.n[TOP]):
+            kept.G[g, i] = 0.0
+            kept.C[g, i] = 0.0
+    kept.seen[i] = kept.age[AGE]
+    return i
+
+
+@seldom
+def _tidy(way, kept):
+    """Give up the slots whose weights are no longer active. Called when there are twice as many as after the last time."""
+    n, bottom, top, m = kept.n[SLOTS], kept.n[BOTTOM], kept.n[TOP], 0
+    to = kept.moved
+    for i in range(n):
+        if kept.z[i] == 0.0 if way == LINEAR else kept.seen[i] + FORGET > kept.age[AGE]:
+            kept.slot_of[kept.weight_of[i]] = to[i] = -1
+            continue
+        to[i] = m
+        kept.slot_of[kept.weight_of[i]] = m
+        kept.weight_of[m], kept.seen[m], kept.z[m] = kept.weight_of[i], kept.seen[i], kept.z[i]
+        m += 1
+    for g in range(bottom, top):
+        for i in range(n):
+            if to[i] >= 0:
+                kept.G[g, to[i]], kept.C[g, to[i]] = kept.G[g, i], kept.C[g, i]
+        if kept.fresh[g] >= 0.0:
+            for j in range(kept.at.shape[1]):
+                i = to[kept.at[g, j]]
+                kept.at[g, j] = max(i, 0)
+                kept.by[g, j] *= i >= 0
+    kept.n[SLOTS] = m
+    kept.n[TIDY] = max(64, 2 * m)
+
+
+@inlined
+def enter(way, kept, weights, numbers, first, pair):
+    """Start t enters with β = 1: its gradient has `numbers` at `weights`; `first` is what a custom step keeps of a new start."""
+    kept.n[STEP] += 1
+    if way == LINEAR:
+        for j in range(len(weights)):
+            kept.z[slot(kept, weights[j])] += numbers[j]
+        return
+    if way == GROUPS:
+        if kept.n[GATHERED]:
+            _enter_groups(kept, weights, numbers)
+            return
+        if kept.n[LAST] - kept.n[FIRST] == SHORT:
+            _gather(kept)
+            _enter_groups(kept, weights, numbers)
+            return
+    v = kept.n[LAST]
+    kept.n[LAST] = v + 1
+    for j in range(len(weights)):
+        kept.weights[v, j], kept.numbers[v, j] = weights[j], numbers[j]
+    for j in range(len(first)):
+        kept.carry[v, j] = first[j]
+    kept.product[v], kept.w[v], kept.wβ[v], kept.began[v], kept.pair[v] = 1.0, 1.0, 1.0, kept.n[STEP], pair
+
+
+@contracted
+def apply(way, kept, scale, sizes, to):
+    """to += scale · sizes · z, `sizes` elementwise if there are any."""
+    if way == VISITS or (way == GROUPS and not kept.n[GATHERED]):
+        if kept.weights.shape[1] == 1 and not len(sizes):  # a table
+            for v in range(kept.n[FIRST], kept.n[LAST]):
+                to[kept.weights[v, 0]] += scale * kept.wβ[v] * kept.numbers[v, 0]
+            return
+        for v in range(kept.n[FIRST], kept.n[LAST]):
+            c = scale * kept.wβ[v]
+            for j in range(kept.weights.shape[1]):
+                i = kept.weights[v, j]
+                to[i] += c * kept.numbers[v, j] * (sizes[i] if len(sizes) else 1.0)
+        return
+    z = kept.z if way == LINEAR else kept.C[kept.n[TOP] - 1]
+    if len(sizes):
+        for i in range(kept.n[SLOTS]):
+            to[kept.weight_of[i]] += scale * sizes[kept.weight_of[i]] * z[i]
+    else:
+        for i in range(kept.n[SLOTS]):
+            to[kept.weight_of[i]] += scale * z[i]
+
+
+@contracted
+def advance_linear(kept, discount, decay, ratio):
+    """z ← γ decay ratio z."""
+    c = discount * decay * ratio
+    if c == 0.0:
+        clear(kept)
+        return
+    for i in range(kept.n[SLOTS]):
+        z = c * kept.z[i]
+        kept.z[i] = z if abs(z) > TINY else 0.0
+    if kept.n[SLOTS] > kept.n[TIDY]:
+        _tidy(LINEAR, kept)
+
+
+@seldom
+def advance_groups(kept, discount, decay, ratio, cap):
+    """x ← min(cap, ratio·x), G ← γ decay G: the groups that reach the cap become one."""
+    d = discount * decay
+    if d == 0.0 or ratio == 0.0 or cap == 0.0:
+        clear(kept)
+        return
+    if d != kept.age[LAST_FACTOR]:
+        kept.age[LAST_FACTOR], kept.age[ITS_LOG] = d, np.log(d)
+    kept.age[AGE] += kept.age[ITS_LOG]
+    n, bottom, top, r = kept.n[SLOTS], kept.n[BOTTOM], kept.n[TOP], ratio
+    clipped, born = 0, 0.0
+    while top > bottom and kept.x[top - 1] * r >= cap:
+        top -= 1
+        if clipped == 0:
+            born = kept.born[top]
+            for i in range(n):
+                kept.z[i] = 0.0
+        clipped += 1
+        if kept.fresh[top] >= 0.0:
+            for j in range(kept.at.shape[1]):
+                kept.z[kept.at[top, j]] += d * kept.fresh[top] * kept.by[top, j]
+        else:
+            for i in range(n):
+                kept.z[i] += d * kept.G[top, i]
+        r *= kept.below_x[top]
+        d *= kept.below_G[top]
+    while bottom < top and kept.born[bottom] + FORGET > kept.age[AGE]:
+        bottom += 1
+    if top > bottom:
+        _scale(kept, top - 1, n, r, d)
+        if kept.x[top - 1] < TINY:  # and those below are smaller still
+            bottom = top
+    if bottom == top:
+        bottom, top = 0, 0
+    if clipped:
+        kept.x[top], kept.below_x[top], kept.below_G[top], kept.born[top], kept.fresh[top] = cap, 1.0, 1.0, born, -1.0
+        for i in range(n):
+            kept.G[top, i] = kept.z[i]
+            kept.C[top, i] = cap * kept.z[i] + (kept.C[top - 1, i] if top > bottom else 0.0)
+        top += 1
+    kept.n[TOP], kept.n[BOTTOM] = top, bottom
+    if top + 3 > len(kept.x) and bottom > len(kept.x) // 2:
+        _sink(kept)
+    if kept.n[SLOTS] > kept.n[TIDY]:
+        _tidy(GROUPS, kept)
+
+
+@contracted
+def _scale(kept, g, n, r, d):
+    kept.x[g] *= r
+    kept.below_x[g] *= r
+    kept.below_G[g] *= d
+    if kept.fresh[g] >= 0.0:
+        kept.fresh[g] *= d
+    else:
+        for i in range(n):
+            kept.G[g, i] *= d
+    c = r * d
+    for i in range(n):
+        z = c * kept.C[g, i]
+        kept.C[g, i] = z if abs(z) > TINY else 0.0
+
+
+@seldom
+def _enter_groups(kept, weights, numbers):
+    """On top, or where x > 1 (only with caps above 1), below the groups that are larger: these move up by one."""
+    bottom, top = kept.n[BOTTOM], kept.n[TOP]
+    g, k = top, len(weights)
+    while g > bottom and kept.x[g - 1] > 1.0:
+        g -= 1
+        if g > bottom:
+            _scale(kept, g - 1, kept.n[SLOTS], kept.below_x[g], kept.below_G[g])
+    for j in range(k):
+        slot(kept, weights[j])
+    n = kept.n[SLOTS]
+    for h in range(top, g, -1):
+        kept.x[h], kept.born[h], kept.fresh[h] = kept.x[h - 1], kept.born[h - 1], kept.fresh[h - 1]
+        kept.below_x[h], kept.below_G[h] = 1.0, 1.0
+        put(n, kept.G, h, kept.G, h - 1)
+        put(n, kept.C, h, kept.C, h - 1)
+        put(k, kept.at, h, kept.at, h - 1)
+        put(k, kept.by, h, kept.by, h - 1)
+        for j in range(k):
+            kept.C[h, kept.slot_of[weights[j]]] += numbers[j]
+    kept.x[g], kept.below_x[g], kept.below_G[g], kept.born[g], kept.fresh[g] = 1.0, 1.0, 1.0, kept.age[AGE], 1.0
+    for i in range(n):
+        kept.C[g, i] = kept.C[g - 1, i] if g > bottom else 0.0
+    for j in range(k):
+        kept.at[g, j], kept.by[g, j] = kept.slot_of[weights[j]], numbers[j]
+        kept.C[g, kept.at[g, j]] += numbers[j]
+    kept.n[TOP] = top + 1
+
+
+@seldom
+def _gather(kept):
+    """Every visit becomes a group of its own, the smallest x first."""
+    first, last = kept.n[FIRST], kept.n[LAST]
+    kept.n[GATHERED], kept.n[TOP], kept.n[BOTTOM] = 1, 0, 0
+    for g in range(last - first):
+        v = first
+        for u in range(first, last):
+            if kept.product[v] < 0.0 or 0.0 <= kept.product[u] < kept.product[v]:
+                v = u
+        x, k = kept.product[v], kept.weights.shape[1]
+        kept.product[v] = -1.0
+        kept.x[g], kept.below_x[g], kept.below_G[g], kept.born[g] = x, 1.0, 1.0, -np.log(kept.w[v])
+        kept.fresh[g] = kept.w[v]
+        for j in range(k):
+            kept.at[g, j], kept.by[g, j] = slot(kept, kept.weights[v, j]), kept.numbers[v, j]
+        for i in range(kept.n[SLOTS]):
+            kept.C[g, i] = kept.C[g - 1, i] if g > 0 else 0.0
+        for j in range(k):
+            kept.C[g, kept.at[g, j]] += x * kept.w[v] * kept.by[g, j]
+        kept.n[TOP] = g + 1
+
+
+@seldom
+def _sink(kept):
+    """Move the stack down to where its lowest groups have been forgotten."""
+    bottom, top, n, k = kept.n[BOTTOM], kept.n[TOP], kept.n[SLOTS], kept.at.shape[1]
+    for g in range(bottom, top):
+        h = g - bottom
+        kept.x[h], kept.born[h], kept.fresh[h] = kept.x[g], kept.born[g], kept.fresh[g]
+        kept.below_x[h], kept.below_G[h] = kept.below_x[g], kept.below_G[g]
+        put(n, kept.G, h, kept.G, g)
+        put(n, kept.C, h, kept.C, g)
+        put(k, kept.at, h, kept.at, g)
+        put(k, kept.by, h, kept.by, g)
+    kept.n[TOP], kept.n[BOTTOM] = top - bottom, 0
+
+
+@inlined
+def drop_visits(kept, reach, forget):
+    """Drop the oldest starts where they have reached their horizon or have nothing more to say."""
+    first, last, step = kept.n[FIRST], kept.n[LAST], kept.n[STEP] + 1
+    while first < last and (step - kept.began[first] >= reach or not kept.w[first] > forget):
+        first += 1
+    kept.n[FIRST] = first
+    if first > 0 and (first == last or last == len(kept.w)):
+        k = kept.weights.shape[1]
+        for v in range(first, last):
+            h = v - first
+            put(k, kept.weights, h, kept.weights, v)
+            put(k, kept.numbers, h, kept.numbers, v)
+            put(kept.carry.shape[1], kept.carry, h, kept.carry, v)
+            kept.product[h], kept.w[h], kept.wβ[h] = kept.product[v], kept.w[v], kept.wβ[v]
+            kept.began[h], kept.pair[h] = kept.began[v], kept.pair[v]
+        kept.n[FIRST], kept.n[LAST] = 0, last - first
+
+
+@contracted
+def advance_products(kept, discount, decay, ratio, cap, recursive, lags):
+    """x ← ratio·x, clipped if recursive; β = min(cap, x), and its bound by lag where there are some."""
+    d = discount * decay
+    if d == 0.0 or ratio == 0.0 or (recursive and cap == 0.0):
+        kept.n[FIRST] = kept.n[LAST] = 0
+        return
+    first, last = kept.n[FIRST], kept.n[LAST]
+    x, w, wβ = kept.product[first:last], kept.w[first:last], kept.wβ[first:last]
+    if recursive:
+        for v in range(len(x)):
+            x[v] = min(cap, x[v] * ratio)
+            w[v] *= d
+            wβ[v] = w[v] * x[v]
+    else:
+        for v in range(len(x)):
+            x[v] = min(x[v] * ratio, 1e300)
+            w[v] *= d
+            wβ[v] = w[v] * min(cap, x[v])
+    if len(lags):
+        for v in range(first, last):
+            bound = lags[min(kept.n[STEP] + 1 - kept.began[v], len(lags)) - 1]
+            kept.wβ[v] = kept.w[v] * min(bound, min(cap, kept.product[v]))
+
+
+@seldom
+def advance_steps(kept, custom, discount, π, μ, ρ, lam, pair):
+    """One call of a custom step for each live start; False if a β is negative or not finite."""
+    step = kept.n[STEP] + 1
+    for v in range(kept.n[FIRST], kept.n[LAST]):
+        β = custom(kept.carry[v], π, μ, ρ, lam, float(step - kept.began[v]), kept.pair[v], pair)
+        if not (β >= 0.0 and β < np.inf):
+            return False
+        kept.w[v] *= discount
+        kept.wβ[v] = kept.w[v] * β
+    return True

@@ -1,0 +1,161 @@
+"""A trace as the compiled loop takes it: a plan, and pointers to its rule and to its step.
+
+One signature for all rules means one compiled loop for all of them; a rule by itself compiles in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit, types
+from numba.core.errors import NumbaError
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from offtrace.learners.eligibility import GROUPS, LINEAR, VISITS
+from offtrace.learners.loop import Plan
+from offtrace.learners.native import compiled_for
+from offtrace.returns import elementwise
+from offtrace.traces import INFINITY, AlphaRetrace, CTrace, HistoryTrace, Step, StepTrace, Trace, TruncatedIS
+
+FOR_EVER = 2**62
+FORGET = 1e-18
+"""Where a cap bounds β, a start with less weight than this is dropped."""
+ROW = types.Array(types.float64, 1, "C")
+FACTORS = types.UniTuple(types.float64, 3)(types.float64, types.float64, types.float64, ROW)
+STEP = types.float64(ROW, *(types.float64,) * 5, types.int64, types.int64)
+
+
+def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
+    """The plan of a trace and pointers to its rule and its step (one of which is never called); `shape` is [S, A] of a table."""
+    custom = isinstance(trace, StepTrace)
+    assert not isinstance(trace, HistoryTrace)
+    lags = np.array(trace.lag_bound or (), dtype=np.float64)
+    if custom or trace.horizon is not None or len(lags) or not (trace.per_decision or trace.recursive):
+        way = VISITS
+    else:
+        way = LINEAR if trace.per_decision else GROUPS
+    reach = trace.horizon or FOR_EVER
+    if len(lags) and lags[-1] == 0.0:
+        reach = min(reach, 1 + int(np.max(np.nonzero(lags)[0] + 1, initial=0)))
+    bounded = isinstance(trace, TruncatedIS) and not len(lags) and np.max(trace.bound) < INFINITY
+    carry = (trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)) if custom else (1.0,)
+    made = Plan(
+        way=way,
+        custom=custom,
+        recursive=trace.recursive,
+        mix=float(trace.mix) if isinstance(trace, AlphaRetrace | CTrace) else 1.0,
+        reach=reach,
+        forget=FORGET / max(1.0, float(np.max(trace.bound))) if bounded else 1e-150,
+        lags=lags,
+        parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
+        lam=float(trace.lam) if custom else 0.0,
+        first=np.array(carry),
+    )
+    if custom:
+        return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
+    return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
+
+
+def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
+    """[1, n], or [S·A, n] where one of them is an array [S, A]."""
+    given = trace.parameters
+    arrays = [p for p in given if np.ndim(p)]
+    if not arrays:
+        return np.array([[float(p) for p in given] or [0.0]])
+    if shape is None or any(np.shape(p) != shape for p in arrays):
+        wanted = "no arrays with features" if shape is None else f"one number for each pair, {list(shape)}"
+        raise ValueError(f"{trace.title} in a learner needs {wanted}, got an array of shape {np.shape(arrays[0])}")
+    return np.stack([np.broadcast_to(p, shape).ravel() for p in given], axis=1).astype(np.float64)
+
+
+@cache
+def _factors(rule: Any, n: int) -> Any:
+    """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
+    compiled = numba.extending.register_jitable(error_model="numpy")(rule)
+    try:
+        if n == 0:
+
+            @njit(FACTORS, error_model="numpy")
+            def bare(π, μ, ρ, p):
+                decay, ratio, cap = compiled(elementwise, π, μ, ρ)
+                return float(decay), float(ratio), float(cap)
+
+            return bare
+
+        @njit(FACTORS, error_model="numpy")
+        def factors(π, μ, ρ, p):
+            decay, ratio, cap = compiled(elementwise, π, μ, ρ, *to_fixed_tuple(p, n))
+            return float(decay), float(ratio), float(cap)
+
+    except NumbaError as error:
+        raise TypeError(
+            f"{rule.__qualname__} does not compile: a rule may use operators and xp.where, xp.minimum, xp.maximum on "
+            f"floats only, and must return decay, ratio and cap. Numba says: {error}"
+        ) from error
+    return factors
+
+
+@cache
+def _step(step: Any, n: int, title: str) -> Any:
+    """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
+    compiled = njit(step)
+    try:
+        if n == 0:
+
+            @njit(STEP, error_model="numpy")
+            def one(carry, π, μ, ρ, lam, lag, start, pair):
+                carry[0], β = compiled(elementwise, carry[0], Step(π, μ, ρ, lam, lag, start, pair))
+                return float(β)
+
+            return one
+
+        @njit(STEP, error_model="numpy")
+        def many(carry, π, μ, ρ, lam, lag, start, pair):
+            new, β = compiled(elementwise, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))
+            for i, c in enumerate(new):
+                carry[i] = c
+            return float(β)
+
+    except NumbaError as error:
+        raise TypeError(
+            f"the step of {title!r} does not compile: it may use operators and xp.where, xp.minimum, xp.maximum on floats "
+            f"only, and must return a carry like the one it was given, and β. Numba says: {error}"
+        ) from error
+    return many
+
+
+@cache
+def _no_factors() -> Any:
+    @njit(FACTORS)
+    def never(π, μ, ρ, p):
+        return 0.0, 0.0, 0.0
+
+    return never
+
+
+@cache
+def _no_step() -> Any:
+    @njit(STEP)
+    def never(carry, π, μ, ρ, lam, lag, start, pair):
+        return 0.0
+
+    return never
+
+
+_loops: dict[Any, Any] = {}
+
+
+def compiled(function: Any, *arguments: Any) -> Any:
+    """The function, compiled for arguments like these, with pointers where they hold rules: so it can stay on disk."""
+    kinds = tuple(
+        types.FunctionType(a.signatures and a.nopython_signatures[0])
+        if hasattr(a, "nopython_signatures")
+        else numba.typeof(a)
+        for a in arguments
+    )
+    if (function, kinds) not in _loops:
+        _loops[function, kinds] = compiled_for(kinds, function)
+    return _loops[function, kinds]

@@ -1,0 +1,324 @@
+"""Policies that change while one learns: ε-greedy and softmax in the current Q, with a schedule of ε or the temperature.
+
+A schedule gives a value for each k = 0, 1, 2, …, counted in episodes or in steps:
+
+    Constant     value                             Linear         from `first` to `last` over `over`, then `last`
+    Harmonic     value / (1 + k / half)            Exponential    max(last, value · factor^k)
+
+`EpsilonGreedy(Harmonic(1.0))` has ε_k = 1/(k+1): greedy in the limit, and exploring for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.learners.native import inlined
+from offtrace.mdps.policies import _check_rows as check_rows
+
+CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
+TABLE, GREEDY, SOFTMAX = range(3)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number for each k. `by` says what k counts: "episode" or "step"."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "by":
+                if value not in ("episode", "step"):
+                    raise ValueError(f'by must be "episode" or "step", got {value!r}')
+            elif not (
+                isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 <= value < np.inf
+            ):
+                raise ValueError(
+                    f"{f.name} of {type(self).__name__} must be a finite number of at least 0, got {value!r}"
+                )
+
+    @property
+    def coded(self) -> tuple[float, ...]:
+        """(kind, three numbers, 1 if k counts steps) for `level`."""
+        raise NotImplementedError
+
+    def __call__(self, k: int) -> float:
+        """The value at k.
+
+        >>> Harmonic(1.0)(3)
+        0.25
+        """
+        return float(level(np.array(self.coded), k, k))
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same for ever."""
+
+    value: float
+
+    @property
+    def coded(self) -> tuple[float, ...]:  # noqa: D102
+        return CONSTANT, self.value, 0.0, 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From `first` down (or up) to `last` over `over` episodes or steps, then `last`."""
+
+    first: float
+    last: float
+    over: int
+    by: str = "episode"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.over >= 1:
+            raise ValueError(f"over must be at least 1, got {self.over!r}")
+
+    @property
+    def coded(self) -> tuple[float, ...]:  # noqa: D102
+        return LINEAR, self.first, self.last, float(self.over), float(self.by == "step")
+
+
+@dataclass(frozen=True)
+class Harmonic(Schedule):
+    """value / (1 + k / half): half of it at k = `half`. With half = 1 this is value / (k + 1)."""
+
+    value: float
+    half: float = 1.0
+    by: str = "episode"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.half > 0:
+            raise ValueError(f"half must be above 0, got {self.half!r}")
+
+    @property
+    def coded(self) -> tuple[float, ...]:  # noqa: D102
+        return HARMONIC, self.value, self.half, 0.0, float(self.by == "step")
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """value · factor^k, never below `last`."""
+
+    value: float
+    factor: float
+    last: float = 0.0
+    by: str = "episode"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.factor <= 1:
+            raise ValueError(f"factor must be at most 1, got {self.factor!r}")
+
+    @property
+    def coded(self) -> tuple[float, ...]:  # noqa: D102
+        return EXPONENTIAL, self.value, self.factor, self.last, float(self.by == "step")
+
+
+@inlined
+def level(coded, episode, step):
+    """The value of a coded schedule."""
+    kind, a, b, c = coded[0], coded[1], coded[2], coded[3]
+    k = step if coded[4] else episode
+    if kind == LINEAR:
+        return b if k >= c else a + (b - a) * k / c
+    if kind == HARMONIC:
+        return a / (1.0 + k / b)
+    if kind == EXPONENTIAL:
+        return max(c, a * b**k)
+    return a
+
+
+def as_schedule(name: str, given: Any) -> Schedule:
+    """A number is constant."""
+    if isinstance(given, Schedule):
+        return given
+    if isinstance(given, int | float | np.number) and not isinstance(given, bool):
+        return Constant(float(given))
+    raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
+
+
+class Coded(NamedTuple):
+    """A policy as compiled loops see it."""
+
+    kind: int
+    level: np.ndarray
+    explore: int
+    """For so many episodes, act uniformly."""
+    table: np.ndarray
+    """[S, A]; empty unless `kind` is TABLE."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy in the current Q."""
+
+    explore: int = field(default=0, kw_only=True)
+    """For so many episodes at first it is uniform."""
+
+    def exploring(self, episodes: int) -> Any:
+        """The same, but uniform in the first `episodes` episodes.
+
+        >>> EpsilonGreedy(0.2).exploring(5)
+        EpsilonGreedy(explore=5, epsilon=0.2)
+        """
+        return replace(self, explore=episodes)
+
+    def _coded(self, kind: int, name: str, given: Any, low: float, high: float) -> Coded:
+        if isinstance(self.explore, bool) or not isinstance(self.explore, int) or self.explore < 0:
+            raise ValueError(f"explore must be a number of episodes, 0 or more, got {self.explore!r}")
+        schedule = as_schedule(name, given)
+        for value in (
+            v
+            for f in fields(schedule)
+            if f.name in ("value", "first", "last") and (v := getattr(schedule, f.name)) is not None
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {given!r}")
+        return Coded(kind, np.array(schedule.coded), self.explore, np.empty((0, 0)))
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Policy):
+    """Uniform with probability ε, else greedy in the current Q, ties split evenly (two values tie if they are equal)."""
+
+    epsilon: float | Schedule
+
+    @property
+    def coded(self) -> Coded:
+        """Checked, and as compiled loops see it."""
+        return self._coded(GREEDY, "epsilon", self.epsilon, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Softmax(Policy):
+    """π(a|s) ∝ exp(Q(s,a) / temperature); greedy at temperature 0, the limit."""
+
+    temperature: float | Schedule
+
+    @property
+    def coded(self) -> Coded:
+        """Checked, and as compiled loops see it."""
+        return self._coded(SOFTMAX, "temperature", self.temperature, 0.0, np.inf)
+
+
+def coded(name: str, given: Any, shape: tuple[int, int] | None) -> Coded:
+    """A policy, or an array [S, A] that stays as it is; `shape` is None where states cannot be told apart."""
+    if isinstance(given, EpsilonGreedy | Softmax):
+        return given.coded
+    if given is None or isinstance(given, str) or callable(given):
+        raise TypeError(f"{name} must be EpsilonGreedy(…), Softmax(…) or an array [S, A], got {given!r}")
+    table = np.array(given, dtype=np.float64)
+    if shape is None:
+        raise TypeError(
+            f"{name} cannot be a table here: with features, states have no numbers; use EpsilonGreedy or Softmax"
+        )
+    if table.shape != shape:
+        raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
+    check_rows(table, name)
+    return Coded(TABLE, np.array(Constant(0.0).coded), 0, table)
+
+
+GREEDILY = EpsilonGreedy(0.0)
+
+
+class Now(NamedTuple):
+    """A policy at one moment, with what is needed of ε and 1/ε at every step."""
+
+    kind: int
+    level: float
+    """ε, or the temperature."""
+    share: float
+    """ε / A."""
+    nth: float
+    """A / ε."""
+    table: np.ndarray
+
+
+@inlined
+def set_level(coded, A, episode, step, row):
+    """The policy in this episode, at this step, into row [4]. While it explores it is ε-greedy with ε = 1."""
+    kind, now = coded.kind, level(coded.level, episode, step)
+    if episode < coded.explore:
+        kind, now = GREEDY, 1.0
+    row[0], row[1], row[2], row[3] = kind, now, now / A, A / now if now > 0.0 else 0.0
+
+
+@inlined
+def at_present(row, coded):
+    """What `set_level` has set."""
+    return Now(int(row[0]), row[1], row[2], row[3], coded.table)
+
+
+@inlined
+def best_of(q):
+    """The largest value, the last action that has it, how many have it, and the sum of all."""
+    best, total = q[0], q[0]
+    for a in range(1, len(q)):
+        total += q[a]
+        best = max(best, q[a])
+    arg, ties = 0, 0
+    for a in range(len(q)):
+        equal = q[a] == best
+        arg = a if equal else arg
+        ties += equal
+    return best, arg, ties, total
+
+
+@inlined
+def probability(π, s, q, best, ties, a):
+    """π(a|s) for the q of all actions."""
+    if π.kind == GREEDY:
+        if ties == 1:
+            return π.share + (1.0 - π.level if q[a] == best else 0.0)
+        return π.share + ((1.0 - π.level) / ties if q[a] == best else 0.0)
+    if π.kind == TABLE:
+        return π.table[s, a]
+    if π.level == 0.0:
+        return 1.0 / ties if q[a] == best else 0.0
+    total = 0.0
+    for b in range(len(q)):
+        total += np.exp((q[b] - best) / π.level)
+    return np.exp((q[a] - best) / π.level) / total
+
+
+@inlined
+def value(π, s, q, best, ties, total):
+    """Σ_a π(a|s) q(a)."""
+    if π.kind == GREEDY:
+        return π.share * total + (1.0 - π.level) * best
+    v = 0.0
+    for a in range(len(q)):
+        v += probability(π, s, q, best, ties, a) * q[a]
+    return v
+
+
+@inlined
+def choose(u, π, s, q, best, arg, ties):
+    """An action, from one number u in [0, 1)."""
+    A = len(q)
+    if π.kind == GREEDY:
+        if u < π.level:
+            return min(int(u * π.nth), A - 1)
+        if ties == 1:
+            return arg
+        nth = min(int((u - π.level) / (1.0 - π.level) * ties), ties - 1)
+        for a in range(A):
+            if q[a] == best:
+                if nth == 0:
+                    return a
+                nth -= 1
+    last = 0
+    for a in range(A):
+        p = probability(π, s, q, best, ties, a)
+        if p > 0.0:
+            last = a
+            if u < p:
+                return a
+            u -= p
+    return last

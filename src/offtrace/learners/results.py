@@ -1,0 +1,81 @@
+"""What a learner leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.learners.loop import Features
+from offtrace.traces import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """How learning went, at points that are even in steps (or in episodes, if the run was counted in those)."""
+
+    steps: np.ndarray
+    """[points] or [seeds, points]: steps taken until then."""
+    error: np.ndarray
+    """The root mean square of Q − truth over all pairs; NaN where the truth is not known, ∞ where a learner diverged."""
+    returns: np.ndarray
+    """The mean discounted return of the training episodes that ended since the last point; NaN where none did."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A result. With `seeds=n` arrays have a first axis of n; without, none."""
+
+    trace: Trace
+    weights: np.ndarray
+    """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
+    features: Features
+    """Where θ is read: `q` does it."""
+    seeds: np.ndarray
+    """The seed of each learner."""
+    steps: np.ndarray
+    """How many steps each took."""
+    episodes: np.ndarray
+    """How many episodes each finished."""
+    curve: Curve
+    evaluations: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """For each learner: after how many steps its evaluation episodes took place, and their discounted returns."""
+    wall: float
+    """Seconds, those before a checkpoint was taken up included."""
+
+    @property
+    def Q(self) -> np.ndarray:
+        """[S, A], or [seeds, S, A]; of a table, or of an MDP with features."""
+        if not len(self.features.tile):
+            raise TypeError("states of this environment have no numbers: use result.q(observation)")
+        theta = self.weights.reshape(-1, *self.weights.shape[-2:])
+        q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
+        return q.reshape(*self.weights.shape[:-2], *q.shape[1:])
+
+    @property
+    def diverged(self) -> Any:
+        """Which learners diverged: their values left the range of numbers."""
+        return np.isnan(self.weights).any(axis=(-2, -1))
+
+    def __str__(self) -> str:
+        n = self.seeds.size
+        who = "1 learner" if n == 1 else f"{n} learners"
+        lines = [f"{self.trace.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
+        last = np.atleast_2d(self.curve.error)[:, -1:] if self.curve.error.size else np.empty((0, 0))
+        if last.size and not np.isnan(last).all():
+            lines.append(f"  RMS error at the end   {last.mean():.4g}" + ("" if n == 1 else f" ± {spread(last):.2g}"))
+        looks = [r[-100:].mean() for _, r in self.evaluations if len(r)]
+        if looks:
+            lines.append(
+                f"  evaluation, last 100   {np.mean(looks):.4g}"
+                + ("" if n == 1 else f" ± {spread(np.array(looks)):.2g}")
+            )
+        if np.any(self.diverged):
+            lines.append(f"  diverged               {int(np.sum(self.diverged))} of {n}")
+        return "\n".join(lines)
+
+
+def spread(x: np.ndarray) -> float:
+    """Half of a 95% interval of the mean, by the normal approximation."""
+    return float(1.96 * np.std(x, ddof=1) / np.sqrt(x.size)) if x.size > 1 else float("nan")

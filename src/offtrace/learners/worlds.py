@@ -1,0 +1,117 @@
+"""Where learners live: a finite MDP, or anything that Gymnasium makes. What they have in common is checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.learners.loop import Features, World
+from offtrace.mdps import MDP
+from offtrace.mdps.sampling import cumulative
+
+
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """An environment, its discount, and how its states are seen."""
+
+    mdp: MDP | None
+    """The MDP, if it is one."""
+    gym: Any
+    """A function that makes the Gymnasium environment, if it is one; else None."""
+    gamma: float
+    features: Features
+    """Without rows where states have no numbers (Box observations)."""
+    coder: Any
+    """What turns such observations into tiles; None for the others."""
+    size: int
+    """How many weights there are."""
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """[S, A]; None where states have no numbers."""
+        return (len(self.features.tile), self.features.A) if len(self.features.tile) else None
+
+    @property
+    def judged(self) -> np.ndarray:
+        """States over which an error is taken: those that are not terminal."""
+        if self.mdp is not None:
+            return np.flatnonzero(~self.mdp.terminal)
+        return np.arange(len(self.features.tile))
+
+    @property
+    def world(self) -> World:
+        """The MDP's tables, cumulated for drawing."""
+        mdp = self.mdp
+        assert mdp is not None
+        indptr = mdp.P.indptr.astype(np.int64)
+        return World(
+            P=cumulative(np.array(mdp.P.data), indptr),
+            indptr=indptr,
+            to=mdp.P.indices.astype(np.int64),
+            start=cumulative(np.array(mdp.start), np.array([0, mdp.S])),
+            ends=np.array(mdp.terminal),
+            R=np.array(mdp.R).ravel(),
+            of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
+        )
+
+    def first(self, q0: Any) -> np.ndarray:
+        """[size]: the weights to begin with."""
+        q0 = np.array(q0, dtype=np.float64)
+        tabular = (
+            self.coder is None
+            and self.features.tile.shape[1] == 1
+            and self.shape is not None
+            and self.size == self.shape[0] * self.shape[1]
+        )
+        if q0.ndim == 0 and tabular:
+            return np.full(self.size, float(q0))
+        if q0.ndim == 0 and q0 == 0:
+            return np.zeros(self.size)
+        if not tabular or q0.shape != self.shape:
+            wanted = f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features"
+            raise ValueError(f"q0 must be {wanted}, got {'a number' if q0.ndim == 0 else f'shape {q0.shape}'}")
+        if not np.isfinite(q0).all():
+            raise ValueError("q0 must be finite")
+        return q0.ravel()
+
+    def require_ends(self) -> None:
+        """`episodes` without a `limit`: from every state the end must be within reach of some action."""
+        if self.mdp is None:
+            return
+        reach, step = np.array(self.mdp.terminal), self.mdp.P
+        while True:
+            more = reach | ((step @ reach.astype(float)) > 0).reshape(self.mdp.S, self.mdp.A).any(axis=1)
+            if (more == reach).all():
+                break
+            reach = more
+        if not reach.all():
+            raise ValueError(
+                f"an episode may never end: from state {int(np.argmin(reach))} no terminal state can be reached; "
+                "give a limit, or ask for steps instead of episodes"
+            )
+
+
+def environment(env: Any, gamma: float | None, features: Any) -> Environment:
+    """Check and prepare."""
+    if isinstance(env, MDP):
+        if gamma is not None and gamma != env.gamma:
+            raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
+        seen, size = _features(features, env.S, env.A)
+        return Environment(env, None, env.gamma, seen, None, size)
+    from offtrace.learners import host  # Gymnasium is an extra
+
+    return host.environment(env, gamma, features)
+
+
+def _features(features: Any, S: int, A: int) -> tuple[Features, int]:
+    """A table, or the rows of a matrix [S, d]; and how many weights there are."""
+    if features is None:
+        return Features(A, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
+    x = np.array(features, dtype=np.float64)
+    if x.ndim != 2 or len(x) != S or not np.isfinite(x).all():
+        raise ValueError(f"features of an MDP must be a finite array [S, d] with S = {S}, got shape {x.shape}")
+    k = max(1, int((x != 0).sum(axis=1).max()))
+    tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
+    return Features(A, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A
