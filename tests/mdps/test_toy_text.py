@@ -12,6 +12,7 @@ import pytest
 from offtrace import mdps
 
 gymnasium = pytest.importorskip("gymnasium")
+frozen_lake = pytest.importorskip("gymnasium.envs.toy_text.frozen_lake")
 NAMES = [name for name, spec in gymnasium.registry.items() if "toy_text" in str(spec.entry_point)]
 TABLES = [name for name in NAMES if not name.startswith(("Blackjack", "tabular/Blackjack", "phys2d"))]
 SIZES = {"FrozenLake-v1": (16, 5), "CliffWalking-v1": (48, 1), "Taxi-v4": (501, 1)}
@@ -75,6 +76,30 @@ def test_known_optima() -> None:
     assert ours.start @ ours.optimal_q().max(axis=1) == pytest.approx(-13)
     dry = mdps.from_gymnasium("FrozenLake-v1", gamma=0.5, is_slippery=False)
     assert dry.start @ dry.optimal_q().max(axis=1) == pytest.approx(0.5**5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("FrozenLake-v1", {"seed": seed}) for seed in range(6)]  # maps with holes that nobody can fall into
+    + [("CliffWalkingSlippery-v1", {}), ("Taxi-v4", {"is_rainy": True})],
+)
+def test_values_are_those_of_the_raw_table(name: str, options: dict[str, Any]) -> None:
+    """Value iteration on Gymnasium's own lists, where the end belongs to a transition."""
+    if "seed" in options:
+        options = {"desc": frozen_lake.generate_random_map(5, 0.6, options["seed"])}
+    environment = gymnasium.make(name, **options)
+    table: Any = environment.unwrapped.P  # pyright: ignore[reportAttributeAccessIssue]
+    mdp, v = mdps.from_gymnasium(environment, gamma=0.5), np.zeros(len(table))
+    for _ in range(60):
+        v = np.array(
+            [
+                max(sum(p * (r + 0.5 * v[t] * (not end)) for p, t, r, end in table[s][a]) for a in table[s])
+                for s in range(len(v))
+            ]
+        )
+    acts = ~mdp.terminal[: len(v)]
+    np.testing.assert_allclose(mdp.optimal_q().max(axis=1)[: len(v)][acts], v[acts], atol=1e-12)
+    environment.close()
 
 
 def test_an_environment_may_be_given_as_an_object() -> None:
