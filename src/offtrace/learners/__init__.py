@@ -9,6 +9,7 @@ from offtrace.learners.policies import (
     Schedule,
     Softmax,
 )
+from offtrace.learners.protocols import bifurcation_auc
 from offtrace.learners.results import Curve, Learned
 from offtrace.learners.runs import Evaluation, Replay, control, evaluate
 
@@ -24,6 +25,7 @@ __all__ = [
     "Replay",
     "Schedule",
     "Softmax",
+    "bifurcation_auc",
     "control",
     "evaluate",
 ]
