@@ -72,7 +72,8 @@ def test_variance_of_peng_against_samples() -> None:
     mdp = garnet(3, 2, 2, seed=1, gamma=0.8)
     rng = np.random.default_rng(0)
     pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(3, 2))
-    wanted, v = peng_variance(mdp, pi, mu, Q, 0.7), (pi * Q).sum(axis=1)
+    (wanted, upper), v = peng_variance(mdp, pi, mu, Q, 0.7), (pi * Q).sum(axis=1)
+    np.testing.assert_allclose(wanted, upper, rtol=1e-9)
     steps = mdp.rollout(mu, rng=rng, steps=400_000)
     ends = {"terminated": steps["terminated"], "truncated": steps["truncated"]}
     G = ot.targets(ot.PengQ(0.7), reward=steps["reward"], next_value=v[steps["next_state"]], gamma=0.8, **ends)

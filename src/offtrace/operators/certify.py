@@ -35,11 +35,13 @@ class Certificate:
     method: str
     assumption: str
     tolerance: float
+    certain: bool = True
+    """Whether the intervals are guaranteed, given `assumption`; if not, the verdict is "undecided"."""
 
     @property
     def converges(self) -> bool | None:
         """Whether iterating M converges from every Q; None where the spectral radius does not decide it."""
-        if self.assumption:
+        if not self.certain:
             return None
         return True if self.spectral_radius < 1 else False if self.spectral_radius > 1 else None
 
@@ -62,7 +64,7 @@ class Certificate:
             ("method", self.method),
         ]
         if self.assumption:
-            rows.append(("not a proof", self.assumption))
+            rows.append(("given that" if self.certain else "not a proof", self.assumption))
         elif self.contraction.width > self.tolerance:
             rows.append(
                 ("tolerance", f"{self.tolerance:g} was not reached: the interval is {self.contraction.width:.1g} wide")
@@ -124,6 +126,7 @@ def certify(
         op.method,
         op.assumption,
         tolerance,
+        op.certain,
     )
 
 

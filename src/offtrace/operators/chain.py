@@ -15,7 +15,9 @@ sweeps from 0 are the sum itself.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,44 +49,71 @@ class Bounds:
 
 def bounds(setting: Setting, M: np.ndarray, gap: float, deadline: float, grid: np.ndarray, exact: bool) -> Bounds:
     """Two-sided C·M; the gap is reached unless time or memory ran out, which `Bounds.gap` then shows."""
-    sweeper = _Sweeper(setting, np.ascontiguousarray(M, dtype=float).reshape(setting.pairs, -1), grid, exact)
+    M = np.ascontiguousarray(M, dtype=float).reshape(setting.pairs, -1)
+    sweeper = Sweeper(setting, M, grid, exact, setting.last_bound, endless(setting))
     while True:
         sweeper.settle(gap, deadline)
         found = sweeper.result()
-        size = setting.pairs * len(sweeper.grid) * sweeper.M.shape[1]
-        if found.gap <= gap or exact or len(sweeper.grid) >= MOST_NODES or time.monotonic() > deadline:
+        if found.gap <= gap or exact or time.monotonic() > deadline:
             return found
-        if size * 1.5 > MOST_NUMBERS or not sweeper.refine():
+        finer = with_nodes(sweeper.grid, sweeper.wanted_nodes(), setting.pairs * M.shape[1])
+        if finer is None:
             return found
+        sweeper.move(finer)
 
 
-class _Sweeper:
-    """A lower function (values at the nodes) and an upper one (lines at the nodes), swept until they settle."""
+def with_nodes(grid: np.ndarray, added: np.ndarray, times: int) -> np.ndarray | None:
+    """A finer grid for arrays of `times` numbers a node; None where nothing is added, or it would be too large."""
+    if not len(added) or len(grid) >= MOST_NODES or times * len(grid) * 1.5 > MOST_NUMBERS:
+        return None
+    return np.union1d(grid, added)
 
-    def __init__(self, setting: Setting, M: np.ndarray, grid: np.ndarray, exact: bool) -> None:
-        self.setting, self.M, self.grid, self.exact = setting, M, grid, exact
-        n, γ = setting.horizon, setting.gamma
-        self.endless = n is None or (n > 64 and γ**n < 1e-30)  # such a tail is below rounding
-        self.cut = setting.lags[-1] if setting.lags else np.inf
+
+def endless(setting: Setting) -> bool:
+    """Whether there is no horizon, or one so far that what is beyond it is below rounding."""
+    n = setting.horizon
+    return n is None or (n > 64 and setting.gamma**n < 1e-30)
+
+
+class Sweeper:
+    """A lower function (values at the nodes) and an upper one (lines at the nodes), swept until they settle.
+
+    `cut` bounds what is read at lags beyond those with bounds of their own. `more` = (m, m') adds to what is read, m where no cap
+    acts and m' where all do: it enters only the first upper function.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        M: np.ndarray,
+        grid: np.ndarray,
+        exact: bool,
+        cut: float,
+        endless: bool,
+        more: Any = (0, 0),
+    ) -> None:
+        self.setting, self.M, self.grid, self.exact, self.cut, self.endless = setting, M, grid, exact, cut, endless
         shape = (setting.S, len(grid), M.shape[1])
         self.low = np.zeros(shape)
-        self.high, self.slope, self.top = self._start(shape)
+        self.high, self.slope, self.top = self._start(shape, more)
         self._prepare()
 
-    def _start(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _start(self, shape: tuple[int, int, int], more: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """H ≤ x · (no cap acts at all), and H ≤ (every read-out is at its cap)."""
         s = self.setting
+        self.unclipped = self.at_cap = np.zeros((s.S, shape[2]))
         if not self.endless:
             return np.zeros(shape), np.zeros(shape), np.full((s.pairs, shape[2]), np.inf)
         cap = np.minimum(s.cap, self.cut).reshape(-1, 1)
-        unclipped = self._before(s.decay * s.ratio, self.M)
+        unclipped = self._before(s.decay * s.ratio, self.M + more[0])
         at_cap = np.full_like(unclipped, np.inf)
         if np.isfinite(cap).all():
-            at_cap = self._before(s.decay, cap * self.M)
+            at_cap = self._before(s.decay, cap * self.M + more[1])
+        self.unclipped, self.at_cap = unclipped, at_cap
         if not np.isfinite(np.minimum(unclipped, at_cap)).all():
             raise closed.Divergent(f"{s.trace.title}: neither its cap nor its ratios keep Σγ^tβ_t finite on this MDP")
-        along = np.where(self.grid[None, :, None] > 0, self.grid[None, :, None], 0.0)
-        sloped = np.where(along > 0, along * unclipped[:, None, :], 0.0)
+        with np.errstate(invalid="ignore"):  # 0·∞ where there is no slope
+            sloped = self.grid[None, :, None] * unclipped[:, None, :]
         better = (sloped <= at_cap[:, None, :]) & np.isfinite(unclipped[:, None, :])
         high = np.where(better, sloped, at_cap[:, None, :])
         slope = np.where(better, unclipped[:, None, :], 0.0)
@@ -94,6 +123,8 @@ class _Sweeper:
     def _before(self, coefficient: np.ndarray, read: np.ndarray) -> np.ndarray:
         """h(s) = Σ_a μ c [read + γ Σ P h'] for a coefficient c that x does not enter: an upper bound, or ∞."""
         s = self.setting
+        if not np.isfinite(read).all():
+            return np.full((s.S, read.shape[1]), np.inf)
         try:
             v, error = closed.solve(s.gamma * s.onto_pairs(s.mu * coefficient), read)
         except closed.Divergent:
@@ -105,17 +136,18 @@ class _Sweeper:
         self.landing = land(self.setting, self.grid, self.cut)
         self.one = int(np.searchsorted(self.grid, 1.0))
 
-    def _expect(self, H: np.ndarray) -> np.ndarray:
+    def expect(self, H: np.ndarray) -> np.ndarray:
         """E(z, i) = γ Σ_{s'} P(s'|z) H(s', x_i)."""
         flat = self.setting.P @ H.reshape(len(H), -1)
         flat *= self.setting.gamma
         return flat.reshape(self.setting.pairs, *H.shape[1:])
 
-    def _sweep(self, to: Landing, top: np.ndarray) -> None:
+    def sweep(self, to: Landing, top: np.ndarray) -> None:
+        """One step back in time."""
         A = self.setting.A
-        E = self._expect(self.low)
+        E = self.expect(self.low)
         chords(E, self.M, to.coef, to.read, to.interval, to.share, A, self.low)
-        E, slope = self._expect(self.high), self._expect(self.slope)
+        E, slope = self.expect(self.high), self.expect(self.slope)
         where = to.coef, to.read, to.read_slope, to.to, to.to_slope, to.interval, to.share
         lines(E, slope, top, self.M, self.grid, *where, A, self.high, self.slope)
 
@@ -126,25 +158,16 @@ class _Sweeper:
             assert n is not None
             self.low[:], self.high[:], self.slope[:] = 0.0, 0.0, 0.0
             for lag in range(n - 1, len(self.setting.lags), -1):
-                self._sweep(self.landing, self.top)
+                self.sweep(self.landing, self.top)
                 if lag % 16 == 0 and time.monotonic() > deadline:
                     raise TimeoutError(f"the horizon of {n} steps was not reached within the budget")
             return
-        before, step_before, wanted = np.inf, np.inf, 0.4 * gap
-        for sweeps in range(1_000_000):
-            self._sweep(self.landing, self.top)
-            if sweeps % 4:
-                continue
-            now = float((self.high - self.low)[:, self.one].sum(axis=-1).max())
-            step = before - now
-            rate = min(step / step_before, 0.9999) if np.isfinite(step_before) and step_before > 0 else 0.9999
-            left = step * rate / (1 - rate)  # what further sweeps would still gain, were they to go on at this rate
-            floor = 4e-14 * float(self.high[:, self.one].sum(axis=-1).max())
-            if now <= (wanted if not self.exact else 0.0) or now <= floor or time.monotonic() > deadline:
-                return
-            if np.isfinite(step) and (left <= 0.1 * max(now, gap) if not self.exact else step <= floor):
-                return
-            before, step_before = now, step
+        settled(lambda: self.sweep(self.landing, self.top), self.sizes, gap, self.exact, deadline)
+
+    def sizes(self) -> tuple[float, float]:
+        """What separates the two functions at x = 1, and how large the upper one is: row sums."""
+        high = self.high[:, self.one]
+        return float((high - self.low[:, self.one]).sum(axis=-1).max()), float(high.sum(axis=-1).max())
 
     def result(self) -> Bounds:
         """Sweep back through the bounds by lag, if there are any, and read off at x = 1."""
@@ -155,21 +178,19 @@ class _Sweeper:
         for lag in range(reach, 0, -1):
             if self.endless and lag == len(s.lags):
                 continue  # the last bound is the one that has settled
-            self._sweep(land(s, self.grid, s.lags[lag - 1]), nowhere)
-        lower = self.M + self._expect(self.low[:, [self.one]])[:, 0]
-        upper = self.M + self._expect(self.high[:, [self.one]])[:, 0]
+            self.sweep(land(s, self.grid, s.lags[lag - 1]), nowhere)
+        lower = self.M + self.expect(self.low[:, [self.one]])[:, 0]
+        upper = self.M + self.expect(self.high[:, [self.one]])[:, 0]
         self.low, self.high, self.slope = kept
-        # Rounding of sums of nonnegative terms, and of merged values, grows with the expected length of a trace.
-        length = min(closed.length(s, s.mu), n or np.inf)
-        slack = length * (2 * MERGE + (np.diff(s.P.indptr).max(initial=1) + s.A + 16) * EPS)
+        slack = rounding(s)
         lower, upper = np.minimum(lower, upper), np.maximum(lower, upper)
         return Bounds(lower * (1 - slack), upper * (1 + slack), self.grid, self.exact)
 
-    def refine(self) -> bool:
-        """Add nodes: in each interval that matters, the landing that adds most to the gap. False if there is nothing to add."""
+    def wanted_nodes(self) -> np.ndarray:
+        """In each interval that matters, the landing that adds most to the gap."""
         s, to = self.setting, self.landing
         mass = self._mass()
-        E_low, E_high, slope = self._expect(self.low), self._expect(self.high), self._expect(self.slope)
+        E_low, E_high, slope = self.expect(self.low), self.expect(self.high), self.expect(self.slope)
         value, harm = [], []
         for z in np.flatnonzero(to.coef):
             i = np.flatnonzero((to.share[z] > 0) & (mass[z // s.A] > 0))
@@ -181,11 +202,7 @@ class _Sweeper:
             extra = np.minimum(left, right) - chord - nodes
             value.append(v)
             harm.append(np.maximum(extra, 0).sum(axis=1) * to.coef[z] * mass[z // s.A, i])
-        added = _chosen(np.concatenate(value or [np.empty(0)]), np.concatenate(harm or [np.empty(0)]), self.grid)
-        if not len(added):
-            return False
-        self._move(np.union1d(self.grid, added))
-        return True
+        return _chosen(np.concatenate(value or [np.empty(0)]), np.concatenate(harm or [np.empty(0)]), self.grid)
 
     def _mass(self) -> np.ndarray:
         """Discounted visits to the nodes from all starts: m = m₀ + Fᵀm, far enough."""
@@ -201,7 +218,7 @@ class _Sweeper:
                 break
         return mass
 
-    def _move(self, grid: np.ndarray) -> None:
+    def move(self, grid: np.ndarray) -> None:
         """Both functions on a finer grid: chords and lines are still bounds there."""
         j = np.minimum(np.searchsorted(self.grid, grid, side="right") - 1, len(self.grid) - 1)
         k = np.minimum(j + 1, len(self.grid) - 1)
@@ -214,6 +231,34 @@ class _Sweeper:
         self.high = np.minimum(left, right)
         self.grid = grid
         self._prepare()
+
+
+def settled(
+    sweep: Callable[[], None], sizes: Callable[[], tuple[float, float]], gap: float, exact: bool, deadline: float
+) -> None:
+    """Sweep until the gap is well below the wanted one, or until what is left of it is due to the grid and not to the sweeps."""
+    before, step_before = np.inf, np.inf
+    for sweeps in range(1_000_000):
+        sweep()
+        if sweeps % 4:
+            continue
+        now, size = sizes()
+        step = before - now
+        rate = min(step / step_before, 0.9999) if np.isfinite(step_before) and step_before > 0 else 0.9999
+        left = step * rate / (1 - rate)  # what further sweeps would still gain, were they to go on at this rate
+        floor = 4e-14 * size
+        if not now > max(floor, 0.0 if exact else 0.4 * gap) or time.monotonic() > deadline:
+            return
+        if np.isfinite(step) and (step <= floor if exact else left <= 0.1 * max(now, gap)):
+            return
+        before, step_before = now, step
+
+
+def rounding(setting: Setting) -> float:
+    """The relative error of sums of nonnegative terms on merged values: it grows with the expected length of a trace."""
+    s = setting
+    longest = min(closed.length(s, s.mu), s.horizon or np.inf)
+    return longest * (2 * MERGE + (np.diff(s.P.indptr).max(initial=1) + s.A + 16) * EPS)
 
 
 def _chosen(value: np.ndarray, harm: np.ndarray, grid: np.ndarray) -> np.ndarray:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse import linalg
 
+from offtrace.operators import closed
 from offtrace.operators.histories import LagRead, require_coefficients, rounded, successors, walk_of
 from offtrace.operators.monte_carlo import MonteCarlo
 from offtrace.operators.setting import EPS, Setting
@@ -43,42 +43,52 @@ class CarryChain:
         depth: int | None,
     ) -> None:
         self.setting, self.first, self.pair, self.β, self.step, self.depth = setting, first, pair, β, step, depth
-        self.assumption, self.tail = "", 0.0
-        self.certain = True
+        self.certain, self.assumption, self.tail, self.largest = True, "", 0.0, 0.0
 
-    def beyond(self, depth: int, tail: float) -> CarryChain:
-        """The same, cut at a lag beyond which β is taken to be no larger than it was before."""
-        self.certain, self.tail = False, tail
-        self.assumption = f"beyond lag {depth} β is at most {self.β.max():.6g}, the largest seen up to there"
+    def beyond(self, depth: int) -> CarryChain:
+        """The same, cut at a lag beyond which β is at most the trace's `bound`, or taken to be no larger than it was before."""
+        γ, declared, seen = self.setting.gamma, self.setting.declared_bound, float(self.β.max())
+        self.certain, self.largest = declared is not None, seen if declared is None else declared
+        self.tail = γ**depth / (1 - γ) * self.largest
+        if declared is None:
+            self.assumption = (
+                f"beyond lag {depth} β is at most {seen:.6g}, the largest seen up to there; give the trace a bound"
+            )
+        else:
+            self.assumption = (
+                f"β is at most {declared:g}, as the trace declares; up to lag {depth} it is at most {seen:.6g}"
+            )
         return self
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """By sweeps V ← βM + γP_μV; what is left after one that changed V by ε is at most εγ/(1−γ). At γ = 1, by elimination."""
         γ, read = self.setting.gamma, self.β[:, None] * M[self.pair]
-        V, left, sweeps = read, 0.0, 1
+        V, left, sweeps = read, np.zeros(1), 1
         if self.depth is None and γ == 1:
-            V = linalg.splu(sparse.csc_array(sparse.eye_array(len(read), format="csr") - self.step)).solve(read)
-            left = 1e-12 * float(V.max(initial=0.0))
+            V, left = (a.reshape(read.shape)[self.first] for a in closed.solve(self.step, read))
         else:
             while self.depth is None or sweeps < self.depth:
                 new = read + γ * (self.step @ V)
                 change, V, sweeps = float(np.abs(new - V).max(initial=0.0)), new, sweeps + 1
-                if change <= 1e-16 * float(V.max(initial=0.0)):
-                    left = change * γ / (1 - γ) if self.depth is None else 0.0
+                if change <= 1e-15 * float(V.max(initial=0.0)):
+                    rest = np.inf if self.depth is None else self.depth - sweeps
+                    left += change * min(rest, γ / (1 - γ) if γ < 1 else np.inf)
                     break
-        found = V[self.first]
-        slack = 1e-11 * found + 8 * sweeps * EPS * found  # merged values, and rounding
+            V = V[self.first]
+        slack = 1e-11 * V + 8 * sweeps * EPS * V  # merged values, and rounding
         tail = self.tail * M.max(axis=0, initial=0.0)
-        return np.maximum(found - slack, 0.0), found + slack + left + tail
+        return np.maximum(V - slack - (left if γ == 1 else 0.0), 0.0), V + slack + left + tail
 
-    def mean_coefficients(self, n: int) -> np.ndarray:
-        """Powers of the chain's step on β."""
-        out = np.zeros((self.setting.pairs, n))
+    def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """Powers of the chain's step on β; beyond a lag at which the chain was cut, from 0 to what β is taken to be at most."""
+        lower, upper = np.zeros((self.setting.pairs, n)), np.zeros((self.setting.pairs, n))
         v = self.β
-        for t in range(n if self.depth is None else min(n, self.depth)):
-            out[:, t] = v[self.first]
+        known = n if self.depth is None else min(n, self.depth)
+        for t in range(known):
+            lower[:, t], upper[:, t] = v[self.first] * (1 - 1e-11), v[self.first] * (1 + 1e-11)
             v = self.step @ v
-        return out
+        upper[:, known:] = self.largest if self.tail else 0.0
+        return lower, upper
 
 
 def _grow(setting: Setting, walk: Any) -> CarryChain | None:
@@ -96,14 +106,15 @@ def _grow(setting: Setting, walk: Any) -> CarryChain | None:
         largest = max(float(b.max(initial=0.0)) for b in β)
         if horizon is not None and lag >= horizon:
             break
-        if walk.lagged and horizon is None and γ < 1 and γ**lag / (1 - γ) * max(largest, 1.0) < 1e-10:
-            return _made(setting, pair, β, edges, total, lag).beyond(lag, γ**lag / (1 - γ) * max(largest, 1.0))
+        most = max(setting.declared_bound or largest, 1.0)
+        if walk.lagged and horizon is None and γ < 1 and γ**lag / (1 - γ) * most < 1e-10:
+            return _made(setting, pair, β, edges, total, lag).beyond(lag)
         which, to, p = successors(step, here["pair"])
         if total + len(to) > 8 * MOST_NODES:
             return None
         start = here["start"][which]
         carry, coefficient = walk.advance(here["carry"][which], lag, start, to)
-        require_coefficients(coefficient, setting.trace.title)
+        require_coefficients(coefficient, setting.trace.title, setting.declared_bound)
         key = [to[:, None], rounded(carry), rounded(coefficient)[:, None]]
         if walk.knows_start:
             key.append(start[:, None])

@@ -167,8 +167,10 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), np.ldexp(np.round(m * digits) / digits, e), values) + 0.0
 
 
-def require_coefficients(β: np.ndarray, title: str) -> None:
-    """β must be a finite number of at least 0."""
-    if not ((β >= 0) & (β < np.inf)).all():
-        bad = β[~((β >= 0) & (β < np.inf))][0]
-        raise ValueError(f"the trace {title!r} gave β = {bad}: it must be finite and at least 0")
+def require_coefficients(β: np.ndarray, title: str, bound: float | None = None) -> None:
+    """β must be a finite number of at least 0, and at most what the trace declares."""
+    good = (β >= 0) & (β < np.inf)
+    if not good.all():
+        raise ValueError(f"the trace {title!r} gave β = {β[~good][0]}: it must be finite and at least 0")
+    if bound is not None and β.max(initial=0.0) > bound * (1 + 1e-12):
+        raise ValueError(f"the trace {title!r} gave β = {β.max()}: it declares bound = {bound}")

@@ -16,6 +16,8 @@ class Interval:
     0.812346
     >>> print(Interval(0.5, 1.5), Interval(1.0, 1.0))
     [0.5, 1.5] 1
+    >>> print(Interval(0.0, 3e-14), Interval(0.0, 3e-4), Interval(123456.0, 123460.0))
+    0 [0, 0.0003] 1.2346e+05
     >>> 0.7 in Interval(0.5, 1.0), Interval(0.5, 1.0) < 1.01
     (True, True)
     """
@@ -86,18 +88,21 @@ class Interval:
         return Interval(min(low, high), max(low, high))
 
     def __str__(self) -> str:
+        if self.lower <= 0 <= self.upper and self.width < 1e-9:
+            return "0"  # but for rounding
         if not math.isfinite(self.width):
             return f"[{self.lower:.4g}, {self.upper:.4g}]"
         if self.width < 1e-300:
             return f"{self.midpoint:.{DIGITS}g}"
-        known = math.floor(-math.log10(self.width))  # decimals, the last of which is off by at most one
-        leading = math.floor(math.log10(abs(self.midpoint))) if self.midpoint else -known
-        if known >= 0 and known + leading >= 1:  # at least two significant digits
-            decimals = min(known, DIGITS - 1 - leading)
-            return f"{self.midpoint:.{max(decimals, 0)}f}" if leading > -5 else f"{self.midpoint:.{known + leading}e}"
-        unit = 10.0 ** (-known - 1)
+        decimals = math.floor(-math.log10(self.width))  # the last of which is off by at most one
+        leading = math.floor(math.log10(abs(self.midpoint))) if self.midpoint else -decimals
+        digits = min(decimals + leading, DIGITS - 1)  # significant ones after the first
+        if digits >= 1:
+            plain = leading > -5 and digits - leading >= 0
+            return f"{self.midpoint:.{digits - leading}f}" if plain else f"{self.midpoint:.{digits}e}"
+        unit = 10.0 ** (-decimals - 1)
         low, high = math.floor(self.lower / unit) * unit, math.ceil(self.upper / unit) * unit
-        return f"[{low:.4g}, {high:.4g}]"
+        return f"[{low:.{DIGITS}g}, {high:.{DIGITS}g}]"
 
 
 def _ends(number: Interval | float) -> tuple[float, float]:

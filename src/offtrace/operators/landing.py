@@ -23,11 +23,14 @@ MERGE = 1e-12
 """Values of x that differ by less than this, relatively, count as equal."""
 
 
+STEEPEST = 1e200
+
+
 class Landing(NamedTuple):
     """For each pair z and node i: what is read there, and where the trace goes on. Arrays [S·A, N] but for `coef` [S·A]."""
 
     coef: np.ndarray
-    """μ·decay."""
+    """μ·decay; 0 where nothing is carried on."""
     read: np.ndarray
     """min(cap, ratio·x_i)."""
     read_slope: np.ndarray
@@ -57,7 +60,7 @@ def land(setting: Setting, grid: np.ndarray, bound: float = np.inf) -> Landing:
     clipped = free >= cap
     slope = np.where(clipped, 0.0, ratio)
     return Landing(
-        (setting.mu * setting.decay).ravel(),
+        np.where(setting.ratio > 0, setting.mu * setting.decay, 0.0).ravel(),  # H(s, 0) = 0
         read,
         slope,
         to,
@@ -115,6 +118,10 @@ def lines(E, slope, top, M, grid, coef, read, read_slope, to, to_slope, interval
                         best, g = top[z, y], 0.0
                     out[s, i, y] += c * (b * M[z, y] + best)
                     out_slope[s, i, y] += c * (read_slope[z, i] * M[z, y] + to_slope[z, i] * g)
+            for y in range(
+                Y
+            ):  # at x = 0 it may grow without end, where H is steeper than any line; no landing is so near to 0
+                out_slope[s, i, y] = min(out_slope[s, i, y], STEEPEST)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

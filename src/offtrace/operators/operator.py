@@ -74,7 +74,7 @@ class Operator:
 
     @property
     def certain(self) -> bool:
-        """Whether the intervals are guaranteed; if not, `assumption` says what they rest on."""
+        """Whether the intervals are guaranteed, given what the trace declares; if not, `assumption` says what they rest on."""
         return self.solution.certain
 
     @property
@@ -218,13 +218,17 @@ class Operator:
     def mean_coefficients(self, n: int, per_pair: bool = False) -> np.ndarray:
         """E_μ[β_t] for t = 0 … n − 1, [n]: the mean over pairs that are not terminal; by start pair, [S·A, n], if asked.
 
-        Where values of x do not merge, these are midpoints on the grid that gave `magnitude`.
+        Midway between `mean_coefficient_bounds`.
         """
+        lower, upper = self.mean_coefficient_bounds(n, per_pair)
+        return 0.5 * lower + 0.5 * upper
+
+    def mean_coefficient_bounds(self, n: int, per_pair: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Arrays that contain E_μ[β_t] between them, at most `tolerance` apart if `budget` allows (Monte Carlo: four errors)."""
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n!r}")
-        _ = self.magnitude  # refines the grid, where there is one
-        by_pair = self.solution.mean_coefficients(n)
-        return by_pair if per_pair else by_pair[self._live].mean(axis=0)
+        lower, upper = self.solution.mean_coefficients(n, self.tolerance, self._deadline())
+        return (lower, upper) if per_pair else (lower[self._live].mean(axis=0), upper[self._live].mean(axis=0))
 
     @property
     def _live(self) -> np.ndarray:
@@ -240,7 +244,16 @@ class Operator:
     def variance(self, Q: Any) -> np.ndarray:
         """The variance of the sampled correction Δ for given Q, [S, A]: np.inf where it has no second moment.
 
-        Exact for the closed form and the exact chain; where values do not merge, interpolated on the grid that gave C.
+        Midway between `variance_bounds`.
+        """
+        lower, upper = self.variance_bounds(Q)
+        return 0.5 * lower + 0.5 * upper
+
+    def variance_bounds(self, Q: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Arrays that contain the variance between them, at most `tolerance` · max(1, E[Δ²]) apart if `budget` allows.
+
+        Rounding alone separates them for the closed form and the exact chain; for Monte Carlo they are four standard errors
+        to either side, and no guarantee.
         """
         return variance(self, self._checked(Q))
 
@@ -248,10 +261,9 @@ class Operator:
     def second_moment_radius(self) -> float:
         """The spectral radius of γ²P_{c²μ}, c = β_t/β_{t-1}, for per-decision traces: at 1 or above, variances are infinite.
 
-        Capped traces have none: theirs is at most γ², since β is bounded.
+        0 with a horizon. For a trace whose β is bounded, that of γ²P_{d²μ}, d its decay: it is at most γ².
         """
-        s = self.setting
-        return second_moment_radius(s) if self.method == "closed form" and self.setting.horizon is None else s.gamma**2
+        return second_moment_radius(self.setting)
 
     def __repr__(self) -> str:
         return f"Operator({self.mdp!r}, {self.trace!r}, method={self.method!r})"

@@ -63,6 +63,16 @@ class Setting:
         return self.trace.lag_bound or ()
 
     @property
+    def declared_bound(self) -> float | None:
+        """What a custom trace promises β to be at most."""
+        return self.trace.bound if isinstance(self.trace, StepTrace | HistoryTrace) else None
+
+    @property
+    def last_bound(self) -> float:
+        """The bound that holds for all later lags."""
+        return self.lags[-1] if self.lags else np.inf
+
+    @property
     def per_decision(self) -> bool:
         """Whether β is a product of one coefficient per decision on this MDP, perhaps up to a horizon: no cap acts."""
         capped = np.isfinite(self.cap[self.mu > 0]).any()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from offtrace.operators import chain, closed
-from offtrace.operators.landing import chords, land, lines
+from offtrace.operators.landing import Landing, chords, land, lines
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.values import first_grid
 
@@ -30,8 +33,8 @@ class Solution(Protocol):
         """lower ≤ C·M ≤ upper for M ≥ 0, [S·A, Y]; row sums of their difference at most `gap` if there is time."""
         ...
 
-    def mean_coefficients(self, n: int) -> np.ndarray:
-        """E[β_t] for t < n, [S·A, n]."""
+    def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """lower ≤ E[β_t] ≤ upper for t < n, [S·A, n]; at most `gap` apart if there is time."""
         ...
 
 
@@ -64,7 +67,7 @@ class ClosedForm:
             e = 8 * n * EPS * v
         return np.maximum(v - e, 0.0), v + e
 
-    def mean_coefficients(self, n: int) -> np.ndarray:
+    def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """P_{cμ}^t e."""
         s = self.setting
         step = s.onto_pairs(s.mu * s.decay * s.ratio)
@@ -73,7 +76,8 @@ class ClosedForm:
         for t in range(n if s.horizon is None else min(n, s.horizon)):
             out[:, t] = v
             v = step @ v
-        return out
+        error = out * (np.diff(step.indptr).max(initial=1) + 8) * EPS * np.arange(n)
+        return out - error, out + error
 
 
 class Chain:
@@ -106,33 +110,50 @@ class Chain:
             self._grid = found.grid
         return found.lower, found.upper
 
-    def mean_coefficients(self, n: int) -> np.ndarray:
-        """h_t(s, x) = Σ_a μ decay Σ P h_{t-1}(s', f(x)), from h_1 = Σ_a μ decay min(cap, ratio·x); midway between its bounds."""
-        s, grid = self.setting, self.grid
-        one = int(np.searchsorted(grid, 1.0))
-        out = np.zeros((s.pairs, n))
-        out[:, 0] = 1.0
-        reach = n if s.horizon is None else min(n, s.horizon)
-        if not s.lags:
-            self._carried_back(reach, grid, one, [np.inf] * n, out)
-            return out
-        for t in range(1, reach):  # each lag reads at its own bound
-            bound = s.lags[min(t, len(s.lags)) - 1]
-            self._carried_back(t + 1, grid, one, [bound] * n, out, only=t)
-        return out
+    def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """h_t(s, x) = Σ_a μ decay Σ P h_{t-1}(s', f(x)), from h_1 = Σ_a μ decay min(cap, ratio·x), by chords and lines.
 
-    def _carried_back(
-        self, n: int, grid: np.ndarray, one: int, bound: list[float], out: np.ndarray, only: int | None = None
-    ) -> None:
-        s = self.setting
-        nothing, everything = np.zeros((s.pairs, 1)), np.ones((s.pairs, 1))
-        low, high, slope = (np.zeros((s.S, len(grid), 1)) for _ in range(3))
-        inf = np.full((s.pairs, 1), np.inf)
-        for t in range(1, n):
-            to, M = land(s, grid, bound[t]), everything if t == 1 else nothing
-            E = [(s.P @ H.reshape(s.S, -1)).reshape(s.pairs, len(grid), 1) for H in (low, high, slope)]
+        γ has no part in it: the grid is the one that sums the first n or so, and is refined until all are known to `gap`.
+        """
+        of = Chain(replace(self.setting, gamma=1 - 1 / max(n, 2)))
+        finer = gap
+        while True:
+            nodes = len(of.grid)
+            of.times(np.ones((self.setting.pairs, 1)), finer, deadline)
+            lower, upper = of._carried_back(n)
+            if (upper - lower).max() <= gap or len(of.grid) == nodes or time.monotonic() > deadline:
+                return lower, upper
+            finer *= 0.25
+
+    def _carried_back(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        s, one = self.setting, int(np.searchsorted(self.grid, 1.0))
+        lower, upper = np.zeros((s.pairs, n)), np.zeros((s.pairs, n))
+        lower[:, 0] = upper[:, 0] = 1.0
+        reach = n if s.horizon is None else min(n, s.horizon)
+        # With bounds by lag, each lag reads at its own.
+        for bound, last, lags in [(b, t, [t]) for t, b in self._bounds(reach)] or [
+            (np.inf, reach - 1, range(1, reach))
+        ]:
+            to = land(s, self.grid, bound)
+            for t, (low, high) in enumerate(self._means(to, last), 1):
+                if t in lags:
+                    lower[:, t], upper[:, t] = s.P @ low[:, one, 0], s.P @ high[:, one, 0]
+        slack = chain.rounding(replace(s, gamma=1 - 1 / max(n, 2)))
+        return lower * (1 - slack), upper * (1 + slack)
+
+    def _bounds(self, reach: int) -> list[tuple[int, float]]:
+        lags = self.setting.lags
+        return [(t, lags[min(t, len(lags)) - 1]) for t in range(1, reach)] if lags else []
+
+    def _means(self, to: Landing, n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """h_1, …, h_n from below and above, [S, N, 1] each."""
+        s, N = self.setting, len(self.grid)
+        nothing, everything, top = (np.full((s.pairs, 1), x) for x in (0.0, 1.0, np.inf))
+        low, high, slope = (np.zeros((s.S, N, 1)) for _ in range(3))
+        for t in range(n):
+            M = nothing if t else everything
+            E = [(s.P @ H.reshape(s.S, -1)).reshape(s.pairs, N, 1) for H in (low, high, slope)]
             chords(E[0], M, to.coef, to.read, to.interval, to.share, s.A, low)
             where = to.coef, to.read, to.read_slope, to.to, to.to_slope, to.interval, to.share
-            lines(E[1], E[2], inf, M, grid, *where, s.A, high, slope)
-            if only is None or only == t:
-                out[:, t] = s.P @ (0.5 * (low + high)[:, one, 0])
+            lines(E[1], E[2], top, M, self.grid, *where, s.A, high, slope)
+            yield low, high

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 
 from offtrace import figures
+from offtrace.operators import closed
 from offtrace.operators.beside import peng, peng_variance, v_trace
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
+from offtrace.operators.setting import EPS, setting
 from offtrace.traces import (
     RBIS,
     AlphaRetrace,
     ImportanceSampling,
     NonMarkovRetrace,
+    OneStep,
     QLambda,
     Retrace,
     TreeBackup,
@@ -38,9 +41,9 @@ class Point:
     """λ; for α-Retrace its α, for V-trace its bound ρ̄ = c̄."""
     contraction: Interval
     """‖Z‖_∞."""
-    variance: float
-    """Of the sampled correction for the given Q: the mean over pairs that are not terminal; NaN where not known."""
-    bias: float
+    variance: Interval | None
+    """Of the sampled correction for the given Q: the mean over pairs that are not terminal; None where it is not computed."""
+    bias: Interval
     """max |fixed point − Q^π|; 0 for traces that evaluate π."""
 
 
@@ -51,9 +54,10 @@ class Tradeoff:
     points: tuple[Point, ...]
 
     def __str__(self) -> str:
-        head = f"{'trace':<22}{'λ':>6}  {'‖Z‖':<16}{'variance':>12}{'bias':>12}"
+        head = f"{'trace':<22}{'λ':>6}  {'‖Z‖':<18}{'variance':<18}bias"
         rows = [
-            f"{p.family:<22}{p.lam:>6.3g}  {p.contraction!s:<16}{p.variance:>12.4g}{p.bias:>12.4g}" for p in self.points
+            f"{p.family:<22}{p.lam:>6.3g}  {p.contraction!s:<18}{'' if p.variance is None else p.variance!s:<18}{p.bias}"
+            for p in self.points
         ]
         return "\n".join([head, *rows])
 
@@ -66,14 +70,18 @@ class Tradeoff:
         }
         lines = []
         for label, points in panels.items():
-            of = (lambda p: np.sqrt(p.variance)) if label.startswith("standard") else (lambda p: p.bias)
+            of = (
+                (lambda p: np.sqrt(p.variance.midpoint))
+                if label.startswith("standard")
+                else (lambda p: p.bias.midpoint)
+            )
             families = dict.fromkeys(p.family for p in points)
             drawn = {f: [(of(p), p.contraction.midpoint) for p in points if p.family == f] for f in families}
             lines.append((label, drawn))
         return figures.line_panels(lines, "contraction ‖Z‖ (above 1: none)", level=1.0, top=1.3)
 
     def _biased(self) -> set[str]:
-        return {p.family for p in self.points if p.bias > 1e-9}
+        return {p.family for p in self.points if p.bias > 0}
 
 
 V_TRACE = "V-trace"
@@ -96,24 +104,45 @@ def tradeoff(
     `families` are trace classes with a `lam`. V-trace runs over `bounds`, its ρ̄ = c̄, on state values; its variance is not
     computed.
     """
-    Q, live = np.asarray(Q, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
-    wanted = mdp.q(pi)
+    Q, pi, live = np.asarray(Q, dtype=float), np.asarray(pi, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
+    wanted, off = _known_values(mdp, pi, live)
     points = []
     traces = [(cls.title, lam, cls(lam=lam)) for cls in families for lam in lams]
     traces += [("α-Retrace, over α", mix, AlphaRetrace(mix=mix)) for mix in mixes]
     for family, lam, trace in traces:
         op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
-        target = np.where(live[:, None], op.setting.target, np.asarray(pi, dtype=float))
-        bias = float(np.abs(mdp.q(target) - wanted).max())
-        points.append(Point(family, lam, op.contraction, float(op.variance(Q)[live].mean()), bias))
+        bias, target = Interval(0.0, 0.0), np.where(live[:, None], op.setting.target, pi)
+        if not np.array_equal(target, pi):
+            other, other_off = _known_values(mdp, target, live)
+            bias = _distance(other, wanted, off + other_off)
+        points.append(Point(family, lam, op.contraction, _mean(op.variance_bounds(Q), live), bias))
     for lam in lams:
         found = peng(mdp, pi, mu, lam)
-        bias = float(np.abs(found.fixed_point - wanted)[live].max())
-        variance = float(peng_variance(mdp, pi, mu, Q, lam)[live].mean())
-        points.append(Point("Peng's Q(λ)", lam, found.contraction, variance, bias))
-    values = (np.asarray(pi) * wanted).sum(axis=1)
+        bias = _distance(found.fixed_point[live], wanted[live], off + found.fixed_point_error)
+        points.append(
+            Point("Peng's Q(λ)", lam, found.contraction, _mean(peng_variance(mdp, pi, mu, Q, lam), live), bias)
+        )
+    values = (pi * wanted).sum(axis=1)
     for bound in bounds:
         found = v_trace(mdp, pi, mu, rho_bar=bound, c_bar=bound)
-        bias = float(np.abs(found.fixed_point - values)[live].max())
-        points.append(Point(V_TRACE, bound, found.contraction, np.nan, bias))
+        bias = _distance(found.fixed_point[live], values[live], off + found.fixed_point_error)
+        points.append(Point(V_TRACE, bound, found.contraction, None, bias))
     return Tradeoff(tuple(points))
+
+
+def _known_values(mdp: Any, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:
+    """Q of a policy and a bound on its error, ‖T Q − Q‖ · ‖(I − γP)⁻¹‖."""
+    s, Q = setting(mdp, OneStep(), policy, policy), mdp.q(policy)
+    next_value = s.gamma * (s.P @ (s.target * Q).sum(axis=1)).reshape(Q.shape)
+    size = np.abs(mdp.R) + np.abs(next_value) + np.abs(Q)
+    off = np.abs(mdp.R + next_value - Q) + (s.S + s.A + 8) * EPS * size.max()
+    return Q, float(off[live].max()) * closed.length(s, s.target)
+
+
+def _distance(one: np.ndarray, other: np.ndarray, off: float) -> Interval:
+    found = float(np.abs(one - other).max(initial=0.0))
+    return Interval(max(0.0, found - off), found + off)
+
+
+def _mean(bounds: tuple[np.ndarray, np.ndarray], live: np.ndarray) -> Interval:
+    return Interval(float(bounds[0][live].mean()), float(bounds[1][live].mean()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from offtrace.traces.base import Trace
+from offtrace.traces.base import Trace, number
 
 
 class Step(NamedTuple):
@@ -50,6 +51,8 @@ class StepTrace(Trace):
     lam: float = 1.0
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
     title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    bound: float | None = field(default=None, kw_only=True)
+    """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
     citation: ClassVar = "a custom trace: cite its author"
@@ -57,6 +60,8 @@ class StepTrace(Trace):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("reads", _reads(self.reads))
+        if self.bound is not None:
+            self._set("bound", number("bound", self.bound, 0.0, sys.float_info.max))
         if not isinstance(self.step, FunctionType):
             raise TypeError(
                 f"step must be a plain function, made with def or lambda, so that it compiles; got {self.step!r}"
@@ -100,6 +105,8 @@ class HistoryTrace(Trace):
     beta: Callable[[History], float]
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
     title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    bound: float | None = field(default=None, kw_only=True)
+    """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
     citation: ClassVar = "a custom trace: cite its author"
@@ -107,6 +114,8 @@ class HistoryTrace(Trace):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("reads", _reads(self.reads))
+        if self.bound is not None:
+            self._set("bound", number("bound", self.bound, 0.0, sys.float_info.max))
 
 
 def replacing(lam: float = 1.0, *, horizon: int | None = None) -> StepTrace:
