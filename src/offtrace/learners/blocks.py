@@ -12,9 +12,13 @@ import sys
 import threading
 import time
 import warnings
+import zipfile
+import zlib
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -145,23 +149,21 @@ def run(
         from offtrace.learners.host import HostBlock
 
         kind, each = HostBlock, 1
-    threads = (
-        threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads or os.cpu_count() or 1
-    )
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise ValueError(f"threads must be an integer of at least 1, got {threads!r}")
-    each = min(each, -(-len(seeds) // threads))
+    each, file = min(each, -(-len(seeds) // threads)), None
+    if checkpoint is not None:
+        key = _key(where, trace, behavior, target, looking, settings, capacity, seeds)
+        file = _File(Path(checkpoint), key, each)
+        each = file.each
     made = [
         kind(where, trace, (behavior, target, looking), settings, capacity, seeds[i : i + each])
         for i in range(0, len(seeds), each)
     ]
-    file = (
-        None
-        if checkpoint is None
-        else _File(
-            Path(checkpoint), made, _key(where, trace, behavior, target, looking, settings, capacity, seeds, each)
-        )
-    )
+    if file:
+        file.restore(made)
     started = time.perf_counter() - (file.wall if file else 0.0)
     _work(
         made, 1 if kind is not Block else threads, file, started, sys.stderr.isatty() if progress is None else progress
@@ -178,7 +180,7 @@ def _work(made: list[Any], threads: int, file: _File | None, started: float, pro
             done = block.advance(SLICE)
             if file:
                 with lock:
-                    file.keep(made.index(block), block, started, force=False)
+                    file.keep(made.index(block), block, started)
             if done:
                 return
 
@@ -191,15 +193,17 @@ def _work(made: list[Any], threads: int, file: _File | None, started: float, pro
                     future.result()
                 if progress:
                     _bar(sum(b.progress for b in made), total, started, sum(b.steps for b in made))
-        except BaseException:
+        except BaseException as error:
             stop.set()
             pool.shutdown(cancel_futures=True)
+            if file and not isinstance(error, Exception):  # interrupted between two slices, not failed within one
+                file.write(made, started)
             raise
         finally:
             if progress:
                 sys.stderr.write("\r" + " " * 78 + "\r")
-            if file:
-                file.write(made, started)
+    if file:
+        file.write(made, started)
 
 
 def _bar(done: float, total: int, started: float, steps: int) -> None:
@@ -252,8 +256,16 @@ def _key(*parts: Any) -> str:
         if isinstance(part, Environment):
             feed((part.world if part.mdp is not None else repr(part.gym), part.features, repr(part.coder), part.gamma))
         elif isinstance(part, tuple):
+            digest.update(b"(")
             for piece in part:
                 feed(piece)
+            digest.update(b")")
+        elif isinstance(part, Trace):
+            feed((type(part).__qualname__, *(getattr(part, f.name) for f in fields(part))))
+        elif isinstance(part, FunctionType):  # its repr would be another one in another process
+            code = part.__code__
+            feed((part.__qualname__, code.co_code.hex(), code.co_names, *(c for c in code.co_consts if _plain(c))))
+            feed(tuple(c.cell_contents for c in part.__closure__ or () if _plain(c.cell_contents)))
         elif isinstance(part, np.ndarray):
             digest.update(f"{part.dtype}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
         else:
@@ -263,34 +275,48 @@ def _key(*parts: Any) -> str:
     return digest.hexdigest()
 
 
+def _plain(x: Any) -> bool:
+    """Whether its repr says what it is."""
+    return isinstance(x, int | float | str | tuple | np.ndarray | FunctionType | None)
+
+
 class _File:
     """The checkpoint: snapshots of all blocks, replaced as a whole."""
 
-    def __init__(self, path: Path, made: list[Any], key: str) -> None:
+    def __init__(self, path: Path, key: str, each: int) -> None:
         self.path, self.key, self.wall, self.last = path, key, 0.0, time.monotonic()
-        self.snapshots: list[dict[str, np.ndarray]] = [{} for _ in made]
+        self.each = each
+        """Seeds in a block: as many as when the file was first written, whatever the number of threads is now."""
+        self.saved: dict[str, np.ndarray] = {}
+        self.snapshots: list[dict[str, np.ndarray]] = []
         if not path.exists():
+            if not path.parent.is_dir():
+                raise FileNotFoundError(f"{path} cannot be a checkpoint: there is no folder {path.parent}")
             return
         try:
-            with np.load(path, allow_pickle=False) as file:
-                head = json.loads(str(file["head"]))
-                saved = {name: file[name] for name in file.files if name != "head"}
-        except (OSError, ValueError, KeyError) as error:
+            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+                self.saved = {name: file[name] for name in file.files}
+            head = json.loads(str(self.saved.pop("head")))
+            written, self.wall, self.each = head["key"], float(head["wall"]), int(head["each"])
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is not a checkpoint of a learner, or it is damaged: {error}") from error
-        if head["key"] != key:
+        if written != key:
             raise ValueError(
                 f"{path} is the checkpoint of another run: its arguments differ. Give another path, or remove it"
             )
-        self.wall = head["wall"]
-        for i, block in enumerate(made):
-            own = {name.split("/", 1)[1]: a for name, a in saved.items() if name.startswith(f"{i}/")}
-            if own:
-                self.snapshots[i] = own
-                block.restore({name: a.copy() for name, a in own.items()})
 
-    def keep(self, i: int, block: Any, started: float, *, force: bool) -> None:
+    def restore(self, made: list[Any]) -> None:
+        """Take all blocks to where they were."""
+        for i, block in enumerate(made):
+            own = {name.split("/", 1)[1]: a for name, a in self.saved.items() if name.startswith(f"{i}/")}
+            self.snapshots.append(own)
+            if own:
+                block.restore({name: a.copy() for name, a in own.items()})
+        self.saved = {}
+
+    def keep(self, i: int, block: Any, started: float) -> None:
         """A snapshot of block i; the file is written if it is time."""
-        if force or time.monotonic() - self.last > EVERY / 2:
+        if time.monotonic() - self.last > EVERY / 2:
             self.snapshots[i] = block.snapshot()
         if time.monotonic() - self.last > EVERY:
             self._replace(started)
@@ -301,11 +327,11 @@ class _File:
         self._replace(started)
 
     def _replace(self, started: float) -> None:
-        head = json.dumps({"key": self.key, "wall": time.perf_counter() - started})
+        head = json.dumps({"key": self.key, "each": self.each, "wall": time.perf_counter() - started})
         arrays = {f"{i}/{name}": a for i, of in enumerate(self.snapshots) for name, a in of.items()}
         new = self.path.with_name(self.path.name + ".new")
         with new.open("wb") as file:
-            np.savez(file, head=np.array(head), **arrays)
+            np.savez(file, head=np.array(head), **arrays)  # pyright: ignore[reportArgumentType]
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.path)

@@ -10,7 +10,8 @@ episode is short, single visits are cheaper than the stack: a recursive cap begi
 when there are more than `SHORT`.
 
 Nothing that could still matter is dropped. A start goes when what it can ever add again is below 10⁻¹⁸ of an update (its
-discounts and decays bound it where caps do), or when its weight or its x has sunk below 10⁻¹⁵⁰.
+discounts and decays bound it where caps do), or when its weight or its x has sunk below 10⁻¹⁵⁰: a product of ratios is a
+martingale under μ, so that it comes back from there with a probability of 10⁻¹⁵⁰.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ LINEAR, GROUPS, VISITS = 0, 1, 2
 
 SHORT = 32
 TINY = 1e-150
-FORGET = np.log(1e-18)
 
 # What `Kept.n` counts.
 SLOTS, TIDY, TOP, BOTTOM, FIRST, LAST, STEP, GATHERED = range(8)
@@ -189,12 +189,12 @@ def slot(kept, weight):
 
 
 @seldom
-def _tidy(way, kept):
+def _tidy(way, kept, log_forget):
     """Give up the slots whose weights are no longer active. Called when there are twice as many as after the last time."""
     n, bottom, top, m = kept.n[SLOTS], kept.n[BOTTOM], kept.n[TOP], 0
     to = kept.moved
     for i in range(n):
-        if kept.z[i] == 0.0 if way == LINEAR else kept.seen[i] + FORGET > kept.age[AGE]:
+        if kept.z[i] == 0.0 if way == LINEAR else kept.seen[i] + log_forget > kept.age[AGE]:
             kept.slot_of[kept.weight_of[i]] = to[i] = -1
             continue
         to[i] = m
@@ -273,11 +273,11 @@ def advance_linear(kept, discount, decay, ratio):
         z = c * kept.z[i]
         kept.z[i] = z if abs(z) > TINY else 0.0
     if kept.n[SLOTS] > kept.n[TIDY]:
-        _tidy(LINEAR, kept)
+        _tidy(LINEAR, kept, 0.0)
 
 
 @seldom
-def advance_groups(kept, discount, decay, ratio, cap):
+def advance_groups(kept, discount, decay, ratio, cap, log_forget):
     """x ← min(cap, ratio·x), G ← γ decay G: the groups that reach the cap become one."""
     d = discount * decay
     if d == 0.0 or ratio == 0.0 or cap == 0.0:
@@ -295,6 +295,7 @@ def advance_groups(kept, discount, decay, ratio, cap):
             for i in range(n):
                 kept.z[i] = 0.0
         clipped += 1
+        born = min(born, kept.born[top])  # the newest: age only falls
         if kept.fresh[top] >= 0.0:
             for j in range(kept.at.shape[1]):
                 kept.z[kept.at[top, j]] += d * kept.fresh[top] * kept.by[top, j]
@@ -303,7 +304,7 @@ def advance_groups(kept, discount, decay, ratio, cap):
                 kept.z[i] += d * kept.G[top, i]
         r *= kept.below_x[top]
         d *= kept.below_G[top]
-    while bottom < top and kept.born[bottom] + FORGET > kept.age[AGE]:
+    while bottom < top and kept.born[bottom] + log_forget > kept.age[AGE]:
         bottom += 1
     if top > bottom:
         _scale(kept, top - 1, n, r, d)
@@ -321,7 +322,7 @@ def advance_groups(kept, discount, decay, ratio, cap):
     if top + 3 > len(kept.x) and bottom > len(kept.x) // 2:
         _sink(kept)
     if kept.n[SLOTS] > kept.n[TIDY]:
-        _tidy(GROUPS, kept)
+        _tidy(GROUPS, kept, log_forget)
 
 
 @contracted
@@ -415,7 +416,8 @@ def drop_visits(kept, reach, forget):
     while first < last and (step - kept.began[first] >= reach or not kept.w[first] > forget):
         first += 1
     kept.n[FIRST] = first
-    if first > 0 and (first == last or last == len(kept.w)):
+    room = len(kept.w)
+    if first > 0 and (first == last or last == room or (last + 1 == room and 2 * first > last)):
         k = kept.weights.shape[1]
         for v in range(first, last):
             h = v - first

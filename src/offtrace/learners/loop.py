@@ -73,7 +73,8 @@ class Plan(NamedTuple):
     reach: int
     """The horizon."""
     forget: float
-    """A start that has less weight than this is dropped (VISITS)."""
+    """A start that has less weight than this, of discounts and decays, is dropped."""
+    log_forget: float
     lags: np.ndarray
     parameters: np.ndarray
     """[1, n], or [pairs, n] where they differ from pair to pair."""
@@ -233,7 +234,7 @@ def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
     if plan.way == LINEAR:
         advance_linear(kept, discount, decay, ratio)
     elif kept.n[GATHERED]:
-        advance_groups(kept, discount, decay, ratio, cap)
+        advance_groups(kept, discount, decay, ratio, cap, plan.log_forget)
     else:
         drop_visits(kept, plan.reach, plan.forget)
         advance_products(kept, discount, decay, ratio, cap, plan.recursive, plan.lags)
@@ -304,6 +305,9 @@ def replay(plan, factors, custom, features, settings, μ, π, m, kept):
             best, _, ties, _ = best_of(q)
             π_a = probability(π, s, q, best, ties, a)
             δ = r + settings.gamma * v - q[a]
+            if not np.isfinite(δ):
+                m.θ[0] = np.nan  # so that all see it
+                return True
             if not learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, μ_a):
                 return False
             discount = settings.gamma
@@ -383,7 +387,8 @@ def mark(features, settings, m, out):
             values(m.θ, features, s, m.q[0])
             for a in range(features.A):
                 total += (m.q[0, a] - settings.truth[s, a]) ** 2
-        out.error[n, i] = np.sqrt(total / (len(settings.judged) * features.A))
+        total = np.sqrt(total / (len(settings.judged) * features.A))
+        out.error[n, i] = total if total >= 0.0 else np.inf
     out.returns[n, i] = m.f[RETURNS] / m.f[FINISHED] if m.f[FINISHED] else np.nan
     out.at[n, i] = m.i[T]
     m.f[RETURNS], m.f[FINISHED] = 0.0, 0.0
@@ -428,6 +433,7 @@ def observe(features, plan, factors, custom, behavior, target, settings, m, kept
         remember(m, s, a, after, r, m.f[MU], terminated, truncated)
         if m.i[T] % settings.every == 0 and not replay(plan, factors, custom, features, settings, μ, π, m, kept):
             return BAD
+        over = np.isnan(m.θ[0])
     else:
         v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
         δ = r + γ * v - m.f[VALUE]

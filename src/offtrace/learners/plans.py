@@ -12,17 +12,30 @@ import numba
 import numpy as np
 from numba import njit, types
 from numba.core.errors import NumbaError
-from numba.np.unsafe.ndarray import to_fixed_tuple
+from numba.extending import register_jitable
+from numba.np.unsafe import ndarray as unsafe
 
 from offtrace.learners.eligibility import GROUPS, LINEAR, VISITS
 from offtrace.learners.loop import Plan
 from offtrace.learners.native import compiled_for
 from offtrace.returns import elementwise
-from offtrace.traces import INFINITY, AlphaRetrace, CTrace, HistoryTrace, Step, StepTrace, Trace, TruncatedIS
+from offtrace.traces import (
+    RBIS,
+    AlphaRetrace,
+    CTrace,
+    HistoryBounded,
+    HistoryTrace,
+    NonMarkovRetrace,
+    Step,
+    StepTrace,
+    Trace,
+    TruncatedIS,
+)
 
 FOR_EVER = 2**62
 FORGET = 1e-18
-"""Where a cap bounds β, a start with less weight than this is dropped."""
+"""Where β is bounded by 1, a start with less weight than this is dropped."""
+to_fixed_tuple: Any = unsafe.to_fixed_tuple
 ROW = types.Array(types.float64, 1, "C")
 FACTORS = types.UniTuple(types.float64, 3)(types.float64, types.float64, types.float64, ROW)
 STEP = types.float64(ROW, *(types.float64,) * 5, types.int64, types.int64)
@@ -40,7 +53,6 @@ def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
     reach = trace.horizon or FOR_EVER
     if len(lags) and lags[-1] == 0.0:
         reach = min(reach, 1 + int(np.max(np.nonzero(lags)[0] + 1, initial=0)))
-    bounded = isinstance(trace, TruncatedIS) and not len(lags) and np.max(trace.bound) < INFINITY
     carry = (trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)) if custom else (1.0,)
     made = Plan(
         way=way,
@@ -48,7 +60,8 @@ def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
         recursive=trace.recursive,
         mix=float(trace.mix) if isinstance(trace, AlphaRetrace | CTrace) else 1.0,
         reach=reach,
-        forget=FORGET / max(1.0, float(np.max(trace.bound))) if bounded else 1e-150,
+        forget=_forget(trace),
+        log_forget=float(np.log(_forget(trace))),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
         lam=float(trace.lam) if custom else 0.0,
@@ -57,6 +70,15 @@ def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
     if custom:
         return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
     return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
+
+
+def _forget(trace: Trace) -> float:
+    """Below which weight a start has nothing more to say, since a bound on x is known."""
+    if type(trace) in (NonMarkovRetrace, RBIS):
+        return FORGET
+    if isinstance(trace, TruncatedIS | HistoryBounded):
+        return max(FORGET / max(1.0, float(np.max(trace.bound))), 1e-150)
+    return 1e-150
 
 
 def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
@@ -74,7 +96,7 @@ def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
 @cache
 def _factors(rule: Any, n: int) -> Any:
     """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
-    compiled = numba.extending.register_jitable(error_model="numpy")(rule)
+    compiled = register_jitable(error_model="numpy")(rule)
     try:
         if n == 0:
 

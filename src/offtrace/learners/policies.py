@@ -139,6 +139,8 @@ def as_schedule(name: str, given: Any) -> Schedule:
     if isinstance(given, Schedule):
         return given
     if isinstance(given, int | float | np.number) and not isinstance(given, bool):
+        if not 0 <= given < np.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {given!r}")
         return Constant(float(given))
     raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
 

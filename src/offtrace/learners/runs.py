@@ -10,10 +10,10 @@ import numpy as np
 
 from offtrace.learners import blocks
 from offtrace.learners.loop import OFFLINE, ONLINE, REPLAY, Settings
-from offtrace.learners.policies import GREEDILY, Constant, Policy, Schedule, as_schedule, coded
+from offtrace.learners.policies import GREEDILY, TABLE, Coded, Constant, Policy, Schedule, as_schedule, coded
 from offtrace.learners.results import Learned
 from offtrace.learners.worlds import Environment, environment
-from offtrace.mdps import MDP
+from offtrace.mdps import MDP, mixture
 from offtrace.returns.calls import as_trace
 from offtrace.traces import AlphaRetrace, CTrace, Trace
 
@@ -89,13 +89,14 @@ def evaluate(
     """
     where = environment(env, gamma, features)
     rule = _trace(trace)
-    if isinstance(where.mdp, MDP):
-        if truth is None and features is None:
-            truth = where.mdp.q(_mixture(rule, pi, mu, where.mdp))
-        if certify:
-            _warn_if_it_diverges(rule, where.mdp, pi, mu)
     policies = coded("mu", mu, where.shape), coded("pi", pi, where.shape)
-    made = _settings(where, alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
+    _require_support(where, rule, ("mu", "pi"), *policies)
+    mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
+    if mdp and truth is None and features is None:
+        truth = mdp.q(_mixture(rule, pi, mu))
+    made = _settings(where, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
+    if mdp and certify:
+        _warn_if_it_diverges(rule, mdp, pi, mu)
     return blocks.run(
         where,
         rule,
@@ -155,8 +156,9 @@ def control(
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
+    _require_support(where, rule, ("behavior", "target"), *policies)
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
-    made = _settings(where, alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation)
+    made = _settings(where, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation)
     return blocks.run(
         where,
         rule,
@@ -178,16 +180,28 @@ def _trace(given: Any) -> Trace:
     return as_trace(offtrace.trace(given) if isinstance(given, str) else given)
 
 
-def _mixture(rule: Trace, pi: Any, mu: Any, mdp: MDP) -> Any:
+def _mixture(rule: Trace, pi: Any, mu: Any) -> Any:
     """Whose values the trace finds: π's, or α-Retrace's mixture."""
-    if isinstance(rule, AlphaRetrace | CTrace):
-        return rule.mix * np.asarray(pi) + (1 - rule.mix) * np.asarray(mu)
-    return pi
+    return mixture(pi, mu, rule.mix) if isinstance(rule, AlphaRetrace | CTrace) else pi
+
+
+def _require_support(where: Environment, rule: Trace, names: tuple[str, str], behavior: Coded, target: Coded) -> None:
+    """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
+    if behavior.kind != TABLE or (isinstance(rule, AlphaRetrace | CTrace) and rule.mix == 0.0):
+        return
+    wanted = target.table > 0.0 if target.kind == TABLE else np.ones(behavior.table.shape, bool)
+    missing = wanted & (behavior.table == 0.0) & where.visited(behavior.table)[:, None]
+    if missing.any():
+        s, a = (int(i) for i in np.argwhere(missing)[0])
+        raise ValueError(
+            f"{names[0]} never takes action {a} in state {s}, but {names[1]} may: its value there cannot be learned, nor those "
+            f"that depend on it. Give the action some probability in {names[0]}"
+        )
 
 
 def _warn_if_it_diverges(rule: Trace, mdp: MDP, pi: Any, mu: Any) -> None:
     """Where theory gives no promise, a second is spent on finding out."""
-    if rule.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY or isinstance(pi, Policy) or isinstance(mu, Policy):
+    if rule.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
         return
     from offtrace.operators import certify, closed
 
@@ -196,7 +210,7 @@ def _warn_if_it_diverges(rule: Trace, mdp: MDP, pi: Any, mu: Any) -> None:
         try:
             found = certify(rule, mdp, pi, mu, tolerance=1e-3, budget=1.0)
         except closed.Divergent as error:
-            warnings.warn(f"{rule.title} does not converge here, whatever the step size: {error}", stacklevel=4)
+            warnings.warn(f"{rule.title} does not converge here, whatever the step size: {error}", stacklevel=3)
             return
         except TimeoutError:
             return
@@ -205,12 +219,13 @@ def _warn_if_it_diverges(rule: Trace, mdp: MDP, pi: Any, mu: Any) -> None:
             f"{rule.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
             f"{found.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {found.recursive}. A step size below 1 may hide it; it cures it "
             "only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
 def _settings(
     where: Environment,
+    behavior: Coded,
     alpha: Any,
     steps: Any,
     episodes: Any,
@@ -231,7 +246,7 @@ def _settings(
         if alpha != "1/N":
             raise ValueError(f'alpha must be a number, a schedule or "1/N", got {alpha!r}')
     schedule = Constant(1.0) if isinstance(alpha, str) else as_schedule("alpha", alpha)
-    if schedule(0) <= 0:
+    if not schedule(0) > 0:
         raise ValueError(f"alpha must be above 0, got {alpha!r}")
     if isinstance(spread, bool) or not isinstance(spread, int | float | np.number) or not 0 <= float(spread) < np.inf:
         raise ValueError(f"spread must be a standard deviation, 0 or more, got {spread!r}")
@@ -245,7 +260,7 @@ def _settings(
         _count("evaluation.every", evaluation.every)
         _count("evaluation.limit", evaluation.limit)
     if episodes and not limit:
-        where.require_ends()
+        where.require_ends(behavior.table)
     total = steps or episodes
     marks = np.unique(np.round(np.linspace(0, total, min(_count("points", points), total) + 1)[1:]).astype(np.int64))
     truth = np.empty((0, 0)) if truth is None else np.array(truth, dtype=np.float64)

@@ -9,7 +9,10 @@ import numpy as np
 
 from offtrace.learners.loop import Features, World
 from offtrace.mdps import MDP
+from offtrace.mdps.policies import uniform
+from offtrace.mdps.sampling import _check_that_episodes_end as check_that_episodes_end
 from offtrace.mdps.sampling import cumulative
+from offtrace.mdps.values import over_pairs, visited
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,8 @@ class Environment:
     def first(self, q0: Any) -> np.ndarray:
         """[size]: the weights to begin with."""
         q0 = np.array(q0, dtype=np.float64)
+        if not np.isfinite(q0).all():
+            raise ValueError("q0 must be finite")
         tabular = (
             self.coder is None
             and self.features.tile.shape[1] == 1
@@ -72,25 +77,19 @@ class Environment:
         if not tabular or q0.shape != self.shape:
             wanted = f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features"
             raise ValueError(f"q0 must be {wanted}, got {'a number' if q0.ndim == 0 else f'shape {q0.shape}'}")
-        if not np.isfinite(q0).all():
-            raise ValueError("q0 must be finite")
         return q0.ravel()
 
-    def require_ends(self) -> None:
-        """`episodes` without a `limit`: from every state the end must be within reach of some action."""
+    def require_ends(self, table: np.ndarray) -> None:
+        """`episodes` without a `limit`: from wherever μ comes, it must find an end. Its table is empty if it may do anything."""
+        if self.mdp is not None:
+            check_that_episodes_end(self.mdp, table if table.size else uniform(self.mdp))
+
+    def visited(self, table: np.ndarray) -> np.ndarray:
+        """[S]: where a policy with this table may come; everywhere, if the environment does not tell."""
         if self.mdp is None:
-            return
-        reach, step = np.array(self.mdp.terminal), self.mdp.P
-        while True:
-            more = reach | ((step @ reach.astype(float)) > 0).reshape(self.mdp.S, self.mdp.A).any(axis=1)
-            if (more == reach).all():
-                break
-            reach = more
-        if not reach.all():
-            raise ValueError(
-                f"an episode may never end: from state {int(np.argmin(reach))} no terminal state can be reached; "
-                "give a limit, or ask for steps instead of episodes"
-            )
+            return np.ones(len(table), bool)
+        chain = over_pairs(table, ~self.mdp.terminal) @ self.mdp.P
+        return visited(chain, self.mdp.start > 0) & ~self.mdp.terminal
 
 
 def environment(env: Any, gamma: float | None, features: Any) -> Environment:
