@@ -61,7 +61,7 @@ TRACES = [
 ]
 
 
-def is_within(found: np.ndarray, wanted: np.ndarray, more: np.ndarray | float = 0.0) -> None:
+def is_within(found: tuple[np.ndarray, np.ndarray], wanted: np.ndarray, more: float = 0.0) -> None:
     lower, upper = found
     slack = 1e-12 * (1 + np.abs(wanted))
     assert (lower - slack <= wanted + more).all()

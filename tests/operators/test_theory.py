@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
-from offtrace.mdps import MDP, alternating, one_state_two_actions, q_lambda_tight
+from offtrace.mdps import MDP, alternating, garnet, one_state_two_actions, q_lambda_tight, random_policy
 from offtrace.operators import Interval, Operator, certify
 from operators.brute import tiny
 
@@ -126,6 +126,24 @@ def test_variance_is_infinite_only_where_it_can_be_reached() -> None:
     assert found[2, 0] == pytest.approx(0.25 * 0.81 / (1 - 0.81))  # Var of a sum of independent rewards 4 or 5
 
 
+def test_variance_of_large_mdps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above DENSE pairs by iterative solves and ratios: the same numbers, and the same infinities."""
+    mdp = garnet(30, 2, 3, seed=1, gamma=0.95)
+    rng = np.random.default_rng(0)
+    pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(30, 2))
+    traces = ot.Retrace(0.9), ot.TreeBackup(), ot.ImportanceSampling()
+    dense = [Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q) for trace in traces]
+    monkeypatch.setattr("offtrace.operators.closed.DENSE", 20)
+    for trace, (lower, upper) in zip(traces, dense, strict=True):
+        low, high = Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q)
+        assert (low <= upper + 1e-12).all()
+        assert (lower <= high + 1e-12).all()
+        if isinstance(trace, ot.ImportanceSampling):
+            assert np.isinf(high).all()
+        else:
+            np.testing.assert_allclose(low, high, rtol=1e-7)
+
+
 def test_one_step_condition_and_history() -> None:
     """Truncated IS violates the recursive condition; the history that shows it is a real one."""
     mdp, pi, mu = tiny(0, 0.9)
@@ -149,7 +167,9 @@ def test_certificates_print() -> None:
     assert str(found).startswith("Retrace(lam=0.9): contracts")
     assert "‖Z‖" in str(found)
     assert found._repr_html_().startswith("<table>")
+    assert found.speedup is not None
     assert found.speedup.lower > 1
+    assert certify(ot.Retrace(), *tiny(0, 0.0)).speedup is None
     whole = certify(ot.replacing(lam=0.9), mdp, pi, mu, budget=0.3)
     assert (whole.verdict, whole.method) == ("undecided", "Monte Carlo")
     assert "not a proof" in str(whole)

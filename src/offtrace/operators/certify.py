@@ -46,8 +46,13 @@ class Certificate:
         return True if self.spectral_radius < 1 else False if self.spectral_radius > 1 else None
 
     @property
-    def speedup(self) -> Interval:
-        """log ‖Z‖ / log of the one-step rate: how many one-step applications one of M is worth, at worst."""
+    def speedup(self) -> Interval | None:
+        """log ‖Z‖ / log of the one-step rate: how many one-step applications one of M is worth, at worst.
+
+        None where the one-step rate is 0 or at least 1, and there is nothing to compare with.
+        """
+        if not 0 < self.one_step.midpoint < 1:
+            return None
 
         def log(x: float) -> float:
             return math.log(x) if x > 0 else -math.inf

@@ -47,7 +47,7 @@ def inverse(G: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     if C.min() < -1e-9 * np.abs(C).max() or residual.sum(axis=1).max() > 1e-3:
         raise Divergent(_MESSAGE)
     C = np.maximum(C, 0.0)
-    residual = residual + 8 * EPS * (np.eye(len(C)) + G @ C)  # of G's own entries, and of the residual's sums
+    residual = residual + _rounding(G) * (np.eye(len(C)) + G @ C)
     return C, C @ residual * (1 + 2 * residual.sum(axis=1).max())
 
 
@@ -74,17 +74,21 @@ def solve(G: sparse.csr_array, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(b) <= DENSE:
         C, error = inverse(G)
         return C @ b, error @ b + 4 * len(C) * EPS * (C @ b)
-    b = b.reshape(len(b), -1)
+    shape, b = b.shape, b.reshape(len(b), -1)
     e = np.ones(len(b))
     w = _iterate(G, e)
-    off = np.abs(e - (w - G @ w)).max() + 1e-14
+    off = np.abs(e - (w - G @ w)).max() + _rounding(G) * w.max()
     if not (w.min() > 0 and off < 0.5):
         raise Divergent(_MESSAGE)
     norm = w.max() / (1 - off)  # ‖C‖∞ ≤ max w / (1 − ‖e − (I−G)w‖∞)
     v = np.stack([_iterate(G, column) for column in b.T], axis=1)
-    residual = np.abs(b - (v - G @ v)).max(axis=0) + 1e-15 * np.abs(v).max(axis=0)
-    error = np.broadcast_to(norm * residual, v.shape)
-    return np.squeeze(v), np.squeeze(error)
+    residual = np.abs(b - (v - G @ v)).max(axis=0) + _rounding(G) * (np.abs(v) + b).max(axis=0)
+    return v.reshape(shape), np.broadcast_to(norm * residual, v.shape).reshape(shape)
+
+
+def _rounding(G: sparse.csr_array) -> float:
+    """Of G's own entries, and of sums over its rows, relative to their size."""
+    return (8 + int(np.diff(sparse.csr_array(G).indptr).max(initial=1))) * EPS
 
 
 def length(setting: Setting, policy: np.ndarray) -> float:

@@ -18,6 +18,7 @@ from scipy import sparse
 
 from offtrace.operators import closed, spectrum
 from offtrace.operators.custom import CarryChain
+from offtrace.operators.interval import Interval
 from offtrace.operators.monte_carlo import MonteCarlo
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solutions import Chain, ClosedForm
@@ -100,8 +101,6 @@ class TemporalDifferences:
 def per_decision(δ: TemporalDifferences, c: np.ndarray, n: int | None = None) -> Bounds:
     """Var Σ_{t<n} γ^t c_1···c_t δ_t, [S·A], c being [S, A]."""
     s = δ.setting
-    if s.pairs > closed.DENSE:
-        raise ValueError(f"the variance needs at most {closed.DENSE} pairs, got {s.pairs}")
     G, G2 = s.gamma * s.onto_pairs(s.mu * c), sparse.csr_array(s.gamma**2 * s.onto_pairs(s.mu * c**2))
     mean = δ.mean[:, 0] - δ.mean[:, 1]
     if n is not None:
@@ -110,10 +109,9 @@ def per_decision(δ: TemporalDifferences, c: np.ndarray, n: int | None = None) -
             w, e = _spread(δ, c, m, 16 * n * s.pairs * EPS * float(np.abs(m).max()))
             m, v, error = mean + G @ m, np.maximum(w, 0.0) + G2 @ v, e + G2 @ error
         return np.maximum(v - error, 0.0), v + error
-    C, error = closed.inverse(G)
-    terms = (len(C) + 8) * EPS
-    m, off = C @ mean, float((error.sum(axis=1) + terms * C.sum(axis=1)).max(initial=0.0)) * δ.largest
-    w, e = _spread(δ, c, m, off)
+    terms = (np.diff(s.P.indptr).max(initial=1) + s.A + 8) * EPS  # of the means of δ
+    v, error = closed.solve(G, np.stack([*δ.mean.T, np.full(s.pairs, terms * δ.largest)], axis=1))
+    w, e = _spread(δ, c, v[:, 0] - v[:, 1], float((v[:, 2] + error.sum(axis=1)).max()))
     w = np.where(w > e, w, 0.0)  # a spread that rounding explains counts as none
     G2.eliminate_zeros()
     infinite, unknown = _infinite(G2, w)
@@ -122,7 +120,6 @@ def per_decision(δ: TemporalDifferences, c: np.ndarray, n: int | None = None) -
     if len(inner):
         # What leads out of `inner` leads to w = 0 for ever, or it would be infinite too.
         v, error = closed.solve(sparse.csr_array(G2[inner][:, inner]), np.stack([w[inner], e[inner]], axis=1))
-        v, error = v.reshape(len(inner), 2), error.reshape(len(inner), 2)
         off = v[:, 1] + error.sum(axis=1)
         lower[inner], upper[inner] = np.maximum(v[:, 0] - off, 0.0), v[:, 0] + off
     return lower, upper
@@ -138,8 +135,12 @@ def _spread(δ: TemporalDifferences, c: np.ndarray, m: np.ndarray, off: float) -
     return w, 8 * each * np.sqrt(2 * size) + 4 * each**2 + terms * 4 * size
 
 
-def _radius(G: sparse.csr_array, group: np.ndarray) -> Any:
-    return spectrum.perron(G[group][:, group].toarray())
+def _radius(G: sparse.csr_array, group: np.ndarray) -> Interval:
+    inner = G[group][:, group]
+    if len(group) <= closed.DENSE // 2:
+        return spectrum.perron(inner.toarray())
+    off = (np.diff(inner.indptr).max() + 4) * EPS
+    return spectrum.by_ratios(lambda V, _: (inner @ V * (1 - off), inner @ V * (1 + off)), len(group), 1e-9)
 
 
 def _reaches(G: sparse.csr_array, goal: np.ndarray) -> np.ndarray:
