@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 import offtrace as ot
 from offtrace.mdps import MDP
@@ -74,6 +75,9 @@ def variance_by_enumeration(
     rho = np.divide(pi, mu, out=np.zeros_like(pi), where=mu > 0)
     value = np.where(mdp.terminal, 0.0, (pi * Q).sum(axis=1))
     first, second = np.zeros(mdp.pairs), np.zeros(mdp.pairs)
+    reward = np.broadcast_to(mdp.R.reshape(-1, 1), mdp.P.shape)
+    if mdp.transition_rewards is not None:
+        reward = csr_array((mdp.transition_rewards, mdp.P.indices, mdp.P.indptr), shape=mdp.P.shape).toarray()
 
     def grow(pairs: list[int], p: float, total: float) -> None:
         z, t = pairs[-1], len(pairs) - 1
@@ -83,7 +87,7 @@ def variance_by_enumeration(
             step = P[z // A, z % A, s]
             if step == 0:
                 continue
-            δ = mdp.R.ravel()[z] + γ * value[s] - Q.ravel()[z]
+            δ = reward[z, s] + γ * value[s] - Q.ravel()[z]
             now = total + γ**t * β * δ
             if mdp.terminal[s] or len(pairs) == depth:
                 first[pairs[0]] += p * step * now

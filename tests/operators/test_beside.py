@@ -25,6 +25,28 @@ def test_peng(seed: int, lam: float) -> None:
     assert abs(found.contraction.midpoint - 0.9 * (1 - lam) / (1 - 0.9 * lam)) < 1e-9
 
 
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), lam=st.floats(0, 1), gamma=st.sampled_from([0.0, 0.5, 0.9, 0.999]))
+def test_intervals_contain_the_truth_and_print_it(seed: int, lam: float, gamma: float) -> None:
+    """Moduli that are known in closed form; a true 0 prints as 0."""
+    mdp, pi, mu = tiny(seed, gamma)
+    ulp = 4e-16
+    for lam_ in (0.0, lam, 1.0):
+        found, truth = peng(mdp, pi, mu, lam_).contraction, gamma * (1 - lam_) / (1 - gamma * lam_)
+        assert found.lower - ulp <= truth <= found.upper + ulp
+        assert found.width < 1e-9
+    assert str(peng(mdp, pi, mu, 1.0).contraction) == "0"
+    assert str(peng(mdp, pi, mu, 1.0).spectral_radius) == "0"
+    certain = v_trace(mdp, pi, mu, rho_bar=1e9, c_bar=1e9)  # importance sampling on states: rate 0
+    assert certain.contraction.lower == 0
+    assert certain.contraction.upper < 1e-7
+    found = n_step(mdp, pi, mu, 3)
+    assert found.contraction.lower - ulp <= gamma**3 <= found.contraction.upper + ulp
+    wanted = mdp.q(mixture(mu, pi, lam))
+    found = peng(mdp, pi, mu, lam)
+    assert np.abs(found.fixed_point - wanted).max() <= 2 * found.fixed_point_error + 1e-10 * (1 + np.abs(wanted).max())
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 6))
 def test_n_step(seed: int, n: int) -> None:
@@ -64,6 +86,8 @@ def test_tradeoff() -> None:
     assert by_name["Retrace", 0.9].contraction < by_name["Tree Backup", 0.9].contraction
     assert by_name["Retrace", 0.9].variance > by_name["Retrace", 0.0].variance
     assert "Retrace" in str(found)
+    for family, lam in (("Peng's Q(λ)", 0.0), ("α-Retrace, over α", 1.0), ("Retrace", 0.9)):
+        assert str(by_name[family, lam].bias) == "0"
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.close(found.figure())
 

@@ -1,6 +1,7 @@
 """Every guaranteed interval contains the truth, on the nastiest of tiny MDPs: enumeration of all histories decides.
 
-Zeros in P, π and μ, terminal states, γ = 0 and γ = 1, horizons of 1 and 2, λ = 0, bounds by lag, λ by pair.
+Zeros in P, π and μ, terminal states, γ = 0 and γ = 1, horizons of 1 and 2, λ = 0, bounds by lag, λ by pair, rewards by
+next state.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def nasty(seed: int, gamma: float) -> tuple[MDP, np.ndarray, np.ndarray]:
     if gamma == 1:
         P = 0.5 * P + 0.5 * np.eye(3)[2]
     P[2] = 0.0
-    R = rng.normal(size=(3, 2))
+    R = rng.normal(size=(3, 2, 3)) if seed % 2 else rng.normal(size=(3, 2))
     R[2] = 0.0
     mdp = MDP(P, R, gamma, terminal=[False, False, True])
     return mdp, np.stack([simplex(2) for _ in range(3)]), np.stack([simplex(2) for _ in range(3)])
@@ -46,6 +47,8 @@ TRACES = [
     ot.Retrace(lam=0.9),
     ot.ImportanceSampling(),
     ot.QLambda(lam=1.0),
+    ot.replacing(lam=0.9),
+    ot.count_dependent(lam=0.9),
     ot.VariableLambda(lam=np.array([[0.0, 1.0], [0.5, 0.9], [1.0, 1.0]])),
     ot.NonMarkovRetrace(lam=0.0),
     ot.NonMarkovRetrace(lam=0.9),
@@ -101,6 +104,8 @@ def test_with_a_horizon(trace: Any, seed: int, gamma: float, n: int) -> None:
 @given(seed=st.integers(0, 100_000))
 def test_without_a_horizon(trace: Any, seed: int) -> None:
     """γ = 0.02: what DEPTH + 1 pairs leave out is small, and is allowed for."""
+    if isinstance(trace, ot.StepTrace):
+        return  # too many carries: Monte Carlo
     mdp, pi, mu = nasty(seed, 0.02)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
