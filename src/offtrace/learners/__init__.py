@@ -1,5 +1,7 @@
 """Learners: the paper's Algorithm 1, online and offline, from replay, for evaluation and control."""
 
+from offtrace.learners.features import TileCoding
+from offtrace.learners.gq import GQ
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,
@@ -14,6 +16,7 @@ from offtrace.learners.results import Curve, Learned
 from offtrace.learners.runs import Evaluation, Replay, control, evaluate
 
 __all__ = [
+    "GQ",
     "Constant",
     "Curve",
     "EpsilonGreedy",
@@ -25,6 +28,7 @@ __all__ = [
     "Replay",
     "Schedule",
     "Softmax",
+    "TileCoding",
     "bifurcation_auc",
     "control",
     "evaluate",

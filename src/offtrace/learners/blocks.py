@@ -19,14 +19,16 @@ from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
 from offtrace.learners import eligibility, loop
 from offtrace.learners.eligibility import Kept
+from offtrace.learners.gq import GQ
+from offtrace.learners.histories import Past
 from offtrace.learners.loop import BAD, DONE, ROOM, Memory, Out, Settings
-from offtrace.learners.plans import compiled, plan
+from offtrace.learners.plans import STEP, compiled, plan
 from offtrace.learners.policies import Coded
 from offtrace.learners.results import Curve, Learned
 from offtrace.learners.worlds import Environment
@@ -46,19 +48,22 @@ class Block:
     def __init__(
         self,
         where: Environment,
-        trace: Trace,
+        trace: Trace | GQ,
         policies: tuple[Coded, ...],
         settings: Settings,
         capacity: int,
         seeds: np.ndarray,
     ) -> None:
         self.where, self.trace, self.settings = where, trace, settings
-        self.plan, *rule = plan(trace, where.shape)
+        self.past = Past(trace, STEP) if isinstance(trace, HistoryTrace) else None
+        self.plan, *rule = plan(trace, where.shape, self.past)
         k, carry = where.features.tile.shape[1], len(self.plan.first)
         slots, deep = (settings.length * k, settings.length + 3) if settings.update == loop.REPLAY else (64, 64)
-        self.m = loop.memory(where.size, where.features.A, k, settings.by_visits, settings.update, capacity)
+        self.m = loop.memory(
+            where.size, where.features.A, k, settings.by_visits, settings.update, capacity, self.plan.second > 0
+        )
         self.kept = eligibility.kept(self.plan.way, where.size, k, carry, slots, deep)
-        self.out = _out(seeds, where.size, settings)
+        self.out = empty(seeds, where.size, settings)
         self._fixed = (where.world, where.features, self.plan, *rule, *policies, settings)
 
     def advance(self, budget: int) -> bool:
@@ -68,10 +73,7 @@ class Block:
             before = self.steps
             status = compiled(loop.run, *arguments, budget)(*arguments, budget)
             if status == BAD:
-                raise ValueError(
-                    f"the custom trace {self.trace.title!r} returned a β that is negative or not finite; "
-                    "does it list all that it uses in `reads`?"
-                )
+                refuse(self.trace, self.past)
             if status != ROOM:
                 return status == DONE
             budget = max(1, budget - (self.steps - before))
@@ -104,15 +106,29 @@ class Block:
     def snapshot(self) -> dict[str, np.ndarray]:
         """Everything that changes, copied."""
         parts = {"m": self.m, "kept": self.kept, "out": self.out}
-        return {f"{part}.{name}": array.copy() for part, of in parts.items() for name, array in of._asdict().items()}
+        saved = {f"{part}.{name}": array.copy() for part, of in parts.items() for name, array in of._asdict().items()}
+        return saved if self.past is None else {**saved, "past": self.past.steps.copy()}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from a snapshot."""
         for part, kind in (("m", Memory), ("kept", Kept), ("out", Out)):
             setattr(self, part, kind(**{name: saved[f"{part}.{name}"] for name in kind._fields}))
+        if self.past is not None:
+            self.past.steps = saved["past"]
 
 
-def _out(seeds: np.ndarray, size: int, settings: Settings) -> Out:
+def refuse(trace: Trace | GQ, past: Past | None) -> NoReturn:
+    """A custom trace gave no coefficient."""
+    if past is not None and past.error is not None:
+        raise past.error
+    raise ValueError(
+        f"the custom trace {trace.title!r} returned a β that is negative or not finite; "
+        "does it list all that it uses in `reads`?"
+    )
+
+
+def empty(seeds: np.ndarray, size: int, settings: Settings, lanes: int = 1) -> Out:
+    """Room for what will come of these seeds."""
     n, points = len(seeds), len(settings.marks)
     looks = 0 if not settings.look_every else 1024
     return Out(
@@ -123,15 +139,15 @@ def _out(seeds: np.ndarray, size: int, settings: Settings) -> Out:
         error=np.full((n, points), np.nan),
         returns=np.full((n, points), np.nan),
         at=np.zeros((n, points), np.int64),
-        look_step=np.zeros(max(looks, 1), np.int64),
-        look_return=np.zeros(max(looks, 1)),
+        look_step=np.zeros(max(looks, lanes), np.int64),
+        look_return=np.zeros(max(looks, lanes)),
         look_stop=np.zeros(n, np.int64),
     )
 
 
 def run(
     where: Environment,
-    trace: Trace,
+    trace: Trace | GQ,
     behavior: Coded,
     target: Coded,
     looking: Coded,
@@ -145,7 +161,7 @@ def run(
 ) -> Learned:
     """Run all seeds, and put together what comes of them."""
     kind, each = Block, BLOCK
-    if where.mdp is None or isinstance(trace, HistoryTrace):
+    if where.mdp is None:
         from offtrace.learners.host import HostBlock
 
         kind, each = HostBlock, 1
@@ -163,11 +179,13 @@ def run(
         for i in range(0, len(seeds), each)
     ]
     if file:
+        if kind is not Block:
+            cast(Any, made[0]).check_that_it_can_be_saved()
         file.restore(made)
+    if kind is not Block or isinstance(trace, HistoryTrace):  # Python works, a thread at a time
+        threads = 1
     started = time.perf_counter() - (file.wall if file else 0.0)
-    _work(
-        made, 1 if kind is not Block else threads, file, started, sys.stderr.isatty() if progress is None else progress
-    )
+    _work(made, threads, file, started, sys.stderr.isatty() if progress is None else progress)
     return _learned(made, where, trace, seeds, alone, time.perf_counter() - started)
 
 
@@ -217,7 +235,9 @@ def _bar(done: float, total: int, started: float, steps: int) -> None:
     sys.stderr.flush()
 
 
-def _learned(made: list[Any], where: Environment, trace: Trace, seeds: np.ndarray, alone: bool, wall: float) -> Learned:
+def _learned(
+    made: list[Any], where: Environment, trace: Trace | GQ, seeds: np.ndarray, alone: bool, wall: float
+) -> Learned:
     def whole(name: str) -> np.ndarray:
         joined = np.concatenate([getattr(b.out, name) for b in made])
         return joined[0] if alone else joined
@@ -231,6 +251,7 @@ def _learned(made: list[Any], where: Environment, trace: Trace, seeds: np.ndarra
         trace=trace,
         weights=θ.reshape(*θ.shape[:-1], -1, where.features.A),
         features=where.features,
+        coder=where.coder,
         seeds=seeds[0] if alone else seeds,
         steps=whole("steps"),
         episodes=whole("episodes"),
@@ -260,7 +281,7 @@ def _key(*parts: Any) -> str:
             for piece in part:
                 feed(piece)
             digest.update(b")")
-        elif isinstance(part, Trace):
+        elif isinstance(part, Trace | GQ):
             feed((type(part).__qualname__, *(getattr(part, f.name) for f in fields(part))))
         elif isinstance(part, FunctionType):  # its repr would be another one in another process
             code = part.__code__

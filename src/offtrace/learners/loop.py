@@ -33,6 +33,7 @@ from offtrace.learners.eligibility import (
     enter,
     has_room,
 )
+from offtrace.learners.gq import correct
 from offtrace.learners.native import contracted, inlined, seldom
 from offtrace.learners.policies import at_present, best_of, choose, level, probability, set_level, value
 
@@ -79,9 +80,13 @@ class Plan(NamedTuple):
     parameters: np.ndarray
     """[1, n], or [pairs, n] where they differ from pair to pair."""
     lam: float
-    """Of a custom step."""
+    """Of a custom step, or of GQ."""
     first: np.ndarray
     """What the rule keeps of a new start."""
+    history: bool
+    """What it keeps of it is π and μ there."""
+    second: float
+    """GQ's step size of w; 0 for all others."""
 
 
 class Settings(NamedTuple):
@@ -149,20 +154,22 @@ class Memory(NamedTuple):
     """[capacity, 4]: reward, μ, and 1 where the episode terminated, 1 where it was truncated."""
     moves: np.ndarray
     """[capacity, 3]: state, action, next state."""
+    w: np.ndarray
+    """[size]: GQ's second weights; empty for all others."""
 
 
 # Memory.i
-SEED, BEGUN, STATE, AGE, T, E, MARK, LOOK_STATE, LOOKS, DIRTY, HEAD, FILLED, ACTION = range(13)
+SEED, BEGUN, STATE, AGE, T, E, MARK, LOOK_STATE, LOOKS, DIRTY, HEAD, FILLED, ACTION, SINCE = range(14)
 # Memory.f
 DISCOUNT, GAIN, RETURN, RETURNS, FINISHED, ALPHA, PI, MU, VALUE = range(9)
 
 
-def memory(size: int, A: int, k: int, by_visits: bool, update: int, capacity: int) -> Memory:
+def memory(size: int, A: int, k: int, by_visits: bool, update: int, capacity: int, second: bool) -> Memory:
     """Empty."""
     some = 0 if update == ONLINE else size
     ring = capacity if update == REPLAY else 0
     return Memory(
-        i=np.zeros(13, np.int64),
+        i=np.zeros(14, np.int64),
         f=np.zeros(9),
         streams=np.zeros(2, np.uint64),
         θ=np.zeros(size),
@@ -176,6 +183,7 @@ def memory(size: int, A: int, k: int, by_visits: bool, update: int, capacity: in
         weights=np.zeros(k, np.int64),
         buffer=np.zeros((ring, 4)),
         moves=np.zeros((ring, 3), np.int64),
+        w=np.zeros(size if second else 0),
     )
 
 
@@ -248,6 +256,8 @@ def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ
     ok = carry_on(plan, factors, custom, kept, discount, π, μ, pair)
     for j in range(k):
         m.weights[j] = features.tile[s, j] * A + a
+    if plan.history:
+        plan.first[0], plan.first[1] = π, μ
     enter(plan.way, kept, m.weights, features.value[s], plan.first, pair)
     if settings.by_visits:
         for w in m.weights:
@@ -370,6 +380,8 @@ def begin(settings, m, seed):
     m.i[BEGUN], m.i[STATE], m.i[LOOK_STATE] = 1, -1, -1
     for w in range(len(m.N)):
         m.N[w] = 0.0
+    for w in range(len(m.w)):
+        m.w[w] = 0.0
     for w in range(len(m.U)):
         m.U[w], m.is_dirty[w] = 0.0, False
     for w in range(len(m.θ)):
@@ -431,8 +443,11 @@ def observe(features, plan, factors, custom, behavior, target, settings, m, kept
     m.i[AGE] += 1
     if settings.update == REPLAY:
         remember(m, s, a, after, r, m.f[MU], terminated, truncated)
-        if m.i[T] % settings.every == 0 and not replay(plan, factors, custom, features, settings, μ, π, m, kept):
-            return BAD
+        m.i[SINCE] += 1
+        if m.i[SINCE] == settings.every:
+            m.i[SINCE] = 0
+            if not replay(plan, factors, custom, features, settings, μ, π, m, kept):
+                return BAD
         over = np.isnan(m.θ[0])
     else:
         v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
@@ -442,6 +457,8 @@ def observe(features, plan, factors, custom, behavior, target, settings, m, kept
             over = True
         elif not learn(plan, factors, custom, features, settings, m, kept, m.f[DISCOUNT], s, a, δ, m.f[PI], m.f[MU]):
             return BAD
+        elif plan.second > 0.0:
+            correct(plan, features, γ, m, kept, π, m.f[ALPHA], δ, s, a, after, terminated)
         m.f[DISCOUNT] = γ
     m.f[RETURN] += m.f[GAIN] * r
     m.f[GAIN] *= γ

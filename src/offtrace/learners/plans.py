@@ -15,11 +15,14 @@ from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 from numba.np.unsafe import ndarray as unsafe
 
-from offtrace.learners.eligibility import GROUPS, LINEAR, VISITS
+from offtrace.learners.eligibility import FORGET, GROUPS, LINEAR, VISITS
+from offtrace.learners.gq import GQ
+from offtrace.learners.histories import Past
 from offtrace.learners.loop import Plan
 from offtrace.learners.native import compiled_for
 from offtrace.returns import elementwise
 from offtrace.traces import (
+    INFINITY,
     RBIS,
     AlphaRetrace,
     CTrace,
@@ -33,18 +36,19 @@ from offtrace.traces import (
 )
 
 FOR_EVER = 2**62
-FORGET = 1e-18
-"""Where β is bounded by 1, a start with less weight than this is dropped."""
 to_fixed_tuple: Any = unsafe.to_fixed_tuple
 ROW = types.Array(types.float64, 1, "C")
 FACTORS = types.UniTuple(types.float64, 3)(types.float64, types.float64, types.float64, ROW)
 STEP = types.float64(ROW, *(types.float64,) * 5, types.int64, types.int64)
 
 
-def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
-    """The plan of a trace and pointers to its rule and its step (one of which is never called); `shape` is [S, A] of a table."""
-    custom = isinstance(trace, StepTrace)
-    assert not isinstance(trace, HistoryTrace)
+def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = None) -> tuple[Plan, Any, Any]:
+    """The plan of a trace and pointers to its rule and its step (one of which is never called).
+
+    `shape` is [S, A] of a table; `past` is what a HistoryTrace has seen.
+    """
+    trace = given.rule if isinstance(given, GQ) else given
+    custom = isinstance(trace, StepTrace | HistoryTrace)
     lags = np.array(trace.lag_bound or (), dtype=np.float64)
     if custom or trace.horizon is not None or len(lags) or not (trace.per_decision or trace.recursive):
         way = VISITS
@@ -53,32 +57,40 @@ def plan(trace: Trace, shape: tuple[int, int] | None) -> tuple[Plan, Any, Any]:
     reach = trace.horizon or FOR_EVER
     if len(lags) and lags[-1] == 0.0:
         reach = min(reach, 1 + int(np.max(np.nonzero(lags)[0] + 1, initial=0)))
-    carry = (trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)) if custom else (1.0,)
+    carry = (1.0,)
+    if isinstance(trace, HistoryTrace):
+        carry = 1.0, 1.0  # π and μ of the start
+    elif isinstance(trace, StepTrace):
+        carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
     made = Plan(
         way=way,
         custom=custom,
         recursive=trace.recursive,
         mix=float(trace.mix) if isinstance(trace, AlphaRetrace | CTrace) else 1.0,
         reach=reach,
-        forget=_forget(trace),
-        log_forget=float(np.log(_forget(trace))),
+        forget=max(1e-18 / _largest(trace), 1e-150),
+        log_forget=float(np.log(FORGET / min(_largest(trace), 1e30))),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
-        lam=float(trace.lam) if custom else 0.0,
+        lam=float(given.lam) if isinstance(given, StepTrace | GQ) else 0.0,
         first=np.array(carry),
+        history=isinstance(trace, HistoryTrace),
+        second=float(given.alpha_w) if isinstance(given, GQ) else 0.0,
     )
-    if custom:
+    if past is not None:
+        return made, _no_factors(), past.step
+    if isinstance(trace, StepTrace):
         return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
     return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
 
 
-def _forget(trace: Trace) -> float:
-    """Below which weight a start has nothing more to say, since a bound on x is known."""
+def _largest(trace: Trace) -> float:
+    """How large a start's x can be when another enters with 1, and β at all; ∞ where it is not known."""
     if type(trace) in (NonMarkovRetrace, RBIS):
-        return FORGET
+        return 1.0
     if isinstance(trace, TruncatedIS | HistoryBounded):
-        return max(FORGET / max(1.0, float(np.max(trace.bound))), 1e-150)
-    return 1e-150
+        return max(1.0, float(np.max(trace.bound)))
+    return INFINITY
 
 
 def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
@@ -129,14 +141,14 @@ def _step(step: Any, n: int, title: str) -> Any:
 
             @njit(STEP, error_model="numpy")
             def one(carry, π, μ, ρ, lam, lag, start, pair):
-                carry[0], β = compiled(elementwise, carry[0], Step(π, μ, ρ, lam, lag, start, pair))
+                carry[0], β = compiled(elementwise, carry[0], Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
                 return float(β)
 
             return one
 
         @njit(STEP, error_model="numpy")
         def many(carry, π, μ, ρ, lam, lag, start, pair):
-            new, β = compiled(elementwise, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))
+            new, β = compiled(elementwise, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
             for i, c in enumerate(new):
                 carry[i] = c
             return float(β)
@@ -173,7 +185,9 @@ _loops: dict[Any, Any] = {}
 def compiled(function: Any, *arguments: Any) -> Any:
     """The function, compiled for arguments like these, with pointers where they hold rules: so it can stay on disk."""
     kinds = tuple(
-        types.FunctionType(a.signatures and a.nopython_signatures[0])
+        types.FunctionType(a.signature())
+        if isinstance(a, types.WrapperAddressProtocol)
+        else types.FunctionType(a.nopython_signatures[0])
         if hasattr(a, "nopython_signatures")
         else numba.typeof(a)
         for a in arguments

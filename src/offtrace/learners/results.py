@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.learners.gq import GQ
 from offtrace.learners.loop import Features
 from offtrace.traces import Trace
 
@@ -27,11 +28,13 @@ class Curve:
 class Learned:
     """A result. With `seeds=n` arrays have a first axis of n; without, none."""
 
-    trace: Trace
+    trace: Trace | GQ
     weights: np.ndarray
     """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
     features: Features
     """Where θ is read: `q` does it."""
+    coder: Any
+    """What turns observations into states or tiles; None for an MDP, whose states are numbers."""
     seeds: np.ndarray
     """The seed of each learner."""
     steps: np.ndarray
@@ -52,6 +55,14 @@ class Learned:
         theta = self.weights.reshape(-1, *self.weights.shape[-2:])
         q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
         return q.reshape(*self.weights.shape[:-2], *q.shape[1:])
+
+    def q(self, observation: Any) -> np.ndarray:
+        """The values of all actions at an observation of the environment, or in a state of the MDP: [A] or [seeds, A]."""
+        if self.coder is None:
+            tile, value = self.features.tile[observation], self.features.value[observation]
+        else:
+            tile, value = self.coder.row(self.features, observation)
+        return np.sum(self.weights[..., tile, :] * np.broadcast_to(value, len(tile))[:, None], axis=-2)
 
     @property
     def diverged(self) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from offtrace.learners import blocks
+from offtrace.learners.gq import GQ
 from offtrace.learners.loop import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.policies import GREEDILY, TABLE, Coded, Constant, Policy, Schedule, as_schedule, coded
 from offtrace.learners.results import Learned
@@ -49,7 +50,7 @@ class Evaluation:
 
 def evaluate(
     env: Any,
-    trace: Trace | str,
+    trace: Trace | GQ | str,
     *,
     pi: Any,
     mu: Any,
@@ -94,7 +95,7 @@ def evaluate(
     mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
     if mdp and truth is None and features is None:
         truth = mdp.q(_mixture(rule, pi, mu))
-    made = _settings(where, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
+    made = _settings(where, rule, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
     if mdp and certify:
         _warn_if_it_diverges(rule, mdp, pi, mu)
     return blocks.run(
@@ -114,7 +115,7 @@ def evaluate(
 
 def control(
     env: Any,
-    trace: Trace | str,
+    trace: Trace | GQ | str,
     *,
     behavior: Any,
     target: Any = GREEDILY,
@@ -158,7 +159,9 @@ def control(
     policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
     _require_support(where, rule, ("behavior", "target"), *policies)
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
-    made = _settings(where, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation)
+    made = _settings(
+        where, rule, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation
+    )
     return blocks.run(
         where,
         rule,
@@ -174,18 +177,22 @@ def control(
     )
 
 
-def _trace(given: Any) -> Trace:
+def _trace(given: Any) -> Trace | GQ:
     import offtrace
 
+    if isinstance(given, GQ):
+        return given
     return as_trace(offtrace.trace(given) if isinstance(given, str) else given)
 
 
-def _mixture(rule: Trace, pi: Any, mu: Any) -> Any:
+def _mixture(rule: Trace | GQ, pi: Any, mu: Any) -> Any:
     """Whose values the trace finds: π's, or α-Retrace's mixture."""
     return mixture(pi, mu, rule.mix) if isinstance(rule, AlphaRetrace | CTrace) else pi
 
 
-def _require_support(where: Environment, rule: Trace, names: tuple[str, str], behavior: Coded, target: Coded) -> None:
+def _require_support(
+    where: Environment, rule: Trace | GQ, names: tuple[str, str], behavior: Coded, target: Coded
+) -> None:
     """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
     if behavior.kind != TABLE or (isinstance(rule, AlphaRetrace | CTrace) and rule.mix == 0.0):
         return
@@ -199,9 +206,9 @@ def _require_support(where: Environment, rule: Trace, names: tuple[str, str], be
         )
 
 
-def _warn_if_it_diverges(rule: Trace, mdp: MDP, pi: Any, mu: Any) -> None:
+def _warn_if_it_diverges(rule: Trace | GQ, mdp: MDP, pi: Any, mu: Any) -> None:
     """Where theory gives no promise, a second is spent on finding out."""
-    if rule.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
+    if isinstance(rule, GQ) or rule.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
         return
     from offtrace.operators import certify, closed
 
@@ -225,6 +232,7 @@ def _warn_if_it_diverges(rule: Trace, mdp: MDP, pi: Any, mu: Any) -> None:
 
 def _settings(
     where: Environment,
+    rule: Trace | GQ,
     behavior: Coded,
     alpha: Any,
     steps: Any,
@@ -253,6 +261,10 @@ def _settings(
     if not isinstance(update, Replay) and update not in ("online", "offline", "replay"):
         raise ValueError(f'update must be "online", "offline", "replay" or a Replay(…), got {update!r}')
     kind = REPLAY if isinstance(update, Replay) or update == "replay" else ONLINE if update == "online" else OFFLINE
+    if isinstance(rule, GQ) and (kind != ONLINE or isinstance(alpha, str)):
+        raise ValueError(
+            f"GQ learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
+        )
     memory = update if isinstance(update, Replay) else Replay()
     for name in ("capacity", "every", "batch", "length"):
         _count(f"Replay.{name}", getattr(memory, name))

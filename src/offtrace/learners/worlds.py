@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.learners.features import TileCoding
 from offtrace.learners.loop import Features, World
 from offtrace.mdps import MDP
 from offtrace.mdps.policies import uniform
@@ -30,6 +31,8 @@ class Environment:
     """What turns such observations into tiles; None for the others."""
     size: int
     """How many weights there are."""
+    lanes: int = 1
+    """How many copies of a Gymnasium environment feed one learner."""
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -64,18 +67,23 @@ class Environment:
         q0 = np.array(q0, dtype=np.float64)
         if not np.isfinite(q0).all():
             raise ValueError("q0 must be finite")
+        tile, value, S = self.features.tile, self.features.value, len(self.features.tile)
         tabular = (
-            self.coder is None
-            and self.features.tile.shape[1] == 1
-            and self.shape is not None
-            and self.size == self.shape[0] * self.shape[1]
+            S > 0
+            and self.size == S * self.features.A
+            and np.array_equal(tile, np.arange(S)[:, None])
+            and bool((value == 1.0).all())
         )
         if q0.ndim == 0 and tabular:
             return np.full(self.size, float(q0))
+        if q0.ndim == 0 and S == 0:  # tiles, all of which have the same value
+            return np.full(self.size, float(q0) / (tile.shape[1] * self.coder.tiles.value))
         if q0.ndim == 0 and q0 == 0:
             return np.zeros(self.size)
         if not tabular or q0.shape != self.shape:
-            wanted = f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features"
+            wanted = (
+                f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features" if S else "a number"
+            )
             raise ValueError(f"q0 must be {wanted}, got {'a number' if q0.ndim == 0 else f'shape {q0.shape}'}")
         return q0.ravel()
 
@@ -97,20 +105,22 @@ def environment(env: Any, gamma: float | None, features: Any) -> Environment:
     if isinstance(env, MDP):
         if gamma is not None and gamma != env.gamma:
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
-        seen, size = _features(features, env.S, env.A)
+        seen, size = table_or_rows(features, env.S, env.A)
         return Environment(env, None, env.gamma, seen, None, size)
     from offtrace.learners import host  # Gymnasium is an extra
 
     return host.environment(env, gamma, features)
 
 
-def _features(features: Any, S: int, A: int) -> tuple[Features, int]:
+def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:
     """A table, or the rows of a matrix [S, d]; and how many weights there are."""
     if features is None:
         return Features(A, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
+    if isinstance(features, TileCoding):
+        raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = np.array(features, dtype=np.float64)
     if x.ndim != 2 or len(x) != S or not np.isfinite(x).all():
-        raise ValueError(f"features of an MDP must be a finite array [S, d] with S = {S}, got shape {x.shape}")
+        raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
     return Features(A, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A
