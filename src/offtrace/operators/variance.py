@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from offtrace.operators.operator import Operator
 
 Bounds = tuple[np.ndarray, np.ndarray]
+MERGED = 1e-11
+"""How far, relatively, merged carries and rounding may move a moment."""
 
 
 def variance(op: Operator, Q: np.ndarray) -> Bounds:
@@ -172,17 +174,17 @@ def _on_carries(δ: TemporalDifferences, found: CarryChain) -> Bounds:
     of = np.asarray(δ.δ[z[row], z[step.indices] // s.A]).ravel()
     with_δ = sparse.csr_array((step.data * of, step.indices, step.indptr), shape=step.shape)
     mean, square = b * (δ.mean[:, 0] - δ.mean[:, 1])[z], b**2 * (δ.square[:, 0] + δ.square[:, 1])[z]
-    m, v, size, sweeps = mean, np.maximum(square - mean**2, 0.0), square, 1
+    m, v, off, sweeps = mean, np.maximum(square - mean**2, 0.0), MERGED * square, 1
     while found.depth is None or sweeps < found.depth:
         sweeps += 1
         ahead = mean + γ * (step @ m)
         total = square + γ**2 * (step @ m**2)
         new = np.maximum(total + 2 * γ * b * (with_δ @ m) - ahead**2, 0.0) + γ**2 * (step @ v)
         still = np.abs(new - v).max() <= 1e-15 * new.max() and np.abs(ahead - m).max() <= 1e-15 * np.abs(ahead).max()
-        m, v, size = ahead, new, np.maximum(size, total)
+        m, v, off = ahead, new, MERGED * (total + ahead**2) + γ**2 * (step @ off)
         if still or sweeps >= 100_000:
             break
     m, v = np.abs(m[found.first]), v[found.first]
     tail = found.tail * δ.largest
-    error = 1e-11 * (v + m**2 + float(size.max())) + 2 * tail * (np.sqrt(v) + m) + tail**2
+    error = off[found.first] + MERGED * (v + m**2) + 2 * tail * (np.sqrt(v) + m) + tail**2
     return np.maximum(v - error, 0.0), v + error
