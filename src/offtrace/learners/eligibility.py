@@ -319,7 +319,7 @@ def advance_groups(kept, discount, decay, ratio, cap, log_forget):
             kept.C[top, i] = cap * kept.z[i] + (kept.C[top - 1, i] if top > bottom else 0.0)
         top += 1
     kept.n[TOP], kept.n[BOTTOM] = top, bottom
-    if top + 3 > len(kept.x) and bottom > len(kept.x) // 2:
+    if top + 4 > len(kept.x) and bottom > len(kept.x) // 2:  # before `has_room` asks for more
         _sink(kept)
     if kept.n[SLOTS] > kept.n[TIDY]:
         _tidy(GROUPS, kept, log_forget)
