@@ -9,9 +9,9 @@ is active from its first visit in an episode on. It has a *slot*, so that vector
 episode is short, single visits are cheaper than the stack: a recursive cap begins with them and gathers them into groups
 when there are more than `SHORT`.
 
-Nothing that could still matter is dropped. A start goes when what it can ever add again is below 10⁻¹⁸ of an update (its
-discounts and decays bound it where caps do), or when its weight or its x has sunk below 10⁻¹⁵⁰: a product of ratios is a
-martingale under μ, so that it comes back from there with a probability of 10⁻¹⁵⁰.
+Nothing that could still matter is dropped: a start goes when γ^n β has sunk below 10⁻³⁰ (or when its discounts and decays
+alone are below 10⁻¹⁸ and a cap keeps β from making up for it). Under μ the product of ratios is a martingale, so by Ville's
+inequality the chance that such a start ever comes back to 10⁻¹⁸ of an update is at most 10⁻¹².
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from offtrace.learners.native import contracted, inlined, seldom
 LINEAR, GROUPS, VISITS = 0, 1, 2
 
 SHORT = 32
-TINY = 1e-150
+TINY = 1e-40
+"""What is smaller than this in a vector becomes 0: it would only sink on, to where arithmetic is slow."""
+
+FORGET = 1e-30
 
 # What `Kept.n` counts.
 SLOTS, TIDY, TOP, BOTTOM, FIRST, LAST, STEP, GATHERED = range(8)
 # What `Kept.age` holds.
-AGE, LAST_FACTOR, ITS_LOG = range(3)
+DISCOUNTS, PRODUCTS, LAST_DISCOUNT, ITS_LOG, LAST_PRODUCT, LOG_OF_IT = range(6)
 
 
 class Kept(NamedTuple):
@@ -40,13 +43,13 @@ class Kept(NamedTuple):
     """Integers: slots in use; how many may be in use before unused ones are looked for; the stack's top and bottom; the first
     and the last live visit; the steps of this episode; whether visits have been gathered into groups."""
     age: np.ndarray
-    """[3]: Σ log(γ·decay) since visits were gathered; γ·decay of the last step, and its log."""
+    """[6]: Σ log(γ·decay) and Σ log(γ·decay·ratio) since visits were gathered; what was added last, and its log."""
     slot_of: np.ndarray
     """[size]: the slot of a weight; −1 if it has none."""
     weight_of: np.ndarray
     """[slots]: the weight in a slot."""
     seen: np.ndarray
-    """[slots]: `age` when it was visited last."""
+    """[2, slots]: both ages when it was visited last."""
     moved: np.ndarray
     """[slots]: room for their new numbers."""
     z: np.ndarray
@@ -58,7 +61,7 @@ class Kept(NamedTuple):
     below_G: np.ndarray
     """[groups]: the same for their G."""
     born: np.ndarray
-    """[groups]: `age` when the newest start of the group entered."""
+    """[2, groups]: the ages less these are log(w) and log(w·x) of the group's starts, or above them."""
     fresh: np.ndarray
     """[groups]: the weight of a group that is one start still, whose ∇q stands in `at`; −1 for the others."""
     G: np.ndarray
@@ -93,16 +96,16 @@ def kept(way: int, size: int, k: int, carry: int, slots: int, deep: int) -> Kept
     slots = min(size, max(slots, (SHORT + 3) * k)) if way != VISITS else 0
     return Kept(
         n=np.zeros(8, np.int64),
-        age=np.ones(3),
+        age=np.ones(6),
         slot_of=np.full(size if way != VISITS else 0, -1, np.int64),
         weight_of=np.zeros(slots, np.int64),
-        seen=np.zeros(slots),
+        seen=np.zeros((2, slots)),
         moved=np.zeros(slots, np.int64),
         z=np.zeros(slots),
         x=np.zeros(groups),
         below_x=np.zeros(groups),
         below_G=np.zeros(groups),
-        born=np.zeros(groups),
+        born=np.zeros((2, groups)),
         fresh=np.zeros(groups),
         G=np.zeros((groups, slots)),
         C=np.zeros((groups, slots)),
@@ -168,7 +171,7 @@ def clear(kept):
     for i in range(len(kept.n)):
         kept.n[i] = 0
     kept.n[TIDY] = 64
-    kept.age[AGE] = 0.0
+    kept.age[DISCOUNTS] = kept.age[PRODUCTS] = 0.0
 
 
 @inlined
@@ -184,8 +187,14 @@ def slot(kept, weight):
         for g in range(kept.n[BOTTOM], kept.n[TOP]):
             kept.G[g, i] = 0.0
             kept.C[g, i] = 0.0
-    kept.seen[i] = kept.age[AGE]
+    kept.seen[0, i], kept.seen[1, i] = kept.age[DISCOUNTS], kept.age[PRODUCTS]
     return i
+
+
+@inlined
+def _is_over(kept, since, i, log_forget):
+    """Whether what dates from `since` has nothing more to say."""
+    return kept.age[DISCOUNTS] - since[0, i] < log_forget[0] or kept.age[PRODUCTS] - since[1, i] < log_forget[1]
 
 
 @seldom
@@ -194,12 +203,13 @@ def _tidy(way, kept, log_forget):
     n, bottom, top, m = kept.n[SLOTS], kept.n[BOTTOM], kept.n[TOP], 0
     to = kept.moved
     for i in range(n):
-        if kept.z[i] == 0.0 if way == LINEAR else kept.seen[i] + log_forget > kept.age[AGE]:
+        if kept.z[i] == 0.0 if way == LINEAR else _is_over(kept, kept.seen, i, log_forget):
             kept.slot_of[kept.weight_of[i]] = to[i] = -1
             continue
         to[i] = m
         kept.slot_of[kept.weight_of[i]] = m
-        kept.weight_of[m], kept.seen[m], kept.z[m] = kept.weight_of[i], kept.seen[i], kept.z[i]
+        kept.weight_of[m], kept.z[m] = kept.weight_of[i], kept.z[i]
+        kept.seen[0, m], kept.seen[1, m] = kept.seen[0, i], kept.seen[1, i]
         m += 1
     for g in range(bottom, top):
         for i in range(n):
@@ -273,7 +283,7 @@ def advance_linear(kept, discount, decay, ratio):
         z = c * kept.z[i]
         kept.z[i] = z if abs(z) > TINY else 0.0
     if kept.n[SLOTS] > kept.n[TIDY]:
-        _tidy(LINEAR, kept, 0.0)
+        _tidy(LINEAR, kept, (0.0, 0.0))
 
 
 @seldom
@@ -283,19 +293,21 @@ def advance_groups(kept, discount, decay, ratio, cap, log_forget):
     if d == 0.0 or ratio == 0.0 or cap == 0.0:
         clear(kept)
         return
-    if d != kept.age[LAST_FACTOR]:
-        kept.age[LAST_FACTOR], kept.age[ITS_LOG] = d, np.log(d)
-    kept.age[AGE] += kept.age[ITS_LOG]
+    if d != kept.age[LAST_DISCOUNT]:
+        kept.age[LAST_DISCOUNT], kept.age[ITS_LOG] = d, np.log(d)
+    if d * ratio != kept.age[LAST_PRODUCT]:
+        kept.age[LAST_PRODUCT], kept.age[LOG_OF_IT] = d * ratio, np.log(d * ratio)
+    kept.age[DISCOUNTS] += kept.age[ITS_LOG]
+    kept.age[PRODUCTS] += kept.age[LOG_OF_IT]
     n, bottom, top, r = kept.n[SLOTS], kept.n[BOTTOM], kept.n[TOP], ratio
-    clipped, born = 0, 0.0
+    clipped, born_w, born_x = 0, np.inf, np.inf
     while top > bottom and kept.x[top - 1] * r >= cap:
         top -= 1
         if clipped == 0:
-            born = kept.born[top]
             for i in range(n):
                 kept.z[i] = 0.0
         clipped += 1
-        born = min(born, kept.born[top])  # the newest: age only falls
+        born_w, born_x = min(born_w, kept.born[0, top]), min(born_x, kept.born[1, top])
         if kept.fresh[top] >= 0.0:
             for j in range(kept.at.shape[1]):
                 kept.z[kept.at[top, j]] += d * kept.fresh[top] * kept.by[top, j]
@@ -304,16 +316,15 @@ def advance_groups(kept, discount, decay, ratio, cap, log_forget):
                 kept.z[i] += d * kept.G[top, i]
         r *= kept.below_x[top]
         d *= kept.below_G[top]
-    while bottom < top and kept.born[bottom] + log_forget > kept.age[AGE]:
+    while bottom < top and _is_over(kept, kept.born, bottom, log_forget):
         bottom += 1
     if top > bottom:
         _scale(kept, top - 1, n, r, d)
-        if kept.x[top - 1] < TINY:  # and those below are smaller still
-            bottom = top
     if bottom == top:
         bottom, top = 0, 0
     if clipped:
-        kept.x[top], kept.below_x[top], kept.below_G[top], kept.born[top], kept.fresh[top] = cap, 1.0, 1.0, born, -1.0
+        kept.x[top], kept.below_x[top], kept.below_G[top], kept.fresh[top] = cap, 1.0, 1.0, -1.0
+        kept.born[0, top], kept.born[1, top] = born_w, max(born_x, kept.age[PRODUCTS] - np.log(cap))
         for i in range(n):
             kept.G[top, i] = kept.z[i]
             kept.C[top, i] = cap * kept.z[i] + (kept.C[top - 1, i] if top > bottom else 0.0)
@@ -354,7 +365,8 @@ def _enter_groups(kept, weights, numbers):
         slot(kept, weights[j])
     n = kept.n[SLOTS]
     for h in range(top, g, -1):
-        kept.x[h], kept.born[h], kept.fresh[h] = kept.x[h - 1], kept.born[h - 1], kept.fresh[h - 1]
+        kept.x[h], kept.fresh[h] = kept.x[h - 1], kept.fresh[h - 1]
+        kept.born[0, h], kept.born[1, h] = kept.born[0, h - 1], kept.born[1, h - 1]
         kept.below_x[h], kept.below_G[h] = 1.0, 1.0
         put(n, kept.G, h, kept.G, h - 1)
         put(n, kept.C, h, kept.C, h - 1)
@@ -362,7 +374,8 @@ def _enter_groups(kept, weights, numbers):
         put(k, kept.by, h, kept.by, h - 1)
         for j in range(k):
             kept.C[h, kept.slot_of[weights[j]]] += numbers[j]
-    kept.x[g], kept.below_x[g], kept.below_G[g], kept.born[g], kept.fresh[g] = 1.0, 1.0, 1.0, kept.age[AGE], 1.0
+    kept.x[g], kept.below_x[g], kept.below_G[g], kept.fresh[g] = 1.0, 1.0, 1.0, 1.0
+    kept.born[0, g], kept.born[1, g] = kept.age[DISCOUNTS], kept.age[PRODUCTS]
     for i in range(n):
         kept.C[g, i] = kept.C[g - 1, i] if g > bottom else 0.0
     for j in range(k):
@@ -383,8 +396,8 @@ def _gather(kept):
                 v = u
         x, k = kept.product[v], kept.weights.shape[1]
         kept.product[v] = -1.0
-        kept.x[g], kept.below_x[g], kept.below_G[g], kept.born[g] = x, 1.0, 1.0, -np.log(kept.w[v])
-        kept.fresh[g] = kept.w[v]
+        kept.x[g], kept.below_x[g], kept.below_G[g], kept.fresh[g] = x, 1.0, 1.0, kept.w[v]
+        kept.born[0, g], kept.born[1, g] = -np.log(kept.w[v]), -np.log(kept.w[v] * x)
         for j in range(k):
             kept.at[g, j], kept.by[g, j] = slot(kept, kept.weights[v, j]), kept.numbers[v, j]
         for i in range(kept.n[SLOTS]):
@@ -400,7 +413,8 @@ def _sink(kept):
     bottom, top, n, k = kept.n[BOTTOM], kept.n[TOP], kept.n[SLOTS], kept.at.shape[1]
     for g in range(bottom, top):
         h = g - bottom
-        kept.x[h], kept.born[h], kept.fresh[h] = kept.x[g], kept.born[g], kept.fresh[g]
+        kept.x[h], kept.fresh[h] = kept.x[g], kept.fresh[g]
+        kept.born[0, h], kept.born[1, h] = kept.born[0, g], kept.born[1, g]
         kept.below_x[h], kept.below_G[h] = kept.below_x[g], kept.below_G[g]
         put(n, kept.G, h, kept.G, g)
         put(n, kept.C, h, kept.C, g)
@@ -413,7 +427,11 @@ def _sink(kept):
 def drop_visits(kept, reach, forget):
     """Drop the oldest starts where they have reached their horizon or have nothing more to say."""
     first, last, step = kept.n[FIRST], kept.n[LAST], kept.n[STEP] + 1
-    while first < last and (step - kept.began[first] >= reach or not kept.w[first] > forget):
+    while first < last and (
+        step - kept.began[first] >= reach
+        or not kept.w[first] > forget
+        or not kept.w[first] * kept.product[first] > FORGET
+    ):
         first += 1
     kept.n[FIRST] = first
     room = len(kept.w)

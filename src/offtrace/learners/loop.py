@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     """The horizon."""
     forget: float
     """A start that has less weight than this, of discounts and decays, is dropped."""
-    log_forget: float
+    log_forget: tuple[float, float]
     lags: np.ndarray
     parameters: np.ndarray
     """[1, n], or [pairs, n] where they differ from pair to pair."""
