@@ -1,0 +1,9 @@
+"""Studies: a declared grid, run anywhere, gives records."""
+
+from offtrace.studies.checks import DeclarationError, StudyError
+from offtrace.studies.declaration import shipped
+from offtrace.studies.study import Status, Study
+
+__all__ = ["DeclarationError", "Status", "Study", "StudyError", "load", "shipped"]
+
+load = Study.load

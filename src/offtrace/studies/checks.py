@@ -1,0 +1,102 @@
+"""Checks of what a declaration says. Every error names the key, what was given and what is allowed.
+
+A check is a function (key, given) → the value; those with limits are made by a function of the limits.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Check = Callable[[str, Any], Any]
+
+
+class DeclarationError(ValueError):
+    """A study cannot be what its declaration says."""
+
+    def __init__(self, key: str, given: Any, allowed: str) -> None:
+        super().__init__(f"{key}: got {given!r}; allowed: {allowed}")
+
+
+class StudyError(RuntimeError):
+    """A study cannot go on. What was computed and written stays, and the next run goes on from there."""
+
+
+def near(given: Any, known: Iterable[str]) -> str:
+    """ "; did you mean …?", or nothing."""
+    spelt = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(str(given).lower(), spelt, n=1, cutoff=0.5)
+    return f" (did you mean {spelt[found[0]]!r}?)" if found else ""
+
+
+def text(key: str, given: Any) -> str:
+    """Words."""
+    if not isinstance(given, str) or not given.strip():
+        raise DeclarationError(key, given, "a text that is not empty")
+    return given.strip()
+
+
+def one_of(*options: str) -> Check:
+    """One of these words."""
+
+    def check(key: str, given: Any) -> str:
+        if given not in options:
+            raise DeclarationError(key, given, ", ".join(map(repr, options)) + near(given, options))
+        return given
+
+    return check
+
+
+def number(low: float = 0.0, high: float = float("inf"), above: bool = False) -> Check:
+    """A finite number in [low, high]; with `above`, in (low, high]."""
+    bounds = f"{'above' if above else 'of at least'} {low:g}" + (
+        "" if high == float("inf") else f" and at most {high:g}"
+    )
+
+    def check(key: str, given: Any) -> float:
+        good = isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < float("inf")
+        if not good or not low <= given <= high or (above and given == low):
+            raise DeclarationError(key, given, f"a number {bounds}")
+        return float(given)
+
+    return check
+
+
+def whole(low: int = 0, high: int | None = None) -> Check:
+    """An integer of at least `low`, and at most `high`."""
+    bounds = f"of at least {low}" + ("" if high is None else f" and at most {high}")
+
+    def check(key: str, given: Any) -> int:
+        if not isinstance(given, int) or isinstance(given, bool) or given < low or (high is not None and given > high):
+            raise DeclarationError(key, given, f"an integer {bounds}")
+        return given
+
+    return check
+
+
+def several(check: Check, what: str) -> Check:
+    """A list of different values, at least one, each of which passes."""
+
+    def checked(key: str, given: Any) -> tuple[Any, ...]:
+        if not isinstance(given, list | tuple) or not given:
+            raise DeclarationError(key, given, f"a list of {what} that is not empty")
+        values = tuple(check(f"{key}[{i}]", v) for i, v in enumerate(given))
+        for i, v in enumerate(values):
+            if v in values[:i]:
+                raise DeclarationError(f"{key}[{i}]", given[i], "each value once")
+        return values
+
+    return checked
+
+
+def table(key: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
+    """A table with no other keys than these."""
+    known = list(known)
+    if not isinstance(given, Mapping):
+        raise DeclarationError(key or "the study", given, f"a table with the keys {', '.join(known)}")
+    for name in given:
+        if name not in known:
+            what = f"no such key{near(name, known)}; the keys here are {', '.join(known)}"
+            raise DeclarationError(f"{key}.{name}" if key else name, given[name], what)
+    return given

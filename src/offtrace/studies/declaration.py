@@ -1,0 +1,298 @@
+"""From a declaration, a TOML file or a dict, to the checked fields of a study. Nothing runs here, but every name is looked up."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import offtrace
+from offtrace.studies import environments
+from offtrace.studies.checks import DeclarationError, near, number, one_of, several, table, text, whole
+from offtrace.studies.protocols import METRICS, PROTOCOLS, Evaluation, Map, Protocol, Replay
+from offtrace.traces import NStep, PengQ, Rule, Trace
+
+FORMAT = 1
+"""Of the declaration: it is part of the digest."""
+SHIPPED = Path(__file__).parent / "shipped"
+LEARNING = ("name", "question", "task", "metric", "environments", "traces", "lams", "alphas", "seeds", "protocol")
+KEYS = {
+    "control": LEARNING,
+    "evaluation": LEARNING,
+    "replay": (*LEARNING, "ages"),
+    "map": tuple(k for k in LEARNING if k != "alphas"),
+}
+PHASES = {
+    "control": ("tuning", "test"),
+    "evaluation": ("tuning", "test"),
+    "replay": ("tuning", "test"),
+    "map": ("map",),
+}
+OPTIONAL = ("about", "lams", "modules", "subsets")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """first, first + 1, …: `count` of them."""
+
+    first: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        """One more than the last."""
+        return self.first + self.count
+
+
+@dataclass(frozen=True)
+class Place:
+    """An environment and how the task is run there."""
+
+    name: str
+    protocol: Any
+
+
+@dataclass(frozen=True)
+class TraceGrid:
+    """A trace with its further parameters, and the λ's that it runs with: (None,) if it has no λ."""
+
+    title: str
+    parameters: tuple[tuple[str, Any], ...]
+    lams: tuple[float | None, ...]
+
+    @property
+    def spelt(self) -> str:
+        """The parameters as JSON; empty where there are none."""
+        return json.dumps(dict(self.parameters), sort_keys=True) if self.parameters else ""
+
+
+def read(name: str | Path) -> dict[str, Any]:
+    """The declaration of a shipped study, that in a file, or that in a folder of records."""
+    path = Path(name)
+    if path.is_dir() and (path / "study.toml").is_file():
+        path = path / "study.toml"
+    looks_like_a_file = path.suffix == ".toml" or len(path.parts) > 1
+    if not looks_like_a_file and (SHIPPED / f"{name}.toml").exists():
+        path = SHIPPED / f"{name}.toml"
+    elif not path.is_file():
+        known = shipped()
+        what = "no such file" if looks_like_a_file else f"no study of that name{near(name, known)}"
+        raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeclarationError("study", str(name), f"a TOML file, which it is not: {error}") from error
+    given.setdefault("name", path.stem)
+    return given
+
+
+def shipped() -> list[str]:
+    """The names of the studies that come with offtrace."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def with_subset(given: Mapping[str, Any], subset: str | None) -> dict[str, Any]:
+    """What is declared, with the changes of a subset: tables are merged key by key, everything else is replaced."""
+    subsets = given.get("subsets", {})
+    if not isinstance(subsets, Mapping) or not all(isinstance(v, Mapping) for v in subsets.values()):
+        raise DeclarationError("subsets", subsets, "tables of changes, such as [subsets.ci]")
+    plain = {k: v for k, v in given.items() if k != "subsets"}
+    if subset is None:
+        return plain
+    if subset not in subsets:
+        raise DeclarationError("subset", subset, f"{', '.join(subsets) or 'none is declared'}{near(subset, subsets)}")
+    return _merged(plain, subsets[subset]) | {"name": f"{given.get('name')}-{subset}"}
+
+
+def _merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(given)
+    for k, v in changes.items():
+        both[k] = _merged(both[k], v) if isinstance(v, Mapping) and isinstance(both.get(k), Mapping) else v
+    return both
+
+
+def check(given: Any) -> dict[str, Any]:
+    """The fields of a study."""
+    if not isinstance(given, Mapping):
+        raise DeclarationError("study", given, "a table, as a TOML file gives it")
+    task = _needed(given, "task", one_of(*PROTOCOLS))
+    table("", given, [*KEYS[task], *OPTIONAL])
+    _import(given.get("modules", []))
+    name = _needed(given, "name", text)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise DeclarationError("name", name, "letters, digits, '.', '_' and '-': it becomes the name of a folder")
+    kind = PROTOCOLS[task]
+    protocol = kind.made("protocol", given.get("protocol", {}))
+    ages = _needed(given, "ages", several(whole(0), "ages")) if task == "replay" else ()
+    lams = several(number(0, 1), "λ")("lams", given["lams"]) if "lams" in given else ()
+    places = _places(given.get("environments"), protocol, task)
+    for place in places:
+        _fits(place, ages)
+    return {
+        "name": name,
+        "question": _needed(given, "question", text),
+        "about": text("about", given["about"]) if "about" in given else "",
+        "task": task,
+        "metric": _needed(given, "metric", one_of(*METRICS[task])),
+        "environments": places,
+        "traces": _traces(given.get("traces"), lams, task),
+        "alphas": () if task == "map" else _needed(given, "alphas", several(number(0, above=True), "step sizes")),
+        "ages": ages,
+        "seeds": _seeds(given.get("seeds"), task, given.get("alphas", ())),
+        "modules": tuple(given.get("modules", ())),
+    }
+
+
+def digest(declared: Mapping[str, Any]) -> str:
+    """Of everything that the rows depend on: not of the name, nor of the words."""
+    spelt = {"format": FORMAT, **{k: declared[k] for k in declared if k not in ("name", "question", "about")}}
+    return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
+
+
+def plain(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as JSON has them, all defaults filled in."""
+    changed = {
+        "environments": [asdict(place) for place in declared["environments"]],
+        "traces": [{"title": t.title, "parameters": dict(t.parameters), "lams": t.lams} for t in declared["traces"]],
+        "seeds": {phase: asdict(seeds) for phase, seeds in declared["seeds"].items()},
+    }
+    return json.loads(json.dumps({**declared, **changed}))
+
+
+def _needed(given: Mapping[str, Any], name: str, checked: Any) -> Any:
+    if name not in given:
+        raise DeclarationError(name, None, "a value: this key is needed")
+    return checked(name, given[name])
+
+
+def _import(modules: Any) -> None:
+    """Modules that register traces of one's own."""
+    if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
+        raise DeclarationError("modules", modules, "a list of the names of modules that register traces")
+    for i, module in enumerate(modules):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {error}") from error
+
+
+def _places(given: Any, protocol: Protocol, task: str) -> tuple[Place, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise DeclarationError("environments", given, "a list of environments that is not empty")
+    found: dict[str, Place] = {}
+    for i, entry in enumerate(given):
+        key = f"environments[{i}]"
+        name, arguments = environments.split(key, entry)
+        changes = arguments.pop("protocol", {})
+        for picked in environments.grid(arguments):
+            label = environments.known(key, environments.join(name, picked), name, picked, seeded=task == "map")
+            if label in found:
+                raise DeclarationError(key, label, "each environment once")
+            found[label] = Place(label, protocol.with_changes(f"{key}.protocol", changes))
+    if not found:
+        raise DeclarationError("environments", given, "a grid that is not empty")
+    return tuple(found.values())
+
+
+def _fits(place: Place, ages: tuple[int, ...]) -> None:
+    """The policies can be made there."""
+    protocol = place.protocol
+    mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
+    if isinstance(protocol, Evaluation | Map):
+        rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
+        for key in ("behavior", "target"):
+            try:
+                environments.policy(getattr(protocol, key), mdp, rng)
+            except ValueError as error:
+                where = f"a policy for {place.name}: {error}"
+                raise DeclarationError(f"protocol.{key}", getattr(protocol, key), where) from error
+    if isinstance(protocol, Replay) and max(ages) > protocol.updates:
+        raise DeclarationError("ages", list(ages), f"ages of at most protocol.updates = {protocol.updates}")
+
+
+def _traces(given: Any, lams: tuple[float, ...], task: str) -> tuple[TraceGrid, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise DeclarationError("traces", given, "a list of traces that is not empty")
+    found: list[TraceGrid] = []
+    for i, entry in enumerate(given):
+        key = f"traces[{i}]"
+        if isinstance(entry, str):
+            name, parameters = entry, {}
+        else:
+            name, parameters = environments.split(key, entry)
+        for made in _grid_of(key, name, parameters, lams, task):
+            if any((made.title, made.parameters) == (t.title, t.parameters) for t in found):
+                raise DeclarationError(key, entry, "each trace with the same parameters once")
+            found.append(made)
+    return tuple(found)
+
+
+def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: str) -> list[TraceGrid]:
+    try:
+        rule = type(offtrace.trace(name))
+    except ValueError as error:
+        raise DeclarationError(key, name, f"a trace: {error}") from error
+    except TypeError as error:
+        raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
+    if not issubclass(rule, Trace) and not (task == "map" and issubclass(rule, PengQ | NStep)):
+        where = "" if task == "map" else "; Peng's Q(λ) and n-step returns only in a map"
+        raise DeclarationError(key, name, f"traces with coefficients β{where}")
+    allowed = [f.name for f in fields(rule)]
+    for parameter in parameters:
+        if parameter not in allowed:
+            what = f"no such parameter{near(parameter, allowed)}; {rule.title} takes {', '.join(allowed) or 'none'}"
+            raise DeclarationError(f"{key}.{parameter}", parameters[parameter], what)
+    own = parameters.pop("lam", None)
+    if "lam" not in allowed:
+        lams = (None,)
+    elif own is not None:
+        lams = several(number(0, 1), "λ")(f"{key}.lam", own if isinstance(own, list | tuple) else [own])
+    elif not lams:
+        raise DeclarationError("lams", None, f"a list of λ, which {rule.title} needs (or {key}.lam)")
+    for parameter, values in parameters.items():
+        if isinstance(values, list) and not values:
+            raise DeclarationError(f"{key}.{parameter}", values, "a number, or a list that is not empty")
+    found = []
+    for picked in environments.grid(parameters):
+        try:
+            make(rule.title, picked, lams[0])
+        except (ValueError, TypeError) as error:
+            worst = next(iter(picked), "name")
+            raise DeclarationError(f"{key}.{worst}", parameters.get(worst, name), f"{error}") from error
+        found.append(TraceGrid(rule.title, tuple(sorted(picked.items())), lams))
+    return found
+
+
+def make(title: str, parameters: Mapping[str, Any], lam: float | None) -> Rule:
+    """The trace itself."""
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in parameters.items()}
+    return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
+
+
+def _seeds(given: Any, task: str, alphas: Any) -> dict[str, Seeds]:
+    phases = PHASES[task]
+    if given is None:
+        raise DeclarationError("seeds", None, f"a table with {' and '.join(phases)}, each {{ first = 0, count = 10 }}")
+    found = {}
+    for phase in phases:
+        if phase not in table("seeds", given, phases):
+            if phase == "tuning" and len(alphas) == 1:
+                continue  # one step size: nothing to choose
+            raise DeclarationError(f"seeds.{phase}", None, "a table such as { first = 0, count = 10 }")
+        entry = table(f"seeds.{phase}", given[phase], ("first", "count"))
+        values = [whole(low)(f"seeds.{phase}.{k}", entry.get(k)) for k, low in (("first", 0), ("count", 1))]
+        found[phase] = Seeds(*values)
+    if "tuning" in found and "test" in found:
+        one, other = found["tuning"], found["test"]
+        if one.first < other.stop and other.first < one.stop:
+            used = f"seeds that tuning does not use: it uses {one.first} to {one.stop - 1}"
+            raise DeclarationError("seeds.test", dict(given["test"]), used)
+    return found

@@ -1,0 +1,161 @@
+"""What one sees while a study runs: a bar, the rate, the time left, the best so far; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+from offtrace.studies.plan import Plan, Unit
+
+LINES = 10.0
+"""Seconds between two plain lines."""
+SHOWN = 8
+"""Environments whose best is shown."""
+
+
+class Display:
+    """Shows nothing."""
+
+    def __init__(self, plan: Plan, where: str) -> None:
+        self.plan, self.where = plan, where
+        self.before, self.total_cost, self.cost = len(plan.done), plan.total_cost, 0.0
+        self.left_cost = self.total_cost - sum(plan.job(plan.units[id]).cost for id in plan.done)
+        self.started = time.monotonic()
+        self.best: dict[str, tuple[Unit, float]] = {}
+        for id, score in plan.done.items():
+            self._judge(plan.units[id], score)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def step(self, unit: Unit, score: float, cost: float) -> None:
+        """One more unit is done."""
+        self.cost += cost
+        self._judge(unit, score)
+
+    def _judge(self, unit: Unit, score: float) -> None:
+        """The best on each environment; a test counts for more than tuning."""
+
+        def rank(unit: Unit, score: float) -> tuple[bool, float]:
+            return unit.phase != self.plan.last_phase, self.plan.rank(score)
+
+        known = self.best.get(unit.environment)
+        if known is None or rank(unit, score) < rank(*known):
+            self.best[unit.environment] = unit, score
+
+    @property
+    def rate(self) -> float:
+        """Units a second."""
+        return (len(self.plan.done) - self.before) / max(time.monotonic() - self.started, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """By the work that is left, not by the number of units."""
+        spent = time.monotonic() - self.started
+        return spent * max(0.0, self.left_cost - self.cost) / self.cost if self.cost else float("inf")
+
+    def spelt_best(self, environment: str) -> str:
+        """The best there, in words."""
+        unit, score = self.best[environment]
+        numbers = ", ".join(
+            f"{n} = {v:g}" for n, v in (("λ", unit.lam), ("α", unit.alpha), ("age", unit.age)) if v is not None
+        )
+        return f"{unit.trace} ({numbers}): {self.plan.study.metric} {score:.5g} in {unit.phase}"
+
+
+class Lines(Display):
+    """For logs: a line every ten seconds."""
+
+    def __init__(self, plan: Plan, where: str, file: TextIO | None = None) -> None:
+        super().__init__(plan, where)
+        self.file = file or sys.stderr
+        self.last = time.monotonic()
+        begun = f", {self.before} done before" if self.before else ""
+        self._say(f"{plan.study.name}: {plan.total} units on {where}{begun}")
+
+    def step(self, unit: Unit, score: float, cost: float) -> None:
+        """A line, if it is time."""
+        super().step(unit, score, cost)
+        if time.monotonic() - self.last >= LINES:
+            self.last = time.monotonic()
+            self._say(
+                f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {spell(self.seconds_left)} left; "
+                f"best on {unit.environment}: {self.spelt_best(unit.environment)}"
+            )
+
+    def __exit__(self, *_: Any) -> None:
+        spent = time.monotonic() - self.started
+        self._say(f"{len(self.plan.done)}/{self.plan.total} units done, {spell(spent)}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=self.file, flush=True)
+
+
+class Live(Display):
+    """For terminals and notebooks, by rich."""
+
+    def __init__(self, plan: Plan, where: str) -> None:
+        super().__init__(plan, where)
+        from rich.console import Console
+        from rich.live import Live
+
+        self.live = Live(
+            console=Console(stderr=True), refresh_per_second=4, transient=True, get_renderable=self.picture
+        )
+
+    def __enter__(self) -> Display:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.live.stop()
+
+    def picture(self) -> Any:
+        """The bar, and a table of the best."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        plan, done = self.plan, self.total_cost - self.left_cost + self.cost
+        head = Table.grid(padding=(0, 2))
+        first = "starting …" if not self.cost else f"{self.rate:.2g}/s, {spell(self.seconds_left)} left"
+        head.add_row(
+            Text(plan.study.name, style="bold"),
+            ProgressBar(total=max(self.total_cost, 1e-9), completed=done, width=30),
+            f"{len(plan.done)}/{plan.total} units",
+            first,
+            Text(self.where, style="dim"),
+        )
+        best = Table.grid(padding=(0, 2))
+        for environment in list(self.best)[:SHOWN]:
+            best.add_row(Text(f"  best on {environment}", style="dim"), self.spelt_best(environment))
+        return Group(head, best)
+
+
+def display(plan: Plan, where: str, progress: bool) -> Display:
+    """What fits where it is shown."""
+    if not progress:
+        return Display(plan, where)
+    if sys.stderr.isatty():
+        try:
+            return Live(plan, where)
+        except ImportError:
+            pass
+    return Lines(plan, where)
+
+
+def spell(seconds: float) -> str:
+    """A time in words.
+
+    >>> spell(59.2), spell(150), spell(7300), spell(float("inf"))
+    ('59 s', '2 min 30 s', '2 h 1 min', '?')
+    """
+    if seconds == float("inf"):
+        return "?"
+    s = round(seconds)
+    return f"{s} s" if s < 60 else f"{s // 60} min {s % 60} s" if s < 3600 else f"{s // 3600} h {s % 3600 // 60} min"

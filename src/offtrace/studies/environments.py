@@ -1,0 +1,186 @@
+"""Environments and policies by name, as a declaration writes them: "garnet:states=20,actions=3,branching=3,seed=1".
+
+A name is that of the gallery or of a Gymnasium environment that publishes its table; what follows the colon are the arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from offtrace import mdps
+from offtrace.mdps import MDP
+from offtrace.studies.checks import DeclarationError, near
+
+GALLERY = {
+    **{f"bifurcation-{n}": (mdps.bifurcation, {"number": n}) for n in (1, 2, 3, 4)},
+    "cliff": (mdps.cliff, {}),
+    "garnet": (mdps.garnet, {}),
+    "random-walk": (mdps.random_walk, {}),
+}
+POLICIES = {
+    "uniform": (),
+    "epsilon-greedy": ("epsilon",),
+    "softmax": ("temperature",),
+    "random": ("concentration", "seed"),
+}
+GYMNASIUM = re.compile(r".+-v\d+$")
+
+
+def split(key: str, given: Any) -> tuple[str, dict[str, Any]]:
+    """ "name:a=1,b=2", or a table with `name`, as the name and the arguments."""
+    if isinstance(given, Mapping):
+        arguments = dict(given)
+        name = arguments.pop("name", None)
+        if not isinstance(name, str):
+            raise DeclarationError(f"{key}.name", name, "a name")
+        return name.strip(), arguments
+    if not isinstance(given, str) or not given.strip():
+        raise DeclarationError(key, given, 'a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
+    name, _, rest = given.strip().partition(":")
+    arguments = {}
+    for piece in filter(None, (p.strip() for p in rest.split(","))):
+        argument, equals, value = piece.partition("=")
+        if not equals or not value.strip():
+            raise DeclarationError(key, given, f"arguments as name=value, which {piece!r} is not")
+        arguments[argument.strip()] = _value(value.strip())
+    return name.strip(), arguments
+
+
+def _value(spelt: str) -> Any:
+    if spelt.lower() in ("true", "false"):
+        return spelt.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(spelt)
+        except ValueError:
+            pass
+    return spelt
+
+
+def join(name: str, arguments: Mapping[str, Any]) -> str:
+    """The one spelling, which records carry.
+
+    >>> join(*split("", "garnet: states=20, actions=3"))
+    'garnet:states=20,actions=3'
+    """
+    spelt = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in arguments.items())
+    return f"{name}:{spelt}" if spelt else name
+
+
+def grid(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All combinations, where some arguments are lists.
+
+    >>> grid({"states": 20, "seed": [0, 1]})
+    [{'states': 20, 'seed': 0}, {'states': 20, 'seed': 1}]
+    """
+    choices = [v if isinstance(v, list | tuple) else [v] for v in arguments.values()]
+    return [dict(zip(arguments, picked, strict=True)) for picked in itertools.product(*choices)]
+
+
+def known(key: str, given: Any, name: str, arguments: Mapping[str, Any], seeded: bool) -> str:
+    """The one spelling of an environment that can be made. With `seeded`, a Garnet without a seed is one for each seed."""
+    if name not in GALLERY and not GYMNASIUM.match(name):
+        names = ", ".join(GALLERY)
+        raise DeclarationError(key, given, f"{names}, or a Gymnasium id such as 'FrozenLake-v1'{near(name, GALLERY)}")
+    if name in GALLERY:
+        function, fixed = GALLERY[name]
+        allowed = [p for p in inspect.signature(function).parameters if p not in fixed]
+        for argument in arguments:
+            if argument not in allowed:
+                raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{near(argument, allowed)}")
+    label = join(name, arguments)
+    try:
+        mdp(label, 0 if seeded else None)
+    except ImportError as error:
+        raise DeclarationError(key, given, f"what is installed: {error}") from error
+    except Exception as error:  # Gymnasium's own errors have no common class
+        raise DeclarationError(key, given, f"arguments that make an MDP: {error}") from error
+    return label
+
+
+@lru_cache(maxsize=64)
+def mdp(label: str, seed: int | None = None) -> MDP:
+    """The MDP. Where the label leaves out a Garnet's seed, `seed` is it.
+
+    >>> mdp("bifurcation-1")
+    MDP(S=15, A=4, gamma=0.9, terminal=1, nonzeros=56)
+    """
+    name, arguments = split("", label)
+    if name not in GALLERY:
+        return mdps.from_gymnasium(name, **arguments)
+    function, fixed = GALLERY[name]
+    if seed is not None and "seed" in inspect.signature(function).parameters:
+        arguments.setdefault("seed", seed)
+    return function(**fixed, **arguments)
+
+
+def varies(label: str) -> bool:
+    """Whether the environment is another one for each seed."""
+    name, arguments = split("", label)
+    return name == "garnet" and "seed" not in arguments
+
+
+Declared = str | tuple[float, ...]
+"""A policy: a name with arguments, or one probability for each action, the same in every state."""
+
+
+def declared_policy(key: str, given: Any) -> Declared:
+    """The one spelling of a policy."""
+    allowed = (
+        '"uniform"; "epsilon-greedy:epsilon=0.1" or "softmax:temperature=0.5" in the optimal values; '
+        '"random:concentration=1.0,seed=0"; or a list of one probability for each action'
+    )
+    if isinstance(given, list | tuple):
+        if not given or any(isinstance(p, bool) or not isinstance(p, int | float) or p < 0 for p in given):
+            raise DeclarationError(key, given, allowed)
+        if abs(sum(given) - 1.0) > 1e-9:
+            raise DeclarationError(key, given, f"probabilities that sum to one: these sum to {sum(given):g}")
+        return tuple(float(p) for p in given)
+    if not isinstance(given, str):
+        raise DeclarationError(key, given, allowed)
+    name, arguments = split(key, given)
+    if name not in POLICIES or any(a not in POLICIES[name] for a in arguments):
+        raise DeclarationError(key, given, allowed + near(name, POLICIES))
+    return join(name, arguments)
+
+
+def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = None) -> np.ndarray:
+    """π [S, A]. A random one without a seed is drawn from `rng`."""
+    if isinstance(declared, tuple):
+        if len(declared) != where.A:
+            raise ValueError(f"there are {where.A} actions, and {len(declared)} probabilities")
+        return np.tile(np.array(declared), (where.S, 1))
+    name, arguments = split("", declared)
+    if name == "uniform":
+        return mdps.uniform(where)
+    if name == "random":
+        if "seed" in arguments:
+            rng = np.random.default_rng(arguments["seed"])
+        if rng is None:
+            raise ValueError("a random policy needs a seed here: random:seed=0")
+        return mdps.random_policy(where, rng, float(arguments.get("concentration", 1.0)))
+    best = where.optimal_q()
+    if name == "softmax":
+        return mdps.softmax(best, float(arguments.get("temperature", 1.0)))
+    return mdps.epsilon_greedy(best, float(arguments.get("epsilon", 0.1)))
+
+
+@lru_cache(maxsize=64)
+def ageing(label: str, updates: int, rate: float, temperature: float, age: int) -> np.ndarray:
+    """The policy of `age` updates ago: softmax in Q_{updates − age}, where Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n).
+
+    T* is Bellman's optimality operator. So age 0 is the policy of now, and age `updates` the uniform one.
+    """
+    where = mdp(label)
+    Q = np.zeros((where.S, where.A))
+    for _ in range(updates - age):
+        backed_up = np.asarray(where.R) + where.gamma * (where.P @ Q.max(axis=1)).reshape(Q.shape)
+        Q = Q + rate * (backed_up - Q)
+    return mdps.softmax(Q, temperature)

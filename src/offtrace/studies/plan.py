@@ -1,0 +1,162 @@
+"""The units of work of a study, in order: what is to be run, and which step size tuning has chosen.
+
+A unit is one configuration with all seeds of its phase. First each group (environment, trace, λ, age) is tuned: one unit for each
+step size. When these are done, its test unit runs with the step size of the best mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from offtrace.studies.protocols import HIGHER_IS_BETTER
+
+if TYPE_CHECKING:
+    from offtrace.studies.study import Study
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One configuration, with all seeds of a phase."""
+
+    id: str
+    """A digest of the study's digest and of what follows."""
+    phase: str
+    environment: str
+    trace: str
+    lam: float | None
+    parameters: str
+    """JSON; empty where there are none."""
+    alpha: float | None
+    age: int | None
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """What a step size is chosen for."""
+        return self.environment, self.trace, self.lam, self.parameters, self.age
+
+    def __str__(self) -> str:
+        numbers = [("λ", self.lam), ("α", self.alpha), ("age", self.age)]
+        spelt = " ".join(f"{n} = {v:g}" for n, v in numbers if v is not None)
+        return f"{self.trace}{' ' + self.parameters if self.parameters else ''} {spelt} on {self.environment}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit with all that a worker must know of its study."""
+
+    unit: Unit
+    task: str
+    metric: str
+    protocol: Any
+    first: int
+    count: int
+    modules: tuple[str, ...]
+
+    @property
+    def cost(self) -> float:
+        """How much work it is, roughly."""
+        return self.protocol.cost * self.count
+
+
+class Plan:
+    """All units of a study, and which of them are done."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.done: dict[str, float] = {}
+        self.protocols = {place.name: place.protocol for place in study.environments}
+        self.first_phase, self.last_phase = next(iter(study.seeds)), list(study.seeds)[-1]
+        self.groups: dict[tuple[Any, ...], list[Unit]] = {}
+        for unit in self._units(self.first_phase):
+            self.groups.setdefault(unit.group, []).append(unit)
+        self.units = {unit.id: unit for group in self.groups.values() for unit in group}
+        if self.tunes:
+            self.units |= {unit.id: unit for unit in self._units(self.last_phase)}
+        self.order = {unit: i for i, unit in enumerate(self.units)}
+
+    @property
+    def tunes(self) -> bool:
+        """Whether there are two phases."""
+        return self.first_phase != self.last_phase
+
+    @property
+    def total(self) -> int:
+        """How many units will have been run in the end."""
+        return sum(map(len, self.groups.values())) + (len(self.groups) if self.tunes else 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left."""
+        return next(self.left(), None) is None and len(self.done) >= self.total
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Done and total, by phase."""
+        done = [self.units[id].phase for id in self.done]
+        total = {self.first_phase: sum(map(len, self.groups.values()))}
+        if self.tunes:
+            total[self.last_phase] = len(self.groups)
+        return {phase: (done.count(phase), n) for phase, n in total.items()}
+
+    @property
+    def total_cost(self) -> float:
+        """Of all units."""
+        first = sum(self.job(unit).cost for group in self.groups.values() for unit in group)
+        last = [self._job(group[0], self.last_phase).cost for group in self.groups.values()] if self.tunes else []
+        return first + sum(last)
+
+    def left(self) -> Iterator[Unit]:
+        """What can be run now: not done, and if it is a test, tuned."""
+        for group in self.groups.values():
+            waiting = [unit for unit in group if unit.id not in self.done]
+            yield from waiting
+            if not waiting and self.tunes and (test := self.test_of(group)).id not in self.done:
+                yield test
+
+    def mark(self, unit: Unit, score: float) -> Unit | None:
+        """It is done. What can be run because of that, if anything."""
+        self.done[unit.id] = score
+        group = self.groups[unit.group]
+        if self.tunes and unit.phase == self.first_phase and all(u.id in self.done for u in group):
+            test = self.test_of(group)
+            return None if test.id in self.done else test
+        return None
+
+    def test_of(self, group: list[Unit]) -> Unit:
+        """The test with the step size of the best mean; the smaller one if two are equal. A NaN is worst."""
+        best = min(group, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha))
+        return self._unit(self.last_phase, *best.group, alpha=best.alpha)
+
+    def rank(self, score: float) -> float:
+        """Small is good."""
+        if math.isnan(score):
+            return math.inf
+        return -score if self.study.metric in HIGHER_IS_BETTER else score
+
+    def job(self, unit: Unit) -> Job:
+        """The unit, ready to be sent to a worker."""
+        return self._job(unit, unit.phase)
+
+    def _job(self, unit: Unit, phase: str) -> Job:
+        study, seeds = self.study, self.study.seeds[phase]
+        protocol = self.protocols[unit.environment]
+        return Job(unit, study.task, study.metric, protocol, seeds.first, seeds.count, study.modules)
+
+    def _units(self, phase: str) -> Iterator[Unit]:
+        study = self.study
+        for place in study.environments:
+            for trace in study.traces:
+                for lam in trace.lams:
+                    for age in study.ages or (None,):
+                        for alpha in study.alphas or (None,):
+                            yield self._unit(phase, place.name, trace.title, lam, trace.spelt, age, alpha=alpha)
+
+    def _unit(self, phase: str, *group: Any, alpha: float | None) -> Unit:
+        environment, trace, lam, parameters, age = group
+        values = (phase, environment, trace, lam, parameters, alpha, age)
+        spelt = json.dumps([self.study.digest, *values])
+        return Unit(hashlib.sha256(spelt.encode()).hexdigest()[:16], *values)

@@ -1,0 +1,137 @@
+"""How each task is run: the numbers of its protocol, with their meaning and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
+
+from offtrace.studies import environments
+from offtrace.studies.checks import Check, DeclarationError, number, one_of, table, whole
+
+# ruff: noqa: RUF009 (`key` makes a field)
+
+
+def key(check: Check, default: Any = MISSING) -> Any:
+    """A key of a protocol, its check and, if it may be left out, its default."""
+    return field(metadata={"check": check}) if default is MISSING else field(default=default, metadata={"check": check})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Common to all tasks."""
+
+    @classmethod
+    def made(cls, at: str, given: Mapping[str, Any]) -> Any:
+        """Checked."""
+        values = cls.checked(at, given)
+        for f in fields(cls):
+            if f.default is MISSING and f.name not in values:
+                raise DeclarationError(f"{at}.{f.name}", None, "a value: this key is needed")
+        return cls(**values)
+
+    def with_changes(self, at: str, given: Mapping[str, Any]) -> Any:
+        """The same, but for these keys."""
+        return replace(self, **self.checked(at, given))
+
+    @classmethod
+    def checked(cls, at: str, given: Any) -> dict[str, Any]:
+        """The keys that are given, each checked."""
+        checks = {f.name: f.metadata["check"] for f in fields(cls)}
+        return {name: checks[name](f"{at}.{name}", value) for name, value in table(at, given, checks).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning(Protocol):
+    """Common to all tasks that learn."""
+
+    steps: int = key(whole(1))
+    """How long a learner learns."""
+    limit: int = key(whole(0), 0)
+    """Episodes are truncated after so many steps; 0: never."""
+    q0: float = key(number(-1e300, 1e300), 0.0)
+    """Q to begin with."""
+    spread: float = key(number(), 0.0)
+    """The standard deviation of the noise in Q to begin with."""
+    update: str = key(one_of("online", "offline", "replay"), "online")
+    """When Q changes: at each step, at the end of an episode, or from a buffer."""
+    capacity: int = key(whole(1), 10_000)
+    """Steps that the buffer holds. This and the next three are used with update = "replay"."""
+    every: int = key(whole(1), 1)
+    """Steps between two draws from the buffer."""
+    batch: int = key(whole(1), 1)
+    """Sequences in a draw."""
+    length: int = key(whole(1), 32)
+    """Steps in a sequence, at most."""
+
+    @property
+    def cost(self) -> float:
+        """How much work a learner is, roughly."""
+        return self.steps * (1.0 + self.batch * self.length / self.every if self.update == "replay" else 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Learning):
+    """Learn towards Q*, all policies ε-greedy in the current Q."""
+
+    behavior: float = key(number(0, 1), 0.2)
+    """ε of the behaviour policy."""
+    target: float = key(number(0, 1), 0.1)
+    """ε of the target policy."""
+    evaluation: float = key(number(0, 1), 0.05)
+    """ε of the evaluation episodes, one of which follows each training episode."""
+    explore: int = key(whole(0), 0)
+    """For so many episodes at first the behaviour is uniform."""
+    evaluation_limit: int = key(whole(1), 1000)
+    """Steps in an evaluation episode, at most."""
+    window: int = key(whole(1), 100)
+    """Over how many evaluation episodes the learning curve is averaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Learning):
+    """Learn Q^π from what μ does."""
+
+    behavior: environments.Declared = key(environments.declared_policy)
+    """μ."""
+    target: environments.Declared = key(environments.declared_policy)
+    """π."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Learning):
+    """Learn Q^π of the policy of now from what the policy of `age` updates ago did."""
+
+    updates: int = key(whole(1), 50)
+    """How many updates made the policy of now."""
+    rate: float = key(number(0, 1, above=True), 0.1)
+    """The step size of an update, Q + rate (T* Q − Q)."""
+    temperature: float = key(number(above=True), 0.1)
+    """Of the softmax policies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(Protocol):
+    """Compute the operator."""
+
+    behavior: environments.Declared = key(environments.declared_policy, "random")
+    """μ; a random one without a seed is drawn for each seed."""
+    target: environments.Declared = key(environments.declared_policy, "random")
+    """π; likewise."""
+    tolerance: float = key(number(above=True), 1e-3)
+    """How far apart the bounds of the contraction may be."""
+
+    @property
+    def cost(self) -> float:
+        """How much work an operator is, roughly."""
+        return 1.0
+
+
+PROTOCOLS: dict[str, type[Protocol]] = {"control": Control, "evaluation": Evaluation, "replay": Replay, "map": Map}
+METRICS = {
+    "control": ("auc", "return", "rms error", "mean rms error"),
+    "evaluation": ("rms error", "mean rms error"),
+    "replay": ("rms error", "mean rms error"),
+    "map": ("contraction",),
+}
+HIGHER_IS_BETTER = ("auc", "return")

@@ -1,0 +1,199 @@
+"""A unit of work, run: the learners or the operator are called, and what comes out is put into columns.
+
+The result depends on the job alone: not on the worker, nor on what it ran before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from offtrace import learners
+from offtrace.learners import protocols as published
+from offtrace.learners.results import Learned
+from offtrace.operators import Operator, n_step, peng
+from offtrace.operators.beside import peng_variance
+from offtrace.studies import declaration, environments
+from offtrace.studies.plan import Job, Unit
+from offtrace.traces import NStep, PengQ
+
+POINTS = 100
+"""Of a curve, beside its begin."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a unit gives."""
+
+    unit: Unit
+    rows: dict[str, np.ndarray]
+    """seed, value, and what else there is of: episodes, diverged, contraction_lower, contraction_upper, variance, bias."""
+    curve: dict[str, np.ndarray]
+    """step, mean, low, high, n; empty for a map."""
+    score: float
+    """The mean of the metric over the seeds: what tuning goes by."""
+    seconds: float
+
+
+def run(job: Job) -> Outcome:
+    """Run a unit."""
+    for module in job.modules:
+        importlib.import_module(module)
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a learner that diverges is a row that says so
+        with np.errstate(all="ignore"):
+            rows, curve = {"control": _control, "evaluation": _evaluate, "replay": _evaluate, "map": _map}[job.task](
+                job
+            )
+            score = float(np.mean(rows["value"]))
+    return Outcome(job.unit, rows, curve, score, time.perf_counter() - started)
+
+
+def _arguments(job: Job) -> dict[str, Any]:
+    p = job.protocol
+    memory = learners.Replay(p.capacity, p.every, p.batch, p.length)
+    return {
+        "alpha": job.unit.alpha,
+        "steps": p.steps,
+        "seed": job.first,
+        "seeds": job.count,
+        "update": memory if p.update == "replay" else p.update,
+        "q0": p.q0,
+        "spread": p.spread,
+        "limit": p.limit or None,
+        "threads": 1,
+        "progress": False,
+    }
+
+
+def _trace(job: Job) -> Any:
+    return declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), job.unit.lam)
+
+
+def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    p, greedy = job.protocol, learners.EpsilonGreedy
+    by_error = job.metric.endswith("rms error")
+    learned = learners.control(
+        environments.mdp(job.unit.environment),
+        _trace(job),
+        behavior=greedy(p.behavior).exploring(p.explore),
+        target=greedy(p.target),
+        points=POINTS if by_error else 1,
+        evaluation=None if by_error else learners.Evaluation(greedy(p.evaluation), every=1, limit=p.evaluation_limit),
+        **_arguments(job),
+    )
+    if by_error:
+        return _by_error(job, learned)
+    marks = np.unique(np.round(np.linspace(0, p.steps, POINTS + 1)).astype(np.int64))
+    curves = np.empty((job.count, len(marks)))
+    for i, (at, returns) in enumerate(learned.evaluations):
+        moving_mean(at, returns, p.window, marks, curves[i])
+    if job.metric == "return":
+        value = curves[:, -1].copy()
+    else:
+        value = np.array([published.area(at, returns, p.steps, p.window) for at, returns in learned.evaluations])
+    return _rows(job, learned, value), _curve(marks, curves)
+
+
+def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    mdp, p, unit = environments.mdp(job.unit.environment), job.protocol, job.unit
+    if job.task == "replay":
+        now, then = (
+            environments.ageing(unit.environment, p.updates, p.rate, p.temperature, age) for age in (0, unit.age or 0)
+        )
+    else:
+        now, then = environments.policy(p.target, mdp), environments.policy(p.behavior, mdp)
+    learned = learners.evaluate(mdp, _trace(job), pi=now, mu=then, certify=False, points=POINTS, **_arguments(job))
+    return _by_error(job, learned)
+
+
+def _by_error(job: Job, learned: Learned) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    error = learned.curve.error
+    value = error[:, -1].copy() if job.metric == "rms error" else error.mean(axis=1)
+    return _rows(job, learned, value), _curve(learned.curve.steps[0], error)
+
+
+def _rows(job: Job, learned: Learned, value: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        "seed": np.arange(job.first, job.first + job.count, dtype=np.int64),
+        "value": value,
+        "episodes": learned.episodes.astype(np.int64),
+        "diverged": np.atleast_1d(learned.diverged),
+    }
+
+
+def _curve(marks: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
+    """The mean over the seeds, and its 95% interval by the normal approximation."""
+    n, mean = len(curves), curves.mean(axis=0)
+    half = 1.96 * curves.std(axis=0, ddof=1) / math.sqrt(n) if n > 1 else np.full(len(marks), np.nan)
+    return {
+        "step": np.asarray(marks, dtype=np.int64),
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "n": np.full(len(marks), n, dtype=np.int64),
+    }
+
+
+@njit(cache=True, nogil=True)
+def moving_mean(at: Any, returns: Any, window: int, marks: Any, out: Any) -> None:
+    """The curve under which `protocols.area` takes the area, at the steps `marks`."""
+    before, y, running, m = 0, 0.0, 0.0, 0
+    for i in range(len(at)):
+        running += returns[i]
+        if i >= window:
+            running -= returns[i - window]
+        new, width = running / min(i + 2, window), at[i] - before
+        while m < len(marks) and marks[m] < at[i]:
+            out[m] = y if width == 1 else y + (new - y) * (marks[m] - before) / (width - 1)
+            m += 1
+        before, y = at[i], new
+    out[m:] = y
+
+
+def _map(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    found = [_point(job, seed) for seed in range(job.first, job.first + job.count)]
+    lower, upper, variance, bias = np.array(found).T
+    rows = {
+        "seed": np.arange(job.first, job.first + job.count, dtype=np.int64),
+        "value": 0.5 * lower + 0.5 * upper,
+        "contraction_lower": lower,
+        "contraction_upper": upper,
+        "variance": variance,
+        "bias": bias,
+    }
+    return rows, {}
+
+
+def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
+    """Bounds of the contraction, the mean variance, the bias: for the MDP, the policies and the Q of one seed."""
+    rng = np.random.default_rng(seed)
+    label = job.unit.environment
+    mdp = environments.mdp(label, seed if environments.varies(label) else None)
+    pi, mu = (environments.policy(p, mdp, rng) for p in (job.protocol.target, job.protocol.behavior))
+    Q, live, trace = rng.standard_normal((mdp.S, mdp.A)), ~np.asarray(mdp.terminal, dtype=bool), _trace(job)
+    wanted = mdp.q(pi)
+    if isinstance(trace, PengQ | NStep):
+        found = peng(mdp, pi, mu, trace.lam) if isinstance(trace, PengQ) else n_step(mdp, pi, mu, trace.n)
+        contraction, reached = found.contraction, found.fixed_point
+        bounds = (
+            peng_variance(mdp, pi, mu, Q, trace.lam) if isinstance(trace, PengQ) else np.full((2, *Q.shape), np.nan)
+        )
+    else:
+        # No budget of seconds: a result must not depend on how fast the machine is.
+        op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=job.protocol.tolerance, budget=math.inf)
+        contraction, bounds = op.contraction, op.variance_bounds(Q)
+        target = np.where(live[:, None], op.setting.target, pi)
+        reached = wanted if np.array_equal(target, pi) else mdp.q(target)
+    variance = float(0.5 * bounds[0][live].mean() + 0.5 * bounds[1][live].mean())
+    bias = float(np.abs(reached - wanted)[live].max(initial=0.0))
+    return contraction.lower, contraction.upper, variance, bias
