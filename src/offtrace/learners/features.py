@@ -34,7 +34,7 @@ class TileCoding:
 
     >>> coding = TileCoding(tilings=4, bins=2, low=(0.0, 0.0), high=(1.0, 1.0))
     >>> coding.over((-np.inf, -np.inf), (np.inf, np.inf)).rows(np.array([0.4, 0.6]))
-    array([ 1, 10, 22, 31])
+    array([ 1, 13, 22, 31])
     """
 
     tilings: int = 8
