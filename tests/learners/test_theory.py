@@ -10,7 +10,7 @@ import pytest
 import offtrace as ot
 from helpers import name_of
 from learners.settings import LEARNERS
-from offtrace.learners import EpsilonGreedy, control, evaluate
+from offtrace.learners import EpsilonGreedy, Linear, control, evaluate
 from offtrace.mdps import MDP, bifurcation, garnet, greedy, random_policy
 from offtrace.operators import Operator
 
@@ -26,7 +26,6 @@ SOME: list[ot.Trace] = [
     ot.HistoryBounded(bound=2.0),
     ot.AlphaRetrace(mix=0.5),
     ot.NonMarkovRetrace(lam=0.9, horizon=3),
-    ot.replacing(lam=0.9),
 ]
 
 
@@ -68,9 +67,7 @@ def test_small_steps_follow_the_iterates_of_the_operator(trace: ot.Trace) -> Non
     d = np.linalg.matrix_power(chain, 1000)[0]
     mdp = MDP(base.P, base.R, 0.7, d, np.zeros(3, bool))
     q0 = np.full((3, 2), 2.0)
-    found = evaluate(
-        mdp, trace, pi=pi, mu=mu, alpha=α, steps=steps, q0=q0, seeds=300, certify=False, points=1
-    )
+    found = evaluate(mdp, trace, pi=pi, mu=mu, alpha=α, steps=steps, q0=q0, seeds=300, certify=False, points=1)
     op, D, Q = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4), d[:, None] * mu, q0
     C, at = op.C, lambda Q: op.bellman(Q) - Q
     for _ in range(steps):
@@ -103,7 +100,8 @@ def test_evaluation_converges_as_one_over_the_root_of_episodes(trace: Any) -> No
 )
 def test_control_finds_the_optimal_policy(trace: ot.Trace, gridworld: int) -> None:
     mdp = bifurcation(gridworld)
-    found = control(mdp, trace, behavior=EpsilonGreedy(0.3), alpha=0.3, steps=50_000, seeds=3, points=1)
+    exploring = EpsilonGreedy(Linear(1.0, 0.3, over=60_000, by="step"))
+    found = control(mdp, trace, behavior=exploring, alpha=0.3, steps=100_000, seeds=2, points=1)
     best = mdp.optimal_q().max(axis=1)[mdp.start > 0]
     for Q in found.Q:
         policy = greedy(Q)
