@@ -74,9 +74,10 @@ class Learned:
         who = "1 learner" if n == 1 else f"{n} learners"
         lines = [f"{self.trace.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
         last = np.atleast_2d(self.curve.error)[:, -1:] if self.curve.error.size else np.empty((0, 0))
-        if last.size and not np.isnan(last).all():
+        last = last[np.isfinite(last)]
+        if last.size:
             lines.append(f"  RMS error at the end   {last.mean():.4g}" + ("" if n == 1 else f" ± {spread(last):.2g}"))
-        looks = [r[-100:].mean() for _, r in self.evaluations if len(r)]
+        looks = [r[-100:].mean() for _, r in self.evaluations if len(r) and np.isfinite(r[-100:]).all()]
         if looks:
             lines.append(
                 f"  evaluation, last 100   {np.mean(looks):.4g}"
@@ -89,4 +90,5 @@ class Learned:
 
 def spread(x: np.ndarray) -> float:
     """Half of a 95% interval of the mean, by the normal approximation."""
-    return float(1.96 * np.std(x, ddof=1) / np.sqrt(x.size)) if x.size > 1 else float("nan")
+    with np.errstate(over="ignore"):  # of learners on their way to infinity
+        return float(1.96 * np.std(x, ddof=1) / np.sqrt(x.size)) if x.size > 1 else float("nan")

@@ -1,0 +1,321 @@
+"""What a run gives back, and that it depends on its seed alone; checkpoints; divergence; honesty about fixed points."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from learners.settings import policies, world
+from offtrace.learners import (
+    Constant,
+    EpsilonGreedy,
+    Evaluation,
+    Exponential,
+    Harmonic,
+    Learned,
+    Linear,
+    Replay,
+    Schedule,
+    blocks,
+    control,
+    evaluate,
+)
+from offtrace.mdps import MDP, alternating, bifurcation, random_walk, uniform
+
+
+def assert_same(one: Learned, other: Learned) -> None:
+    """Bit for bit."""
+    np.testing.assert_array_equal(one.Q, other.Q)
+    for name in ("steps", "error", "returns"):
+        np.testing.assert_array_equal(getattr(one.curve, name), getattr(other.curve, name))
+    for a, b in zip(one.evaluations, other.evaluations, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one.steps, other.steps)
+    np.testing.assert_array_equal(one.episodes, other.episodes)
+
+
+RUN: dict[str, Any] = {
+    "behavior": EpsilonGreedy(0.2).exploring(2),
+    "target": EpsilonGreedy(0.1),
+    "alpha": 0.2,
+    "steps": 2000,
+    "spread": 0.1,
+    "evaluation": Evaluation(EpsilonGreedy(0.05), limit=20),
+}
+UPDATES = ["online", "offline", Replay(capacity=300, every=5, batch=2, length=20)]
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=str)
+def test_a_learner_depends_on_its_seed_alone(update: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mdp, trace = world(seed=4), ot.NonMarkovRetrace(lam=0.9)
+    many = control(mdp, trace, **RUN, update=update, seed=10, seeds=7, threads=1)
+    assert many.Q.shape == (7, mdp.S, mdp.A)
+    assert list(many.seeds) == list(range(10, 17))
+    assert len({Q.tobytes() for Q in many.Q}) == 7
+    for threads, block in ((2, 64), (2, 1), (1, 3)):
+        monkeypatch.setattr(blocks, "BLOCK", block)
+        monkeypatch.setattr(blocks, "SLICE", 777)
+        assert_same(control(mdp, trace, **RUN, update=update, seed=10, seeds=7, threads=threads), many)
+    for i in (0, 3):
+        alone = control(mdp, trace, **RUN, update=update, seed=10 + i)
+        np.testing.assert_array_equal(alone.Q, many.Q[i])
+        np.testing.assert_array_equal(alone.curve.returns, many.curve.returns[i])
+        np.testing.assert_array_equal(alone.evaluations[0], many.evaluations[i])
+
+
+def test_looking_does_not_change_a_learner() -> None:
+    mdp = world(seed=4)
+    blind: dict[str, Any] = RUN | {"evaluation": None}
+    unseen = control(mdp, ot.RBIS(lam=0.9), **blind)
+    seen = control(mdp, ot.RBIS(lam=0.9), **RUN)
+    np.testing.assert_array_equal(unseen.Q, seen.Q)
+    assert len(unseen.evaluations[0][0]) == 0
+    assert len(seen.evaluations[0][0]) == seen.episodes
+
+
+def test_evaluation_episodes_go_on_after_the_limit() -> None:
+    """Three states in a row, one action, reward 1 at the end: at two steps an episode every second one sees the reward."""
+    P = np.zeros((4, 1, 4))
+    P[[0, 1, 2], 0, [1, 2, 3]] = 1.0
+    mdp = MDP(P, [[0.0], [0.0], [1.0], [0.0]], 0.5, np.eye(4)[0])
+    found = control(
+        mdp,
+        "retrace",
+        behavior=EpsilonGreedy(0.0),
+        episodes=6,
+        evaluation=Evaluation(EpsilonGreedy(0.0), every=2, limit=2),
+    )
+    steps, returns = found.evaluations[0]
+    np.testing.assert_array_equal(steps, [6, 12, 18])
+    np.testing.assert_array_equal(returns, [0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(found.curve.returns, np.full(6, 0.25))
+    np.testing.assert_array_equal(found.curve.steps, 3 * np.arange(1, 7))
+
+
+@pytest.mark.parametrize(("steps", "points", "wanted"), [(1000, 4, 4), (10, 100, 10), (7, 1, 1)])
+def test_the_curve(steps: int, points: int, wanted: int) -> None:
+    mdp = world(seed=4)
+    pi, mu = policies(mdp)
+    found = evaluate(mdp, ot.Retrace(), pi=pi, mu=mu, steps=steps, points=points, seeds=3)
+    assert found.curve.steps.shape == found.curve.error.shape == found.curve.returns.shape == (3, wanted)
+    assert (found.curve.steps[:, -1] == steps).all()
+    acting = ~mdp.terminal
+    rms = np.sqrt(((found.Q - mdp.q(pi))[:, acting] ** 2).mean(axis=(1, 2)))
+    np.testing.assert_allclose(found.curve.error[:, -1], rms, rtol=1e-12)
+
+
+def test_the_curve_knows_the_mixture_of_alpha_retrace() -> None:
+    mdp = world(seed=4, gamma=0.8)
+    pi, mu = policies(mdp)
+    found = evaluate(
+        mdp, ot.AlphaRetrace(mix=0.5), pi=pi, mu=mu, alpha=Harmonic(0.5, half=500, by="step"), steps=300_000
+    )
+    assert found.curve.error[-1] < 0.1
+    assert np.abs(found.Q - mdp.q((pi + mu) / 2))[~mdp.terminal].max() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        (Constant(0.3), {0: 0.3, 7: 0.3}),
+        (Linear(1.0, 0.2, over=4), {0: 1.0, 1: 0.8, 4: 0.2, 9: 0.2}),
+        (Linear(0.0, 1.0, over=2), {1: 0.5, 3: 1.0}),
+        (Harmonic(1.0), {0: 1.0, 1: 0.5, 9: 0.1}),
+        (Harmonic(0.5, half=10), {10: 0.25, 30: 0.125}),
+        (Exponential(1.0, 0.5), {0: 1.0, 3: 0.125}),
+        (Exponential(1.0, 0.5, last=0.2), {2: 0.25, 3: 0.2}),
+    ],
+)
+def test_schedules(schedule: Schedule, values: dict[int, float]) -> None:
+    for k, value in values.items():
+        assert schedule(k) == pytest.approx(value, rel=1e-14)
+
+
+class Cut(KeyboardInterrupt):
+    pass
+
+
+def cut_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt a run after n slices of 300 steps."""
+    advance, count = blocks.Block.advance, iter(range(n))
+
+    def until(block: Any, budget: int) -> bool:
+        if next(count, None) is None:
+            raise Cut
+        return advance(block, budget)
+
+    monkeypatch.setattr(blocks, "SLICE", 300)
+    monkeypatch.setattr(blocks.Block, "advance", until)
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=str)
+@pytest.mark.parametrize(
+    "trace", [ot.Retrace(), ot.NonMarkovRetrace(lam=0.95), ot.TruncatedIS(), ot.count_dependent(lam=0.9)], ids=str
+)
+def test_a_checkpoint_goes_on_as_if_nothing_had_been(
+    trace: ot.Trace, update: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: dict[str, Any] = RUN | {"update": update, "seeds": 3, "alpha": "1/N"}
+    mdp, file = world(seed=4, ends=0.002), tmp_path / "run"
+    whole = control(mdp, trace, **run)
+    for slices in (4, 7):
+        with monkeypatch.context() as patched:
+            cut_after(slices, patched)
+            with pytest.raises(Cut):
+                control(mdp, trace, **run, checkpoint=file, threads=2)
+        assert file.exists()
+    assert_same(control(mdp, trace, **run, checkpoint=file, threads=1), whole)
+    with monkeypatch.context() as patched:  # it is finished: nothing is left to do
+        cut_after(3, patched)
+        again = control(mdp, trace, **run, checkpoint=file)
+    assert_same(again, whole)
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+OTHER_PROCESS = """
+import sys
+import numpy as np, offtrace as ot
+from offtrace.learners import EpsilonGreedy, blocks, control
+from offtrace.mdps import bifurcation
+
+def clipped(xp, carry, now):
+    carry = xp.minimum(2.0, carry * now.rho)
+    return carry, now.lam * carry
+
+class Cut(KeyboardInterrupt): pass
+
+if "cut" in sys.argv:
+    advance = blocks.Block.advance
+    def once(block, budget):
+        if block.steps > 0:
+            raise Cut
+        return advance(block, 100)
+    blocks.Block.advance = once
+path = None if "whole" in sys.argv else sys.argv[1]
+try:
+    found = control(bifurcation(1), ot.StepTrace(clipped, lam=0.9), behavior=EpsilonGreedy(0.2), steps=300, checkpoint=path)
+    print(found.Q.tobytes().hex())
+except Cut:
+    print("cut")
+"""
+
+
+def test_another_process_goes_on(tmp_path: Path) -> None:
+    """Even where the trace is a function, whose address is another one there."""
+    script = tmp_path / "script.py"
+    script.write_text(OTHER_PROCESS)
+
+    def said(*words: str) -> str:
+        command = [sys.executable, str(script), str(tmp_path / "run"), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert said("cut") == "cut\n"
+    assert said() == said("whole")
+
+
+def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
+    mdp, file = bifurcation(1), tmp_path / "run"
+
+    def run(steps: int = 100, **more: Any) -> Learned:
+        return control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=steps, checkpoint=file, **more)
+
+    run()
+    whole = file.read_bytes()
+    others: list[dict[str, Any]] = [{"steps": 200}, {"seed": 1}, {"alpha": 0.2}, {"seeds": 2}]
+    for different in others:
+        with pytest.raises(ValueError, match="checkpoint of another run"):
+            run(**different)
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    for damaged in (b"", b"nonsense", whole[: len(whole) // 2], whole[:-30], (tmp_path / "array.npy").read_bytes()):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is not a checkpoint of a learner, or it is damaged"):
+            run()
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    (tmp_path / "other.npz").replace(file)
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        run()
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=100, checkpoint=tmp_path / "no" / "run")
+
+
+def test_an_error_leaves_no_checkpoint_of_a_broken_step(tmp_path: Path) -> None:
+    def negative(xp: Any, carry: Any, now: Any) -> Any:
+        return carry - 0.1, carry - 0.1
+
+    with pytest.raises(ValueError, match="β that is negative or not finite"):
+        control(
+            bifurcation(1),
+            ot.StepTrace(negative, title="negative"),
+            behavior=EpsilonGreedy(0.2),
+            steps=1000,
+            checkpoint=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=str)
+def test_divergence_is_said_and_stays_with_its_seed(update: Any) -> None:
+    """One state, γ = 0.9, one-step: Q ← Q + α(r + 0.9Q − Q) goes away for α > 20 only."""
+    mdp = MDP(np.ones((1, 2, 1)), [[1.0, 1.0]], 0.9, terminal=np.zeros(1, bool))
+    run: dict[str, Any] = {"behavior": EpsilonGreedy(0.0), "update": update, "seeds": 3, "spread": 1.0}
+    with pytest.warns(UserWarning, match="3 of 3 learners diverged") as caught:
+        lost = control(mdp, ot.OneStep(), alpha=1e10, steps=2000, limit=3, **run)
+    assert caught[0].filename == __file__
+    assert np.isnan(lost.Q).all()
+    assert lost.diverged.all()
+    assert np.isinf(lost.curve.error[:, -1]).all()
+    assert "diverged               3 of 3" in str(lost)
+    found = control(mdp, ot.OneStep(), alpha=0.1, steps=2000, limit=3, **run)
+    assert np.isfinite(found.Q).all()
+
+
+def test_one_of_many_diverges() -> None:
+    """Importance sampling on a walk with large ratios: some seeds overflow, and the others are as if alone."""
+    mdp = MDP(np.ones((1, 2, 1)), [[1.0, -1.0]], 0.9, terminal=np.zeros(1, bool))
+    run: dict[str, Any] = {"pi": [[0.9, 0.1]], "mu": [[0.1, 0.9]], "alpha": 2.0, "steps": 3000, "certify": False}
+    with pytest.warns(UserWarning, match="of 30 learners diverged"):
+        many = evaluate(mdp, ot.ImportanceSampling(), seeds=30, **run)
+    assert 0 < many.diverged.sum() < 30
+    for seed in np.flatnonzero(~many.diverged)[:5]:
+        np.testing.assert_array_equal(evaluate(mdp, ot.ImportanceSampling(), seed=int(seed), **run).Q, many.Q[seed])
+
+
+def test_it_says_where_a_trace_does_not_converge() -> None:
+    mdp, pi, mu = alternating()
+    with pytest.warns(UserWarning, match=r"spectral radius 2\.43") as caught:
+        evaluate(mdp, ot.TruncatedIS(bound=(0, 1, 0)), pi=pi, mu=mu, alpha=0.01, steps=100)
+    assert len(caught) == 1
+    assert "(1, 0) → (0, 0) → (1, 0)" in str(caught[0].message)  # the history that violates the condition
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(mdp, ot.TruncatedIS(bound=(0, 1, 0)), pi=pi, mu=mu, alpha=0.01, steps=100, certify=False)
+        evaluate(mdp, ot.Retrace(), pi=pi, mu=mu, steps=100)
+        evaluate(mdp, ot.TruncatedIS(bound=1.0), pi=pi, mu=mu, steps=100)  # on-policy it does
+
+
+def test_results_can_be_kept_and_read() -> None:
+    mdp = random_walk(5, gamma=0.9)
+    found = evaluate(mdp, "non-markov retrace", pi=uniform(mdp), mu=uniform(mdp), episodes=20, seeds=2)
+    assert_same(pickle.loads(pickle.dumps(found)), found)
+    assert str(found).startswith("Non-Markov Retrace: 2 learners, ")
+    assert "RMS error at the end" in str(found)
+    one = control(mdp, ot.RBIS(lam=0.9), behavior=EpsilonGreedy(0.1), steps=500, evaluation=Evaluation())
+    assert "1 learner, 500 steps" in str(one)
+    assert "evaluation, last 100" in str(one)
+    assert one.Q.shape == (mdp.S, mdp.A)
+    assert not one.diverged
+
+
+def test_a_bar_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    mdp = bifurcation(1)
+    control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=20_000, seeds=4, progress=True)
+    assert "/4 learners" in capsys.readouterr().err
