@@ -8,7 +8,8 @@ With φ_t the features of (s_t, a_t), φ̄_{t+1} = Σ_a π(a|s_{t+1}) φ(s_{t+1}
 
 e is the eligibility vector of importance sampling, so the loop keeps it as it keeps all others; what is new is a second
 set of weights, and the correction that makes θ follow the gradient of the projected Bellman error. The traces of this
-library are semi-gradient methods: with features, and off-policy, their weights may diverge where these do not.
+library are semi-gradient methods: with features, and off-policy, their weights may diverge where these do not. That is so
+for small step sizes, α below α_w; large ones add noise that can make these diverge too.
 """
 
 from __future__ import annotations

@@ -283,7 +283,8 @@ class _Outside:
             observation, _ = self.env.reset(seed=seeds[0])
             self._begins(0, observation)
             return
-        observations, _ = self.env.reset(seed=seeds)
+        several = hasattr(self.env.unwrapped, "env_fns")  # other vector environments take one seed
+        observations, _ = self.env.reset(seed=seeds if several else seeds[0])
         for j, observation in enumerate(self._each(observations)):
             self._begins(j, observation)
 
