@@ -74,11 +74,16 @@ def evaluate(
 ) -> Learned:
     """Learn Q^π from what μ does, in an MDP or a Gymnasium environment.
 
+    `env` is an MDP, or the id of a Gymnasium environment, an environment, a vector environment (all its copies feed one
+    learner) or a function that makes one; with Gymnasium, `gamma` must be given. `features` are an array [S, d], or
+    `TileCoding(…)` for Box observations. `trace` may also be `GQ(…)`, the stable reference for features.
+
     `alpha` is a number, a schedule or "1/N" (one over the visits to the pair). `update` is "online" (the paper's Algorithm 1),
     "offline" (the episode's updates are added at its end) or "replay". Q starts at `q0`, a number or [S, A], plus
     normal noise of standard deviation `spread`. `limit` truncates episodes. `seeds=n` runs n learners with the seeds
     `seed`, `seed` + 1, …; a learner's result depends on its seed alone. `checkpoint` is the path of a file that is
-    written every minute and when the run is interrupted, and from which the same call goes on.
+    written every minute and when the run is interrupted, and from which the same call goes on; that of a Gymnasium environment
+    holds pickles, so open none but your own.
 
     >>> import numpy as np, offtrace as ot
     >>> from offtrace.mdps import random_walk, uniform
