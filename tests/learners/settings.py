@@ -10,7 +10,7 @@ from offtrace.mdps import MDP, random_policy
 
 S, A = 5, 3
 LEARNERS: list[ot.Trace] = [
-    *(trace for trace in TRACES if not isinstance(trace, ot.HistoryTrace)),
+    *TRACES,
     ot.VariableLambda(lam=np.linspace(0.0, 1.0, S * A).reshape(S, A)),
 ]
 

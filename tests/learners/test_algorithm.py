@@ -35,10 +35,10 @@ def assert_equal(found: np.ndarray, wanted: np.ndarray) -> None:
 def test_evaluation_online(trace: ot.Trace) -> None:
     mdp = world()
     pi, mu = policies(mdp)
-    same: dict[str, Any] = {"alpha": 0.1, "steps": 150, "limit": 70, "seed": 3, "q0": 0.5}
+    same: dict[str, Any] = {"alpha": 0.1, "steps": 100, "limit": 60, "seed": 3, "q0": 0.5}
     found = evaluate(mdp, trace, pi=pi, mu=mu, certify=False, **same)
     lived = by_definition.learn(mdp, trace, behavior=mu, target=pi, **same)
-    visits = [v.s * mdp.A + v.a for v in lived.visits[:70]]
+    visits = [v.s * mdp.A + v.a for v in lived.visits[:60]]
     assert len(set(visits)) < 33 < len(visits)  # repeated visits, and more than are kept one by one
     assert_equal(found.Q, lived.Q)
 
@@ -62,7 +62,7 @@ CONTROL: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("trace", LEARNERS, ids=name_of)
 def test_control_online(trace: ot.Trace, how: str) -> None:
     mdp = world(seed=1, gamma=0.9)
-    same = CONTROL[how] | {"steps": 100, "limit": 40, "seed": 5, "spread": 0.1}
+    same = CONTROL[how] | {"steps": 70, "limit": 36, "seed": 5, "spread": 0.1}
     assert_equal(control(mdp, trace, **same).Q, by_definition.learn(mdp, trace, **same).Q)
 
 
@@ -98,7 +98,7 @@ def problems(draw: Any) -> tuple[MDP, dict[str, Any]]:
     return mdp, given
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(problems(), st.sampled_from([t for t in LEARNERS if not isinstance(t, ot.VariableLambda)]), st.data())
 def test_everything(problem: tuple[MDP, dict[str, Any]], trace: ot.Trace, data: Any) -> None:
     mdp, same = problem
@@ -136,7 +136,7 @@ def test_offline_is_corrections_by_pair(trace: ot.Trace) -> None:
     mdp = world(seed=2)
     pi, mu = policies(mdp)
     q0 = np.random.default_rng(0).normal(size=(mdp.S, mdp.A))
-    same: dict[str, Any] = {"alpha": 0.1, "episodes": 1, "limit": 60, "q0": q0, "update": "offline", "seed": 1}
+    same: dict[str, Any] = {"alpha": 0.1, "episodes": 1, "limit": 45, "q0": q0, "update": "offline", "seed": 1}
     found = evaluate(mdp, trace, pi=pi, mu=mu, certify=False, **same)
     visits = by_definition.learn(mdp, trace, behavior=mu, target=pi, **same).visits
     assert len(visits) > 32
