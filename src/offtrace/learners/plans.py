@@ -62,6 +62,7 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
         carry = 1.0, 1.0  # π and μ of the start
     elif isinstance(trace, StepTrace):
         carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
+    old, small = (float(np.log(max(f / _largest(trace), 1e-150))) for f in (1e-18, FORGET))
     made = Plan(
         way=way,
         custom=custom,
@@ -69,7 +70,7 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
         mix=float(trace.mix) if isinstance(trace, AlphaRetrace | CTrace) else 1.0,
         reach=reach,
         forget=max(1e-18 / _largest(trace), 1e-150),
-        log_forget=tuple(float(np.log(max(f / _largest(trace), 1e-150))) for f in (1e-18, FORGET)),
+        log_forget=(old, small),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
         lam=float(given.lam) if isinstance(given, StepTrace | GQ) else 0.0,
