@@ -118,6 +118,179 @@ def line_panels(
     return figure
 
 
+LOOKS = (
+    ("#0072b2", "-", "o"),
+    ("#d55e00", (0, (4, 1.6)), "s"),
+    ("#009e73", (0, (1.2, 1.6)), "^"),
+    ("#c98300", (0, (5, 1.5, 1.2, 1.5)), "D"),
+    ("#b5528c", (0, (2.6, 1.4)), "v"),
+    ("#3aa0dc", (0, (0.8, 1.8)), "P"),
+    ("#857600", (0, (7, 1.6)), ">"),
+    ("#6c737d", (0, (4, 1.2, 1, 1.2, 1, 1.2)), "X"),
+    ("#111418", (0, (1.8, 1)), "*"),
+)
+"""Colour, dash and marker, so that lines are told apart without colours too. After Okabe and Ito, the light ones darker."""
+
+
+def band_panels(
+    panels: Sequence[tuple[str, Sequence[tuple[Any, ...]]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    looks: dict[str, int],
+    columns: int = 2,
+    logarithmic: bool = False,
+) -> Any:
+    """Panels of lines with bands, for a paper: (title, [(name, x, y, low, high), …]) each. None and NaN are gaps.
+
+    `looks` numbers the look of each name. Lines far from all others (six interquartile ranges from the median) leave the panel.
+    """
+    rows, columns, legend = _sizes(len(panels), columns, len(looks), 3 if columns > 1 else 2)
+    figure = _figure(3.1 * columns, 2.25 * rows + 0.17 * legend + 0.1)
+    all_axes = figure.subplots(rows, columns, squeeze=False)
+    handles: dict[str, Any] = {}
+    for axes, (title, lines) in zip(all_axes.flat, panels, strict=False):
+        for name, x, *ys in lines:
+            y, low, high = (np.asarray(part, dtype=float) for part in ys)
+            colour, dash, marker = LOOKS[looks[name] % len(LOOKS)]
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+            every = (looks[name] % 3, max(1, len(x) // 8)) if len(x) > 20 else None
+            (handles[name],) = axes.plot(
+                x, y, color=colour, linestyle=dash, linewidth=1.1, marker=marker, markersize=3.2, markevery=every
+            )
+        if logarithmic:
+            axes.set_yscale("log")
+        else:
+            _limit(axes, [np.asarray(part, dtype=float) for _, _, *parts in lines for part in parts])
+        axes.set_title(title, fontsize=8.5, loc="left")
+        _plain(axes)
+    _labels(all_axes, len(panels), xlabel, ylabel)
+    _legend(figure, handles, 3 if columns > 1 else 2)
+    return figure
+
+
+def cell_maps(
+    maps: Sequence[tuple[str, Sequence[float], Sequence[float], np.ndarray, Sequence[int | None]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    label: str,
+    brighter_is_higher: bool = True,
+    columns: int = 4,
+) -> Any:
+    """Maps on one colour scale: (title, x of columns, y of rows, values [rows, columns], the row marked in each column)."""
+    rows, columns, _ = _sizes(len(maps), columns, 0, 1)
+    figure = _figure(1.75 * columns + 0.5, 1.65 * rows + 0.2)
+    all_axes = figure.subplots(rows, columns, squeeze=False)
+    found = np.concatenate([np.asarray(values, dtype=float).ravel() for *_, values, _ in maps])
+    found = found[np.isfinite(found)]
+    low, high = (np.quantile(found, q) for q in ((0.1, 1.0) if brighter_is_higher else (0.0, 0.9)))
+    palette = "cividis" if brighter_is_higher else "cividis_r"
+    image = None
+    for axes, (title, x, y, values, marked) in zip(all_axes.flat, maps, strict=False):
+        image = axes.imshow(values, origin="lower", aspect="auto", cmap=palette, vmin=low, vmax=high)
+        stops = [(j, i) for j, i in enumerate(marked) if i is not None]
+        if stops:
+            axes.plot(
+                *zip(*stops, strict=True),
+                "o",
+                color="white",
+                markersize=3.6,
+                markeredgecolor="black",
+                markeredgewidth=0.6,
+            )
+        for axis, numbers in ((axes.xaxis, x), (axes.yaxis, y)):
+            every = -(-len(numbers) // 6)
+            axis.set_ticks(range(0, len(numbers), every), labels=[f"{v:g}" for v in numbers[::every]])
+        axes.set_title(title, fontsize=8, loc="left")
+        axes.tick_params(labelsize=6.5, length=2)
+    _labels(all_axes, len(maps), xlabel, ylabel)
+    bar = figure.colorbar(image, ax=all_axes, fraction=0.03, pad=0.015)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=6.5, length=2)
+    return figure
+
+
+def interval_bars(
+    panels: Sequence[tuple[str, Sequence[tuple[str, float, float, float]], float | None]], *, looks: dict[str, int]
+) -> Any:
+    """Intervals under one another: (label of x, [(name, value, low, high), …], a reference or None) each."""
+    longest = max(len(rows) for _, rows, _ in panels)
+    figure = _figure(3.5 * len(panels), 0.24 * longest + 0.55)
+    for axes, (label, rows, reference) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        if reference is not None:
+            axes.axvline(reference, color="0.6", linewidth=0.8, linestyle="--")
+        for place, (name, value, low, high) in enumerate(rows):
+            colour, _, marker = LOOKS[looks[name] % len(LOOKS)]
+            axes.plot([low, high], [place, place], color=colour, linewidth=4.5, alpha=0.35, solid_capstyle="round")
+            axes.plot([value], [place], marker=marker, color=colour, markersize=4.5)
+        axes.set_yticks(range(len(rows)), labels=[name for name, *_ in rows], fontsize=7.5)
+        axes.set_ylim(longest - 0.4, -0.6)
+        axes.set_xlabel(label, fontsize=8)
+        _plain(axes)
+        axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _sizes(n: int, columns: int, entries: int, across: int) -> tuple[int, int, int]:
+    """Rows and columns of panels, and rows of the legend."""
+    columns = max(1, min(columns, n))
+    return -(-n // columns), columns, -(-entries // across)
+
+
+def _figure(width: float, height: float) -> Any:
+    """A figure without pyplot: nothing to close, no window, the user's backend stays as it is."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'offtrace[plot]'") from error
+    return Figure(figsize=(width, height), dpi=200, layout="constrained")
+
+
+def _limit(axes: Any, parts: Sequence[np.ndarray]) -> None:
+    values = np.concatenate(parts)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return
+    first, middle, third = np.quantile(values, [0.25, 0.5, 0.75])
+    reach = 6 * (third - first) or np.inf
+    low, high = max(values.min(), middle - reach), min(values.max(), middle + reach)
+    pad = 0.06 * (high - low) or 0.05 * abs(low) or 0.5
+    axes.set_ylim(low - pad, high + pad)
+
+
+def _labels(all_axes: Any, n: int, xlabel: str, ylabel: str) -> None:
+    """At the left and lower edges only; what has no panel is not drawn."""
+    columns = all_axes.shape[1]
+    for i, axes in enumerate(all_axes.flat):
+        if i >= n:
+            axes.set_visible(False)
+        if i + columns >= n:
+            axes.set_xlabel(xlabel, fontsize=8)
+        if i % columns == 0:
+            axes.set_ylabel(ylabel, fontsize=8)
+
+
+def _plain(axes: Any) -> None:
+    axes.grid(axis="y", color="0.92", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", labelsize=7, length=2.5)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Any, handles: dict[str, Any], across: int) -> None:
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        fontsize=7.5,
+        ncols=across,
+        loc="outside lower center",
+        frameon=False,
+        handlelength=3.2,
+    )
+
+
 def _palette(plt: Any, colors: Any, floor: float, largest: float) -> Any:
     """Blue for (floor, 1], orange for what exceeds 1: on a logarithmic scale, each its share."""
     steps = 512

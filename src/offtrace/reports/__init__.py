@@ -1,0 +1,49 @@
+"""Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
+
+`write` makes one HTML page from a study, and the figures for a paper beside it. `statistics` holds the numbers, `views` what each
+figure shows, `page` the HTML, `paper` the PNG and PDF files.
+"""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write"]
+
+
+def write(study: Any, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
+    """One self-contained page about a study; returns where it is.
+
+    `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
+    figures for papers go into `figures/` beside it, as PNG and PDF; `figures=False` leaves them out.
+    """
+    from offtrace.reports import page, paper, views
+
+    study = _opened(study)
+    shown = views.Views(study.records(), study.curves(), study.facts())
+    target = Path(path) if path is not None else Path(getattr(study, "folder", None) or ".") / "report.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")  # a page is there whole, or not at all
+    part.write_text(page.html(shown), encoding="utf-8")
+    part.replace(target)
+    if figures:
+        paper.write(shown, target.parent / "figures")
+    if open_browser:
+        webbrowser.open(target.resolve().as_uri())
+    return target
+
+
+def _opened(study: Any) -> Any:
+    """The study itself, or the one that lies in a folder."""
+    if all(hasattr(study, name) for name in ("records", "curves", "facts")):
+        return study
+    if not isinstance(study, str | Path):
+        raise TypeError(
+            f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
+            "pass the object that study.run() returned or the path where its records are."
+        )
+    from offtrace import studies  # pyright: ignore[reportAttributeAccessIssue]
+
+    return studies.load(study)

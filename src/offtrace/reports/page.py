@@ -1,0 +1,336 @@
+"""Views → one HTML file that needs nothing else: no network, no fonts, no library. `template/page.js` draws the figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+import polars as pl
+
+from offtrace.reports import statistics
+from offtrace.reports.views import Views
+from offtrace.reports.words import answer, curve, duration, interval, metric, number, with_interval
+
+
+def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> str:
+    """The page of a study's records."""
+    return html(Views(rows, curves, facts))
+
+
+def html(shown: Views) -> str:
+    """The page of what is shown."""
+    sections = [part for part in (maker(shown) for maker in SECTIONS) if part]
+    nav = "".join(f'<a href="#{key}">{escape(word)}</a>' for key, word, _ in sections)
+    body = _head(shown) + "\n".join(f'<section id="{key}">\n{text}\n</section>' for key, _, text in sections)
+    version = shown.facts.get("versions", {}).get("offtrace", "")
+    body += f"<footer>Made by offtrace {escape(str(version))}. This page is one file and loads nothing.</footer>"
+    return Template(_file("page.html")).substitute(
+        title=escape(str(shown.facts.get("question") or shown.facts.get("name") or "A study")),
+        css=_file("page.css"),
+        js=_file("page.js"),
+        nav=nav,
+        body=body,
+        data=_json(_data(shown)),
+    )
+
+
+def _data(shown: Views) -> dict[str, Any]:
+    """What the script draws: the views, with five significant digits."""
+    summary = shown.summary
+    methods = [
+        {"name": m, "style": s} for m, s in zip(summary.methods, statistics.styles(summary.methods), strict=True)
+    ]
+    kinds = ("learning", "sweeps", "ages", "tradeoff", "heat")
+    panels = {
+        kind: [
+            {"name": name, "lines": [line._asdict() for line in lines]} for name, lines in getattr(shown, kind).items()
+        ]
+        for kind in kinds
+    }
+    return _rounded(
+        {
+            "methods": methods,
+            "better": summary.better,
+            "metric": metric(shown.facts),
+            "curve": curve(shown.facts),
+            "step": shown.facts.get("step", "step"),
+            "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
+            "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
+            **panels,
+        }
+    )
+
+
+def _head(shown: Views) -> str:
+    facts, summary = shown.facts, shown.summary
+    *said, care = answer(shown)
+    direction = "higher is better" if summary.better > 0 else "lower is better"
+    environments = len(summary.environments)
+    cells = [
+        ("Metric", f"{escape(metric(facts))} <small>{direction}</small>"),
+        ("Environments", str(environments)),
+        ("Traces", str(len(summary.methods))),
+        ("Runs", f"{shown.rows:,}"),
+        ("Time", duration(facts.get("seconds"))),
+    ]
+    boxes = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
+    paragraphs = "".join(f"<p>{_bold(text)}</p>" for text in said) + f'<p class="care">{escape(care)}</p>'
+    return f"""<p class="eyebrow">{escape(str(facts.get("name", "")))}</p>
+<h1>{escape(str(facts.get("question") or facts.get("name") or "A study"))}</h1>
+<div class="answer" id="answer">{paragraphs}</div>
+<dl class="facts">{boxes}</dl>
+<noscript><p>The figures are drawn by a script; the tables below hold the numbers.</p></noscript>
+<div class="legend" role="group" aria-label="Traces shown in the figures"></div>
+"""
+
+
+def _standing(shown: Views) -> tuple[str, str, str] | None:
+    if shown.facts.get("task") == "map" or len(shown.summary.iqm) < 2:
+        return None
+    return (
+        "standing",
+        "Standing",
+        _figure(
+            "Which trace is ahead",
+            "Each trace at its own tuned λ and α. Scores are scaled in each environment: 0 is the mean of the worst trace there, "
+            "1 that of the best. Bars are 95% stratified bootstrap intervals, which resample the seeds within each environment.",
+            "standing",
+            "standing",
+        ),
+    )
+
+
+def _learning(shown: Views) -> tuple[str, str, str] | None:
+    if not shown.learning:
+        return None
+    lams = sorted({line.lam for lines in shown.learning.values() for line in lines if line.lam is not None})
+    options = '<option value="best">each trace’s best λ</option>'
+    options += "".join(f'<option value="{lam:g}">λ = {lam:g}</option>' for lam in lams)
+    control = f'<label>Show <select data-control="learning">{options}</select></label>'
+    lead = f"{curve(shown.facts)} while learning, at the tuned α. Bands are 95% intervals of the mean over seeds."
+    return "learning", "Learning", _figure("How learning goes", lead, "learning", "", control)
+
+
+def _sweeps(shown: Views) -> tuple[str, str, str] | None:
+    if not shown.sweeps:
+        return None
+    lead = "Each point is at the α that was best for its trace and λ in tuning. Bands are 95% intervals of the mean."
+    if shown.facts.get("task") == "map":
+        lead = "The mean over MDPs, with its 95% interval."
+    return "sweeps", "λ", _figure("What λ does", lead, "sweeps")
+
+
+def _heat(shown: Views) -> tuple[str, str, str] | None:
+    if not shown.heat:
+        return None
+    options = "".join(f'<option value="{i}">{escape(name)}</option>' for i, name in enumerate(shown.heat))
+    control = f'<label>Environment <select data-control="heat">{options}</select></label><span class="scale"></span>'
+    lead = (
+        "The mean over the tuning seeds for every λ and α. All traces share one colour scale, and brighter is better."
+    )
+    return (
+        "step-sizes",
+        "Step sizes",
+        _figure("How sensitive each trace is to its step size", lead, "heat", "small", control),
+    )
+
+
+def _ages(shown: Views) -> tuple[str, str, str] | None:
+    if not shown.ages:
+        return None
+    lead = "Each trace at its tuned λ and α. Age counts how long ago the behaviour policy was the current one."
+    return "ages", "Age", _figure("How far old data can be used", lead, "ages")
+
+
+def _tradeoff(shown: Views) -> tuple[str, str, str] | None:
+    if not shown.tradeoff:
+        return None
+    lead = (
+        "Each point is a λ, each line a trace from small to large markers as λ grows. Left is faster, down is quieter: "
+        "the lower left corner is best. The contraction is the middle of its guaranteed interval, averaged over MDPs."
+    )
+    return "tradeoff", "Contraction and variance", _figure("What contraction costs in variance", lead, "tradeoff")
+
+
+def _tables(shown: Views) -> tuple[str, str, str]:
+    body = f"<h2>{escape(metric(shown.facts))} in numbers</h2>"
+    if shown.tradeoff and shown.facts.get("task") == "map":
+        body += '<p class="lead">Means over MDPs. Click a heading to sort.</p>' + _map_table(shown)
+    else:
+        body += (
+            '<p class="lead">Each trace at its best λ. <b>★</b> marks the best mean of an environment, <b>≈</b> those whose '
+            "95% interval overlaps its interval. Click a heading to sort.</p>" + _pivot(shown)
+        )
+        body += f"<details><summary>Every λ ({len(shown.summary.table)} rows)</summary>{_long(shown)}</details>"
+    return "numbers", "Numbers", body
+
+
+def _pivot(shown: Views) -> str:
+    """Traces down, environments across."""
+    table = shown.at_best()
+    names = shown.summary.environments
+    cells = {(row["method"], row["environment"]): row for row in table.iter_rows(named=True)}
+    scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
+    lines = []
+    for method in shown.summary.methods:
+        score = scores.get(method)
+        line = [_cell(method, method, "t", tag="th")]
+        line += [_mean(cells[method, name], settings=True) if (method, name) in cells else _cell("–") for name in names]
+        text = with_interval(score["iqm"], score["low"], score["high"]) if score else "–"
+        text = text.replace(" [", "<small>[").replace("]", "]</small>")
+        lines.append([*line, _cell(text, score["iqm"] if score else None, raw=True)])
+    return _table(["Trace", *names, "Interquartile mean"], lines, first="t")
+
+
+def _long(shown: Views) -> str:
+    """One line for each environment, trace and λ."""
+    lines = [
+        [
+            _cell(row["environment"], row["environment"], "t"),
+            _cell(row["method"], row["method"], "t"),
+            _cell("–" if row["lam"] is None else f"{row['lam']:g}", row["lam"]),
+            _cell("–" if row["alpha"] is None else f"{row['alpha']:g}", row["alpha"]),
+            _mean(row),
+            _cell(interval(row["low"], row["high"]), row["low"]),
+            _cell(str(row["n"]), row["n"]),
+            _cell("tuned" if row["best_lam"] else "", int(row["best_lam"])),
+        ]
+        for row in shown.summary.table.iter_rows(named=True)
+    ]
+    heads = ["Environment", "Trace", "λ", "α", "Mean", "95% interval", "Seeds", "λ chosen"]
+    return _table(heads, lines, first="tt")
+
+
+def _map_table(shown: Views) -> str:
+    lines = []
+    for environment, clouds in shown.tradeoff.items():
+        front = set(shown.front(environment))
+        for cloud in clouds:
+            for lam, lower, upper, y, bias in zip(
+                cloud.lam, cloud.lower, cloud.upper, cloud.y, cloud.bias, strict=True
+            ):
+                middle = None if lower is None or upper is None else (lower + upper) / 2
+                lines.append(
+                    [
+                        _cell(environment, environment, "t"),
+                        _cell(cloud.method, cloud.method, "t"),
+                        _cell("–" if lam is None else f"{lam:g}", lam),
+                        _cell(number(middle), middle),
+                        _cell(number(y), y),
+                        _cell(number(bias), bias),
+                        _cell("unbeaten" if (cloud.method, lam) in front else "", int((cloud.method, lam) in front)),
+                    ]
+                )
+    return _table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "In both"], lines, first="tt")
+
+
+def _run(shown: Views) -> tuple[str, str, str]:
+    facts = shown.facts
+    about = {"Study": facts.get("name"), "Task": facts.get("task"), "Machine": facts.get("machine")}
+    about |= {"Time": duration(facts.get("seconds")), "Environments": ", ".join(shown.summary.environments)}
+    about |= {str(name).capitalize(): value for name, value in dict(facts.get("counts") or {}).items()}
+    versions = dict(facts.get("versions") or {})
+    said = f'<p class="lead">{escape(str(facts["about"]))}</p>' if facts.get("about") else ""
+    body = f'<h2>What was run</h2>{said}<div class="run">{_pairs(about)}{_pairs(versions)}</div>'
+    problems = [f"<li>{escape(str(problem))}</li>" for problem in facts.get("problems") or ()]
+    body += (
+        f'<p class="note">Not read, and so not on this page:</p><ul class="note">{"".join(problems)}</ul>'
+        if problems
+        else ""
+    )
+    declaration = facts.get("declaration")
+    if declaration:
+        text = (
+            declaration
+            if isinstance(declaration, str)
+            else json.dumps(declaration, indent=2, ensure_ascii=False, default=str)
+        )
+        body += f'<details><summary>The declaration</summary><pre tabindex="0">{escape(text)}</pre></details>'
+    body += (
+        '<p class="note">Intervals of means are Student’s t. Interquartile means are scipy’s <code>trim_mean</code> by a quarter '
+        "at both ends of all runs of a trace. The probability of improvement is P(X better than Y) + ½ P(equal) for two runs of "
+        "one environment, averaged over environments. Both as in Agarwal et al. (2021), with scipy’s <code>bootstrap</code>.</p>"
+    )
+    return "run", "Run", body
+
+
+SECTIONS = (_standing, _tradeoff, _ages, _learning, _sweeps, _heat, _tables, _run)
+
+
+def _figure(title: str, lead: str, kind: str, size: str = "", controls: str = "") -> str:
+    bar = f'<div class="controls">{controls}</div>' if controls else ""
+    return (
+        f'<h2>{escape(title)}</h2><p class="lead">{escape(lead)}</p>{bar}'
+        f'<figure class="panels {size}" data-figure="{kind}" aria-label="{escape(title)}"></figure>'
+    )
+
+
+def _table(heads: Iterable[str], lines: list[list[str]], first: str) -> str:
+    cells = "".join(
+        f'<th scope="col" class="{"t" if i < len(first) else ""}"><button type="button">{escape(head)}</button></th>'
+        for i, head in enumerate(heads)
+    )
+    rows = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    table = f'<table class="data"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{table}</div>'
+
+
+def _cell(text: str, value: Any = None, kind: str = "", *, tag: str = "td", raw: bool = False) -> str:
+    """A cell that sorts by `value`; what has none is sorted last."""
+    missing = value is None or value != value  # NaN
+    sort = "" if missing else escape(str(value), quote=True)
+    scope = ' scope="row"' if tag == "th" else ""
+    return f'<{tag}{scope} class="{kind}" data-v="{sort}">{text if raw else escape(text)}</{tag}>'
+
+
+def _mean(row: dict[str, Any], *, settings: bool = False) -> str:
+    """`1273 ± 19`, and in small the λ and α it was found with."""
+    if row["failed"]:
+        return _cell(f"failed <small>{row['failed']} of {row['n']}</small>", raw=True)
+    half = (row["high"] - row["low"]) / 2
+    text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
+    if settings:
+        at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
+        text += f"<small>{', '.join(at)}</small>"
+    return _cell(text, row["mean"], row["mark"], raw=True)
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    known = [(name, value) for name, value in values.items() if value not in (None, "")]
+    cells = (f"<dt>{escape(str(name))}</dt><dd>{escape(_plain(value))}</dd>" for name, value in known)
+    return f"<dl>{''.join(cells)}</dl>"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _bold(text: str) -> str:
+    """`**so**` in bold; everything else is text."""
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text))
+
+
+def _rounded(value: Any) -> Any:
+    """Five significant digits, and null for what is not finite: JSON knows no NaN."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if value - value == 0 else None
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _file(name: str) -> str:
+    return resources.files("offtrace.reports").joinpath("template", name).read_text(encoding="utf-8")

@@ -1,0 +1,335 @@
+"""Rows → summaries: means, the tuned α and λ, interquartile means, probabilities of improvement. Each with its 95% interval.
+
+A *method* is a trace with its further parameters; λ and α are tuned for each method and environment. Tuning looks at the tuning
+phase, every number that is reported comes from the final one (test, or map). The definitions are those of Agarwal et al. (2021,
+*Deep Reinforcement Learning at the Edge of the Statistical Precipice*): each environment's seeds are resampled by themselves.
+All resampling is scipy's, with a seed, so that the same rows give the same page.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+DRAWS = 4_000_000  # about as many values are drawn for one interval, so that large samples take no longer
+SEED = 2021
+
+KEYS = ["environment", "method", "lam", "age", "alpha"]
+
+# Known traces keep one order, and so one colour, in all reports.
+ORDER = (
+    *("Retrace", "Non-Markov Retrace", "RBIS", "Truncated IS", "Tree Backup", "Q(λ)", "Watkins' Q(λ)"),
+    *("Importance sampling", "One-step"),
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the rows say. `better` is +1 where a higher value is better, −1 where a lower one is."""
+
+    better: int
+    final: str  # the phase that is reported
+    methods: list[str]
+    environments: list[str]
+    configurations: pl.DataFrame  # phase, environment, method, lam, alpha, age: mean, low, high, n, failed
+    chosen: pl.DataFrame  # environment, method, lam, age: the tuned alpha
+    table: (
+        pl.DataFrame
+    )  # the final phase at each tuned α; `best_lam` marks each method's λ, `mark` the best and its ties
+    iqm: pl.DataFrame  # method: iqm, low, high, strata, n
+    improvement: pl.DataFrame  # better, worse: probability; low and high for the pairs of the first method
+    diverged: int  # runs at a tuned α whose learner diverged
+
+    def leaders(self) -> list[str]:
+        """The method with the best interquartile mean, and those whose interval overlaps its own."""
+        if self.iqm.is_empty():
+            return []
+        first = self.iqm.row(0, named=True)
+        rest = self.iqm.slice(1).filter(pl.col("high").is_finite() & (pl.col("high") >= first["low"]))
+        return [first["method"], *rest["method"]]
+
+
+def summarise(rows: pl.DataFrame, better: str, *, seed: int = SEED) -> Summary:
+    """All summaries of a study's rows. `better` is "higher" or "lower"."""
+    sign = _sign(better)
+    if rows.is_empty():
+        raise ValueError("there are no rows to summarise; run the study first (offtrace study run).")
+    rows = with_methods(rows)
+    for name, kind in (("age", pl.Float64), ("diverged", pl.Boolean)):
+        if name not in rows.columns:
+            rows = rows.with_columns(pl.lit(None, kind).alias(name))
+    phases = rows["phase"].unique().to_list()
+    final = next(phase for phase in ("test", "map", *sorted(phases)) if phase in phases)
+    cells = configurations(rows)
+    chosen = tuned(cells, final, sign)
+    rows = rows.join(chosen, on=KEYS, how="semi", nulls_equal=True)
+    diverged = int(rows.filter(pl.col("phase") == final)["diverged"].sum())
+    rows = over_ages(rows)
+    methods = in_order(rows["method"].unique().to_list())
+    table = marked(best_lambdas(configurations(rows), final, sign), sign)
+    table = table.sort("environment", pl.col("method").cast(pl.Enum(methods)), "lam")
+    samples = normalised(at_best(rows.filter(pl.col("phase") == final), table), sign)
+    iqm = interquartile_means(samples, methods, seed=seed)
+    return Summary(
+        better=sign,
+        final=final,
+        methods=methods,
+        environments=sorted(rows["environment"].unique().to_list()),
+        configurations=cells,
+        chosen=chosen,
+        table=table,
+        iqm=iqm,
+        improvement=improvements(samples, iqm["method"].to_list(), seed=seed),
+        diverged=diverged,
+    )
+
+
+def with_methods(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with a column `method`: the trace's title, with its parameters where the study has it with several."""
+    rows = rows.with_columns(pl.col("parameters").fill_null(""))
+    kinds = rows.select("trace", "parameters").unique()
+    several = kinds["trace"].value_counts().filter(pl.col("count") > 1)["trace"].to_list()
+    names = [
+        f"{trace} ({_spelled(parameters)})" if trace in several and parameters else trace
+        for trace, parameters in kinds.iter_rows()
+    ]
+    return rows.join(
+        kinds.with_columns(method=pl.Series(names, dtype=pl.String)), on=["trace", "parameters"], how="left"
+    )
+
+
+def in_order(methods: list[str]) -> list[str]:
+    """Known traces first, in their fixed order, then the others by name."""
+
+    def place(method: str) -> tuple[int, str]:
+        known = [i for i, title in enumerate(ORDER) if method == title or method.startswith(f"{title} (")]
+        return (known[0] if known else len(ORDER), method)
+
+    return sorted(methods, key=place)
+
+
+def styles(methods: list[str]) -> list[int]:
+    """A number for the colour, dash and marker of each method: known traces have their own, the others take what is free."""
+    found = {method: ORDER.index(method) for method in methods if method in ORDER}
+    free = (i for i in range(len(ORDER) + len(methods)) if i not in found.values())
+    return [found[method] if method in found else next(free) for method in methods]
+
+
+def configurations(rows: pl.DataFrame) -> pl.DataFrame:
+    """Mean and Student's t interval of each configuration; a mean over runs of which some failed is not finite."""
+    keys = ["phase", *KEYS]
+    value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
+    frame = (
+        rows.with_columns(value)
+        .group_by(keys)
+        .agg(
+            mean=pl.col("value").mean(),
+            deviation=pl.col("value").std(),
+            n=pl.len(),
+            failed=(~pl.col("value").is_finite()).sum(),
+        )
+        .sort(keys)
+    )
+    n = frame["n"].to_numpy().astype(float)
+    deviation = frame["deviation"].fill_null(float("nan")).to_numpy()
+    with np.errstate(invalid="ignore"):
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, np.maximum(n - 1, 1)) * deviation / np.sqrt(n)
+    half = pl.Series(np.where((n > 1) & np.isfinite(half), half, np.nan))
+    return frame.drop("deviation").with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
+
+
+def tuned(cells: pl.DataFrame, final: str, sign: int) -> pl.DataFrame:
+    """For each environment, method, λ and age its α: the best mean in the tuning phase, of those that the final phase has.
+
+    Where there was no tuning, the final phase itself decides. Ties go to the smaller α.
+    """
+    scored = _scored(cells, final, sign, KEYS)
+    best = scored.sort(*KEYS[:-1], -pl.col("score"), "alpha").group_by(KEYS[:-1], maintain_order=True).first()
+    return best.select(KEYS)
+
+
+def over_ages(rows: pl.DataFrame) -> pl.DataFrame:
+    """Where a study has ages, the mean over them for each seed; `alpha` is then that of all ages, or null if they differ."""
+    if rows["age"].null_count() == len(rows):
+        return rows
+    one = pl.when(pl.col("alpha").n_unique() == 1).then(pl.col("alpha").first())
+    keys = ["phase", "environment", "method", "lam", "seed"]
+    mean = rows.sort(*keys, "age").group_by(keys, maintain_order=True).agg(pl.col("value").mean(), alpha=one)
+    return mean.with_columns(age=pl.lit(None, pl.Float64))
+
+
+def best_lambdas(cells: pl.DataFrame, final: str, sign: int) -> pl.DataFrame:
+    """The final phase, with `best_lam`: for each environment and method the λ that was best in the phase `chosen_on`."""
+    keys = ["environment", "method", "lam"]
+    scored = _scored(cells, final, sign, keys)
+    first = scored.sort("environment", "method", -pl.col("score"), "lam").group_by("environment", "method").first()
+    first = first.select(*keys, best_lam=pl.lit(True))
+    scored = scored.join(first, on=keys, how="left", nulls_equal=True)
+    return scored.drop("phase", "age", "score").with_columns(pl.col("best_lam").fill_null(False))
+
+
+def _scored(cells: pl.DataFrame, final: str, sign: int, keys: list[str]) -> pl.DataFrame:
+    """The final phase, with `score` from the phase `chosen_on`: tuning where the method was tuned, else this one."""
+    score = pl.when(pl.col("mean").is_finite()).then(sign * pl.col("mean")).otherwise(-float("inf"))
+    cells = cells.with_columns(own=score)
+    before = cells.filter((pl.col("phase") == "tuning") & (final != "tuning")).select(*keys, tuning="own")
+    both = cells.filter(pl.col("phase") == final).join(before, on=keys, how="left", nulls_equal=True)
+    was_tuned = pl.col("tuning").is_not_null().any().over("environment", "method")
+    score = pl.when(was_tuned).then(pl.col("tuning").fill_null(-float("inf"))).otherwise(pl.col("own"))
+    chosen_on = pl.when(was_tuned).then(pl.lit("tuning")).otherwise(pl.lit(final))
+    return both.with_columns(score=score, chosen_on=chosen_on).drop("own", "tuning")
+
+
+def marked(table: pl.DataFrame, sign: int) -> pl.DataFrame:
+    """With `mark`: in each environment "best", and "overlaps" where an interval overlaps that of the best."""
+    score = pl.when(pl.col("mean").is_finite()).then(sign * pl.col("mean")).otherwise(-float("inf"))
+    table = table.with_row_index("row").with_columns(score=score)
+    best = table.sort(-pl.col("score"), "row").group_by("environment", maintain_order=True).first()
+    best = best.select("environment", first="row", best_low="low", best_high="high")
+    table = table.join(best, on="environment", how="left")
+    overlaps = (pl.col("low") <= pl.col("best_high")) & (pl.col("high") >= pl.col("best_low"))
+    known = pl.col("high").is_finite() & pl.col("best_high").is_finite()
+    mark = pl.when(pl.col("row") == pl.col("first")).then(pl.lit("best"))
+    mark = mark.when(known & overlaps).then(pl.lit("overlaps")).otherwise(pl.lit(""))
+    return table.sort("row").with_columns(mark=mark).drop("row", "score", "first", "best_low", "best_high")
+
+
+def at_best(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """The rows of each method at its tuned λ and α."""
+    keys = ["environment", "method", "lam"]
+    rows = rows.join(table.filter("best_lam").select(keys), on=keys, how="semi", nulls_equal=True)
+    return rows.select("environment", "method", "seed", "value")
+
+
+def normalised(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
+    """With `score`: in each environment 0 is the worst method's mean, 1 the best one's. A failed run counts as the worst run."""
+    value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
+    finite = pl.when(value.is_finite()).then(sign * value)
+    samples = samples.with_columns(score=finite)
+    samples = samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
+    means = samples.group_by("environment", "method").agg(mean=pl.col("score").mean())
+    ends = means.group_by("environment").agg(
+        worst=pl.col("mean").min(), span=pl.col("mean").max() - pl.col("mean").min()
+    )
+    scaled = (pl.col("score") - pl.col("worst")) / pl.when(pl.col("span") > 0).then(pl.col("span")).otherwise(1.0)
+    return samples.join(ends, on="environment", how="left").select("environment", "method", "seed", score=scaled)
+
+
+def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
+    """The mean of the middle half of all scores of a method, best first, with a stratified bootstrap interval.
+
+    A method that lacks a environment that another one has is left out: its mean would be over something else.
+    """
+    strata = _strata(samples)
+    found = []
+    for method in methods:
+        parts = [groups[method] for groups in strata.values() if method in groups]
+        if len(parts) == len(strata) and parts:
+            whole = float(interquartile_mean(*parts, axis=-1))
+            low, high = _interval(parts, interquartile_mean, whole, seed)
+            found.append((method, whole, low, high, len(parts), sum(map(len, parts))))
+    schema = {"method": pl.String, "iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    frame = pl.DataFrame(found, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
+    return frame.sort("iqm", descending=True, maintain_order=True)
+
+
+def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> Any:
+    """scipy's mean trimmed by a quarter at both ends, of all parts together."""
+    return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
+
+
+def improvements(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
+    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs, intervals for the first method's."""
+    strata = _strata(samples)
+    found = []
+    for x, y in combinations(methods, 2):
+        parts = [part for groups in strata.values() for part in _ranked(groups[x], groups[y])]
+        whole = float(probability(*parts, axis=-1))
+        low, high = _interval(parts, probability, whole, seed) if x == methods[0] else (float("nan"), float("nan"))
+        found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
+    schema = {"better": pl.String, "worse": pl.String, "probability": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def probability(*parts: np.ndarray, axis: int = -1) -> Any:
+    """The mean over strata of U/(nm), Mann and Whitney's, of integer ranks x₁, y₁, x₂, y₂, … along the last axis."""
+    if axis not in (-1, parts[0].ndim - 1):
+        raise ValueError(f"probability works along the last axis, and axis {axis} was given.")
+    total = 0.0
+    for x, y in zip(parts[::2], parts[1::2], strict=True):
+        (n, m), shape = (x.shape[-1], y.shape[-1]), x.shape[:-1]
+        x, y = x.reshape(-1, n).astype(np.int64), y.reshape(-1, m).astype(np.int64)
+        width = int(max(x.max(), y.max())) + 1
+        row = np.arange(len(x))[:, None] * width
+        counts = np.bincount((y + row).ravel(), minlength=len(x) * width).reshape(len(x), width)
+        below = np.cumsum(counts, axis=1) - counts / 2  # how many y's are smaller than a value; equal ones count half
+        total = total + np.take_along_axis(below, x, axis=1).mean(axis=1).reshape(shape) / m
+    return total / (len(parts) // 2)
+
+
+def _ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Dense ranks of both samples together: comparisons need no more, and integers can be counted instead of sorted."""
+    _, ranks = np.unique(np.concatenate([x, y]), return_inverse=True)
+    return ranks[: len(x)], ranks[len(x) :]
+
+
+def _strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
+    """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
+    found: dict[Any, dict[str, np.ndarray]] = {}
+    for key, part in samples.sort("environment", "method", "seed").group_by(
+        "environment", "method", maintain_order=True
+    ):
+        found.setdefault(key[0], {})[str(key[1])] = part["score"].to_numpy()
+    return found
+
+
+def _interval(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
+    """scipy resamples each part by itself: the stratified bootstrap. NaN where a part has only one value.
+
+    Percentiles of 2000 resamples. Where the sample is so large that `DRAWS` allows fewer, which are too few for percentiles but
+    enough for a standard error, it is whole ± 1.96 standard errors: such a sample's mean is as good as normal.
+    """
+    if min(map(len, parts)) < 2:
+        return float("nan"), float("nan")
+    size = sum(map(len, parts))
+    resamples = int(np.clip(DRAWS // size, 50, RESAMPLES))
+    found = stats.bootstrap(
+        parts,
+        statistic,
+        n_resamples=resamples,
+        batch=max(1, 1_000_000 // size),
+        vectorized=True,
+        method="percentile",
+        confidence_level=CONFIDENCE,
+        rng=np.random.default_rng(seed),
+    )
+    if resamples >= RESAMPLES // 2:
+        return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(found.standard_error)
+    return whole - half, whole + half
+
+
+def _sign(better: str) -> int:
+    if better not in ("higher", "lower"):
+        raise ValueError(f'better is "higher" or "lower", and {better!r} was given.')
+    return 1 if better == "higher" else -1
+
+
+def _spelled(parameters: str) -> str:
+    """`{"bound": 2.0}` as `bound = 2`; what is no JSON object stays as it is."""
+    try:
+        return ", ".join(f"{name} = {_short(value)}" for name, value in json.loads(parameters).items())
+    except (ValueError, AttributeError):
+        return parameters
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

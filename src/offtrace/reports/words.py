@@ -1,0 +1,184 @@
+"""Numbers → words: the answer in a few sentences that claim no more than the intervals allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from offtrace.reports.views import Views
+
+METRICS = {"auc": "AUC", "return": "Final return", "rms error": "RMS error", "mean rms error": "Mean RMS error"}
+
+
+def metric(facts: dict[str, Any]) -> str:
+    """The name of what was measured, as a heading."""
+    name = str(facts.get("metric") or "value")
+    return METRICS.get(name, name[:1].upper() + name[1:])
+
+
+def curve(facts: dict[str, Any]) -> str:
+    """What a learning curve is of."""
+    return str(facts.get("curve") or ("RMS error" if "error" in str(facts.get("metric")).lower() else "Return"))
+
+
+def answer(shown: Views) -> list[str]:
+    """One or two paragraphs."""
+    if shown.tradeoff and shown.facts.get("task") == "map":
+        return [*_front(shown), _care(shown)]
+    return [part for part in (_standing(shown), _runner_up(shown), _care(shown)) if part]
+
+
+def number(x: float | None, half: float | None = None) -> str:
+    """Four significant digits; or as many decimals as two digits of the interval's half-width ask for."""
+    if x is None or not math.isfinite(x):
+        return "–"
+    if half is not None and math.isfinite(half) and half > 0:
+        decimals = max(0, min(6, 1 - math.floor(math.log10(half))))
+        return f"{round(x, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+    if x == 0 or 1e-3 <= abs(x) < 1e5:
+        decimals = 3 if x == 0 else max(0, 3 - math.floor(math.log10(abs(x))))
+        text = f"{x:.{decimals}f}"
+        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+    return f"{x:.2e}".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """`[0.91, 0.95]`, or nothing where there is none."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    half = (high - low) / 2
+    return f"[{number(low, half or None)}, {number(high, half or None)}]"
+
+
+def with_interval(x: float, low: float, high: float) -> str:
+    """`0.93 [0.91, 0.95]`, all with the same decimals."""
+    half = (high - low) / 2
+    return f"{number(x, half if half > 0 else 0.05)} {interval(low, high)}".strip()
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def duration(seconds: float | None) -> str:
+    """`1 h 2 min`, `1 min 13 s` or `0.4 s`."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _standing(shown: Views) -> str:
+    """Who leads by the interquartile mean, and whether the data can tell."""
+    iqm, table = shown.summary.iqm, shown.at_best()
+    if len(shown.summary.methods) == 1 or iqm.is_empty():
+        means = [
+            f"{number(row['mean'], (row['high'] - row['low']) / 2)} in {row['environment']}"
+            for row in table.iter_rows(named=True)
+        ]
+        return f"{listed(shown.summary.methods)}: {metric(shown.facts)} {listed(means)}."
+    first, *rest = iqm.iter_rows(named=True)
+    place = _places(len(shown.summary.environments))
+    score = with_interval(first["iqm"], first["low"], first["high"])
+    said = f"**{first['method']}** has the highest interquartile mean {place}: **{score}**"
+    said += " on a scale where 0 is the worst trace's mean and 1 the best one's."
+    leaders = shown.summary.leaders()
+    if not math.isfinite(first["low"]):
+        return said + " One seed gives no interval: nothing can be told apart."
+    if len(leaders) == 1:
+        return said + f" Its 95% interval overlaps none of the other {len(rest)}."
+    if len(leaders) == len(iqm):
+        return said + " But its 95% interval overlaps those of all others: these runs do not tell the traces apart."
+    return (
+        said + f" Its 95% interval overlaps {_those(leaders[1:])} of {listed(leaders[1:])}: their order is not certain."
+    )
+
+
+def _runner_up(shown: Views) -> str:
+    """How often the first beats the second, and who wins how many environments."""
+    iqm = shown.summary.iqm
+    if len(iqm) < 2:
+        return ""
+    first, second = iqm["method"][0], iqm["method"][1]
+    pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
+    chance = with_interval(pair["probability"], pair["low"], pair["high"])
+    said = f"A run of {first} beats a run of {second}, the next one, with probability {chance}."
+    best = shown.at_best().filter(mark="best")
+    if len(shown.summary.environments) > 1:
+        wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
+        of = f" of the {len(shown.summary.environments)} environments"
+        by = [f"{row['method']} in {row['count']}" for row in wins.iter_rows(named=True)]
+        said += f" Best mean: {by[0]}{of}{'' if len(by) == 1 else ', ' + listed(by[1:])}."
+    return said
+
+
+def _front(shown: Views) -> list[str]:
+    """For maps: what contracts fastest, and what nothing else beats."""
+    said = []
+    for environment, clouds in shown.tradeoff.items():
+        points = [
+            (x, y, cloud.method, lam)
+            for cloud in clouds
+            for x, y, lam in zip(cloud.x, cloud.y, cloud.lam, strict=True)
+            if x is not None and y is not None
+        ]
+        if not points:
+            continue
+        x, y, method, lam = min(points, key=lambda point: point[:2])
+        counts: dict[str, int] = {}
+        for name, _ in (front := shown.front(environment)):
+            counts[name] = counts.get(name, 0) + 1
+        names = [f"{name} ({n})" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        said.append(
+            f"**{environment}.** {method}{_at(lam)} contracts fastest, by **{number(x)}** a sweep, "
+            f"with a variance of {number(y)}. "
+            f"Of {len(points)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
+        )
+    return said
+
+
+def _care(shown: Views) -> str:
+    """What a reader must know to weigh the numbers."""
+    table, summary = shown.summary.table, shown.summary
+    seeds = int(table["n"].min() or 0), int(table["n"].max() or 0)  # pyright: ignore[reportArgumentType]
+    span = f"{seeds[0]}" if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+    parts = [f"Each mean is over {span} seed{'' if span == '1' else 's'}."]
+    if shown.facts.get("finished") is False:
+        parts.append("The study is not finished: this page shows what is there.")
+    own = table.filter(table["chosen_on"] != "tuning")
+    if summary.final == "tuning":
+        parts.append("The test phase has not been run: these are the tuning seeds themselves, and so too favourable.")
+    elif len(own) == len(table) and table["alpha"].null_count() < len(table):
+        parts.append(
+            "There was no tuning phase: λ and α were chosen on the reported seeds, which favours every trace a little."
+        )
+    elif summary.final == "test":
+        parts.append("λ and α were chosen on the tuning seeds, which are none of these.")
+    failed = int(table["failed"].sum())
+    if failed:
+        parts.append(
+            f"{failed:,} of {int(table['n'].sum()):,} runs at a tuned α failed (not finite); they count as the worst run."
+        )
+    if summary.diverged:
+        parts.append(f"In {summary.diverged:,} of them the learner diverged.")
+    left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
+    if left_out and not summary.iqm.is_empty():
+        parts.append(f"{listed(left_out)} lacks some environments and is left out of the comparison.")
+    return " ".join(parts)
+
+
+def _places(n: int) -> str:
+    return "over all runs" if n == 1 else f"over the {n} environments"
+
+
+def _those(names: Sequence[str]) -> str:
+    return "that" if len(names) == 1 else "those"
+
+
+def _at(lam: Any) -> str:
+    return "" if lam is None else f" at λ = {lam:g}"

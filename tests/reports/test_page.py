@@ -1,0 +1,170 @@
+"""The page as text: it is whole, it loads nothing, it claims no more than the numbers, and no name can break it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import polars as pl
+import pytest
+
+from offtrace.reports import page, views, words
+from reports import synthetic
+
+MAKERS = {
+    "control": synthetic.records,
+    "evaluation": lambda: synthetic.records(better="lower", environments=("Random walk",)),
+    "map": synthetic.map_records,
+    "replay": synthetic.replay_records,
+}
+SHOWN = {
+    "control": {"standing", "learning", "sweeps", "heat"},
+    "evaluation": {"standing", "learning", "sweeps", "heat"},
+    "map": {"tradeoff", "sweeps"},
+    "replay": {"standing", "ages", "sweeps", "heat"},
+}
+
+
+def data(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_each_task_has_its_figures(task: str) -> None:
+    rows, curves, facts = MAKERS[task]()
+    text = page.render(rows, curves, facts)
+    assert set(re.findall(r'data-figure="(\w+)"', text)) == SHOWN[task]
+    assert f"<h1>{facts['question']}</h1>" in text
+    assert "offtrace 0.2.0" in text
+    assert "1 min 13 s" in text
+    assert "$" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)  # nothing was left to fill in
+    assert page.render(rows, curves, facts) == text
+
+
+def test_the_page_asks_for_nothing() -> None:
+    text = page.render(*synthetic.records(seeds=3))
+    assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(|XMLHttpRequest', text)
+    assert set(re.findall(r"https?://[\w./-]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not a place
+    assert "default-src 'none'" in text
+
+
+def test_no_name_can_break_the_page() -> None:
+    evil = "</script><img src=x onerror=alert(1)>"
+    rows, curves, facts = synthetic.records(seeds=3, environments=(evil,), traces=(evil + "&", "**b**"))
+    facts |= {
+        "question": evil,
+        "name": evil,
+        "metric": evil,
+        "machine": evil,
+        "versions": {evil: evil},
+        "declaration": evil,
+    }
+    text = page.render(rows, curves, facts)
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert data(text)["methods"][1]["name"] == evil + "&"
+
+
+def test_the_pages_numbers_are_those_of_the_statistics() -> None:
+    rows, curves, facts = synthetic.records(seeds=6)
+    shown = views.Views(rows, curves, facts)
+    drawn = data(page.html(shown))
+    assert [r["method"] for r in drawn["iqm"]] == shown.summary.iqm["method"].to_list()
+    sweep = next(line for line in drawn["sweeps"][1]["lines"] if line["method"] == "RBIS")
+    table = shown.summary.table.filter(environment="Bifurcation 2", method="RBIS")
+    assert sweep["x"] == table["lam"].to_list()
+    assert sweep["y"] == pytest.approx(table["mean"].to_list(), rel=1e-4)
+    assert sweep["alpha"] == table["alpha"].to_list()
+    curve = next(line for line in drawn["learning"][1]["lines"] if line["method"] == "RBIS" and line["best"])
+    assert [curve["lam"]] == table.filter("best_lam")["lam"].to_list()
+    grid = next(grid for grid in drawn["heat"][1]["lines"] if grid["method"] == "RBIS")
+    tuning = shown.summary.configurations.filter(
+        phase="tuning", environment="Bifurcation 2", method="RBIS", lam=0.5, alpha=0.3
+    )
+    assert grid["values"][1][1] == pytest.approx(tuning["mean"][0], rel=1e-4)
+    assert [grid["alpha"][i] for i in grid["chosen"]] == table["alpha"].to_list()
+
+
+def one(rows: pl.DataFrame, **only: Any) -> pl.DataFrame:
+    return rows.filter(**only)
+
+
+CASES = {
+    "only tuning": lambda r, c: (one(r, phase="tuning"), c.clear()),
+    "one seed": lambda r, c: (r.filter(pl.col("seed").is_in([0, 10_000])), c.clear()),
+    "one trace": lambda r, c: (one(r, trace="RBIS"), one(c, trace="RBIS")),
+    "one environment, one λ": lambda r, c: (one(r, environment="Bifurcation 1", lam=0.5), one(c, lam=0.5)),
+    "one row": lambda r, c: (r.head(1), c.clear()),
+    "failures": lambda r, c: (synthetic.with_failures(r), c),
+    "all failed": lambda r, c: (r.with_columns(value=pl.lit(float("nan"))), c.with_columns(mean=pl.lit(float("nan")))),
+    "no tuning": lambda r, c: (one(r, phase="test"), c),
+    "no further columns": lambda r, c: (r.drop("age", "variance", "bias", "episodes"), c),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_half_a_study_has_a_page_too(case: str) -> None:
+    rows, curves, facts = synthetic.records(seeds=4)
+    rows, curves = CASES[case](rows, curves)
+    text = page.render(rows, curves, facts)
+    said = re.search(r'<div class="answer".*?</div>', text, re.DOTALL)
+    assert said
+    expected = {
+        "only tuning": "test phase has not been run",
+        "one seed": "nothing can be told apart",
+        "failures": "failed",
+        "no tuning": "no tuning phase",
+    }
+    assert expected.get(case, "seed") in said[0]
+    data(text)
+
+
+def test_the_answer_claims_only_what_the_intervals_allow() -> None:
+    rows, curves, facts = synthetic.records(seeds=30)
+    far = rows.with_columns(value=pl.col("value") + 1000 * (pl.col("trace") == "RBIS"))
+    same = rows.with_columns(value=pl.col("seed") % 100 + 0.0)
+    said = {name: words.answer(views.Views(r, curves, facts))[0] for name, r in {"far": far, "same": same}.items()}
+    assert said["far"].startswith("**RBIS** has the highest")
+    assert "overlaps none of the other 7" in said["far"]
+    assert "do not tell the traces apart" in said["same"]
+
+
+def test_the_front_of_a_map_is_what_nothing_beats() -> None:
+    shown = views.Views(*synthetic.map_records())
+    for environment, clouds in shown.tradeoff.items():
+        points = {(c.method, lam): (x, y) for c in clouds for lam, x, y in zip(c.lam, c.x, c.y, strict=True)}
+        unbeaten = {
+            key
+            for key, (x, y) in points.items()
+            if not any(u <= x and v <= y and (u, v) != (x, y) for u, v in points.values())  # pyright: ignore[reportOperatorIssue]
+        }
+        assert set(shown.front(environment)) == unbeaten
+
+
+NUMBERS = (
+    (1272.5511, 19.3, "1273"),
+    (0.93216, 0.0123, "0.932"),
+    (-0.0001, 0.05, "0.000"),
+    (0.5, None, "0.5"),
+    (1e-9, None, "1.00e−09"),
+    (float("nan"), None, "–"),
+    (None, None, "–"),
+    (0.0, None, "0"),
+    (-2.5, None, "−2.5"),
+    (123456.0, None, "1.23e+05"),
+)
+
+
+@pytest.mark.parametrize(("x", "half", "text"), NUMBERS)
+def test_numbers_have_the_digits_that_mean_something(x: float | None, half: float | None, text: str) -> None:
+    assert words.number(x, half) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.42, "0.42 s"), (12.3, "12 s"), (73.4, "1 min 13 s"), (3725, "1 h 2 min"), (None, "–")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
