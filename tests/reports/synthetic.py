@@ -84,7 +84,7 @@ def map_records(*, seeds: int = 12, seed: int = 0) -> tuple[pl.DataFrame, pl.Dat
                 for j in range(seeds):
                     modulus = 0.9 * (1 - x * (0.85 - 0.08 * i)) + 0.02 * rng.standard_normal()
                     variance = np.exp(3 * x * (1.1 - 0.1 * i) + e + 0.3 * rng.standard_normal())
-                    bias = 0.1 * x * i + 0.01 * rng.random()
+                    bias = 0.1 * x if trace == "Q(λ)" else 0.0
                     unit = f"map/{environment}/{trace}/{lam}"
                     key = (unit, "map", environment, trace, lam, "", None)
                     rows.append((*key, j, modulus, None, modulus - 1e-6, modulus + 1e-6, variance, bias, None))

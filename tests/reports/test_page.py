@@ -135,13 +135,30 @@ def test_the_answer_claims_only_what_the_intervals_allow() -> None:
 def test_the_front_of_a_map_is_what_nothing_beats() -> None:
     shown = views.Views(*synthetic.map_records())
     for environment, clouds in shown.tradeoff.items():
-        points = {(c.method, lam): (x, y) for c in clouds for lam, x, y in zip(c.lam, c.x, c.y, strict=True)}
+        every = [(c, *values) for c in clouds for values in zip(c.lam, c.x, c.y, c.bias, strict=True)]
+        points = {(c.method, lam): (x, y) for c, lam, x, y, bias in every if not bias}
+        assert len(points) == len(every) - 4  # Q(λ) is biased in four
         unbeaten = {
             key
             for key, (x, y) in points.items()
             if not any(u <= x and v <= y and (u, v) != (x, y) for u, v in points.values())  # pyright: ignore[reportOperatorIssue]
         }
         assert set(shown.front(environment)) == unbeaten
+
+
+def test_environments_have_names_for_people() -> None:
+    made = views.titles(
+        ["garnet:states=5,gamma=0.9", "garnet:states=50,gamma=0.9", "random-walk:states=19", "bifurcation-1", "My MDP"]
+    )
+    assert list(made.values()) == ["Garnet (states 5)", "Garnet (states 50)", "Random walk", "Bifurcation 1", "My MDP"]
+    assert views.titles(["a-b", "a b"]) == {"a-b": "a-b", "a b": "a b"}  # which would be the same
+
+
+def test_a_tie_is_called_one() -> None:
+    rows, curves, facts = synthetic.records(seeds=5, traces=("Retrace", "RBIS", "Tree Backup"))
+    values = pl.col("seed") % 100 - 10.0 * (pl.col("trace") == "Tree Backup")
+    said = words.answer(views.Views(rows.with_columns(value=values), curves, facts))[0]
+    assert said.startswith("**Retrace and RBIS** share")
 
 
 NUMBERS = (

@@ -160,7 +160,10 @@ def _tradeoff(shown: Views) -> tuple[str, str, str] | None:
 def _tables(shown: Views) -> tuple[str, str, str]:
     body = f"<h2>{escape(metric(shown.facts))} in numbers</h2>"
     if shown.tradeoff and shown.facts.get("task") == "map":
-        body += '<p class="lead">Means over MDPs. Click a heading to sort.</p>' + _map_table(shown)
+        body += (
+            '<p class="lead">Means over MDPs. Unbeaten: no other unbiased setting is better in both. Click a heading to sort.</p>'
+            + _map_table(shown)
+        )
     else:
         body += (
             '<p class="lead">Each trace at its best λ. <b>★</b> marks the best mean of an environment, <b>≈</b> those whose '
@@ -223,16 +226,16 @@ def _map_table(shown: Views) -> str:
                         _cell(number(middle), middle),
                         _cell(number(y), y),
                         _cell(number(bias), bias),
-                        _cell("unbeaten" if (cloud.method, lam) in front else "", int((cloud.method, lam) in front)),
+                        _cell("yes" if (cloud.method, lam) in front else "", int((cloud.method, lam) in front)),
                     ]
                 )
-    return _table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "In both"], lines, first="tt")
+    return _table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "Unbeaten"], lines, first="tt")
 
 
 def _run(shown: Views) -> tuple[str, str, str]:
     facts = shown.facts
     about = {"Study": facts.get("name"), "Task": facts.get("task"), "Machine": facts.get("machine")}
-    about |= {"Time": duration(facts.get("seconds")), "Environments": ", ".join(shown.summary.environments)}
+    about |= {"Time": duration(facts.get("seconds")), "Environments": " · ".join(shown.declared)}
     about |= {str(name).capitalize(): value for name, value in dict(facts.get("counts") or {}).items()}
     versions = dict(facts.get("versions") or {})
     said = f'<p class="lead">{escape(str(facts["about"]))}</p>' if facts.get("about") else ""

@@ -9,6 +9,7 @@ import polars as pl
 
 from offtrace.reports import statistics
 
+UNBIASED = 1e-6
 POINTS = 120  # of a learning curve: more cannot be told apart
 
 
@@ -58,6 +59,9 @@ class Views:
     def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> None:
         self.facts = facts
         self.rows = len(rows)
+        self.declared = sorted(rows["environment"].unique().to_list())
+        names = titles(self.declared)
+        rows, curves = (frame.with_columns(pl.col("environment").replace(names)) for frame in (rows, curves))
         self.summary = statistics.summarise(rows, facts.get("better", "higher"))
         self._place = {method: i for i, method in enumerate(self.summary.methods)}
         self.sweeps = self._sweeps()
@@ -168,14 +172,18 @@ class Views:
 
         return self._panels(shown, cloud)
 
-    def front(self, environment: str) -> list[tuple[str, float | None]]:
-        """The (method, λ) that no other one beats in contraction and in variance at once, fastest first."""
-        points = [
-            (x, y, cloud.method, lam)
+    def points(self, environment: str) -> list[tuple[float, float, str, float | None, bool]]:
+        """Contraction, variance, method, λ, and whether it is biased: whether it ends elsewhere than at Q^π."""
+        return [
+            (x, y, cloud.method, lam, bias is not None and bias > UNBIASED)
             for cloud in self.tradeoff[environment]
-            for lam, x, y in zip(cloud.lam, cloud.x, cloud.y, strict=True)
+            for x, y, lam, bias in zip(cloud.x, cloud.y, cloud.lam, cloud.bias, strict=True)
             if x is not None and y is not None
         ]
+
+    def front(self, environment: str) -> list[tuple[str, float | None]]:
+        """The unbiased (method, λ) that no other one beats in contraction and in variance at once, fastest first."""
+        points = [(x, y, method, lam) for x, y, method, lam, bias in self.points(environment) if not bias]
         points.sort(key=lambda point: point[:2])
         kept, least = [], float("inf")
         for _, y, method, lam in points:
@@ -183,6 +191,23 @@ class Views:
                 kept.append((method, lam))
                 least = y
         return kept
+
+
+def titles(environments: list[str]) -> dict[str, str]:
+    """Names for people: `garnet:states=5,gamma=0.9` is Garnet, with those of its parameters that tell it from the others."""
+    parts = {name: name.partition(":")[::2] for name in environments}
+    given = {
+        name: [tuple(one.partition("=")[::2]) for one in text.split(",") if one] for name, (_, text) in parts.items()
+    }
+    made = {}
+    for name, (kind, _) in parts.items():
+        like = [given[other] for other in environments if parts[other][0] == kind]
+        differing = [(key, value) for key, value in given[name] if any((key, value) not in other for other in like)]
+        told = ", ".join(f"{key} {value}".strip() for key, value in differing)
+        title = kind.replace("-", " ") if kind == kind.lower() else kind
+        made[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
+    unique = len(set(made.values())) == len(made)
+    return made if unique else {name: name for name in environments}
 
 
 def _bands(part: pl.DataFrame) -> tuple[list[float | None], list[float | None], list[float | None]]:

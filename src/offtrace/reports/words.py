@@ -85,7 +85,9 @@ def _standing(shown: Views) -> str:
     first, *rest = iqm.iter_rows(named=True)
     place = _places(len(shown.summary.environments))
     score = with_interval(first["iqm"], first["low"], first["high"])
-    said = f"**{first['method']}** has the highest interquartile mean {place}: **{score}**"
+    equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
+    who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
+    said = f"{who} the highest interquartile mean {place}: **{score}**"
     said += " on a scale where 0 is the worst trace's mean and 1 the best one's."
     leaders = shown.summary.leaders()
     if not math.isfinite(first["low"]):
@@ -118,27 +120,24 @@ def _runner_up(shown: Views) -> str:
 
 
 def _front(shown: Views) -> list[str]:
-    """For maps: what contracts fastest, and what nothing else beats."""
+    """For maps: what contracts fastest, and what nothing else beats. What ends elsewhere than at Q^π is no rival."""
     said = []
-    for environment, clouds in shown.tradeoff.items():
-        points = [
-            (x, y, cloud.method, lam)
-            for cloud in clouds
-            for x, y, lam in zip(cloud.x, cloud.y, cloud.lam, strict=True)
-            if x is not None and y is not None
-        ]
-        if not points:
+    for environment in shown.tradeoff:
+        points = shown.points(environment)
+        fair = [point[:4] for point in points if not point[4]]
+        if not fair:
             continue
-        x, y, method, lam = min(points, key=lambda point: point[:2])
+        x, y, method, lam = min(fair, key=lambda point: point[:2])
         counts: dict[str, int] = {}
         for name, _ in (front := shown.front(environment)):
             counts[name] = counts.get(name, 0) + 1
         names = [f"{name} ({n})" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-        said.append(
-            f"**{environment}.** {method}{_at(lam)} contracts fastest, by **{number(x)}** a sweep, "
-            f"with a variance of {number(y)}. "
-            f"Of {len(points)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
-        )
+        where = f"**{environment}.** " if len(shown.tradeoff) > 1 else ""
+        text = f"{where}**{method}**{_at(lam)} contracts fastest, by a factor of **{number(x)}**, at a variance of {number(y)}. "
+        text += f"Of {len(fair)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
+        if len(fair) < len(points):
+            text += f" {len(points) - len(fair)} further settings are biased, and so not compared."
+        said.append(text)
     return said
 
 
@@ -147,7 +146,8 @@ def _care(shown: Views) -> str:
     table, summary = shown.summary.table, shown.summary
     seeds = int(table["n"].min() or 0), int(table["n"].max() or 0)  # pyright: ignore[reportArgumentType]
     span = f"{seeds[0]}" if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
-    parts = [f"Each mean is over {span} seed{'' if span == '1' else 's'}."]
+    what = "MDP" if summary.final == "map" else "seed"
+    parts = [f"Each mean is over {span} {what}{'' if span == '1' else 's'}."]
     if shown.facts.get("finished") is False:
         parts.append("The study is not finished: this page shows what is there.")
     own = table.filter(table["chosen_on"] != "tuning")

@@ -168,7 +168,7 @@ function frame(svg, W, H, x, y, options) {
   node("text", { x: 2, y: 11 }, svg, options.ylabel);
   node("text", { x: W - edge.right, y: H - 3, "text-anchor": "end" }, svg, options.xlabel);
   const id = `clip${clips++}`;
-  node("rect", { x: edge.left, y: edge.top - 4, width: W - edge.left - edge.right, height: H - edge.top - edge.bottom + 5 },
+  node("rect", { x: edge.left - 6, y: edge.top - 4, width: W - edge.left - edge.right + 12, height: H - edge.top - edge.bottom + 5 },
     node("clipPath", { id }, node("defs", {}, svg)));
   return { X, Y, edge, area: node("g", { "clip-path": `url(#${id})` }, svg) };
 }
@@ -189,7 +189,7 @@ function band(line, X, Y) {
 }
 function lines(source, options) {
   return (svg, W) => {
-    const H = Math.round(clamp(W * 0.62, 215, 330));
+    const H = Math.round(clamp(W * 0.6, 215, 400));
     const shown = source().filter((line) => !hidden.has(line.method));
     const sloped = shown.filter((line) => !line.level);
     const xs = [...new Set(sloped.flatMap((line) => line.x))].sort((a, b) => a - b);
@@ -238,7 +238,7 @@ function settings(line, i) {
 }
 function points(clouds) {
   return (svg, W) => {
-    const H = Math.round(clamp(W * 0.75, 260, 420));
+    const H = Math.round(clamp(W * 0.72, 260, 460));
     const shown = clouds.filter((cloud) => !hidden.has(cloud.method));
     const stops = shown.flatMap((cloud) => cloud.x.map((x, i) => ({ cloud, i, x, y: cloud.y[i] })).filter((p) => given(p.x) && given(p.y)));
     if (!stops.length) return nothing(svg, W, H);
@@ -397,7 +397,7 @@ const FIGURES = {
     panel(into, "Interquartile mean", "Of the scaled scores of all runs", "Interquartile means with intervals", forest(iqm, { xlabel: "scaled score", says: () => "Interquartile mean" }));
     const first = data.iqm[0].method;
     const against = data.improvement.filter((p) => p.better === first).map((p) => ({ ...p, method: p.worse, value: p.probability }));
-    panel(into, `${first} against each other trace`, "Probability that a run of it is the better one", "Probabilities of improvement with intervals",
+    panel(into, `${first} against the others`, "Probability that a run of it is the better one", "Probabilities of improvement with intervals",
       forest(against, { reference: 0.5, include: [0.5], xlabel: "probability", says: () => `P(${safe(first)} better)` }));
     panel(into, "Each trace against each", "Probability that a run of the row is better", "Probabilities of improvement of all pairs", matrix(data.iqm.map((r) => r.method), data.improvement));
   },
