@@ -46,7 +46,7 @@ def _study_commands(commands: Any) -> None:
     study = commands.add_parser(
         "study",
         help="run a declared grid of traces, and report it",
-        description="Studies: a declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
+        description="A declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
     )
     of_study = study.add_subparsers(required=True, metavar="COMMAND")
 

@@ -38,7 +38,9 @@ class Display:
         self._judge(unit, score)
 
     def _judge(self, unit: Unit, score: float) -> None:
-        """The best on each environment; a test counts for more than tuning."""
+        """The best on each environment; a test counts for more than tuning. On a map nothing is best."""
+        if self.plan.study.task == "map":
+            return
 
         def rank(unit: Unit, score: float) -> tuple[bool, float]:
             return unit.phase != self.plan.last_phase, self.plan.rank(score)
@@ -83,8 +85,8 @@ class Lines(Display):
         if time.monotonic() - self.last >= LINES:
             self.last = time.monotonic()
             self._say(
-                f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {spell(self.seconds_left)} left; "
-                f"best on {unit.environment}: {self.spelt_best(unit.environment)}"
+                f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {spell(self.seconds_left)} left"
+                + (f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else "")
             )
 
     def __exit__(self, *_: Any) -> None:

@@ -40,7 +40,8 @@ class _Worker:
         )
         self.held: deque[Job] = deque()
         self.gone = False
-        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self.listener.start()
 
     def _listen(self, answers: queue.Queue[Any]) -> None:
         assert self.process.stdout is not None
@@ -56,6 +57,17 @@ class _Worker:
         with contextlib.suppress(OSError):  # it is dead: `_listen` will say so
             pickle.dump(job, self.process.stdin)
             self.process.stdin.flush()
+
+    def end(self) -> int:
+        """It is dead, or will be in a moment: its status."""
+        self.gone = True
+        status = self.process.wait()
+        self.listener.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                if stream:
+                    stream.close()
+        return status
 
 
 class LocalPool:
@@ -117,8 +129,7 @@ class LocalPool:
         return found
 
     def _replace(self, worker: _Worker) -> None:
-        worker.gone = True
-        status = worker.process.wait()
+        status = worker.end()
         if worker.held:
             unit = worker.held[0].unit
             self.deaths[unit.id] = self.deaths.get(unit.id, 0) + 1
@@ -135,8 +146,4 @@ class LocalPool:
         for worker in self.workers:
             worker.process.kill()
         for worker in self.workers:
-            worker.process.wait()
-            for stream in (worker.process.stdin, worker.process.stdout):
-                with contextlib.suppress(OSError):
-                    if stream:
-                        stream.close()
+            worker.end()

@@ -6,7 +6,8 @@
     units/part-000001.parquet                   which units the two hold, and how they were run
 
 A part is written as three files, each whole or not at all, `units` last: it holds the checksums of the other two. A unit is done
-when all three are there and agree. What is torn, foreign or left over from an interrupted write is reported and not read.
+when all three are there and agree. What is torn or foreign is reported and not read; what an interrupted write has left is
+removed by the next run.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Found:
     parts: list[Path] = field(default_factory=list)
     """The `units` files that can be trusted."""
     problems: list[str] = field(default_factory=list)
-    """Files that are not read, and why."""
+    """Files that are not read, and why; what an interrupted write has left is none."""
     seconds: float = 0.0
     """Of all workers together."""
     rows: int = 0
@@ -113,8 +114,15 @@ class Folder:
                 head = {"schema": SCHEMA, "digest": self.digest, **about_it}
                 self._write(self.path / "study.toml", source.encode())
                 self._write(about, (json.dumps(head, indent=2, ensure_ascii=False) + "\n").encode())
-            for left in self.path.glob("*/.part-*.tmp"):
-                left.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what an interrupted write has left: no unit counts by it, and who reads `rows/*.parquet` should not see it."""
+        for left in self.path.glob("*/.part-*.tmp"):
+            left.unlink(missing_ok=True)
+        for kind in ("rows", "curves"):
+            for path in self._files(kind):
+                if not (self.path / "units" / path.name).exists() and self._why_alone(path, kind) is None:
+                    path.unlink()
         numbers = [int(m[1]) for kind in KINDS for f in (self.path / kind).iterdir() if (m := NAME.fullmatch(f.name))]
         self._next = max(numbers, default=0) + 1
 
@@ -253,8 +261,8 @@ class Folder:
                     continue
                 if not NAME.fullmatch(path.name):
                     found.problems.append(f"{self._spelt(path)}: foreign: no part of a study has such a name")
-                elif path.name not in spoken_for:
-                    found.problems.append(f"{self._spelt(path)}: {self._why_alone(path, kind)}")
+                elif path.name not in spoken_for and (why := self._why_alone(path, kind)):
+                    found.problems.append(f"{self._spelt(path)}: {why}")
         return found
 
     def _files(self, kind: str) -> list[Path]:
@@ -291,12 +299,13 @@ class Folder:
             raise _NotReadable(f"{self._spelt(path)} is torn, changed or foreign: its checksum does not fit")
         return content
 
-    def _why_alone(self, path: Path, kind: str) -> str:
+    def _why_alone(self, path: Path, kind: str) -> str | None:
+        """What is wrong with a file that has no partner in `units`; None if only the write was interrupted."""
         try:
             self._read(path, kind)
         except _NotReadable as problem:
             return str(problem)
-        return "left over from an interrupted write: there is no part of that name in units"
+        return None
 
     def _spelt(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()

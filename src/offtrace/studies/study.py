@@ -193,6 +193,7 @@ class Study:
             folder, versions = self._records(), _versions()
             folder.prepare({"versions": versions, "machine": _machine(), "study": self.declaration}, self.as_toml())
             stack.enter_context(folder.lock())
+            folder.tidy()
             found = folder.look(plan.units)
             plan.done = dict(found.done)
             for problem in found.problems:
