@@ -145,9 +145,10 @@ def band_panels(
 
     `looks` numbers the look of each name. Lines far from all others (six interquartile ranges from the median) leave the panel.
     """
-    rows, columns, legend = _sizes(len(panels), columns, len(looks), 3 if columns > 1 else 2)
-    figure = _figure(3.1 * columns, 2.25 * rows + 0.17 * legend + 0.1)
-    all_axes = figure.subplots(rows, columns, squeeze=False)
+    rows, columns = _shape(len(panels), columns)
+    across = 3 if columns > 1 else 2
+    legend = 0.17 * -(-len(looks) // across) + 0.1
+    figure, all_axes = _grid(rows, columns, (2.5, 1.75), (0.55, 0.5), (0.6, 0.15, 0.3, 0.45 + legend))
     handles: dict[str, Any] = {}
     for axes, (title, lines) in zip(all_axes.flat, panels, strict=False):
         for name, x, *ys in lines:
@@ -165,7 +166,15 @@ def band_panels(
         axes.set_title(title, fontsize=8.5, loc="left")
         _plain(axes)
     _labels(all_axes, len(panels), xlabel, ylabel)
-    _legend(figure, handles, 3 if columns > 1 else 2)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        fontsize=7.5,
+        ncols=across,
+        loc="lower center",
+        frameon=False,
+        handlelength=3.2,
+    )
     return figure
 
 
@@ -179,12 +188,12 @@ def cell_maps(
     columns: int = 4,
 ) -> Any:
     """Maps on one colour scale: (title, x of columns, y of rows, values [rows, columns], the row marked in each column)."""
-    rows, columns, _ = _sizes(len(maps), columns, 0, 1)
-    figure = _figure(1.75 * columns + 0.5, 1.65 * rows + 0.2)
-    all_axes = figure.subplots(rows, columns, squeeze=False)
+    rows, columns = _shape(len(maps), columns)
+    figure, all_axes = _grid(rows, columns, (1.4, 1.2), (0.4, 0.5), (0.5, 0.85, 0.3, 0.45))
     found = np.concatenate([np.asarray(values, dtype=float).ravel() for *_, values, _ in maps])
     found = found[np.isfinite(found)]
-    low, high = (np.quantile(found, q) for q in ((0.1, 1.0) if brighter_is_higher else (0.0, 0.9)))
+    ends = (0.1, 1.0) if brighter_is_higher else (0.0, 0.9)  # the worst tenth shares a colour
+    low, high = np.quantile(found, ends) if len(found) else (0.0, 1.0)
     palette = "cividis" if brighter_is_higher else "cividis_r"
     image = None
     for axes, (title, x, y, values, marked) in zip(all_axes.flat, maps, strict=False):
@@ -205,7 +214,10 @@ def cell_maps(
         axes.set_title(title, fontsize=8, loc="left")
         axes.tick_params(labelsize=6.5, length=2)
     _labels(all_axes, len(maps), xlabel, ylabel)
-    bar = figure.colorbar(image, ax=all_axes, fraction=0.03, pad=0.015)
+    width, height = figure.get_size_inches()
+    bar = figure.colorbar(
+        image, cax=figure.add_axes((1 - 0.72 / width, 0.45 / height, 0.12 / width, 1 - 0.75 / height))
+    )
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=6.5, length=2)
     return figure
@@ -216,8 +228,9 @@ def interval_bars(
 ) -> Any:
     """Intervals under one another: (label of x, [(name, value, low, high), …], a reference or None) each."""
     longest = max(len(rows) for _, rows, _ in panels)
-    figure = _figure(3.5 * len(panels), 0.24 * longest + 0.55)
-    for axes, (label, rows, reference) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+    names = 0.25 + 0.06 * max(len(row[0]) for _, rows, _ in panels for row in rows)
+    figure, all_axes = _grid(1, len(panels), (2.2, 0.24 * longest), (names, 0), (names, 0.15, 0.1, 0.45))
+    for axes, (label, rows, reference) in zip(all_axes.flat, panels, strict=True):
         if reference is not None:
             axes.axvline(reference, color="0.6", linewidth=0.8, linestyle="--")
         for place, (name, value, low, high) in enumerate(rows):
@@ -232,19 +245,36 @@ def interval_bars(
     return figure
 
 
-def _sizes(n: int, columns: int, entries: int, across: int) -> tuple[int, int, int]:
-    """Rows and columns of panels, and rows of the legend."""
+def _shape(n: int, columns: int) -> tuple[int, int]:
     columns = max(1, min(columns, n))
-    return -(-n // columns), columns, -(-entries // across)
+    return -(-n // columns), columns
 
 
-def _figure(width: float, height: float) -> Any:
-    """A figure without pyplot: nothing to close, no window, the user's backend stays as it is."""
+def _grid(
+    rows: int,
+    columns: int,
+    panel: tuple[float, float],
+    gap: tuple[float, float],
+    margin: tuple[float, float, float, float],
+) -> tuple[Any, Any]:
+    """A figure and its axes in inches: the size of a panel, the gaps, the margins (left, right, top, bottom).
+
+    Without pyplot there is nothing to close, no window, and the user's backend stays; given inches are many times faster than a
+    layout engine.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'offtrace[plot]'") from error
-    return Figure(figsize=(width, height), dpi=200, layout="constrained")
+    left, right, top, bottom = margin
+    width = left + right + columns * panel[0] + (columns - 1) * gap[0]
+    height = top + bottom + rows * panel[1] + (rows - 1) * gap[1]
+    figure = Figure(figsize=(width, height), dpi=200)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left / width, bottom / height, 1 - right / width, 1 - top / height, gap[0] / panel[0], gap[1] / panel[1]
+    )
+    return figure, axes
 
 
 def _limit(axes: Any, parts: Sequence[np.ndarray]) -> None:
@@ -277,18 +307,6 @@ def _plain(axes: Any) -> None:
     axes.tick_params(which="both", labelsize=7, length=2.5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _legend(figure: Any, handles: dict[str, Any], across: int) -> None:
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        fontsize=7.5,
-        ncols=across,
-        loc="outside lower center",
-        frameon=False,
-        handlelength=3.2,
-    )
 
 
 def _palette(plt: Any, colors: Any, floor: float, largest: float) -> Any:

@@ -157,8 +157,10 @@ def test_environments_have_names_for_people() -> None:
 def test_a_tie_is_called_one() -> None:
     rows, curves, facts = synthetic.records(seeds=5, traces=("Retrace", "RBIS", "Tree Backup"))
     values = pl.col("seed") % 100 - 10.0 * (pl.col("trace") == "Tree Backup")
-    said = words.answer(views.Views(rows.with_columns(value=values), curves, facts))[0]
+    shown = views.Views(rows.with_columns(value=values), curves, facts)
+    said = words.answer(shown)[0]
     assert said.startswith("**Retrace and RBIS** share")
+    assert shown.at_best().filter(mark="best")["method"].to_list() == ["Retrace", "RBIS"] * 4
 
 
 NUMBERS = (

@@ -11,6 +11,7 @@ import pytest
 from offtrace import reports
 from offtrace.reports import paper, views
 from reports import synthetic
+from reports.test_page import CASES
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -66,6 +67,16 @@ def test_the_browser_is_opened_if_asked(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_no_study_is_refused() -> None:
     with pytest.raises(TypeError, match="from a Study or from the folder of one, and int was given"):
         reports.write(3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_half_a_study_has_figures_too(case: str, tmp_path: Path) -> None:
+    rows, curves, facts = synthetic.records(
+        seeds=3, environments=("Bifurcation 1",), traces=("RBIS", "Importance sampling")
+    )
+    rows, curves = CASES[case](rows, curves)
+    for path in paper.write(views.Views(rows, curves, facts), tmp_path):
+        assert path.stat().st_size > 1000
 
 
 def test_maps_and_ages_have_their_figures() -> None:

@@ -97,8 +97,9 @@ def _standing(shown: Views) -> tuple[str, str, str] | None:
         "Standing",
         _figure(
             "Which trace is ahead",
-            "Each trace at its own tuned λ and α. Scores are scaled in each environment: 0 is the mean of the worst trace there, "
-            "1 that of the best. Bars are 95% stratified bootstrap intervals, which resample the seeds within each environment.",
+            "Each trace at its own tuned λ and α. Scores are scaled in each environment: 0 is the interquartile mean of the "
+            "worst trace there, 1 that of the best. Bars are 95% intervals by a stratified bootstrap, which resamples the seeds "
+            "within each environment.",
             "standing",
             "standing",
         ),

@@ -19,8 +19,6 @@ def write(shown: Views, folder: str | Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in draw(shown).items():
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # it is laid out now; once is enough for both files
         for kind in ("png", "pdf"):
             path = folder / f"{name}.{kind}"
             # No date in the PDF: the same records give the same file.

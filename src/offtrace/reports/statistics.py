@@ -193,11 +193,12 @@ def marked(table: pl.DataFrame, sign: int) -> pl.DataFrame:
     score = pl.when(pl.col("mean").is_finite()).then(sign * pl.col("mean")).otherwise(-float("inf"))
     table = table.with_row_index("row").with_columns(score=score)
     best = table.sort(-pl.col("score"), "row").group_by("environment", maintain_order=True).first()
-    best = best.select("environment", first="row", best_low="low", best_high="high")
+    best = best.select("environment", first="score", best_low="low", best_high="high")
     table = table.join(best, on="environment", how="left")
     overlaps = (pl.col("low") <= pl.col("best_high")) & (pl.col("high") >= pl.col("best_low"))
     known = pl.col("high").is_finite() & pl.col("best_high").is_finite()
-    mark = pl.when(pl.col("row") == pl.col("first")).then(pl.lit("best"))
+    equal = (pl.col("score") >= pl.col("first") - 1e-12 * pl.col("first").abs()) & pl.col("score").is_finite()
+    mark = pl.when(equal).then(pl.lit("best"))
     mark = mark.when(known & overlaps).then(pl.lit("overlaps")).otherwise(pl.lit(""))
     return table.sort("row").with_columns(mark=mark).drop("row", "score", "first", "best_low", "best_high")
 
@@ -210,12 +211,18 @@ def at_best(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def normalised(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
-    """With `score`: in each environment 0 is the worst method's mean, 1 the best one's. A failed run counts as the worst run."""
+    """With `score`: in each environment 0 is the worst method's interquartile mean, 1 the best one's.
+
+    A failed run counts as the worst run. The scale is not resampled.
+    """
     value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
     finite = pl.when(value.is_finite()).then(sign * value)
     samples = samples.with_columns(score=finite)
     samples = samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
-    means = samples.group_by("environment", "method").agg(mean=pl.col("score").mean())
+    middle = (
+        pl.col("score").sort().slice(pl.len() // 4, pl.len() - 2 * (pl.len() // 4)).mean()
+    )  # trim_mean, for all at once
+    means = samples.group_by("environment", "method").agg(mean=middle)
     ends = means.group_by("environment").agg(
         worst=pl.col("mean").min(), span=pl.col("mean").max() - pl.col("mean").min()
     )

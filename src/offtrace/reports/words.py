@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
+
 from offtrace.reports.views import Views
 
 METRICS = {"auc": "AUC", "return": "Final return", "rms error": "RMS error", "mean rms error": "Mean RMS error"}
@@ -88,17 +90,21 @@ def _standing(shown: Views) -> str:
     equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
     who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
     said = f"{who} the highest interquartile mean {place}: **{score}**"
-    said += " on a scale where 0 is the worst trace's mean and 1 the best one's."
-    leaders = shown.summary.leaders()
+    said += " on a scale where 0 is the worst trace of each environment and 1 the best."
+    leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
+    own, others = ("Its", len(rest)) if not equal else ("Their", len(rest) - len(equal))
     if not math.isfinite(first["low"]):
         return said + " One seed gives no interval: nothing can be told apart."
-    if len(leaders) == 1:
-        return said + f" Its 95% interval overlaps none of the other {len(rest)}."
-    if len(leaders) == len(iqm):
-        return said + " But its 95% interval overlaps those of all others: these runs do not tell the traces apart."
-    return (
-        said + f" Its 95% interval overlaps {_those(leaders[1:])} of {listed(leaders[1:])}: their order is not certain."
-    )
+    if not others:
+        return f"All {len(iqm)} traces have the same interquartile mean: these runs do not tell the traces apart."
+    if not leaders:
+        return said + f" {own} 95% interval overlaps none of the other {others}."
+    if len(leaders) == others:
+        return (
+            said
+            + f" But {own.lower()} 95% interval overlaps those of all others: these runs do not tell the traces apart."
+        )
+    return said + f" {own} 95% interval overlaps {_those(leaders)} of {listed(leaders)}: the order is not certain."
 
 
 def _runner_up(shown: Views) -> str:
@@ -106,7 +112,11 @@ def _runner_up(shown: Views) -> str:
     iqm = shown.summary.iqm
     if len(iqm) < 2:
         return ""
-    first, second = iqm["method"][0], iqm["method"][1]
+    first = iqm["method"][0]
+    others = iqm.filter(pl.col("iqm") < iqm["iqm"][0] - 1e-9)["method"].to_list()
+    if not others:
+        return ""
+    second = others[0]
     pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
     chance = with_interval(pair["probability"], pair["low"], pair["high"])
     said = f"A run of {first} beats a run of {second}, the next one, with probability {chance}."
@@ -159,6 +169,10 @@ def _care(shown: Views) -> str:
         )
     elif summary.final == "test":
         parts.append("λ and α were chosen on the tuning seeds, which are none of these.")
+    grids = [grid for grids in shown.heat.values() for grid in grids if len(grid.alpha) > 2]
+    ends = [i in (0, len(grid.alpha) - 1) for grid in grids for i in grid.chosen if i is not None]
+    if any(ends):
+        parts.append(f"In {sum(ends)} of {len(ends)} settings the tuned α is the smallest or largest that was tried.")
     failed = int(table["failed"].sum())
     if failed:
         parts.append(
