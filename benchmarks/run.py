@@ -31,6 +31,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "crossover": None,
     "growth": None,
     "laboratory": None,
+    "learners": None,
     "peers": "peers",
     "peers --all-cores": "peers",
     "against_tianshou": "tianshou",
@@ -49,9 +50,16 @@ SECTIONS = (
     ("Memory", "memory", HERE / "memory.py", report.memory),
     ("Startup", "import", HERE / "startup.py", report.startup),
     ("The operator laboratory", "laboratory", HERE / "laboratory.py", report.laboratory),
+    ("Learners: trials", "trials", HERE / "learners.py", report.trials),
+    ("Learners: long episodes", "episodes", HERE / "learners.py", report.episodes),
 )
 NOTES = {
     "laboratory": "One run each, compiled code warm, one process for all.",
+    "trials": (
+        "Protocol daley2023 on Bifurcation 1, λ = 0.9, CPU time on one core. Independent Python code takes 0.27 s for a trial. "
+        "The peer is the same experiment as a plain Numba loop with an entry for each visit, in `benchmarks/learners.py`."
+    ),
+    "episodes": "CPU nanoseconds a step, online, on a corridor too long to leave, γ = 0.99, λ = 0.9.",
     "per-decision": (
         "From log-probabilities to targets, checks on, float32. Above 1, offtrace is faster. rlax computes the same "
         "Retrace targets; the V-traces do the same amount of work from the same inputs. tianshou's GAE does less: no "

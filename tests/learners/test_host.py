@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from helpers import name_of
 from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, blocks, control, evaluate, host
 from offtrace.learners.worlds import Environment
 from offtrace.mdps import from_gymnasium, garnet, uniform
@@ -45,7 +46,7 @@ def table_mdp() -> ot.mdps.MDP:
     return ot.mdps.MDP(P, R, 0.95, np.eye(6)[0], np.arange(6) == 5)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=str)
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
 @pytest.mark.parametrize("update", ["online", "offline", Replay(capacity=50, every=3, length=7)], ids=str)
 def test_equals_the_compiled_loop_to_the_bit(trace, update, monkeypatch):
     one = Environment.world.__get__  # an MDP draws its first state, even where there is only one

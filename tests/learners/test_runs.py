@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from helpers import name_of
 from learners.settings import policies, world
 from offtrace.learners import (
     Constant,
@@ -158,7 +159,7 @@ def cut_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("update", UPDATES, ids=str)
 @pytest.mark.parametrize(
-    "trace", [ot.Retrace(), ot.NonMarkovRetrace(lam=0.95), ot.TruncatedIS(), ot.count_dependent(lam=0.9)], ids=str
+    "trace", [ot.Retrace(), ot.NonMarkovRetrace(lam=0.95), ot.TruncatedIS(), ot.count_dependent(lam=0.9)], ids=name_of
 )
 def test_a_checkpoint_goes_on_as_if_nothing_had_been(
     trace: ot.Trace, update: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,7 +88,7 @@ class Block:
                 for a in [getattr(self.out, n)]
             }
             self.out = self.out._replace(**more)
-        if not eligibility.has_room(self.plan.way, self.kept):
+        if any(eligibility.lacking(self.plan.way, self.kept)):
             self.kept = eligibility.grown(self.plan.way, self.kept)
 
     @property

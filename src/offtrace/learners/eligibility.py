@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.native import contracted, inlined, seldom
+from offtrace.learners.native import contracted, inlined, leaf, seldom
 
 LINEAR, GROUPS, VISITS = 0, 1, 2
 
@@ -126,10 +126,8 @@ def grown(way: int, old: Kept) -> Kept:
     """The same with twice the room where it has run out."""
     k, size = old.weights.shape[1], len(old.slot_of)
     slots, deep = len(old.weight_of), len(old.w if way == VISITS else old.x)
-    if not _slots_suffice(way, old):
-        slots *= 2
-    if not _depth_suffices(way, old):
-        deep *= 2
+    lack_slots, lack_depth = lacking(way, old)
+    slots, deep = slots * (1 + lack_slots), deep * (1 + lack_depth)
     new = kept(way, size, k, old.carry.shape[1], slots, deep)
     for a, b in zip(old, new, strict=True):
         b[tuple(slice(0, n) for n in a.shape)] = a
@@ -143,24 +141,21 @@ def put(n, to, at, what, of):
         to[at, i] = what[of, i]
 
 
-@inlined
-def _slots_suffice(way, kept):
-    """For one more step; and for all visits at once where they are still to be gathered."""
+@leaf
+def lacking(way, kept):
+    """Whether slots, and whether groups or visits, might not suffice for one more step, or for gathering visits."""
     most = (SHORT + 1) * kept.weights.shape[1]
-    return way == VISITS or len(kept.weight_of) == len(kept.slot_of) or kept.n[SLOTS] + most <= len(kept.weight_of)
-
-
-@inlined
-def _depth_suffices(way, kept):
+    slots = way != VISITS and len(kept.weight_of) < min(len(kept.slot_of), kept.n[SLOTS] + most)
     if way == VISITS:
-        return kept.n[LAST] < len(kept.w)
-    return way == LINEAR or kept.n[TOP] + 3 <= len(kept.x)
+        return slots, kept.n[LAST] == len(kept.w)
+    return slots, way == GROUPS and kept.n[TOP] + 3 > len(kept.x)
 
 
 @inlined
 def has_room(way, kept):
     """Whether one more step fits for certain."""
-    return _slots_suffice(way, kept) and _depth_suffices(way, kept)
+    slots, deep = lacking(way, kept)
+    return not (slots or deep)
 
 
 @inlined
@@ -454,20 +449,14 @@ def advance_products(kept, discount, decay, ratio, cap, recursive, lags):
     if d == 0.0 or ratio == 0.0 or (recursive and cap == 0.0):
         kept.n[FIRST] = kept.n[LAST] = 0
         return
-    first, last = kept.n[FIRST], kept.n[LAST]
-    x, w, wβ = kept.product[first:last], kept.w[first:last], kept.wβ[first:last]
-    if recursive:
-        for v in range(len(x)):
-            x[v] = min(cap, x[v] * ratio)
-            w[v] *= d
-            wβ[v] = w[v] * x[v]
-    else:
-        for v in range(len(x)):
-            x[v] = min(x[v] * ratio, 1e300)
-            w[v] *= d
-            wβ[v] = w[v] * min(cap, x[v])
+    for v in range(kept.n[FIRST], kept.n[LAST]):
+        x = min(kept.product[v] * ratio, 1e300)
+        w, β = kept.w[v] * d, min(cap, x)
+        kept.product[v] = β if recursive else x
+        kept.w[v] = w
+        kept.wβ[v] = w * β
     if len(lags):
-        for v in range(first, last):
+        for v in range(kept.n[FIRST], kept.n[LAST]):
             bound = lags[min(kept.n[STEP] + 1 - kept.began[v], len(lags)) - 1]
             kept.wβ[v] = kept.w[v] * min(bound, min(cap, kept.product[v]))
 

@@ -81,7 +81,7 @@ def environment(env: Any, gamma: float | None, features: Any) -> Environment:
             )
         tiles = features.over(space.low, space.high)
         seen = Observations(space, tiles)
-        rows = Features(A, np.zeros((0, tiles.tilings), np.int64), np.zeros((0, tiles.tilings)))
+        rows = Features(A, False, np.zeros((0, tiles.tilings), np.int64), np.zeros((0, tiles.tilings)))
         return Environment(None, source, float(gamma), rows, seen, tiles.size * A, source.lanes)
     seen = Observations(space, NONE)
     if seen.sizes is None:
@@ -416,7 +416,7 @@ class HostBlock:
         )  # a step brings two observations at most: where it led, and where an episode begins
         if len(self.tiles.low):
             shape = (n + 1) * rows, k
-            features = Features(features.A, np.zeros(shape, np.int64), np.full(shape, self.tiles.value))
+            features = Features(features.A, False, np.zeros(shape, np.int64), np.full(shape, self.tiles.value))
         d = len(self.tiles.low)
         self.box = Box(
             action=np.zeros(n + 1, np.int64),
@@ -480,7 +480,7 @@ class HostBlock:
             self.out = self.out._replace(**more)
         for j in range(self.lanes):
             own = Kept(*(a[j] for a in self.kept))
-            if not eligibility.has_room(self.plan.way, own):
+            if any(eligibility.lacking(self.plan.way, own)):
                 larger = Kept(*(np.stack([a] * self.lanes) for a in eligibility.grown(self.plan.way, own)))
                 for old, new in zip(self.kept, larger, strict=True):
                     new[tuple(slice(0, n) for n in old.shape)] = old

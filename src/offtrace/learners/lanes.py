@@ -40,12 +40,15 @@ from offtrace.learners.loop import (
     add_up,
     all_finite,
     begin,
+    compute_values,
     finish,
     observe,
-    values,
 )
 from offtrace.learners.native import inlined, seldom
 from offtrace.learners.policies import at_present, best_of, choose, set_level
+
+# A step of an environment takes so long that it does not matter whether these are inlined; to the compiler it does.
+acts, observes = seldom(act.py_func), seldom(observe.py_func)
 
 FAILED = 7
 """Why the loop came back, besides its other reasons: the environment did not answer."""
@@ -161,7 +164,7 @@ def look(turn, box, tiles, features, settings, policy, m):
     last = len(box.action) - 1
     set_level(policy, features.A, m.i[E] - 1, m.i[T], m.now[2])
     π = at_present(m.now[2], policy)
-    s, total, gain, q = m.i[LOOK_STATE], 0.0, 1.0, m.q[0]
+    s, total, gain = m.i[LOOK_STATE], 0.0, 1.0
     if s < 0:
         if turn(LOOK_BEGIN) != 0:
             return np.nan
@@ -169,7 +172,8 @@ def look(turn, box, tiles, features, settings, policy, m):
     for _ in range(settings.look_limit):
         if s < 0:
             return np.nan
-        values(m.θ, features, s, q)
+        compute_values(m.θ, features, s, m.q[0])
+        q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
         best, arg, ties, _ = best_of(q)
         box.action[last] = choose(uniform(m.streams, LOOKING), π, s, q, best, arg, ties)
         if turn(LOOK_STEP) != 0:
@@ -238,7 +242,7 @@ def live(
                     return FAILED
             budget -= 1
             hand_over(ms, 0, j)
-            box.action[j] = act(features, behavior, target, settings, lane(ms, j), s, begins)
+            box.action[j] = acts(features, behavior, target, settings, lane(ms, j), s, begins)
         if turn(STEP) != 0:
             return FAILED
         for j in range(n):
@@ -250,11 +254,12 @@ def live(
             hand_over(ms, 0, j)
             m = lane(ms, j)
             if n > 1:  # others have learned since
-                values(m.θ, features, m.i[STATE], m.q[0])
-                m.f[VALUE] = m.q[0, m.i[ACTION]]
+                s, a = m.i[STATE], m.i[ACTION]
+                compute_values(m.θ, features, s, m.q[0])
+                m.f[VALUE] = m.θ[s * features.A + a] if features.table else m.q[0, a]
             terminated = box.ended[j] == TERMINATED
             truncated = box.ended[j] == TRUNCATED or (m.i[AGE] + 1 == settings.limit and not terminated)
-            status = observe(
+            status = observes(
                 features,
                 plan,
                 factors,

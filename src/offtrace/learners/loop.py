@@ -59,6 +59,8 @@ class Features(NamedTuple):
     """q(s, a) = Σ_j value[s, j] θ[tile[s, j] · A + a]."""
 
     A: int
+    table: bool
+    """Whether tile[s] is s and value[s] is 1, so that θ holds q(s, ·) as it stands."""
     tile: np.ndarray
     value: np.ndarray
 
@@ -213,19 +215,17 @@ class Out(NamedTuple):
 
 
 @contracted
-def values(θ, features, s, q):
-    """q(s, ·) into q."""
-    A = features.A
-    if features.tile.shape[1] == 1:
-        i, v = features.tile[s, 0] * A, features.value[s, 0]
-        for a in range(A):
-            q[a] = v * θ[i + a]
+def compute_values(θ, features, s, room):
+    """q(s, ·) into `room`, unless θ itself holds it."""
+    if features.table:
         return
-    q[:] = 0.0
+    A = features.A
+    for a in range(A):
+        room[a] = 0.0
     for j in range(features.tile.shape[1]):
         i, v = features.tile[s, j] * A, features.value[s, j]
         for a in range(A):
-            q[a] += v * θ[i + a]
+            room[a] += v * θ[i + a]
 
 
 @inlined
@@ -289,8 +289,8 @@ def add_up(settings, m):
 @inlined
 def expected(plan, features, m, μ, π, s):
     """Σ_a π(a|s) Q(s, a), of the policy in δ."""
-    q = m.q[1]
-    values(m.θ, features, s, q)
+    compute_values(m.θ, features, s, m.q[1])
+    q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[1]
     best, _, ties, total = best_of(q)
     v = value(π, s, q, best, ties, total)
     if plan.mix < 1.0:
@@ -310,8 +310,8 @@ def replay(plan, factors, custom, features, settings, μ, π, m, kept):
             s, a, after = m.moves[at]
             r, μ_a, terminated, truncated = m.buffer[at]
             v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
-            q = m.q[0]
-            values(m.θ, features, s, q)
+            compute_values(m.θ, features, s, m.q[0])
+            q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
             best, _, ties, _ = best_of(q)
             π_a = probability(π, s, q, best, ties, a)
             δ = r + settings.gamma * v - q[a]
@@ -350,11 +350,12 @@ def look(world, features, settings, policy, m):
     """The return of an evaluation episode; one that has hit the limit goes on the next time from where it was."""
     set_level(policy, features.A, m.i[E] - 1, m.i[T], m.now[2])
     π = at_present(m.now[2], policy)
-    s, total, gain, q = m.i[LOOK_STATE], 0.0, 1.0, m.q[0]
+    s, total, gain = m.i[LOOK_STATE], 0.0, 1.0
     if s < 0:
         s = pick(m.streams, LOOKING, world.start, 0, len(world.start))
     for _ in range(settings.look_limit):
-        values(m.θ, features, s, q)
+        compute_values(m.θ, features, s, m.q[0])
+        q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
         best, arg, ties, _ = best_of(q)
         a = choose(uniform(m.streams, LOOKING), π, s, q, best, arg, ties)
         s, r = leave(world, m.streams, LOOKING, s, a, features.A)
@@ -396,9 +397,10 @@ def mark(features, settings, m, out):
     n, i, total = m.i[SEED], m.i[MARK], 0.0
     if len(settings.truth):
         for s in settings.judged:
-            values(m.θ, features, s, m.q[0])
+            compute_values(m.θ, features, s, m.q[0])
+            q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
             for a in range(features.A):
-                total += (m.q[0, a] - settings.truth[s, a]) ** 2
+                total += (q[a] - settings.truth[s, a]) ** 2
         total = np.sqrt(total / (len(settings.judged) * features.A))
         out.error[n, i] = total if total >= 0.0 else np.inf
     out.returns[n, i] = m.f[RETURNS] / m.f[FINISHED] if m.f[FINISHED] else np.nan
@@ -423,8 +425,9 @@ def act(features, behavior, target, settings, m, s, begins):
         m.f[GAIN], m.f[RETURN], m.f[DISCOUNT] = 1.0, 0.0, 0.0
     if begins or behavior.level[4] or target.level[4] or settings.alpha[4]:
         set_levels(behavior, target, settings, features.A, m)
-    μ, π, q = at_present(m.now[0], behavior), at_present(m.now[1], target), m.q[0]
-    values(m.θ, features, s, q)
+    μ, π = at_present(m.now[0], behavior), at_present(m.now[1], target)
+    compute_values(m.θ, features, s, m.q[0])
+    q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
     best, arg, ties, _ = best_of(q)
     a = choose(uniform(m.streams, LIVING), μ, s, q, best, arg, ties)
     m.i[STATE], m.i[ACTION] = s, a

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.learners.native import inlined
+from offtrace.learners.native import inlined, leaf
 from offtrace.mdps.policies import _check_rows as check_rows
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
@@ -120,7 +120,7 @@ class Exponential(Schedule):
         return EXPONENTIAL, self.value, self.factor, self.last, float(self.by == "step")
 
 
-@inlined
+@leaf
 def level(coded, episode, step):
     """The value of a coded schedule."""
     kind, a, b, c = coded[0], coded[1], coded[2], coded[3]
@@ -260,6 +260,11 @@ def at_present(row, coded):
 @inlined
 def best_of(q):
     """The largest value, the last action that has it, how many have it, and the sum of all."""
+    if len(q) == 4:  # the moves of a grid: without a loop
+        best = max(max(q[0], q[1]), max(q[2], q[3]))
+        e0, e1, e2, e3 = q[0] == best, q[1] == best, q[2] == best, q[3] == best
+        arg = 3 if e3 else 2 if e2 else 1 if e1 else 0
+        return best, arg, int(e0) + int(e1) + int(e2) + int(e3), (q[0] + q[1]) + (q[2] + q[3])
     best, total = q[0], q[0]
     for a in range(1, len(q)):
         total += q[a]

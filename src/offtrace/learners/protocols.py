@@ -35,8 +35,8 @@ def bifurcation_auc(
 ) -> np.ndarray:
     """The area under the learning curve of each seed, [seeds], by protocol "daley2023".
 
-    Q₀ ~ N(0, 0.01²); behaviour 0.2-greedy, target 0.1-greedy in the current Q; online updates with constant α; after each training
-    episode an evaluation episode with ε = 0.05 of at most 51 steps.
+    Q₀ ~ N(0, 0.01²); behaviour 0.2-greedy, target 0.1-greedy in the current Q; online updates with constant α; after each
+    training episode an evaluation episode with ε = 0.05 of at most 51 steps.
 
     >>> import offtrace as ot
     >>> bifurcation_auc(1, ot.RBIS(lam=0.9), alpha=0.9, seeds=3).shape

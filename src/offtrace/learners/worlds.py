@@ -115,7 +115,7 @@ def environment(env: Any, gamma: float | None, features: Any) -> Environment:
 def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:
     """A table, or the rows of a matrix [S, d]; and how many weights there are."""
     if features is None:
-        return Features(A, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
+        return Features(A, True, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
     if isinstance(features, TileCoding):
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = np.array(features, dtype=np.float64)
@@ -123,4 +123,4 @@ def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:
         raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
-    return Features(A, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A
+    return Features(A, False, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A
