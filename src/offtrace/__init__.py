@@ -16,8 +16,8 @@ __all__ = [*_traces.__all__, *_returns.__all__]  # pyright: ignore[reportUnsuppo
 
 
 def __getattr__(name: str) -> _Any:
-    """`offtrace.mdps`, `offtrace.operators` and `offtrace.audit` on demand: SciPy is not needed for targets."""
-    if name in ("mdps", "operators"):
+    """The other packages, and `offtrace.audit`, on demand: targets need neither SciPy nor what studies need."""
+    if name in ("mdps", "operators", "learners", "studies", "reports"):
         return _import_module(f"offtrace.{name}")
     if name == "audit":
         return _import_module("offtrace.operators").audit
