@@ -196,6 +196,21 @@ def test_pointer_and_keys_show_values(opened: Any, name: str, figure: str) -> No
     assert page.said == []
 
 
+def test_a_finger_shows_values_until_it_taps_elsewhere(opened: Any) -> None:
+    page = opened("control", width=390)
+    svg = page.locator('[data-figure="sweeps"] svg').first
+    svg.scroll_into_view_if_needed()
+    svg.tap()
+    page.wait_for_timeout(100)
+    assert page.locator("#tip").is_visible()
+    assert "RBIS" in page.locator("#tip").inner_text()
+    box = page.locator("#tip").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    page.locator("h2").first.tap()
+    assert page.locator("#tip").is_hidden()
+
+
 def test_hover_tells_the_number_of_the_table(opened: Any) -> None:
     page = opened("control")
     svg = page.locator('[data-figure="sweeps"] svg').first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def iqm_by_definition(values: np.ndarray) -> float:
     return sum(kept) / len(kept)
 
 
-def improvement_by_definition(x: list[float], y: list[float]) -> float:
+def improvement_by_definition(x: Sequence[float], y: Sequence[float]) -> float:
     return sum((a > b) + 0.5 * (a == b) for a in x for b in y) / (len(x) * len(y))
 
 
@@ -62,9 +63,10 @@ def test_the_interquartile_mean_is_over_all_runs_together(parts: list[list[float
 )
 def test_the_probability_of_improvement_counts_pairs(strata: list[tuple[list[int], list[int]]]) -> None:
     parts = [part for x, y in strata for part in statistics._ranked(np.array(x), np.array(y))]
-    expected = np.mean([improvement_by_definition(list(map(float, x)), list(map(float, y))) for x, y in strata])
+    expected = np.mean([improvement_by_definition(x, y) for x, y in strata])
     assert float(statistics.probability(*parts)) == pytest.approx(expected)
     for x, y in strata:
+        assert statistics._compared(np.array(x), np.array(y)) == pytest.approx(improvement_by_definition(x, y))
         u = stats.mannwhitneyu(x, y, method="asymptotic").statistic if len(set(x + y)) > 1 else len(x) * len(y) / 2
         assert float(statistics.probability(*statistics._ranked(np.array(x), np.array(y)))) == pytest.approx(
             u / (len(x) * len(y))

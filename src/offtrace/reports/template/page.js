@@ -97,10 +97,14 @@ function showTip(content, x, y) {
   tip.innerHTML = content;
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
+  const fit = (place, room) => clamp(place, 6, Math.max(6, room - 6));
+  const narrow = box.width > innerWidth * 0.55; // then it stands where the figure does not: at the lower or upper edge
   const left = x + 16 + box.width > innerWidth ? x - 16 - box.width : x + 16;
-  tip.style.transform = `translate(${clamp(left, 6, Math.max(6, innerWidth - box.width - 6))}px,${clamp(y - box.height / 2, 6, Math.max(6, innerHeight - box.height - 6))}px)`;
+  const top = narrow ? (y > innerHeight / 2 ? 54 : innerHeight) : y - box.height / 2;
+  tip.style.transform = `translate(${fit(left, innerWidth - box.width)}px,${fit(top, innerHeight - box.height)}px)`;
 }
 function hideTip() { tip.hidden = true; }
+addEventListener("touchmove", hideTip, { passive: true });
 /** `at(x, y)` finds the stop nearest a point, `step(stop, dx, dy)` the next one, `show(stop)` draws it and says what it is and where. */
 function interactive(svg, { at, step, show, clear, first }) {
   let stop = null;
@@ -119,7 +123,7 @@ function interactive(svg, { at, step, show, clear, first }) {
   const leave = () => { stop = null; clear(); hideTip(); };
   svg.addEventListener("pointermove", (event) => go(at(...point(event))));
   svg.addEventListener("pointerdown", (event) => go(at(...point(event))));
-  svg.addEventListener("pointerleave", leave);
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") leave(); }); // a finger leaves at once
   svg.addEventListener("blur", leave);
   svg.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
