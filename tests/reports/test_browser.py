@@ -262,6 +262,15 @@ def test_figures_fit_when_the_window_changes(opened: Any) -> None:
     assert page.said == []
 
 
+def test_on_paper_nothing_runs_off_the_page_and_the_choices_are_told(opened: Any) -> None:
+    page = opened("control", width=740, scheme="dark")
+    page.emulate_media(media="print")
+    page.wait_for_timeout(150)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 740
+    assert page.locator('[data-control="heat"]').is_visible()
+    assert page.locator("#theme").is_hidden()
+
+
 def test_all_controls_have_names(opened: Any) -> None:
     page = opened("control")
     names = page.locator("button").evaluate_all("b => b.map(x => x.getAttribute('aria-label') || x.textContent.trim())")
