@@ -34,7 +34,7 @@ from offtrace.learners.eligibility import (
     has_room,
 )
 from offtrace.learners.gq import correct
-from offtrace.learners.native import contracted, inlined, seldom
+from offtrace.learners.native import contracted, inlined, merged, seldom
 from offtrace.learners.policies import at_present, best_of, choose, level, probability, set_level, value
 
 ONLINE, OFFLINE, REPLAY = 0, 1, 2
@@ -228,7 +228,7 @@ def compute_values(θ, features, s, room):
             room[a] += v * θ[i + a]
 
 
-@inlined
+@merged
 def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
     """Take the older starts from the last step to this one. False if a custom step gave no coefficient."""
     if discount == 0.0:
@@ -249,7 +249,7 @@ def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
     return True
 
 
-@inlined
+@merged
 def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π, μ):
     """One step of Algorithm 1 on θ, or on U. False if a custom step gave no coefficient."""
     A, pair, k = features.A, s * features.A + a, len(m.weights)
@@ -417,7 +417,7 @@ def set_levels(behavior, target, settings, A, m):
     m.f[ALPHA] = level(settings.alpha, m.i[E], m.i[T])
 
 
-@inlined
+@merged
 def act(features, behavior, target, settings, m, s, begins):
     """Choose an action in s, and remember s, a, μ(a|s), π(a|s) and q(s, a). `begins`: an episode begins in s."""
     if begins:
@@ -436,7 +436,7 @@ def act(features, behavior, target, settings, m, s, begins):
     return a
 
 
-@inlined
+@merged
 def observe(features, plan, factors, custom, behavior, target, settings, m, kept, out, r, after, terminated, truncated):
     """Learn from the action just taken, which led to `after`: GO_ON, ENDED, OVER or BAD."""
     γ, s, a = settings.gamma, m.i[STATE], m.i[ACTION]

@@ -28,6 +28,8 @@ inlined: Decorator = _njit(nogil=True, _nrt=False, forceinline=True)
 """For every step."""
 contracted: Decorator = _njit(nogil=True, _nrt=False, forceinline=True, fastmath={"contract"})
 """The same, where a·b + c may be rounded once."""
+merged: Decorator = _njit(nogil=True, _nrt=False, inline="always")
+"""For every step, and large: inlined before compilation, not after it, so that it is not compiled by itself as well."""
 seldom: Decorator = _njit(nogil=True, _nrt=False)
 """For now and then."""
 leaf: Decorator = _njit(cache=True, nogil=True, _nrt=False, forceinline=True)
