@@ -77,7 +77,7 @@ def test_evaluation() -> None:
 
 
 def test_replay() -> None:
-    study = Study.load("replay", "ci")
+    study = Study.declared({**Study.load("replay").given, "metric": "rms error"}, "ci")
     found = work.run(job(study, age=50, trace="RBIS", phase="tuning", alpha=0.1))
     label = study.environments[0].name
     mdp, now = environments.mdp(label), environments.ageing(label, 50, 0.1, 0.1, 0)
@@ -86,6 +86,23 @@ def test_replay() -> None:
         mdp, ot.RBIS(lam=0.9), pi=now, mu=mdps.uniform(mdp), alpha=0.1, steps=500, seeds=10, update=memory, limit=200
     )
     assert np.array_equal(found.rows["value"], direct.curve.error[:, -1])
+
+
+def test_an_error_weighted_by_visits() -> None:
+    study = Study.declared(declared(metric="weighted rms error", environments=["random-walk:states=5"]))
+    found = work.run(job(study, trace="Retrace", alpha=0.3, phase="tuning"))
+    mdp = mdps.random_walk(5)
+    pi = np.tile([0.3, 0.7], (mdp.S, 1))
+    often, at = np.zeros((mdp.S, mdp.A)), mdp.start.copy()
+    for _ in range(2000):  # until nobody walks any more
+        often += at[:, None] * pi * ~mdp.terminal[:, None]
+        at = np.einsum("s,sa,sat->t", at, pi, mdp.dense_P)
+    for i, steps in enumerate([25, 50, 100, 200]):
+        Q = evaluate(mdp, ot.Retrace(lam=0.5), pi=pi, mu=mdps.uniform(mdp), alpha=0.3, steps=steps, seeds=3).Q
+        error = np.sqrt((often * (Q - mdp.q(pi)) ** 2).sum(axis=(1, 2)) / often.sum())
+        assert found.curve["mean"][i] == pytest.approx(error.mean(), rel=1e-9)
+    assert found.curve["step"].tolist() == [25, 50, 100, 200]
+    assert found.score == pytest.approx(found.curve["mean"][-1], rel=1e-12)
 
 
 def test_a_learner_that_diverges_is_a_row() -> None:
@@ -127,9 +144,7 @@ def test_shipped_studies_run(name: str, tmp_path: Any) -> None:
     )
     assert rows["value"].is_not_nan().all()
     if study.task != "map":
-        assert study.curves().group_by("unit").len()["len"].unique().to_list() == [100]
-    if (
-        name == "replay"
-    ):  # on-policy data serve the correction better than data of a uniform policy: that is the study's point
+        assert study.curves().group_by("unit").len()["len"].unique().to_list() == [4 if name == "replay" else 100]
+    if name == "replay":
         mean = rows.filter(trace="Retrace", phase="test").group_by("age").agg(pl.mean("value")).sort("age")
         assert mean["age"].to_list() == [0.0, 10.0, 50.0]

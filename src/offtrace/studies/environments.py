@@ -172,6 +172,19 @@ def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = Non
     return mdps.epsilon_greedy(best, float(arguments.get("epsilon", 0.1)))
 
 
+def visits(where: MDP, pi: np.ndarray) -> np.ndarray:
+    """How often π visits each pair, [S, A], discounted, from the start on; they sum to one.
+
+    >>> visits(mdp("random-walk:states=1"), np.array([[0.3, 0.7], [0.5, 0.5]]))
+    array([[0.3, 0.7],
+           [0. , 0. ]])
+    """
+    moves = np.einsum("sa,sat->st", pi, where.P.toarray().reshape(where.S, where.A, where.S))
+    often = np.linalg.solve(np.eye(where.S) - where.gamma * moves.T, where.start)
+    pairs = np.where(where.terminal[:, None], 0.0, often[:, None] * pi)
+    return pairs / pairs.sum()
+
+
 @lru_cache(maxsize=64)
 def ageing(label: str, updates: int, rate: float, temperature: float, age: int) -> np.ndarray:
     """The policy of `age` updates ago: softmax in Q_{updates − age}, where Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n).

@@ -130,8 +130,8 @@ class Map(Protocol):
 PROTOCOLS: dict[str, type[Protocol]] = {"control": Control, "evaluation": Evaluation, "replay": Replay, "map": Map}
 METRICS = {
     "control": ("auc", "return", "rms error", "mean rms error"),
-    "evaluation": ("rms error", "mean rms error"),
-    "replay": ("rms error", "mean rms error"),
+    "evaluation": ("rms error", "mean rms error", "weighted rms error"),
+    "replay": ("rms error", "mean rms error", "weighted rms error"),
     "map": ("contraction",),
 }
 HIGHER_IS_BETTER = ("auc", "return")

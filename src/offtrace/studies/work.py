@@ -19,6 +19,7 @@ from numba import njit
 from offtrace import learners
 from offtrace.learners import protocols as published
 from offtrace.learners.results import Learned
+from offtrace.mdps import MDP
 from offtrace.operators import Operator, n_step, peng
 from offtrace.operators.beside import peng_variance
 from offtrace.studies import declaration, environments
@@ -112,8 +113,23 @@ def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         )
     else:
         now, then = environments.policy(p.target, mdp), environments.policy(p.behavior, mdp)
-    learned = learners.evaluate(mdp, _trace(job), pi=now, mu=then, certify=False, points=POINTS, **_arguments(job))
-    return _by_error(job, learned)
+    arguments = {"pi": now, "mu": then, "certify": False, **_arguments(job)}
+    if job.metric == "weighted rms error":
+        return _by_weighted_error(job, mdp, now, arguments)
+    return _by_error(job, learners.evaluate(mdp, _trace(job), points=POINTS, **arguments))
+
+
+def _by_weighted_error(
+    job: Job, mdp: MDP, pi: np.ndarray, arguments: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
+    weights, truth, errors = environments.visits(mdp, pi), mdp.q(pi), []
+    marks = np.unique([max(1, job.protocol.steps // part) for part in (8, 4, 2, 1)])
+    runs = [learners.evaluate(mdp, _trace(job), points=1, **{**arguments, "steps": int(steps)}) for steps in marks]
+    for learned in runs:
+        error = np.sqrt((weights * (learned.Q - truth) ** 2).sum(axis=(1, 2)))
+        errors.append(np.where(learned.diverged, np.inf, error))
+    return _rows(job, runs[-1], errors[-1]), _curve(marks, np.stack(errors, axis=1))
 
 
 def _by_error(job: Job, learned: Learned) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
