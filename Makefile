@@ -1,4 +1,4 @@
-# make run   the main job: the credit picture for a sample trajectory, and all traces compared on it
+# make run   the main job: the bifurcation study in about a minute, and its page
 # make test  everything that must hold: formatting, lint, types, layers, tests, docs
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
 # make docs  the documentation, into docs/_build/html
@@ -11,7 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run test check docs bench clean
 
 run: $(VENV)/ready
-	$(BIN)/python examples/credit.py
+	$(BIN)/offtrace study run bifurcation --subset minute --out out
+	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
 test: check $(VENV)/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal

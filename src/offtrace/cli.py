@@ -135,7 +135,8 @@ def _report_study(args: argparse.Namespace) -> int:
     from offtrace.studies import Study
 
     study = Study.load(args.study, args.subset, args.out)
-    print(reports.write(study, args.output, open_browser=args.open, figures=args.figures))
+    page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
+    print(reports.summary(study), f"\nThe page: {page}", sep="\n")
     return 0
 
 

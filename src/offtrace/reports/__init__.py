@@ -10,7 +10,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write"]
+__all__ = ["summary", "write"]
 
 
 def write(study: Any, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
@@ -33,6 +33,14 @@ def write(study: Any, path: str | Path | None = None, *, open_browser: bool = Fa
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target
+
+
+def summary(study: Any) -> str:
+    """The study's table in plain text, best trace first: what a terminal shows of the page."""
+    from offtrace.reports import terminal, views
+
+    study = _opened(study)
+    return terminal.table(views.Views(study.records(), study.curves(), study.facts()))
 
 
 def _opened(study: Any) -> Any:
