@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from reports import synthetic
-
 from offtrace.reports.terminal import table
 from offtrace.reports.views import Views
+from reports import synthetic
 
 
 def test_best_first_with_every_environment() -> None:
