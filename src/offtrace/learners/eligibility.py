@@ -24,7 +24,7 @@ from offtrace.learners.native import contracted, inlined, leaf, seldom
 
 LINEAR, GROUPS, VISITS = 0, 1, 2
 
-SHORT = 32
+SHORT = 128
 TINY = 1e-40
 """What is smaller than this in a vector becomes 0: it would only sink on, to where arithmetic is slow."""
 

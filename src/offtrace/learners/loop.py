@@ -345,7 +345,7 @@ def leave(world, streams, stream, s, a, A):
     return world.to[j], world.of_entry[j] if len(world.of_entry) else world.R[z]
 
 
-@seldom
+@inlined
 def look(world, features, settings, policy, m):
     """The return of an evaluation episode; one that has hit the limit goes on the next time from where it was."""
     set_level(policy, features.A, m.i[E] - 1, m.i[T], m.now[2])
@@ -409,7 +409,7 @@ def mark(features, settings, m, out):
     m.i[MARK] = i + 1
 
 
-@seldom
+@inlined
 def set_levels(behavior, target, settings, A, m):
     """Policies and step size of this episode and step."""
     set_level(behavior, A, m.i[E], m.i[T], m.now[0])

@@ -8,6 +8,7 @@ import numpy as np
 
 from offtrace.returns import custom, on_numpy
 from offtrace.returns.beside import n_step, peng
+from offtrace.returns.layout import batch_first
 from offtrace.returns.plain import discounts
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
 from offtrace.trajectory import Trajectory, check
@@ -26,13 +27,19 @@ def targets(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
-) -> np.ndarray:
+    time_major: bool = False,
+    differentiable: bool = False,
+    check: bool | None = None,
+) -> Any:
     """target_k = q_k + Δ_k for every step of a batch of trajectories. The arrays are described in `offtrace.trajectory`.
 
     Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) β_{k:t} δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t
 
-    `trace` gives β; PengQ and NStep give their own return and read no q. The result has the shape and dtype of the input,
-    and is 0 at invalid steps.
+    `trace` gives β; PengQ and NStep give their own return and read no q. The result has the kind, shape and dtype of the
+    input, and is 0 at invalid steps.
+
+    `time_major` takes [T, B]; a trailing dimension of 1 is taken as well. `differentiable` lets gradients through, where the
+    arrays have any. `check` looks for bad values: always on the CPU, where that is free; on a GPU only if it is True.
 
     >>> import numpy as np, offtrace as ot
     >>> end = np.array([False, False, True])
@@ -53,6 +60,9 @@ def targets(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        time_major=time_major,
+        differentiable=differentiable,
+        check=check,
     )
 
 
@@ -69,7 +79,10 @@ def corrections(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
-) -> np.ndarray:
+    time_major: bool = False,
+    differentiable: bool = False,
+    check: bool | None = None,
+) -> Any:
     """Δ_k, what `targets` adds to q_k."""
     if q is None:
         raise TypeError("q is missing: a correction is what is added to it")
@@ -86,6 +99,9 @@ def corrections(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        time_major=time_major,
+        differentiable=differentiable,
+        check=check,
     )
 
 
@@ -98,7 +114,7 @@ def coefficients(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
-) -> np.ndarray:
+) -> Any:
     """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix, float64; 0 across an end or padding.
 
     >>> import numpy as np, offtrace as ot
@@ -108,6 +124,10 @@ def coefficients(
     array([1.  , 0.45, 0.9 ])
     """
     trace = as_trace(trace)
+    if backend_of(terminated) == "torch":
+        from offtrace.returns import on_torch
+
+        return on_torch.through_host(coefficients, trace, terminated, truncated, log_pi, log_mu, valid, pair)
     x = checked(
         trace,
         terminated=terminated,
@@ -160,8 +180,27 @@ def as_trace(trace: Rule) -> Trace:
     )
 
 
-def _run(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
-    """q + Δ, or Δ, in the shape and dtype of the arrays; 0 at invalid steps."""
+def backend_of(array: Any) -> str:
+    """ "torch", "jax" or "numpy", by the name of the array's type: a NumPy array must not cost an import of the others."""
+    package = type(array).__module__.partition(".")[0]
+    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(package, "numpy")
+
+
+def _run(trace: Rule, *, add_q: bool, time_major: bool, differentiable: bool, check: bool | None, **arrays: Any) -> Any:
+    """q + Δ, or Δ, by the backend whose arrays these are."""
+    backend = backend_of(arrays["reward"])
+    trace, arrays, restore = batch_first(trace, arrays, time_major)
+    if backend == "torch":
+        from offtrace.returns import on_torch
+
+        return restore(on_torch.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
+    if differentiable:
+        raise TypeError("differentiable=True needs arrays that have gradients, such as PyTorch tensors")
+    return restore(on_host(trace, add_q=add_q, **arrays))
+
+
+def on_host(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
+    """q + Δ, or Δ, of NumPy arrays, in their shape and dtype; 0 at invalid steps."""
     x = checked(trace, **arrays)
     if isinstance(trace, PengQ | NStep):
         out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
@@ -173,8 +212,14 @@ def _run(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
     return x.restore(out)
 
 
-def checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> Trajectory:
-    """Check what the rule needs, and leave out what it does not."""
+def checked(trace: Rule, **arrays: Any) -> Trajectory:
+    """The arrays that the rule reads, checked."""
+    bounded = tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads) if isinstance(trace, Rule) else ()
+    return check(**needed(trace, **arrays), bounded=bounded)
+
+
+def needed(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> dict[str, Any]:
+    """The arrays without those that the rule does not read; one that is missing is an error."""
     if not isinstance(trace, Rule):
         as_trace(trace)
     reads = trace.reads
@@ -195,5 +240,4 @@ def checked(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) 
     for name in ("reward", "next_value", *(("q",) if isinstance(trace, Trace) else ())):
         if name in arrays and arrays[name] is None:
             raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
-    bounded = tuple(f"log_{p}" for p in ("pi", "mu") if p in reads)
-    return check(**arrays, log_pi=log_pi, log_mu=log_mu, pair=pair, bounded=bounded)
+    return {**arrays, "log_pi": log_pi, "log_mu": log_mu, "pair": pair}

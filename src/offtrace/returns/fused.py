@@ -47,7 +47,8 @@ def _code(code: CodeType) -> str:
     return repr((code.co_code, constants, code.co_names, code.co_varnames))
 
 
-def _fingerprint(*parts: Any) -> str:
+def fingerprint_of(*parts: Any) -> str:
+    """What stands for the code of functions and modules in the key of a compiled function on disk."""
     sources = []
     for part in parts:
         if isinstance(part, ModuleType):
@@ -60,7 +61,7 @@ def _fingerprint(*parts: Any) -> str:
 @cache
 def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[ModuleType, ...]) -> Any:
     """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel from the modules named."""
-    fingerprint = _fingerprint(rule, elementwise, rows, *kernel_modules)
+    fingerprint = fingerprint_of(rule, elementwise, rows, *kernel_modules)
     factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
     reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
 
