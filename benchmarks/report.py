@@ -155,6 +155,23 @@ def episodes(records: list[Record]) -> list[str]:
     )
 
 
+def framework(records: list[Record]) -> list[str]:
+    lines = []
+    for r in of(records, "framework"):
+        lines += [
+            f"{r['units']} units of `bifurcation` at 1,000 seeds: directly {r['direct']:.1f} s; as a study in one process "
+            f"{r['net_alone']:.1f} s from its first unit on ({r['alone']:.1f} s with its start), in two {r['net_pair']:.1f} s "
+            f"({r['pair']:.1f} s).",
+            "",
+        ]
+    lines += [f"First result on disk after {r['seconds']:.1f} s, warm." for r in of(records, "first result")]
+    lines += [
+        f"{r['rows']:,} rows: read in {r['read']:.2f} s, summarised in {r['summarised']:.2f} s."
+        for r in of(records, "reading")
+    ]
+    return [*lines, ""]
+
+
 def claims(records: list[Record]) -> list[str]:
     """Every claim with its worst case."""
     rows: list[tuple] = []
@@ -232,6 +249,15 @@ def claims(records: list[Record]) -> list[str]:
     whole = {f"{r['trials']:,} trials measured": r["whole"] for r in of(records, "sweep")}
     judge("the published sweep in under 180 s", whole, lambda s: s < 180, unit=" s")
     judge("a learner's step in episodes of 10³ to 10⁶ steps: < 2×", episode_factors(records), lambda f: f < 2)
+    studies = {f"{r['units']} units": r for r in of(records, "framework")}
+    costs_of = {where: r["net_alone"] / r["direct"] for where, r in studies.items()}
+    judge("a study costs < 5 % over calling the learners", costs_of, lambda x: x < 1.05)
+    gains = {where: r["net_alone"] / r["net_pair"] for where, r in studies.items()}
+    judge("two processes ≥ 1.8× one", gains, lambda x: x >= 1.8, min)
+    soon = {r["table"]: r["seconds"] for r in of(records, "first result")}
+    judge("a study's first result < 3 s, warm", soon, lambda s: s < 3, unit=" s")
+    summed = {f"{r['rows']:,} rows": r["read"] + r["summarised"] for r in of(records, "reading")}
+    judge("10⁶ rows read and summarised in < 5 s", summed, lambda s: s < 5, unit=" s")
     imports = {"": r["median"]} if (r := next(iter(of(records, "import")), None)) else {}
     heavy = [name for r in of(records, "import") for name in r["heavy"] if name in ("torch", "jax")]
     if heavy:

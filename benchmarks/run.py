@@ -32,6 +32,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "growth": None,
     "laboratory": None,
     "learners": None,
+    "studies": None,
     "peers": "peers",
     "peers --all-cores": "peers",
     "against_tianshou": "tianshou",
@@ -52,6 +53,7 @@ SECTIONS = (
     ("The operator laboratory", "laboratory", HERE / "laboratory.py", report.laboratory),
     ("Learners: trials", "trials", HERE / "learners.py", report.trials),
     ("Learners: long episodes", "episodes", HERE / "learners.py", report.episodes),
+    ("Studies", "framework", HERE / "studies.py", report.framework),
 )
 NOTES = {
     "laboratory": "One run each, compiled code warm, one process for all.",
@@ -59,6 +61,7 @@ NOTES = {
         "Protocol daley2023 on Bifurcation 1, λ = 0.9, CPU time on one core. Independent Python code takes 0.27 s for a trial. "
         "The peer is the same experiment as a plain Numba loop with an entry for each visit, in `benchmarks/learners.py`."
     ),
+    "framework": "One run each. The start of a study is about two seconds, whatever its size.",
     "episodes": "CPU nanoseconds a step, online, on a corridor too long to leave, γ = 0.99, λ = 0.9.",
     "per-decision": (
         "From log-probabilities to targets, checks on, float32. Above 1, offtrace is faster. rlax computes the same "
