@@ -1,0 +1,233 @@
+"""PyTorch tensors in, PyTorch tensors out, on the device and in the dtype they came in.
+
+On the CPU the compiled kernels run on the tensors' own memory (`on_host`). Where PyTorch must see what happens, for a gradient,
+under torch.compile or inside vmap, δ and the rule's factors are tensor operations in float64, and only the recursion is an
+operator of ours (`torch_operators`). This file is imported when the first tensor arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offtrace.returns.calls import as_trace, checked, needed, on_host
+from offtrace.returns.plain import probabilities, td_errors
+from offtrace.returns.torch_operators import capped, linear
+from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
+from offtrace.traces.base import INFINITY
+from offtrace.trajectory import FLAGS
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, **arrays: Any) -> Tensor:
+    """q + Δ, or Δ. The arrays are [T] or [B, T]."""
+    reward, seen = arrays["reward"], _seen_by_torch()
+    if not (differentiable or seen) and reward.device.type == "cpu":
+        return _on_cpu(trace, add_q, arrays)
+    arrays = needed(trace, **arrays)
+    agree(arrays)
+    if not seen and (check or (check is None and reward.device.type == "cpu")):
+        _check_values(trace, arrays)
+    if not differentiable:
+        arrays = {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
+    return in_tensors(trace, arrays, add_q=add_q)
+
+
+def _on_cpu(trace: Rule, add_q: bool, arrays: dict[str, Any]) -> Tensor:
+    """By the compiled kernels, on the tensors' own memory. What they refuse is first explained in PyTorch's words."""
+    try:
+        views = {n: a if a is None or n == "gamma" else a.numpy() for n, a in arrays.items()}
+        return torch.from_numpy(on_host(trace, add_q=add_q, **{**views, "gamma": _view(arrays["gamma"])}))
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        arrays = needed(trace, **arrays)
+        agree(arrays)
+    out = torch.from_numpy(on_host(trace, add_q=add_q, **{n: _view(a) for n, a in arrays.items()}))
+    return out.to(arrays["reward"].dtype)
+
+
+def agree(arrays: dict[str, Any]) -> None:
+    """Everything is a tensor of one shape on one device, and the real ones are of one dtype. Nothing waits for a device."""
+    reward = arrays["reward"]
+    for name, array in arrays.items():
+        if array is None and name not in FLAGS[:2]:
+            continue
+        if not isinstance(array, Tensor):
+            if name == "gamma":
+                continue
+            raise TypeError(f"{name} is a {type(array).__name__} but reward is a tensor: pass tensors only")
+        if name == "gamma" and not array.ndim:
+            continue
+        if array.device != reward.device:
+            raise ValueError(f"{name} is on {array.device} but reward is on {reward.device}: move it there")
+        if array.shape != reward.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(array.shape)} but reward has shape {tuple(reward.shape)}: all must be [T] or all "
+                "[B, T], batch first, time last; nothing is broadcast"
+            )
+        if name in FLAGS or name == "pair":
+            if array.is_floating_point() or array.is_complex():
+                raise TypeError(f"{name} must be boolean or of an integer dtype, got {array.dtype}")
+        elif array.dtype not in FLOATS:
+            raise TypeError(f"{name} must be float32, float64 or bfloat16, got {array.dtype}: convert it")
+        elif array.dtype != reward.dtype:
+            raise TypeError(f"{name} is {array.dtype} but reward is {reward.dtype}: give all in one dtype")
+    gamma = arrays["gamma"]
+    if not isinstance(gamma, Tensor) and not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
+    if reward.ndim not in (1, 2):
+        raise ValueError(
+            f"reward has shape {tuple(reward.shape)}: arrays must be [T] or [B, T], batch first, time last"
+        )
+    if 0 in reward.shape:
+        raise ValueError(f"the batch is empty: reward has shape {tuple(reward.shape)}")
+
+
+def _view(array: Any) -> Any:
+    """A number as it is; the tensor's own memory as a NumPy array; bfloat16, which NumPy does not have, as float32."""
+    if not isinstance(array, Tensor):
+        return array
+    array = array.detach()
+    return (array.float() if array.dtype is torch.bfloat16 else array).numpy()
+
+
+def _seen_by_torch() -> bool:
+    """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
+    """Raise on the first bad value, as on NumPy. On a GPU this waits for the device."""
+    x = checked(trace, **{name: _view(a.detach().cpu() if isinstance(a, Tensor) else a) for name, a in arrays.items()})
+    td_errors(x, without_q=x.q is None)
+    probabilities(x, trace.reads)
+
+
+def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Tensor:
+    """`coefficients` of tensors, as a float64 tensor on their device."""
+    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
+    views = {n: _view(a.detach().cpu() if isinstance(a, Tensor) else a) for n, a in zip(names, arrays, strict=True)}
+    return torch.from_numpy(function(trace, **views)).to(arrays[0].device)
+
+
+class TensorMath:
+    """The `xp` that rules see: numbers and tensors mix, as they do not in torch itself."""
+
+    @staticmethod
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        """A where the condition holds, else b."""
+        if not isinstance(condition, Tensor):
+            return a if condition else b
+        # Two numbers would make a float32 tensor.
+        a = a if isinstance(a, Tensor) else torch.full_like(condition, a, dtype=torch.float64)
+        return torch.where(condition, a, b)
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        """The smaller one."""
+        if isinstance(a, Tensor):
+            return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+        return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        """The larger one."""
+        if isinstance(a, Tensor):
+            return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+        return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+
+def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+    """q + Δ, or Δ, by tensor operations and our two operators."""
+    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
+    x = {n: a.reshape(-1, shape[-1]) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
+    valid = torch.ones_like(x["reward"], dtype=torch.bool) if x["valid"] is None else x["valid"].bool()
+    terminated, truncated = x["terminated"].bool(), x["truncated"].bool()
+
+    def real(name: str, read: Tensor = valid) -> Any:
+        """In float64, and 0 where nothing may be read."""
+        array = x[name]
+        if array is None or not isinstance(array, Tensor) or not array.ndim:
+            return array
+        return torch.where(read, array, 0.0).double()
+
+    gamma, reward = real("gamma"), real("reward")
+    ahead = real("next_value", valid & ~terminated)
+    discount = (valid & _following(valid) & ~terminated & ~truncated).double() * gamma
+    q = real("q")
+    if isinstance(trace, PengQ):
+        now = 1.0 - trace.lam * (discount > 0).double()
+        out = linear(reward + now * gamma * ahead, trace.lam * discount)
+    elif isinstance(trace, NStep):
+        # The n-step return is q + Δ of Q(1) with horizon n, if q_t is the value that step t − 1 bootstraps from.
+        passed = torch.where(discount > 0, ahead, 0.0)
+        known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
+        out = known + _swept(reward + gamma * ahead - known, discount, 1.0, INFINITY, _bounds(trace.n, None, shape[-1]))
+    else:
+        out = _correction(as_trace(trace), x, valid, reward + gamma * ahead - q, discount)
+    if add_q != isinstance(trace, PengQ | NStep):
+        out = out + q if add_q else out - q
+    return torch.where(valid, out, 0.0).to(dtype).reshape(shape)
+
+
+def _correction(trace: Trace, x: dict[str, Any], valid: Tensor, delta: Tensor, discount: Tensor) -> Tensor:
+    """Δ, float64 [B, T]."""
+    if isinstance(trace, StepTrace | HistoryTrace):
+        raise TypeError(
+            f"{trace.title!r} is a custom trace: it has no gradient, and does not go through torch.compile or vmap; "
+            "call it outside, or write it in normal form"
+        )
+    decay, ratio, cap = factors(trace, x, valid)
+    lags = _bounds(trace.horizon, trace.lag_bound, delta.shape[1])
+    if trace.per_decision and lags is None:
+        return linear(delta, discount * _following(decay * ratio))
+    return _swept(delta, discount * _following(decay), ratio, cap, lags, trace.recursive)
+
+
+def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
+    """Δ where a cap or a bound by lag acts; g, ratio and cap are constants."""
+    ratio, cap = (f if isinstance(f, Tensor) else torch.full_like(delta, f) for f in (ratio, cap))
+    bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
+    return capped(delta, g.detach(), ratio.detach(), cap.detach(), bounds, recursive, False)
+
+
+def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
+    """decay, ratio and cap: numbers, or float64 tensors [B, T]."""
+    logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
+    pi = logs["log_pi"].exp() if "pi" in trace.reads else None
+    mu = logs["log_mu"].exp() if "mu" in trace.reads else None
+    rho = (logs["log_pi"] - logs["log_mu"]).exp() if "rho" in trace.reads else None
+    parameters = [_parameter(trace, p, valid) for p in trace.parameters]
+    return trace.factors(TensorMath, pi, mu, rho, *parameters)
+
+
+def _bounds(horizon: int | None, by_lag: tuple[float, ...] | None, T: int) -> list[float] | None:
+    """As `on_numpy.lag_caps`, in plain Python: torch.compile does not follow NumPy."""
+    reach = T if horizon is None else min(T, horizon)
+    if by_lag is None and reach == T:
+        return None
+    by_lag = by_lag or (INFINITY,)
+    return [by_lag[min(i, len(by_lag) - 1)] for i in range(reach - 1)] or [0.0]
+
+
+def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:
+    """A number as it is; a NumPy array, one number for each step, as a tensor."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.shape not in (tuple(valid.shape), tuple(valid.shape[1:]) if valid.shape[0] == 1 else ()):
+        raise ValueError(
+            f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
+            f"but the trajectory has {valid.shape[0]} rows of {valid.shape[1]} steps"
+        )
+    return torch.where(valid, torch.tensor(value, device=valid.device).reshape(valid.shape), 0.0)
+
+
+def _following(array: Any) -> Any:
+    """What stands one step later; 0 after the last. A number is the same everywhere."""
+    if not isinstance(array, Tensor):
+        return array
+    return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)

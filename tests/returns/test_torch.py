@@ -1,0 +1,219 @@
+"""PyTorch: the same numbers as the definition, in every dtype and layout; gradients; torch.compile and vmap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import offtrace as ot
+from helpers import BUILT_IN, TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
+from offtrace.returns import by_definition
+
+quick = settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+SOME = [
+    ot.Retrace(lam=0.9), ot.QSigma(sigma=0.3, lam=0.9), ot.ABQ(zeta=0.3, psi0=0.9, psi_max=3.0), ot.NonMarkovRetrace(lam=0.9),
+    ot.RBIS(lam=0.9), ot.HistoryBounded(bound=3.0), ot.TruncatedIS(bound=2.5, lam=0.9), ot.TruncatedIS(bound=(0.5, 2.0)),
+    ot.Retrace(lam=0.9, horizon=3), ot.PengQ(lam=0.7), ot.NStep(n=3),
+]  # fmt: skip
+LAYOUTS = ["plain", "time_major", "trailing", "both"]
+
+
+def tensors(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
+
+
+def laid_out(arrays: dict[str, Any], layout: str) -> dict[str, Any]:
+    found = {}
+    for name, a in arrays.items():
+        if np.ndim(a):
+            a = a.swapaxes(0, 1) if layout in ("time_major", "both") else a
+            a = a[..., None] if layout in ("trailing", "both") else a
+        found[name] = a
+    return found | ({"time_major": True} if layout in ("time_major", "both") else {})
+
+
+def back(out: Any, layout: str) -> Any:
+    out = out[..., 0] if layout in ("trailing", "both") else out
+    return out.swapaxes(0, 1) if layout in ("time_major", "both") else out
+
+
+@pytest.mark.parametrize("way", ["plain", "differentiable"])
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@quick
+@given(data=st.data())
+def test_corrections_are_the_definition(trace: Any, way: str, data: Any) -> None:
+    if way == "differentiable" and trace not in BUILT_IN:
+        pytest.skip("custom traces have no gradient")
+    dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+    arrays = data.draw(trajectories(dtype))
+    layout = data.draw(st.sampled_from(LAYOUTS)) if arrays["reward"].ndim == 2 else "plain"
+    wanted, scale = correct_by_definition(trace, arrays)
+    found = ot.corrections(trace, **laid_out(tensors(arrays), layout), differentiable=way == "differentiable")
+    assert_close(back(found, layout).numpy(), wanted, scale, dtype)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_numpy_arrays(layout: str) -> None:
+    arrays = example(4, 7)
+    lam = np.random.default_rng(0).random((4, 7))
+    for trace in (ot.RBIS(lam=0.9), ot.VariableLambda(lam=lam)):
+        turned = ot.VariableLambda(lam=lam.T) if layout in ("time_major", "both") and hasattr(trace.lam, "T") else trace
+        found = ot.targets(turned, **laid_out(arrays, layout))
+        np.testing.assert_array_equal(back(found, layout), ot.targets(trace, **arrays))
+
+
+@pytest.mark.parametrize("way", ["plain", "differentiable"])
+@quick
+@given(data=st.data())
+def test_peng_and_n_step(way: str, data: Any) -> None:
+    arrays = data.draw(trajectories(np.float64))
+    arrays = {name: arrays[name] for name in arrays if name not in ("q", "log_pi", "log_mu", "pair")}
+    cases: list[Any] = [(ot.PengQ(0.6), by_definition.peng, 0.6), (ot.NStep(3), by_definition.n_step, 3)]
+    for rule, oracle, parameter in cases:
+        found = ot.targets(rule, **tensors(arrays), differentiable=way == "differentiable")
+        wanted = np.array([oracle(parameter, **row) for row in rows(arrays)]).reshape(found.shape)
+        np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
+
+
+def example(B: int = 3, T: int = 9, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    reward, q, value = rng.normal(size=(3, B, T)).astype(dtype)
+    log_pi, log_mu = np.log(rng.uniform(0.1, 1.0, (2, B, T))).astype(dtype)
+    terminated, truncated = rng.random((2, B, T)) < 0.1
+    return {
+        "reward": reward, "q": q, "next_value": value, "terminated": terminated, "truncated": truncated,
+        "log_pi": log_pi, "log_mu": log_mu, "gamma": 0.95,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_bfloat16_is_summed_in_float32(trace: Any) -> None:
+    arrays = tensors(example(dtype=np.float32))
+    rounded: dict[str, Any] = {
+        n: a.bfloat16() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for n, a in arrays.items()
+    }
+    floats: dict[str, Any] = {
+        n: a.float() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for n, a in rounded.items()
+    }
+    found = ot.targets(trace, **rounded)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, ot.targets(trace, **floats).bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_gradients(trace: Any) -> None:
+    arrays = tensors(example(2, 7))
+    names = ["reward", "q", "next_value"]
+    if isinstance(trace, ot.Trace) and trace.per_decision and trace.horizon is None:
+        names += ["log_pi"] + (["log_mu"] if trace.needs_mu else [])
+
+    def f(*values: Any) -> Any:
+        return ot.targets(trace, **(arrays | dict(zip(names, values, strict=True))), differentiable=True)
+
+    assert torch.autograd.gradcheck(f, tuple(arrays[n].requires_grad_() for n in names))
+    assert not ot.targets(trace, **arrays).requires_grad
+
+
+def test_second_derivatives() -> None:
+    arrays = tensors(example(1, 5))
+
+    def f(q: Any, log_pi: Any) -> Any:
+        return ot.targets(ot.ImportanceSampling(lam=0.9), **(arrays | {"q": q, "log_pi": log_pi}), differentiable=True)
+
+    assert torch.autograd.gradgradcheck(f, (arrays["q"].requires_grad_(), arrays["log_pi"].requires_grad_()))
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_vmap_is_a_loop(trace: Any) -> None:
+    arrays = tensors({n: a for n, a in example(4, 6).items() if np.ndim(a)})
+    names = list(arrays)
+
+    def f(*values: Any) -> Any:
+        return ot.targets(trace, gamma=0.9, **dict(zip(names, values, strict=True)))
+
+    torch.testing.assert_close(torch.func.vmap(f)(*arrays.values()), f(*arrays.values()))
+    dims = tuple(None if n == "terminated" else 0 for n in names)
+    shared = arrays | {"terminated": arrays["terminated"][0]}
+    wanted = f(*(arrays | {"terminated": shared["terminated"].expand(4, 6).clone()}).values())
+    torch.testing.assert_close(torch.func.vmap(f, in_dims=dims)(*shared.values()), wanted)
+
+
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_compile_without_a_break(differentiable: bool) -> None:
+    arrays = tensors(example())
+    arrays["q"].requires_grad_(differentiable)
+
+    def f(trace: Any, arrays: Any) -> Any:
+        return 2.0 * ot.targets(trace, **arrays, differentiable=differentiable)
+
+    for trace in SOME[::2]:
+        torch._dynamo.reset()
+        compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+        others = [replace(trace, lam=lam) for lam in (0.5, 0.3)] if hasattr(trace, "lam") else []
+        for same in (trace, *others):  # another λ must not meet the code of the first
+            torch.testing.assert_close(compiled(same, arrays), f(same, arrays))
+
+
+def test_operators_are_registered_properly() -> None:
+    from offtrace.returns.torch_operators import capped, linear
+
+    a = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
+    c = torch.rand(2, 5, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(linear, (a, c))
+    fixed = c.detach()
+    torch.library.opcheck(capped, (a, fixed, fixed, fixed, torch.empty(0, dtype=torch.float64), True, False))
+
+
+def test_what_is_wrong_is_said() -> None:
+    arrays = tensors(example())
+    retrace = ot.Retrace(lam=0.9)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"q": arrays["q"][:, 1:]}, ValueError, "q has shape"),
+        ({"q": arrays["q"].float()}, TypeError, "one dtype"),
+        ({"q": arrays["q"].numpy()}, TypeError, "q is a ndarray"),
+        ({"q": arrays["q"].to("meta")}, ValueError, "q is on meta"),
+        ({"log_mu": None}, TypeError, "log_mu is missing"),
+        ({"terminated": arrays["q"]}, TypeError, "terminated must be boolean"),
+        ({"q": arrays["q"] * torch.nan}, ValueError, "q must be finite"),
+        ({"time_major": True, "reward": arrays["reward"][0]}, ValueError, "time_major"),
+        ({"reward": arrays["reward"][..., None]}, ValueError, "but reward has shape"),
+        ({"reward": arrays["reward"][..., None].expand(3, 9, 2)}, ValueError, "third dimension must be 1"),
+    ]
+    for change, error, words in wrong:
+        for differentiable in (False, True):
+            with pytest.raises(error, match=words):
+                ot.targets(retrace, **(arrays | change), differentiable=differentiable)
+    with pytest.raises(TypeError, match="custom trace"):
+        ot.targets(ot.count_dependent(), **arrays, pair=arrays["terminated"].long(), differentiable=True)
+    with pytest.raises(TypeError, match="gradients"):
+        ot.targets(retrace, **example(), differentiable=True)
+
+
+def test_memory_is_shared_and_strides_are_taken() -> None:
+    arrays = tensors(example(4, 8))
+    wide: dict[str, Any] = {
+        n: a.repeat_interleave(2, 1)[:, ::2] if isinstance(a, torch.Tensor) else a for n, a in arrays.items()
+    }
+    torch.testing.assert_close(ot.targets(ot.RBIS(), **wide), ot.targets(ot.RBIS(), **arrays), rtol=0, atol=0)
+    found = ot.coefficients(ot.RBIS(), **{n: arrays[n][0] for n in ("terminated", "truncated", "log_pi", "log_mu")})
+    assert isinstance(found, torch.Tensor)
+    assert found.shape == (8, 8)
+
+
+def test_numpy_arrays_import_no_torch() -> None:
+    code = (
+        "import sys, numpy as np, offtrace as ot; x = np.ones(3); e = np.zeros(3, bool)\n"
+        "ot.targets(ot.OneStep(), reward=x, q=x, next_value=x, terminated=e, truncated=e, gamma=.9)\n"
+        "assert 'torch' not in sys.modules and 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
