@@ -46,7 +46,7 @@ class StepTrace(Trace):
     'clipped'
     """
 
-    step: Callable[[Any, Any, Step], tuple[Any, Any]]
+    step: Callable[[Any, Any, Step], tuple[Any, Any]] = field(repr=False)
     carry: Any = 1.0
     lam: float = 1.0
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -102,7 +102,7 @@ class HistoryTrace(Trace):
     >>> trace = ot.HistoryTrace(lambda history: min(1.0, history.rho[1:].max()))
     """
 
-    beta: Callable[[History], float]
+    beta: Callable[[History], float] = field(repr=False)
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
     title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
     bound: float | None = field(default=None, kw_only=True)
