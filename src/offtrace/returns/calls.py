@@ -27,9 +27,9 @@ def targets(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
-    time_major: bool = False,
-    differentiable: bool = False,
-    check: bool | None = None,
+    time_major: Any = False,
+    differentiable: Any = False,
+    check: Any = None,
 ) -> Any:
     """target_k = q_k + Δ_k for every step of a batch of trajectories. The arrays are described in `offtrace.trajectory`.
 
@@ -79,9 +79,9 @@ def corrections(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
-    time_major: bool = False,
-    differentiable: bool = False,
-    check: bool | None = None,
+    time_major: Any = False,
+    differentiable: Any = False,
+    check: Any = None,
 ) -> Any:
     """Δ_k, what `targets` adds to q_k."""
     if q is None:
