@@ -187,7 +187,7 @@ def test_what_is_wrong_is_said() -> None:
         ({"q": arrays["q"] * torch.nan}, ValueError, "q must be finite"),
         ({"time_major": True, "reward": arrays["reward"][0]}, ValueError, "time_major"),
         ({"reward": arrays["reward"][..., None]}, ValueError, "but reward has shape"),
-        ({"reward": arrays["reward"][..., None].expand(3, 9, 2)}, ValueError, "third dimension must be 1"),
+        ({"reward": arrays["reward"][..., None].expand(3, 9, 2)}, ValueError, "last dimension of 1"),
     ]
     for change, error, words in wrong:
         for differentiable in (False, True):
