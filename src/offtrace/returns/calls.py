@@ -128,6 +128,11 @@ def coefficients(
         from offtrace.returns import on_torch
 
         return on_torch.through_host(coefficients, trace, terminated, truncated, log_pi, log_mu, valid, pair)
+    if "jax" in (backend_of(terminated), backend_of(log_pi)):
+        from offtrace.returns import on_jax
+
+        row = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}
+        return on_jax.coefficients(trace, **row, valid=valid, pair=pair)
     x = checked(
         trace,
         terminated=terminated,
@@ -194,8 +199,15 @@ def _run(trace: Rule, *, add_q: bool, time_major: bool, differentiable: bool, ch
         from offtrace.returns import on_torch
 
         return restore(on_torch.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
+    if "jax" in (
+        backend,
+        *(backend_of(arrays[name]) for name in ("q", "next_value")),
+    ):  # rewards are often still NumPy's
+        from offtrace.returns import on_jax
+
+        return restore(on_jax.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
     if differentiable:
-        raise TypeError("differentiable=True needs arrays that have gradients, such as PyTorch tensors")
+        raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
     return restore(on_host(trace, add_q=add_q, **arrays))
 
 

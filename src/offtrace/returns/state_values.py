@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from offtrace.returns import linear
+from offtrace.returns.calls import backend_of
 from offtrace.returns.elementwise import LARGEST_LOG, exp
 from offtrace.returns.on_numpy import by_step, scratch
 from offtrace.returns.rows import td_errors
@@ -18,9 +19,9 @@ from offtrace.trajectory import check, explain_bad_value
 class StateTargets(NamedTuple):
     """What `state_targets` returns."""
 
-    target: np.ndarray
+    target: Any
     """v_k, the regression target for V(s_k)."""
-    advantage: np.ndarray
+    advantage: Any
     """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient."""
 
 
@@ -53,6 +54,11 @@ def state_targets(
     for name, array in given.items():
         if array is None:
             raise TypeError(f"{name} is missing: V-trace needs it")
+    if "jax" in (backend_of(value), backend_of(reward)):
+        from offtrace.returns import on_jax
+
+        flags = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
+        return StateTargets(*on_jax.state_targets(lam, rho_bar, c_bar, **given, **flags))
     x = check(**given, terminated=terminated, truncated=truncated, gamma=gamma, valid=valid)
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
     gamma, gammas, valid = by_step(x)

@@ -14,11 +14,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
+
+from offtrace.traces import pytrees
 
 INFINITY = float("inf")
 
@@ -43,6 +46,11 @@ class Rule:
     """Which of "pi", "mu", "rho" the rule looks at. "rho" alone accepts densities; "pi" and "mu" are probabilities."""
     citation: ClassVar[str] = ""
     """How to cite the rule."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        if "jax" in sys.modules:
+            pytrees.register(cls)
+        return super().__new__(cls)
 
     @property
     def needs_pi(self) -> bool:

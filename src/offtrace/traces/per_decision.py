@@ -138,6 +138,10 @@ class VariableLambda(Trace):
     citation: ClassVar = "Maei, Sutton (2010), GQ(λ), AGI; Daley, Amato (2021), section 5"
 
     def __post_init__(self) -> None:
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
+        if type(self.lam).__module__.startswith("jax."):
+            return  # under JAX it only stands for an array
         lam = np.array(self.lam, np.float64)
         bad = (lam < 0) | (lam > 1)  # NaN may stand where the trajectory is padding
         if not lam.ndim or bad.any():
@@ -145,8 +149,6 @@ class VariableLambda(Trace):
             raise ValueError(f"lam must hold a λ in [0, 1] for each step, got {what}")
         lam.flags.writeable = False
         self._set("lam", lam)
-        if self.horizon is not None:
-            self._set("horizon", whole("horizon", self.horizon))
 
     # By identity: those of Trace do not know `lam`, and arrays are not compared in passing.
     def __eq__(self, other: object) -> bool:
@@ -286,7 +288,9 @@ class ABQ(Trace):
     @property
     def psi(self) -> float:
         """ψ(ζ)."""
-        return 2 * self.zeta * self.psi0 + max(0.0, 2 * self.zeta - 1) * (self.psi_max - 2 * self.psi0)
+        excess = 2 * self.zeta - 1
+        excess = (excess + abs(excess)) / 2  # max(0, ·), which a number under JAX cannot be asked for
+        return 2 * self.zeta * self.psi0 + excess * (self.psi_max - 2 * self.psi0)
 
     @property
     def parameters(self) -> tuple[Any, ...]:

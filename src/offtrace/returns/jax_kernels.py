@@ -1,0 +1,180 @@
+"""The kernels under JAX: static shapes, float64 [N, T], no loop over time wherever one can be had without.
+
+    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t,     D_{k:t} = g_k ··· g_{t-1},     x_{k:t} from step[k] ··· step[t-1]
+
+`step[t]` is ratio_{t+1}: what takes x from t to t+1, as g[t] takes D. Where a trace ends between t and t+1, g is 0 and step 1.
+
+**linear**: cap = ∞. The reverse recursion Δ_k = δ_k + g_k step_k Δ_{k+1}, as an associative scan. O(T), log T deep.
+
+**capped**: both kinds of cap, in O(T log² T) and O(log² T) deep. Rows are halved and halved again. A start k in a left half
+arrives at the right half with X_k and D = W_k. In the right half, with P_t the product of ratios from the half's first step to t,
+
+    recursive:     x_t = min(A_t, P_t X)        (min(a, b·x) is closed under composition; A_t is what X = ∞ would be at t)
+    at read-out:   min(cap_t, P_t X)
+
+so a start is clipped at t iff X · h_t ≥ 1. For a recursive cap h_t = max_{i≤t} P_i/cap_i never falls: once clipped, the trace
+is the same as every other clipped one. For a cap at read-out the steps of the half are sorted by h_t = P_t/cap_t. Either way
+the start is unclipped before some τ and clipped from there on, and its share of the right half is
+
+    W_k (X_k Σ_{t<τ} D_t P_t δ_t + Σ_{t≥τ} D_t A_t δ_t),    τ by bisection.
+
+Both sums run over just the terms that are wanted, so nothing cancels that would not in the definition.
+
+**by_lag**: the definition itself, all starts side by side, one lag after the other. For horizons, bounds by lag, custom steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+LEAF = 16  # up to this many steps a block is done lag by lag: unrolled, and one loop to the compiler
+HUGE = 1e300  # products are held below it, so that no infinity meets a zero
+CHUNK = 16  # of running sums
+
+
+def linear(delta: Any, weight: Any) -> Any:
+    """Δ_k = δ_k + weight_k Δ_{k+1}; an overflow does not survive a zero."""
+
+    def join(right: Any, left: Any) -> Any:
+        (w2, d2), (w1, d1) = right, left
+        none = (w1 == 0) | (d2 == 0)
+        return w1 * jnp.where(w1 == 0, 0.0, w2), d1 + w1 * jnp.where(none, 0.0, d2)
+
+    return lax.associative_scan(join, (weight, delta), reverse=True, axis=1)[1]
+
+
+def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
+    """Δ [N, T] with a cap, recursive or at read-out."""
+    N, T = delta.shape
+    halvings = 0
+    while LEAF << halvings < T:
+        halvings += 1
+    m = -(-T // (1 << halvings))
+    room = (0, 0), (0, (m << halvings) - T)
+    delta, g, step, cap = (
+        jnp.pad(a, room, constant_values=c).reshape(N, -1, m) for a, c in ((delta, 0), (g, 0), (step, 1), (cap, 1))
+    )
+    total, X, W = _leaf(delta, g, step, cap, recursive)
+    P, D, A = _from_first(step, g, cap, recursive)
+    h = jnp.minimum(P / cap, HUGE)
+    h = lax.cummax(h, axis=2) if recursive else h
+    to_next = step[..., -1:], g[..., -1:]
+    for _ in range(halvings):
+        (P, P2), (D, D2), (A, A2), (h, h2), (d, d2) = (_halves(x) for x in (P, D, A, h, delta))
+        (X, X2), (W, W2), (total, total2), (s, s2), (e, e2) = (_halves(x) for x in (X, W, total, *to_next))
+        parts = h2, D2 * P2 * d2, D2 * A2 * d2
+        if not recursive:
+            parts = lax.sort(parts, dimension=2, num_keys=1, is_stable=False)
+        total = _joined(total + jnp.where(W == 0, 0.0, W * _two_sums(X, *parts)), total2)
+        # A trace crosses a whole half, and on to the next, as X → min(a, b X), and is discounted by G.
+        b, b2 = (jnp.minimum(s * P[..., -1:], HUGE) for s, P in ((s, P), (s2, P2)))
+        G, G2 = e * D[..., -1:], e2 * D2[..., -1:]
+        X = jnp.minimum(X * b2, s2 * A2[..., -1:] if recursive else HUGE)
+        X, W = _joined(X, X2), _joined(W * G2, W2)
+        h2 = jnp.minimum(h2 * b, HUGE)
+        if recursive:
+            A2, h2 = jnp.minimum(A2, P2 * (s * A[..., -1:])), jnp.maximum(h2, h[..., -1:])
+        P2 = jnp.minimum(P2 * b, HUGE)
+        P, D, A, h = _joined(P, P2), _joined(D, D2 * G), _joined(A, A2), _joined(h, h2)
+        delta, to_next = _joined(d, d2), (s2, e2)
+    return total.reshape(N, -1)[:, :T]
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """The left and the right blocks of [N, blocks, m]."""
+    return x[:, 0::2], x[:, 1::2]
+
+
+def _joined(left: Any, right: Any) -> Any:
+    return jnp.concatenate([left, right], axis=2)
+
+
+def _leaf(delta: Any, g: Any, step: Any, cap: Any, recursive: bool) -> tuple[Any, Any, Any]:
+    """Δ within each block, by lags; and X and W of each start, at the first step of the next block."""
+    m = delta.shape[2]
+    x = w = jnp.ones_like(delta)
+    total = delta
+    ended: list[Any] = [
+        (x[..., -1:], w[..., -1:])
+    ]  # those of the starts that reach the block's last step, latest first
+    for lag in range(1, m):
+        x, w = x[..., : m - lag] * step[..., lag - 1 : -1], w[..., : m - lag] * g[..., lag - 1 : -1]
+        y = jnp.minimum(x, cap[..., lag:])
+        x = y if recursive else jnp.minimum(x, HUGE)
+        total = total + jnp.pad(w * y * delta[..., lag:], ((0, 0), (0, 0), (0, lag)))
+        ended.append((x[..., -1:], w[..., -1:]))
+    X, W = (jnp.concatenate(parts[::-1], axis=2) for parts in zip(*ended, strict=True))
+    return total, jnp.minimum(X * step[..., -1:], HUGE), W * g[..., -1:]
+
+
+def _from_first(step: Any, g: Any, cap: Any, recursive: bool) -> tuple[Any, Any, Any]:
+    """P, D and A of each block: the products from its first step on, and x of a trace that arrives from above all caps."""
+    P = D = jnp.ones_like(step[..., :1])
+    A = cap[..., :1]
+    found = [(P, D, A)]
+    for t in range(1, step.shape[2]):
+        r = step[..., t - 1 : t]
+        P, D, A = jnp.minimum(P * r, HUGE), D * g[..., t - 1 : t], jnp.minimum(A * r, cap[..., t : t + 1])
+        found.append((P, D, A))
+    P, D, A = (jnp.concatenate(parts, axis=2) for parts in zip(*found, strict=True))
+    return P, D, A if recursive else cap
+
+
+def _two_sums(X: Any, h: Any, u: Any, v: Any) -> Any:
+    """X Σ_{t<τ} u_t + Σ_{t≥τ} v_t, where τ is the first t with X h_t ≥ 1; h rises along the last axis."""
+    m = h.shape[-1]
+    τ = jnp.zeros(X.shape, jnp.int32)
+    leap = 1 << (m.bit_length() - 1)
+    while leap:
+        ahead = τ + leap
+        below = X * jnp.take_along_axis(h, jnp.minimum(ahead, m) - 1, axis=-1) < 1.0
+        τ = jnp.where(below & (ahead <= m), ahead, τ)
+        leap >>= 1
+    none = jnp.zeros_like(u[..., :1])
+    before = jnp.concatenate([none, _running_sum(u)], axis=-1)
+    after = jnp.concatenate([_running_sum(v[..., ::-1])[..., ::-1], none], axis=-1)
+    return X * jnp.take_along_axis(before, τ, axis=-1) + jnp.take_along_axis(after, τ, axis=-1)
+
+
+def _running_sum(x: Any) -> Any:
+    """Σ_{i≤t} x_i along the last axis: within chunks, and over them. XLA's own takes a kernel for each doubling."""
+    m = x.shape[-1]
+    if m > CHUNK:
+        rows = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -m % CHUNK)]).reshape(*x.shape[:-1], -1, CHUNK)
+        within = _running_sum(rows)
+        before = jnp.pad(_running_sum(within[..., -1])[..., :-1], [(0, 0)] * (x.ndim - 1) + [(1, 0)])
+        return (within + before[..., None]).reshape(*x.shape[:-1], -1)[..., :m]
+    shift = 1
+    while shift < m:
+        x = x + jnp.pad(x[..., :-shift], [(0, 0)] * (x.ndim - 1) + [(shift, 0)])
+        shift *= 2
+    return x
+
+
+def by_lag(
+    delta: Any, g: Any, reach: int, first: Any, beta: Callable[[Any, Any, Callable[[Any], Any]], tuple[Any, Any]]
+) -> Any:
+    """Δ [N, T] by its definition, up to lag reach − 1: carry, β = beta(carry, lag, later), starting from `first`.
+
+    `later(a)` is a [N, T] seen `lag` steps after each start: a[k + lag].
+    """
+    T = delta.shape[-1]
+    reach = min(reach, T)
+
+    def body(state: Any, lag: Any) -> Any:
+        def later(a: Any, beyond: str = "edge") -> Any:
+            return lax.dynamic_slice_in_dim(jnp.pad(a, ((0, 0), (0, reach)), mode=beyond), lag, T, axis=1)
+
+        carry, w, total = state
+        w = w * later(before, "constant")
+        carry, β = beta(carry, lag, later)
+        return (carry, w, total + jnp.where(w == 0, 0.0, w * β * later(delta))), None
+
+    before = jnp.pad(g[:, :-1], ((0, 0), (1, 0)))  # g of the step before: 0 beyond the row's end
+    state = (first, jnp.ones_like(delta), delta)
+    lags = jnp.arange(1, reach, dtype=jnp.int32)  # as int64 they would not lower outside of float64 mode
+    return lax.scan(body, state, lags)[0][2] if reach > 1 else delta

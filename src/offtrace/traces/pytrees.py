@@ -1,0 +1,46 @@
+"""Traces as JAX pytrees: their numbers are leaves, so that another λ is not another program. What shapes the program is static.
+
+Static are the horizon, n, bounds by lag, and what is not a number. `Rule` calls this for each class of which a rule is made
+once jax was imported; it never imports jax itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import FunctionType
+from typing import Any
+
+STATIC = ("horizon", "n", "reads", "title", "step", "beta")
+
+_known: set[type] = set()
+
+
+def register(cls: type) -> None:
+    """Let JAX look into the rules of this class. Does nothing the second time."""
+    if cls in _known:
+        return
+    from jax.tree_util import register_pytree_node
+
+    names = [f.name for f in fields(cls)]  # pyright: ignore[reportArgumentType]
+    custom = "step" in names or "beta" in names
+
+    def is_static(name: str, value: Any) -> bool:
+        if name in STATIC or (custom and name == "bound"):
+            return True
+        return name != "carry" and isinstance(value, str | tuple | FunctionType)
+
+    def flatten(rule: Any) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
+        values = [(name, getattr(rule, name)) for name in names]
+        leaves = [value for name, value in values if not is_static(name, value)]
+        return leaves, tuple(pair for pair in values if is_static(*pair))
+
+    def unflatten(static: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
+        # Past the checks of the rule: JAX puts all kinds of things where the numbers were.
+        rule = object.__new__(cls)
+        given, left = dict(static), iter(leaves)
+        for name in names:
+            object.__setattr__(rule, name, given[name] if name in given else next(left))
+        return rule
+
+    _known.add(cls)
+    register_pytree_node(cls, flatten, unflatten)

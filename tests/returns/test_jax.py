@@ -1,0 +1,257 @@
+"""JAX arrays: every trace against the definition, inside jit, vmap and grad, in every layout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import offtrace as ot  # noqa: E402
+from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
+from offtrace.returns import by_definition, jax_kernels, on_jax  # noqa: E402
+
+quick = settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+TRACES = [*BUILT_IN, *CUSTOM[:3]]
+SOME = [ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)]
+B, T = 6, 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_leaves() -> Any:
+    """Halve short rows too: what is compiled for one shape is then tested whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax_kernels, "LEAF", 4)
+        jax.clear_caches()
+        jax.config.update("jax_disable_most_optimizations", True)  # most of the time here goes into compiling
+        yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
+
+
+def to_one_shape(batch: dict[str, Any]) -> dict[str, Any]:
+    """A drawn batch as [6, 12], the rest of it padding, so that nothing is compiled twice. Nothing there may be read."""
+    shape = np.atleast_2d(batch["reward"]).shape
+    batch = {"valid": np.ones(shape, bool), **batch}
+    batch["gamma"] = np.broadcast_to(np.asarray(batch["gamma"], batch["reward"].dtype), batch["reward"].shape)
+    made = {}
+    for name, array in batch.items():
+        full = np.full((B, T), np.nan if array.dtype.kind == "f" else 0).astype(array.dtype)
+        full[: shape[0], : shape[1]] = np.atleast_2d(array)
+        made[name] = full
+    return made
+
+
+def sample(seed: int = 0, dtype: Any = np.float32, shape: tuple[int, ...] = (B, T)) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    reward, q, next_value = rng.normal(size=(3, *shape)).astype(dtype)
+    log_pi, log_mu = np.log(rng.uniform(0.1, 1.0, (2, *shape))).astype(dtype)
+    terminated, truncated = rng.random((2, *shape)) < 0.1
+    return {
+        "reward": reward, "q": q, "next_value": next_value, "log_pi": log_pi, "log_mu": log_mu,
+        "terminated": terminated, "truncated": truncated, "pair": rng.integers(0, 3, shape, dtype=np.int32), "gamma": 0.95,
+    }  # fmt: skip
+
+
+def in_jax(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: jnp.asarray(a) if isinstance(a, np.ndarray) else a for name, a in arrays.items()}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@quick
+@given(data=st.data())
+def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) -> None:
+    batch = to_one_shape(data.draw(trajectories(dtype)))
+    wanted, scale = correct_by_definition(trace, batch)
+    with jax.enable_x64(dtype == np.float64):
+        found = ot.corrections(trace, **in_jax(batch), check=False)
+        assert isinstance(found, jax.Array)
+        assert_close(np.asarray(found), wanted, scale, dtype)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(jax_kernels, "LEAF", 16)
+        batch = sample(1, np.float64, (2, 60))
+        np.testing.assert_allclose(
+            ot.targets(trace, **in_jax(batch), check=False), ot.targets(trace, **batch), rtol=1e-11, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("rule", [ot.PengQ(0.6), ot.NStep(3), ot.NStep(20)])
+@quick
+@given(data=st.data())
+def test_peng_and_n_step_are_their_definitions(rule: Any, data: Any) -> None:
+    batch = to_one_shape(data.draw(trajectories()))
+    oracle: Any = by_definition.peng if isinstance(rule, ot.PengQ) else by_definition.n_step
+    parameter = rule.lam if isinstance(rule, ot.PengQ) else rule.n
+    batch = {n: a for n, a in batch.items() if n not in ("q", "log_pi", "log_mu", "pair")}
+    wanted = [oracle(parameter, **{n: a[b] for n, a in batch.items()}) for b in range(B)]
+    with jax.enable_x64(True):
+        found = ot.targets(rule, **in_jax(batch), check=False)
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-10)
+
+
+@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3), ot.ABQ(0.9)], ids=name_of)
+def test_the_same_however_it_is_called(trace: Any) -> None:
+    batch = sample()
+    arrays, wanted = in_jax(batch), ot.targets(trace, **batch)
+
+    def call(arrays: Any) -> Any:
+        return ot.targets(trace, **arrays)
+
+    mapped = {name: None if name == "gamma" else 0 for name in arrays}
+    ways = {
+        "eagerly": call(arrays),
+        "jit": jax.jit(call)(arrays),
+        "vmap": jax.vmap(call, in_axes=(mapped,))(arrays),
+        "vmap of jit": jax.vmap(jax.jit(call), in_axes=(mapped,))(arrays),
+        "trace as argument": jax.jit(lambda trace, arrays: ot.targets(trace, **arrays))(trace, arrays),
+    }
+    for way, found in ways.items():
+        assert found.dtype == np.float32, way
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5, err_msg=way)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_layouts(trace: ot.Trace) -> None:
+    batch = sample(2)
+    wanted = ot.targets(trace, **in_jax(batch), check=False)
+    turned = {n: jnp.asarray(a.T) if isinstance(a, np.ndarray) else a for n, a in batch.items()}
+    np.testing.assert_array_equal(ot.targets(trace, **turned, time_major=True, check=False).T, wanted)
+    trailing = {n: jnp.asarray(a[..., None]) if isinstance(a, np.ndarray) else a for n, a in batch.items()}
+    np.testing.assert_array_equal(ot.targets(trace, **trailing, check=False)[..., 0], wanted)
+
+
+def test_another_number_is_not_another_program() -> None:
+    arrays = in_jax({name: a for name, a in sample().items() if name != "gamma"})
+    traced = []
+
+    @jax.jit
+    def call(trace: Any, gamma: Any) -> Any:
+        traced.append(trace)
+        return ot.targets(trace, **arrays, gamma=gamma)
+
+    for lam in (0.2, 0.5, 0.9):
+        call(ot.RBIS(lam), lam)
+        call(ot.TruncatedIS(1 + lam, lam), lam)
+    assert len(traced) == 2
+    call(ot.RBIS(0.2, horizon=3), 0.2)
+    assert len(traced) == 3
+    before = on_jax._program._cache_size()
+    for lam in (0.2, 0.5, 0.9):  # nor outside of jit
+        ot.targets(ot.RBIS(lam), **arrays, gamma=lam, check=False)
+    assert on_jax._program._cache_size() <= before + 1
+
+
+@pytest.mark.parametrize("trace", [*TRACES, ot.PengQ(), ot.NStep(2), ot.VariableLambda(np.ones(3))], ids=name_of)
+def test_traces_are_pytrees(trace: Any) -> None:
+    leaves, structure = jax.tree.flatten(trace)
+    back = jax.tree.unflatten(structure, leaves)
+    assert type(back) is type(trace)
+    assert all(isinstance(leaf, float | int | np.ndarray) for leaf in leaves)
+    assert jax.tree.structure(back) == structure
+    assert hash(structure) == hash(jax.tree.structure(back))
+
+
+@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3)], ids=name_of)
+def test_gradients(trace: Any) -> None:
+    with jax.enable_x64(True):
+        arrays = in_jax(sample(3, np.float64, (2, T)))
+        names = ("reward", "q", "next_value", *(("log_pi",) if isinstance(trace, ot.Retrace) else ()))
+
+        def call(*values: Any) -> Any:
+            return ot.targets(trace, **{**arrays, **dict(zip(names, values, strict=True))}, differentiable=True)
+
+        check_grads(jax.jit(call), [arrays[n] for n in names], order=1, modes=["rev"])
+        gradient = jax.grad(lambda r: ot.targets(trace, **{**arrays, "reward": r}).sum())(arrays["reward"])
+        assert not gradient.any()  # unless asked for
+
+
+def test_gradients_in_float32_through_vmap_and_jit_in_any_order() -> None:
+    arrays = in_jax(sample(4))
+    gamma = arrays.pop("gamma")
+
+    def loss(reward: Any, arrays: Any) -> Any:
+        return (
+            ot.targets(ot.Retrace(0.9), **{**arrays, "reward": reward}, gamma=gamma, differentiable=True) ** 2
+        ).sum()
+
+    wanted = jax.grad(loss)(arrays["reward"], arrays)
+    ways = (
+        jax.vmap(jax.grad(loss))(arrays["reward"], arrays),
+        jax.vmap(jax.jit(jax.grad(jax.jit(loss))))(arrays["reward"], arrays),
+        jax.grad(lambda r: jax.vmap(jax.jit(loss))(r, arrays).sum())(arrays["reward"]),
+    )
+    for found in ways:
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_variable_lambda_inside_jit() -> None:
+    batch, lam = sample(5), np.random.default_rng(5).uniform(size=(B, T))
+    wanted = ot.targets(ot.VariableLambda(lam), **batch)
+    call = jax.jit(lambda lam, arrays: ot.targets(ot.VariableLambda(lam), **arrays))
+    np.testing.assert_allclose(call(jnp.asarray(lam, jnp.float32), in_jax(batch)), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_coefficients(trace: ot.Trace) -> None:
+    names = ("terminated", "truncated", "log_pi", "log_mu", "pair")
+    row = {n: a[0] for n, a in sample(6).items() if n in names}
+    wanted = ot.coefficients(trace, **row)
+    np.testing.assert_allclose(ot.coefficients(trace, **in_jax(row)), wanted, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda row: ot.coefficients(trace, **row))(in_jax(row)), wanted, rtol=1e-5)
+
+
+def test_v_trace() -> None:
+    batch = sample(7)
+    batch["value"] = batch.pop("q")
+    del batch["pair"]
+    options: dict[str, Any] = {"lam": 0.9, "rho_bar": 1.5, "c_bar": 0.8}
+    wanted = ot.state_targets(**batch, **options)
+    for call in (ot.state_targets, jax.jit(ot.state_targets)):
+        for found, right in zip(call(**in_jax(batch), **options), wanted, strict=True):
+            assert isinstance(found, jax.Array)
+            np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
+def test_bad_input_is_named() -> None:
+    trace, arrays = ot.Retrace(0.9), in_jax(sample())
+    with pytest.raises(ValueError, match="nothing is broadcast"):
+        jax.jit(lambda a: ot.targets(trace, **{**arrays, "q": a}))(arrays["q"][:1])
+    with pytest.raises(TypeError, match="convert it"):
+        ot.targets(trace, **{**arrays, "q": arrays["q"].astype(jnp.bfloat16)})
+    with pytest.raises(TypeError, match="boolean"):
+        ot.targets(trace, **{**arrays, "terminated": arrays["reward"]})
+    with pytest.raises(ValueError, match=r"reward must be finite.*\[1, 2\]"):
+        ot.targets(trace, **{**arrays, "reward": arrays["reward"].at[1, 2].set(jnp.nan)})
+    with pytest.raises(ValueError, match="check=True"):
+        jax.jit(lambda a: ot.targets(trace, **a, gamma=0.9, check=True))(
+            {n: a for n, a in arrays.items() if n != "gamma"}
+        )
+    with pytest.raises(ValueError, match="gamma must lie"):
+        ot.targets(trace, **{**arrays, "gamma": 1.5}, check=False)
+    with pytest.raises(TypeError, match="HistoryTrace"):
+        ot.targets(CUSTOM[3], **arrays)
+
+
+def test_numpy_arrays_do_not_import_jax() -> None:
+    script = """
+import sys, numpy as np, offtrace as ot
+x, no = np.zeros(3), np.zeros(3, bool)
+ot.targets(ot.Retrace(), reward=x, q=x, next_value=x, terminated=no, truncated=no, log_pi=x, log_mu=x, gamma=0.9)
+assert "jax" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
