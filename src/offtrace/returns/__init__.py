@@ -3,6 +3,7 @@
 from offtrace.returns.action_values import from_action_values
 from offtrace.returns.calls import coefficients, corrections, targets
 from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
+from offtrace.returns.given_c import targets_from_c
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.streaming import Stream
 
@@ -19,4 +20,5 @@ __all__ = [
     "from_action_values",
     "state_targets",
     "targets",
+    "targets_from_c",
 ]

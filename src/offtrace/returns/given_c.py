@@ -1,0 +1,53 @@
+"""Targets for coefficients that are simply given: c_t for each decision, whatever rule they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from offtrace.returns.calls import targets
+from offtrace.traces import INFINITY, VariableLambda
+from offtrace.trajectory import first_index, spell
+
+
+@dataclass(frozen=True, eq=False)
+class _Given(VariableLambda):
+    """β_t = ∏ c_i; c stands in the place of λ, by step."""
+
+    title: ClassVar = "given c"
+    reads: ClassVar = ()
+    recursive_condition: ClassVar = None
+
+    def __post_init__(self) -> None:
+        if type(self.lam).__module__.startswith("jax."):
+            return
+        c = np.array(self.lam, np.float64)
+        bad = (c < 0) | np.isinf(c)
+        if not c.ndim or bad.any():
+            what = f"{c[at := first_index(bad)]} at index {spell(at)}" if c.ndim else f"{self.lam!r}, one number"
+            raise ValueError(f"c must hold a finite coefficient of at least 0 for each step, got {what}")
+        self._set("lam", c)
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        """The coefficients are the ratios."""
+        return 1.0, lam, INFINITY
+
+
+def targets_from_c(c: Any, **arrays: Any) -> Any:
+    """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
+
+    c of a start is not used. The other arguments are those of `targets`, without log_pi and log_mu.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(3, bool), np.zeros(3)
+    >>> ot.targets_from_c(np.array([9.0, 0.5, 2.0]), reward=np.ones(3), q=zero, next_value=zero, terminated=no, truncated=no,
+    ...                   gamma=1.0)
+    array([2.5, 3. , 1. ])
+    """
+    for name in ("log_pi", "log_mu"):
+        if name in arrays:
+            raise TypeError(f"{name} has no part in targets_from_c: c is given")
+    return targets(_Given(c), **arrays)
