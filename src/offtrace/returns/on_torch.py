@@ -35,6 +35,11 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
         _check_values(trace, arrays)
     if not differentiable:
         arrays = {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
+    if not (differentiable or seen) and isinstance(trace, Trace) and reward.is_cuda:
+        from offtrace.returns import triton_calls
+
+        if triton_calls.takes(trace) and not (isinstance(arrays["gamma"], Tensor) and not arrays["gamma"].ndim):
+            return _by_triton(triton_calls.correct, trace, arrays, add_q=add_q)
     return in_tensors(trace, arrays, add_q=add_q)
 
 
@@ -48,6 +53,15 @@ def _on_cpu(trace: Rule, add_q: bool, arrays: dict[str, Any]) -> Tensor:
         agree(arrays)
     out = torch.from_numpy(on_host(trace, add_q=add_q, **{n: _view(a) for n, a in arrays.items()}))
     return out.to(arrays["reward"].dtype)
+
+
+def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+    """By a kernel that the rule is compiled into."""
+    shape = arrays["reward"].shape
+    x = {n: a.reshape(-1, shape[-1]).contiguous() if isinstance(a, Tensor) else a for n, a in arrays.items()}
+    x = {n: a.view(torch.uint8) if isinstance(a, Tensor) and a.dtype is torch.bool else a for n, a in x.items()}
+    lags = None if isinstance(trace, StepTrace) else _bounds(trace.horizon, trace.lag_bound, shape[-1])
+    return correct(trace, x, lags, add_q=add_q).reshape(shape)
 
 
 def agree(arrays: dict[str, Any]) -> None:

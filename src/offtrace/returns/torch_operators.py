@@ -46,6 +46,27 @@ capped = torch.library.custom_op(
 )
 
 
+@linear.register_kernel("cuda")
+def _linear_on_cuda(a: Tensor, c: Tensor) -> Tensor:
+    from offtrace.returns import triton_calls
+
+    a, c = a.contiguous(), c.contiguous()
+    one = torch.ones_like(c)
+    return triton_calls.given(a, c, one, one, None, per_decision=True, recursive=False)
+
+
+@capped.register_kernel("cuda")
+def _capped_on_cuda(
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
+) -> Tensor:
+    from offtrace.returns import triton_calls
+
+    delta, g, ratio, cap = (x.contiguous() for x in (delta, g, ratio, cap))
+    if transposed:
+        return triton_calls.transpose(delta, g, ratio, cap, lags, recursive)
+    return triton_calls.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
+
+
 def _fake(a: Tensor, *others: Any) -> Tensor:
     return torch.empty(a.shape, dtype=a.dtype, device=a.device)
 
