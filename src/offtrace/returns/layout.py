@@ -24,7 +24,9 @@ def batch_first(
     shape = tuple(np.shape(given))
     trailing = len(shape) == 3 and shape[2] == 1
     if len(shape) == 3 and not trailing:
-        raise ValueError(f"reward has shape {shape}: arrays must be [T] or [B, T], or either with a last dimension of 1")
+        raise ValueError(
+            f"reward has shape {shape}: arrays must be [T] or [B, T], or either with a last dimension of 1"
+        )
     if time_major and len(shape) < 2:
         raise ValueError(
             f"reward has shape {shape}, but time_major=True is for [T, B] or [T, B, 1]: one row needs none"
