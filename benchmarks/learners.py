@@ -1,7 +1,7 @@
 """Learners: trials of protocol "daley2023" a second on one core, the published sweep, and cost a step as episodes grow.
 
-The peer is `plain` below: the same experiment as anybody would write it for Numba, one array entry for each visit of the
-episode, rule and policies written out. It does the same number of steps from its own random numbers.
+The peers are below: the same experiment as anybody would write it, in NumPy (`scripted`) and for Numba (`plain`), with one
+array entry for each visit of the episode. They do the same number of steps from their own random numbers.
 
     .venv/bin/python benchmarks/run.py learners
 """
@@ -103,6 +103,51 @@ def plain(to, reward, end, start, gamma, rule, lam, alpha, steps, explore, trial
     return total
 
 
+def scripted(to, reward, end, start, gamma, rule, lam, alpha, steps, explore, seed):
+    """One trial in NumPy: the return that its evaluation episodes add up to."""
+    rng = np.random.default_rng(seed)
+    Q = rng.normal(0.0, 0.01, reward.shape)
+    A = reward.shape[1]
+
+    def policy(q: np.ndarray, epsilon: float) -> np.ndarray:
+        best = q == q.max()
+        return epsilon / A + (1 - epsilon) * best / best.sum()
+
+    total, s, episode, look = 0.0, start, 0, None
+    visits, x, w = np.empty(0, np.int64), np.empty(0), np.empty(0)
+    for _ in range(steps):
+        behavior = policy(Q[s], 1.0 if episode < explore else 0.2)
+        a = rng.choice(A, p=behavior)
+        after, ρ = to[s, a], policy(Q[s], 0.1)[a] / behavior[a]
+        v = 0.0 if after == end else policy(Q[after], 0.1) @ Q[after]
+        δ = reward[s, a] + gamma * v - Q[s, a]
+        w = w * gamma
+        if rule == 0:
+            x = x * lam * min(1.0, ρ)
+        elif rule == 1:
+            x = lam * np.minimum(1.0, x * ρ)
+        elif rule == 2:
+            x, w = np.minimum(1.0, x * ρ / lam), w * lam
+        else:
+            x, w = x * ρ, w * lam
+        visits, x, w = np.append(visits, s * A + a), np.append(x, 1.0), np.append(w, 1.0)
+        np.add.at(Q.reshape(-1), visits, alpha * δ * w * np.minimum(1.0, x))
+        s = after
+        if s == end:
+            s, episode = start, episode + 1
+            visits, x, w = visits[:0], x[:0], w[:0]
+            look, gain = start if look is None else look, 1.0
+            for _ in range(51):
+                b = rng.choice(A, p=policy(Q[look], 0.05))
+                total += gain * reward[look, b]
+                look = to[look, b]
+                gain *= gamma
+                if look == end:
+                    look = None
+                    break
+    return total
+
+
 def trials(seconds: float) -> None:
     mdp = bifurcation(1)
     to = np.asarray(mdp.P.argmax(axis=1)).reshape(mdp.S, mdp.A)[:-1]
@@ -113,7 +158,7 @@ def trials(seconds: float) -> None:
         for repetition in range(100):
             if repetition > 5 and sum(ours) + sum(theirs) > seconds:
                 break
-            n = 200 if repetition else 2  # the first compiles
+            n = 500 if repetition else 2  # the first compiles
             start = time.process_time()
             bifurcation_auc(1, rule(lam=lam), alpha=alpha, seeds=n, seed=repetition * n, threads=1, progress=False)
             middle = time.process_time()
@@ -121,9 +166,15 @@ def trials(seconds: float) -> None:
             if repetition:
                 ours.append((middle - start) / n)
                 theirs.append((time.process_time() - middle) / n)
+        start = time.process_time()
+        for seed in range(3):
+            scripted(*table, number, lam, alpha, 3000, 5, seed)
+        python = (time.process_time() - start) / 3
         emit(
             "trials",
             rule=name,
+            python_us=python * 1e6,
+            to_python=python / np.median(ours),
             ours_us=np.median(ours) * 1e6,
             plain_us=np.median(theirs) * 1e6,
             ratio=np.median(np.array(theirs) / np.array(ours)),

@@ -125,10 +125,21 @@ def laboratory(records: list[Record]) -> list[str]:
 
 def trials(records: list[Record]) -> list[str]:
     rows = (
-        (r["rule"], number(r["ours_us"]), number(r["plain_us"]), f"{r['ratio']:.2f}", f"{r['in_python_time']:,.0f}")
+        (
+            r["rule"],
+            number(r["ours_us"]),
+            number(r["plain_us"]),
+            f"{r['ratio']:.2f}",
+            number(r["python_us"]),
+            f"{r['to_python']:,.0f}",
+            f"{r['in_python_time']:,.0f}",
+        )
         for r in of(records, "trials")
     )
-    lines = table("rule | µs a trial | plain Numba loop, µs | plain / ours | trials in 0.27 s", rows)
+    lines = table(
+        "rule | µs a trial | plain Numba loop, µs | plain / ours | NumPy script, µs | NumPy / ours | trials in 0.27 s",
+        rows,
+    )
     for r in of(records, "sweep"):
         lines += [
             f"The published sweep (440,000 trials): {r['whole']:.0f} s on all cores, from {r['trials']:,} trials.",

@@ -58,8 +58,9 @@ SECTIONS = (
 NOTES = {
     "laboratory": "One run each, compiled code warm, one process for all.",
     "trials": (
-        "Protocol daley2023 on Bifurcation 1, λ = 0.9, CPU time on one core. Independent Python code takes 0.27 s for a trial. "
-        "The peer is the same experiment as a plain Numba loop with an entry for each visit, in `benchmarks/learners.py`."
+        "Protocol daley2023 on Bifurcation 1, λ = 0.9, CPU time on one core. Independent Python code took 0.27 s for a trial, on "
+        "another day: the speed of this machine varies by half. The peers of this run are the same experiment as a NumPy script "
+        "and as a plain Numba loop, both with an entry for each visit, in `benchmarks/learners.py`."
     ),
     "framework": "One run each. The start of a study is about two seconds, whatever its size.",
     "episodes": "CPU nanoseconds a step, online, on a corridor too long to leave, γ = 0.99, λ = 0.9.",

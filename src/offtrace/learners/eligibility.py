@@ -249,8 +249,8 @@ def apply(way, kept, scale, sizes, to):
     """to += scale · sizes · z, `sizes` elementwise if there are any."""
     if way == VISITS or (way == GROUPS and not kept.n[GATHERED]):
         if kept.weights.shape[1] == 1 and not len(sizes):  # a table
-            for v in range(kept.n[FIRST], kept.n[LAST]):
-                to[kept.weights[v, 0]] += scale * kept.wβ[v] * kept.numbers[v, 0]
+            for v in range(np.uintp(kept.n[FIRST]), np.uintp(kept.n[LAST])):  # unsigned: nothing counts from the end
+                to[np.uintp(kept.weights[v, 0])] += scale * kept.wβ[v] * kept.numbers[v, 0]
             return
         for v in range(kept.n[FIRST], kept.n[LAST]):
             c = scale * kept.wβ[v]
@@ -263,8 +263,8 @@ def apply(way, kept, scale, sizes, to):
         for i in range(kept.n[SLOTS]):
             to[kept.weight_of[i]] += scale * sizes[kept.weight_of[i]] * z[i]
     else:
-        for i in range(kept.n[SLOTS]):
-            to[kept.weight_of[i]] += scale * z[i]
+        for i in range(np.uintp(kept.n[SLOTS])):
+            to[np.uintp(kept.weight_of[i])] += scale * z[i]
 
 
 @contracted
@@ -274,7 +274,7 @@ def advance_linear(kept, discount, decay, ratio):
     if c == 0.0:
         clear(kept)
         return
-    for i in range(kept.n[SLOTS]):
+    for i in range(np.uintp(kept.n[SLOTS])):
         z = c * kept.z[i]
         kept.z[i] = z if abs(z) > TINY else 0.0
     if kept.n[SLOTS] > kept.n[TIDY]:
@@ -449,7 +449,7 @@ def advance_products(kept, discount, decay, ratio, cap, recursive, lags):
     if d == 0.0 or ratio == 0.0 or (recursive and cap == 0.0):
         kept.n[FIRST] = kept.n[LAST] = 0
         return
-    for v in range(kept.n[FIRST], kept.n[LAST]):
+    for v in range(np.uintp(kept.n[FIRST]), np.uintp(kept.n[LAST])):
         x = min(kept.product[v] * ratio, 1e300)
         w, β = kept.w[v] * d, min(cap, x)
         kept.product[v] = β if recursive else x

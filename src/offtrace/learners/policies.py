@@ -260,11 +260,12 @@ def at_present(row, coded):
 @inlined
 def best_of(q):
     """The largest value, the last action that has it, how many have it, and the sum of all."""
-    if len(q) == 4:  # the moves of a grid: without a loop
-        best = max(max(q[0], q[1]), max(q[2], q[3]))
-        e0, e1, e2, e3 = q[0] == best, q[1] == best, q[2] == best, q[3] == best
-        arg = 3 if e3 else 2 if e2 else 1 if e1 else 0
-        return best, arg, int(e0) + int(e1) + int(e2) + int(e3), (q[0] + q[1]) + (q[2] + q[3])
+    if len(q) == 4:  # the moves of a grid: without a loop, where there is no tie
+        left, right = max(q[0], q[1]), max(q[2], q[3])
+        best = max(left, right)
+        if max(min(left, right), min(q[0], q[1]) if left > right else min(q[2], q[3])) < best:
+            arg = (0 if q[0] > q[1] else 1) if left > right else (2 if q[2] > q[3] else 3)
+            return best, arg, 1, (q[0] + q[1]) + (q[2] + q[3])
     best, total = q[0], q[0]
     for a in range(1, len(q)):
         total += q[a]
