@@ -154,18 +154,20 @@ def trials(seconds: float) -> None:
     table = (to.astype(np.int64), np.array(mdp.R[:-1]), mdp.S - 1, int(np.argmax(mdp.start)), mdp.gamma)
     for name, (rule, number) in RULES.items():
         lam, alpha = 0.9, 0.7 if rule is ot.TruncatedIS else 0.9
-        ours, theirs = [], []
+        ours, theirs, spent = [], [], 0.0
         for repetition in range(100):
-            if repetition > 5 and sum(ours) + sum(theirs) > seconds:
+            if repetition > 5 and spent > seconds:
                 break
             n = 500 if repetition else 2  # the first compiles
             start = time.process_time()
             bifurcation_auc(1, rule(lam=lam), alpha=alpha, seeds=n, seed=repetition * n, threads=1, progress=False)
             middle = time.process_time()
             plain(*table, number, lam, alpha, 3000, 5, n)
+            stop = time.process_time()
             if repetition:
                 ours.append((middle - start) / n)
-                theirs.append((time.process_time() - middle) / n)
+                theirs.append((stop - middle) / n)
+                spent += stop - start
         start = time.process_time()
         for seed in range(3):
             scripted(*table, number, lam, alpha, 3000, 5, seed)

@@ -141,4 +141,4 @@ def test_support_matters_only_where_mu_comes() -> None:
     """From the middle, μ goes right only: what it would do on the left is nobody's business."""
     mu, pi = RIGHT.copy(), RIGHT.copy()
     pi[0] = [1.0, 0.0]
-    evaluate(MDP_, ot.Retrace(), pi=pi, mu=mu, steps=10)
+    assert evaluate(MDP_, ot.Retrace(), pi=pi, mu=mu, steps=10).steps == 10

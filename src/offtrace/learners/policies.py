@@ -10,20 +10,21 @@ A schedule gives a value for each k = 0, 1, 2, …, counted in episodes or in st
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from offtrace.learners.native import inlined, leaf
-from offtrace.mdps.policies import _check_rows as check_rows
+from offtrace.mdps.policies import check_rows
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
 TABLE, GREEDY, SOFTMAX = range(3)
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(ABC):
     """A number for each k. `by` says what k counts: "episode" or "step"."""
 
     def __post_init__(self) -> None:
@@ -40,9 +41,9 @@ class Schedule:
                 )
 
     @property
+    @abstractmethod
     def coded(self) -> tuple[float, ...]:
         """(kind, three numbers, 1 if k counts steps) for `level`."""
-        raise NotImplementedError
 
     def __call__(self, k: int) -> float:
         """The value at k.

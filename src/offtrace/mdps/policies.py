@@ -61,8 +61,8 @@ def mixture(pi: Any, mu: Any, weight: float) -> np.ndarray:
     pi, mu = np.asarray(pi, dtype=np.float64), np.asarray(mu, dtype=np.float64)
     if pi.ndim != 2 or pi.shape != mu.shape:
         raise ValueError(f"pi has shape {pi.shape} and mu {mu.shape}: both must be [S, A]")
-    _check_rows(pi, "pi")
-    _check_rows(mu, "mu")
+    check_rows(pi, "pi")
+    check_rows(mu, "mu")
     return weight * pi + (1.0 - weight) * mu
 
 
@@ -88,11 +88,12 @@ def check_policy(pi: Any, mdp: MDP, name: str = "pi") -> np.ndarray:
     if array.shape != (mdp.S, mdp.A):
         raise ValueError(f"{name} has shape {array.shape}: a policy of this MDP is [S, A] = {(mdp.S, mdp.A)}")
     array = np.ascontiguousarray(array, dtype=np.float64)
-    _check_rows(array, name)
+    check_rows(array, name)
     return array
 
 
-def _check_rows(pi: np.ndarray, name: str) -> None:
+def check_rows(pi: np.ndarray, name: str) -> None:
+    """Each row of [S, A] must be a distribution; else an error that names the first state where it is not."""
     bad = ~((pi >= 0).all(axis=1) & (np.abs(pi.sum(axis=1) - 1.0) <= TOLERANCE))
     if bad.any():
         s = int(np.argmax(bad))
