@@ -1,0 +1,95 @@
+"""Checkpoints: one file with the whole state of a run, written beside and moved into place, the last few of which are kept.
+
+A file is a ZIP of NumPy arrays (`numpy.load` reads it), one for each leaf of the state, the rows of the curve so far, and the
+configuration as JSON. Every array has its check sum, so a damaged file is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.deep.config import Config
+
+FREE = ("frames",)
+"""May differ between a checkpoint and the run that goes on from it."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written, read, or used."""
+
+
+def described(config: Config, seeds: list[int]) -> dict[str, Any]:
+    """What a checkpoint belongs to."""
+    return {**config.spelt(), "seeds": seeds}
+
+
+def save(folder: Path, state: Any, curve: np.ndarray, config: Config, seeds: list[int], keep: int) -> Path:
+    """Write it, or leave everything as it was."""
+    leaves = jax.tree.leaves(state)
+    frames = int(np.asarray(state.frames).reshape(-1)[0])
+    arrays = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    about = np.frombuffer(json.dumps(described(config, seeds)).encode(), np.uint8)
+    path, beside = folder / f"checkpoint-{frames:012d}.npz", folder / f".writing-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        held = found(folder)
+        last = f"the last checkpoint is {held[-1].name}" if held else "there is no checkpoint yet"
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror or error}; {last}, and it is whole"
+        ) from error
+    for old in found(folder)[:-keep]:
+        old.unlink()
+    return path
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, oldest first."""
+    return sorted(folder.glob("checkpoint-*.npz"))
+
+
+def about(path: Path) -> dict[str, Any]:
+    """The configuration and the seeds of a checkpoint."""
+    return json.loads(bytes(_read(path, ["about"])["about"]))
+
+
+def load(path: Path, like: Any, config: Config, seeds: list[int]) -> tuple[Any, np.ndarray]:
+    """The state, in the structure of `like`, and the curve so far."""
+    stored, wanted = about(path), json.loads(json.dumps(described(config, seeds)))
+    differ = [k for k in wanted if k not in FREE and wanted[k] != stored.get(k)]
+    if differ:
+        words = "; ".join(f"{k} is {stored.get(k)!r} there and {wanted[k]!r} here" for k in differ)
+        raise CheckpointError(f"{path} is of another run: {words}. Give another folder, or the same settings")
+    leaves, tree = jax.tree.flatten(like)
+    arrays = _read(path, [*(f"leaf{i}" for i in range(len(leaves))), "curve"])
+    values = [arrays[f"leaf{i}"] for i in range(len(leaves))]
+    for have, want in zip(values, leaves, strict=True):
+        if have.shape != want.shape or have.dtype != want.dtype:
+            raise CheckpointError(
+                f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
+            )
+    return jax.tree.unflatten(tree, [jnp.asarray(v) for v in values]), arrays["curve"]
+
+
+def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{path} is damaged and cannot be read ({error}): remove it, and the run goes on from the one before"
+        ) from error

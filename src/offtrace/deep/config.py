@@ -1,0 +1,128 @@
+"""What decides about a run: one frozen dataclass, from which the command line is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from offtrace.traces import Retrace, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that a run depends on but its seeds. Frames are steps of the environment, counted for each seed."""
+
+    game: str
+    """"minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment."""
+    trace: Rule = field(default_factory=lambda: Retrace(lam=0.9))
+    """The rule that makes the targets."""
+    frames: int = 5_000_000
+    """How long to train."""
+    gamma: float = 0.99
+    """The discount γ."""
+    envs: int = 64
+    """Copies of the game that are played side by side."""
+    every: int = 64
+    """Frames between two updates: a multiple of `envs`."""
+    batch: int = 32
+    """Sequences in an update."""
+    length: int = 32
+    """Steps in a sequence."""
+    burn_in: int = 0
+    """Steps at a sequence's beginning that are not learned from."""
+    capacity: int = 100_000
+    """Frames that the memory holds, shared evenly by the copies of the game."""
+    warm_up: int = 5_000
+    """Frames before the first update."""
+    minibatches: int = 1
+    """Above 1 it is DQN(λ)'s way: the returns of `batch` sequences are computed together, and learned from in so many pieces."""
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    clip: float = 10.0
+    """The largest norm of a gradient; 0: any."""
+    loss: Literal["huber", "squared"] = "huber"
+    """Of target − q."""
+    double: bool = True
+    """Double estimation: π comes from the network of now, its values from the target network."""
+    target_every: int = 50
+    """Updates between two copies of the network into the target network."""
+    policies: Literal["epsilon", "softmax"] = "epsilon"
+    """What the next three numbers are: the ε of ε-greedy policies, or temperatures of softmax policies."""
+    explore: float = 1.0
+    """Of the behaviour policy at first,"""
+    behavior: float = 0.1
+    """and after `explore_frames` frames."""
+    target: float = 0.05
+    """Of the target policy."""
+    explore_frames: int = 100_000
+    """How long the behaviour takes from the first number to the last, linearly."""
+    priority: float = 0.0
+    """Sequences are drawn in proportion to |TD error|^priority of their first step; 0: uniformly."""
+    correction: float = 0.4
+    """How much of that preference is taken back in the loss: (N P)^−correction."""
+    hidden: tuple[int, ...] = (128,)
+    """Units of the hidden layers."""
+    sticky: float | None = None
+    """The chance that the game repeats the last action instead: 0.1 for MinAtar as published, else 0, if it is not given."""
+    limit: int | None = None
+    """Steps after which an episode is truncated; the game's own limit, if it is not given."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trace, Rule):
+            raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
+        for name in ("frames", "envs", "every", "batch", "length", "capacity", "minibatches", "target_every"):
+            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number ≥ 1")
+        for name in ("burn_in", "warm_up", "explore_frames"):
+            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 0, "a whole number ≥ 0")
+        for name in (
+            "gamma",
+            "priority",
+            "correction",
+            *(("explore", "behavior", "target") * (self.policies == "epsilon")),
+        ):
+            self._require(name, 0.0 <= getattr(self, name) <= 1.0, "within [0, 1]")
+        self._require("learning_rate", self.learning_rate > 0, "above 0")
+        self._require("clip", self.clip >= 0, "at least 0")
+        self._require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
+        self._require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
+        if self.policies == "softmax":
+            for name in ("explore", "behavior", "target"):
+                self._require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")
+        self._require("sticky", self.sticky is None or 0 <= self.sticky < 1, "within [0, 1)")
+        self._require("limit", self.limit is None or self.limit >= 1, "at least 1")
+        self._require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
+        self._require(
+            "minibatches",
+            (self.batch * self.length) % self.minibatches == 0,
+            f"a divisor of batch × length = {self.batch * self.length}",
+        )
+        if self.slots < self.window + 1:
+            raise ValueError(
+                f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
+                f"for each, but a sequence takes burn_in + length = {self.burn_in + self.length}, the observation after it, and the "
+                f"step that is being written: take capacity ≥ {self.envs * (self.window + 1)}, a shorter length, or fewer envs"
+            )
+
+    def _require(self, name: str, holds: bool, what: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} must be {what}, got {getattr(self, name)!r}")
+
+    @property
+    def slots(self) -> int:
+        """Steps that the memory holds of each copy of the game."""
+        return self.capacity // self.envs
+
+    @property
+    def window(self) -> int:
+        """Observations in a sequence: one more than steps, since the last one's next observation is needed."""
+        return self.burn_in + self.length + 1
+
+    @property
+    def round(self) -> int:
+        """Frames between two draws from the memory."""
+        return self.every * self.minibatches
+
+    def spelt(self) -> dict[str, Any]:
+        """As JSON has it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "trace": repr(self.trace), "hidden": list(self.hidden)}

@@ -1,0 +1,147 @@
+"""The replay memory: for each copy of the game a ring of steps, from which sequences are drawn.
+
+Slot i of a ring holds the observation s_i, and what was done there and came of it: action, reward, flags, log μ as it was when
+the action was taken. **The slot after a step always holds its true next observation.** While an episode goes on that is the next
+step's own; after its end it is the final observation, alone in a slot that is not `valid`, and the new episode begins one
+further on. So next values are read from the next slot and are never those of another episode, and no trace passes such a slot.
+
+    written:      s0 a0   s1 a1   s2 a2   s3 —    s0' a0'  s1' …
+    valid:        yes     yes     yes     no      yes      no (yet)
+
+`count` slots have been filled, those of final observations included; slot number count, the newest, has an observation and no
+action yet. A sequence of n slots begins at count + 1 − slots at the earliest and at count + 1 − n at the latest, so it never runs
+across the place that is written next.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Memory(NamedTuple):
+    """Rings [envs, slots, …]."""
+
+    observation: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
+    log_mu: Any
+    count: Any
+    """[envs]"""
+    priority: Any
+    """[envs, slots]; None if sequences are drawn uniformly."""
+    peak: Any
+    """The largest priority so far, which a new step gets."""
+
+
+class Sequences(NamedTuple):
+    """Drawn [n, steps, …]; `observation` has one more."""
+
+    observation: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    valid: Any
+    log_mu: Any
+    at: Any
+    """[n, steps]: where in the flattened memory they are."""
+    weight: Any
+    """[n]: (N P)^−correction, at most 1."""
+
+
+def empty(envs: int, slots: int, observation: Any, *, prioritised: bool) -> Memory:
+    """Nothing is in it but the first observations [envs, …]."""
+    shape = (envs, slots)
+    frames = jnp.zeros((*shape, *observation.shape[1:]), observation.dtype)
+    return Memory(
+        observation=frames.at[:, 0].set(observation),
+        action=jnp.zeros(shape, jnp.int32),
+        reward=jnp.zeros(shape, jnp.float32),
+        terminated=jnp.zeros(shape, bool),
+        truncated=jnp.zeros(shape, bool),
+        valid=jnp.zeros(shape, bool),
+        log_mu=jnp.zeros(shape, jnp.float32),
+        count=jnp.zeros(envs, jnp.int32),
+        priority=jnp.zeros(shape, jnp.float32) if prioritised else None,
+        peak=jnp.ones((), jnp.float32) if prioritised else None,
+    )
+
+
+def write(
+    memory: Memory, action: Any, log_mu: Any, reward: Any, terminated: Any, truncated: Any, after: Any, now: Any
+) -> Memory:
+    """One step of every copy of the game. `after` [envs, …] is its true next observation; `now` what is seen next.
+
+    They differ where the episode ended: `after` is its final observation, `now` the first one of the new episode.
+    """
+    envs, slots = memory.action.shape
+    e = jnp.arange(envs)
+    count = memory.count + 1 + (terminated | truncated)
+    here, ahead, next_ = (c % slots for c in (memory.count, memory.count + 1, count))
+    step = memory._replace(
+        observation=memory.observation.at[e, ahead].set(after).at[e, next_].set(now),
+        action=memory.action.at[e, here].set(action),
+        reward=memory.reward.at[e, here].set(reward),
+        terminated=memory.terminated.at[e, here].set(terminated),
+        truncated=memory.truncated.at[e, here].set(truncated),
+        valid=memory.valid.at[e, here].set(True).at[e, ahead].set(False).at[e, next_].set(False),
+        log_mu=memory.log_mu.at[e, here].set(log_mu),
+        count=count,
+    )
+    if memory.priority is None:
+        return step
+    priority = memory.priority.at[e, ahead].set(0.0).at[e, here].set(memory.peak)  # a new step is drawn soon
+    return step._replace(priority=priority)
+
+
+def starts(memory: Memory, window: int) -> tuple[Any, Any]:
+    """The first and last count, [envs] each, at which a sequence of so many slots may begin."""
+    return jnp.maximum(memory.count + 1 - memory.action.shape[1], 0), memory.count + 1 - window
+
+
+def draw(memory: Memory, key: Any, n: int, window: int, *, priority: float = 0.0, correction: float = 0.0) -> Sequences:
+    """n sequences of `window` slots, each start as likely as any other, or in proportion to priority^`priority`."""
+    envs, slots = memory.action.shape
+    first, last = starts(memory, window)
+    if memory.priority is None:
+        room = jnp.cumsum(jnp.maximum(last - first + 1, 0))
+        pick = jax.random.randint(key, (n,), 0, room[-1])
+        e = jnp.searchsorted(room, pick, side="right")
+        start = first[e] + pick - jnp.where(e > 0, room[e - 1], 0)
+        weight = jnp.ones(n, jnp.float32)
+    else:
+        slot = jnp.arange(slots)
+        count = memory.count[:, None] - (memory.count[:, None] - slot) % slots  # which step is in each slot
+        usable = (count >= first[:, None]) & (count <= last[:, None])
+        mass = jnp.where(usable, memory.priority**priority, 0.0).reshape(-1)
+        below = jnp.cumsum(mass)
+        pick = jnp.searchsorted(below, jax.random.uniform(key, (n,)) * below[-1], side="right")
+        pick = jnp.minimum(pick, envs * slots - 1)
+        e, start = pick // slots, count.reshape(-1)[pick]
+        rarity = below[-1] / (jnp.sum(usable) * jnp.maximum(mass[pick], 1e-30))
+        weight = rarity**correction
+        weight = weight / jnp.max(weight)
+    at = e[:, None] * slots + (start[:, None] + jnp.arange(window)) % slots
+
+    def taken(ring: Any, steps: int) -> Any:
+        return ring.reshape(envs * slots, *ring.shape[2:])[at[:, :steps]]
+
+    steps = window - 1
+    names = ("action", "reward", "terminated", "truncated", "valid", "log_mu")
+    of_steps = {name: taken(getattr(memory, name), steps) for name in names}
+    return Sequences(taken(memory.observation, window), **of_steps, at=at[:, :steps], weight=weight)
+
+
+def reprioritised(memory: Memory, drawn: Sequences, error: Any) -> Memory:
+    """With |TD error| of the drawn steps as their priorities."""
+    envs, slots = memory.action.shape
+    flat = memory.priority.reshape(-1)
+    new = jnp.where(drawn.valid, jnp.abs(error) + 1e-3, flat[drawn.at])
+    priority = flat.at[drawn.at.reshape(-1)].set(new.reshape(-1)).reshape(envs, slots)
+    return memory._replace(priority=priority, peak=jnp.maximum(memory.peak, jnp.max(new)))

@@ -1,0 +1,98 @@
+"""What a run shows of itself: a line in the terminal, and TensorBoard."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offtrace.deep.config import Config
+
+SCALARS = ("return", "loss", "length", "magnitude", "cut")
+
+
+class Line:
+    """One line on stderr: written over itself in a terminal, else a new one every ten seconds."""
+
+    def __init__(self, config: Config, seeds: int) -> None:
+        self.config, self.seeds = config, seeds
+        self.began, self.first, self.shown = time.monotonic(), None, 0.0
+        self.terminal = sys.stderr.isatty()
+
+    def report(self, frames: int, rows: np.ndarray) -> None:
+        """Show the latest."""
+        now = time.monotonic()
+        if self.first is None:  # the first piece was mostly compilation
+            self.began, self.first = now, frames
+        if not self.terminal and now - self.shown < 10 and frames < self.config.frames:
+            return
+        self.shown = now
+        done = frames - self.first
+        rate = done / (now - self.began) if done else 0.0
+        mean = {name: _mean(rows[name]) for name in SCALARS}
+        left = _clock((self.config.frames - frames) / rate) if rate else "?"
+        text = (
+            f"{_short(frames)} of {_short(self.config.frames)} frames  {_short(rate * self.seeds)}/s  "
+            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace length {mean['length']:.2f}  cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}  "
+            f"left {left}"
+        )
+        sys.stderr.write(f"\r\033[K{text}" if self.terminal else text + "\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """End the line."""
+        if self.terminal:
+            sys.stderr.write("\n")
+
+
+class TensorBoard:
+    """Scalars of every seed, and their mean, as TensorBoard reads them; without its package, a line that says so."""
+
+    def __init__(self, folder: Path, seeds: list[int]) -> None:
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            print("no TensorBoard log: pip install tensorboard", file=sys.stderr)
+            self.writers = {}
+            return
+        self.event: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+        self.summary: Any = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+        self.writers: dict[Any, Any] = {seed: EventFileWriter(str(folder / f"seed-{seed}")) for seed in seeds}
+
+    def report(self, frames: int, rows: np.ndarray) -> None:
+        """Log the latest."""
+        for row in rows:
+            if writer := self.writers.get(int(row["seed"])):
+                values = [
+                    self.summary.Value(tag=name, simple_value=float(row[name]))
+                    for name in SCALARS
+                    if np.isfinite(row[name])
+                ]
+                writer.add_event(self.event(wall_time=time.time(), step=frames, summary=self.summary(value=values)))
+
+    def close(self) -> None:
+        """Write out."""
+        for writer in self.writers.values():
+            writer.close()
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _short(number: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,158 @@
+"""The games. Compiled ones (gymnax) are pure functions for one copy of the game; `training` maps them over copies and seeds."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.deep.config import Config
+
+
+class Stepped(NamedTuple):
+    """What a step gave."""
+
+    state: Any
+    now: Any
+    """The observation to act on next: of a new episode, where this one ended."""
+    after: Any
+    """The true next observation."""
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+class WorldState(NamedTuple):
+    """Of one copy of the game."""
+
+    game: Any
+    last_action: Any
+
+
+@dataclass(frozen=True)
+class World:
+    """A gymnax environment with sticky actions: with that chance the game sees the last action instead of the one chosen."""
+
+    environment: Any
+    parameters: Any
+    sticky: float
+    shape: tuple[int, ...]
+    actions: int
+    dtype: Any
+    """Of observations in the memory: boolean where they are 0 or 1, a quarter of the room."""
+
+    def reset(self, key: Any) -> tuple[WorldState, Any]:
+        """A state and its observation."""
+        observation, game = self.environment.reset_env(key, self.parameters)
+        return WorldState(game, jnp.zeros((), jnp.int32)), self._seen(observation)
+
+    def step(self, key: Any, state: WorldState, action: Any) -> Stepped:
+        """A step, and a new episode where this one ended."""
+        to_step, to_stick = jax.random.split(key)
+        if self.sticky:
+            sticks = jax.random.uniform(to_stick) < self.sticky
+            action = jnp.where(sticks, state.last_action, action)
+        now, game, reward, terminated, truncated, info = self.environment.step(
+            to_step, state.game, action, self.parameters
+        )
+        last = jnp.where(terminated | truncated, 0, action).astype(jnp.int32)
+        after = self._seen(info["final_observation"])
+        return Stepped(
+            WorldState(game, last),
+            self._seen(now),
+            after,
+            reward.astype(jnp.float32),
+            terminated,
+            truncated & ~terminated,
+        )
+
+    def _seen(self, observation: Any) -> Any:
+        return jnp.asarray(observation).reshape(self.shape).astype(self.dtype)
+
+
+MINATAR = {
+    f"minatar/{short}": f"{long}-MinAtar"
+    for short, long in {
+        "asterix": "Asterix", "breakout": "Breakout", "freeway": "Freeway", "seaquest": "Seaquest",
+        "space-invaders": "SpaceInvaders",
+    }.items()
+}  # fmt: skip
+
+
+def compiled(config: Config) -> World:
+    """The gymnax game of a configuration."""
+    try:
+        import gymnax
+    except ImportError as error:
+        raise ImportError("compiled games need gymnax: pip install 'offtrace[deep]'") from error
+    known = [*MINATAR, *gymnax.registered_envs]
+    name = MINATAR.get(config.game, config.game)
+    if name not in gymnax.registered_envs:
+        near = difflib.get_close_matches(config.game, known, 1, 0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"there is no game {config.game!r}{hint} MinAtar: {', '.join(MINATAR)}; gymnax: {', '.join(gymnax.registered_envs)}; "
+            "any Gymnasium environment as gym/ID"
+        )
+    environment, parameters = gymnax.make(name)
+    if config.limit is not None:
+        parameters = parameters.replace(max_steps_in_episode=config.limit)
+    space = environment.action_space(parameters)
+    if not hasattr(space, "n"):
+        raise TypeError(f"{config.game!r} has continuous actions: a Q-network needs a finite number of them")
+    minatar = name.endswith("-MinAtar")
+    sticky = config.sticky if config.sticky is not None else 0.1 * minatar
+    observation = jax.eval_shape(lambda key: environment.reset_env(key, parameters)[0], jax.random.PRNGKey(0))
+    dtype = jnp.bool_ if minatar else jnp.float32
+    return World(environment, parameters, sticky, tuple(observation.shape), int(space.n), dtype)
+
+
+class Hosted:
+    """Any Gymnasium environment, as `count` copies in a vector that the host steps. Its state is not in checkpoints."""
+
+    def __init__(self, config: Config, count: int, seed: int) -> None:
+        import gymnasium
+        from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+        name = config.game.removeprefix("gym/")
+        limit: Any = {} if config.limit is None else {"max_episode_steps": config.limit}
+        try:
+            gymnasium.spec(name)
+        except gymnasium.error.Error as error:
+            raise ValueError(f"Gymnasium has no environment {name!r}: {error}") from error
+        self.vector = SyncVectorEnv(
+            [lambda: gymnasium.make(name, **limit)] * count, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+        space, seen = self.vector.single_action_space, self.vector.single_observation_space
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise TypeError(f"{name!r} has actions {space}: a Q-network needs a finite number of them")
+        if not isinstance(seen, gymnasium.spaces.Box | gymnasium.spaces.Discrete):
+            raise TypeError(f"{name!r} has observations {seen}: they must be arrays, or numbers of states")
+        self.actions = int(space.n)
+        self.states = int(seen.n) if isinstance(seen, gymnasium.spaces.Discrete) else 0
+        self.shape = (self.states,) if self.states else tuple(seen.shape or ())
+        self.dtype = np.uint8 if seen.dtype == np.uint8 else np.float32
+        self.sticky = config.sticky or 0.0
+        self.last = np.zeros(count, int)
+        self.rng = np.random.default_rng(seed)
+        self.first = self._seen(self.vector.reset(seed=seed)[0])
+
+    def step(self, action: Any) -> Stepped:
+        """A step of every copy."""
+        sticks = self.rng.random(len(action)) < self.sticky
+        action = np.where(sticks, self.last, action)
+        now, reward, terminated, truncated, info = self.vector.step(action)
+        after = now.copy()
+        for i in np.flatnonzero(terminated | truncated):
+            after[i] = info["final_obs"][i]
+        self.last = np.where(terminated | truncated, 0, action)
+        return Stepped(
+            None, self._seen(now), self._seen(after), reward.astype(np.float32), terminated, truncated & ~terminated
+        )
+
+    def _seen(self, observation: Any) -> Any:
+        return np.eye(self.states, dtype=self.dtype)[observation] if self.states else observation.astype(self.dtype)
