@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
-from helpers import BUILT_IN, TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
-from offtrace.returns import by_definition
+from helpers import CUSTOM, TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
+from offtrace.returns import by_definition, on_torch
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -52,8 +52,6 @@ def back(out: Any, layout: str) -> Any:
 @quick
 @given(data=st.data())
 def test_corrections_are_the_definition(trace: Any, way: str, data: Any) -> None:
-    if way == "differentiable" and trace not in BUILT_IN:
-        pytest.skip("custom traces have no gradient")
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
     arrays = data.draw(trajectories(dtype))
     layout = data.draw(st.sampled_from(LAYOUTS)) if arrays["reward"].ndim == 2 else "plain"
@@ -64,12 +62,23 @@ def test_corrections_are_the_definition(trace: Any, way: str, data: Any) -> None
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_numpy_arrays(layout: str) -> None:
-    arrays = example(4, 7)
-    lam = np.random.default_rng(0).random((4, 7))
-    for trace in (ot.RBIS(lam=0.9), ot.VariableLambda(lam=lam)):
-        turned = ot.VariableLambda(lam=lam.T) if layout in ("time_major", "both") and hasattr(trace.lam, "T") else trace
-        found = ot.targets(turned, **laid_out(arrays, layout))
-        np.testing.assert_array_equal(back(found, layout), ot.targets(trace, **arrays))
+    arrays, lam = example(4, 7), np.random.default_rng(0).random((4, 7))
+    rule = ot.VariableLambda(lam=lam, horizon=3)
+    moved = laid_out({"lam": lam}, layout)["lam"]
+    for trace, turned in (
+        (ot.RBIS(lam=0.9), ot.RBIS(lam=0.9)),
+        (rule, replace(rule, lam=moved)),
+        (rule, replace(rule, lam=moved.reshape(moved.shape[:2]))),
+    ):
+        wanted = ot.targets(trace, **arrays)
+        np.testing.assert_array_equal(back(ot.targets(turned, **laid_out(arrays, layout)), layout), wanted)
+        for differentiable in (False, True):
+            found = ot.targets(turned, **laid_out(tensors(arrays), layout), differentiable=differentiable)
+            np.testing.assert_allclose(back(found, layout), wanted, rtol=1e-14)
+    c = ot.targets_from_c(moved, **laid_out({n: arrays[n] for n in arrays if "log" not in n}, layout))
+    np.testing.assert_allclose(
+        back(c, layout), ot.targets(ot.ImportanceSampling(), **(arrays | {"log_pi": np.log(lam), "log_mu": 0 * lam}))
+    )
 
 
 @pytest.mark.parametrize("way", ["plain", "differentiable"])
@@ -83,6 +92,71 @@ def test_peng_and_n_step(way: str, data: Any) -> None:
         found = ot.targets(rule, **tensors(arrays), differentiable=way == "differentiable")
         wanted = np.array([oracle(parameter, **row) for row in rows(arrays)]).reshape(found.shape)
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["plain", "in tensors"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@quick
+@given(data=st.data())
+def test_v_trace_is_its_definition(dtype: Any, way: str, data: Any) -> None:
+    arrays = data.draw(trajectories(dtype))
+    arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name != "pair"}
+    options = {name: data.draw(st.sampled_from([0.0, 0.9, 1.0])) for name in ("lam", "rho_bar", "c_bar")}
+    layout = data.draw(st.sampled_from(LAYOUTS)) if arrays["reward"].ndim == 2 else "plain"
+    if way == "plain":
+        found = [back(a, layout) for a in ot.state_targets(**laid_out(tensors(arrays), layout), **options)]
+        wanted: Any = ot.state_targets(**arrays, **options)
+    else:
+        found = on_torch.v_trace(*options.values(), **({"valid": None} | tensors(arrays)))
+        wanted = np.array([by_definition.state_targets(**row, **options) for row in rows(arrays)]).swapaxes(0, 1)
+    size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
+    for a, b in zip(found, wanted, strict=True):
+        assert a.numpy().dtype == dtype
+        assert a.shape == arrays["reward"].shape
+        error = np.abs(a.numpy().astype(float) - b.reshape(a.shape)).max()
+        assert error <= (0 if way == "plain" else 1e-12 if dtype == np.float64 else 1e-6) * size
+
+
+def state_values() -> dict[str, Any]:
+    arrays = tensors(example())
+    return {"value" if name == "q" else name: arrays[name] for name in arrays}
+
+
+def test_v_trace_under_vmap_and_compile_and_in_bfloat16() -> None:
+    arrays = state_values()
+    names, values = zip(*((n, a) for n, a in arrays.items() if n != "gamma"), strict=True)
+
+    def f(*values: Any) -> Any:
+        return tuple(ot.state_targets(**dict(zip(names, values, strict=True)), gamma=0.9, lam=0.8))
+
+    for mapped in (torch.func.vmap(f), torch.compile(f, fullgraph=True, backend="aot_eager")):
+        torch.testing.assert_close(mapped(*values), f(*values))
+    half = [a.bfloat16() if a.is_floating_point() else a for a in values]
+    wanted = f(*(a.float() if a.is_floating_point() else a for a in half))
+    torch.testing.assert_close(f(*half), tuple(a.bfloat16() for a in wanted), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("trace", SOME, ids=name_of)
+def test_without_a_check_nothing_is_raised_and_the_rest_is_right(trace: Any) -> None:
+    arrays = tensors(example())
+    arrays["reward"][1, 4] = torch.nan
+    with pytest.raises(ValueError, match=r"reward must be finite.*\[1, 4\]"):
+        ot.targets(trace, **arrays)
+    found = ot.targets(trace, **arrays, check=False)
+    assert found[1, 4].isnan()
+    whole = ot.targets(trace, **tensors(example()), check=False)
+    torch.testing.assert_close(found[[0, 2]], whole[[0, 2]])
+    torch.testing.assert_close(found[1, 5:], whole[1, 5:])
+
+
+def test_v_trace_without_a_check() -> None:
+    arrays = state_values()
+    wanted = ot.state_targets(**arrays)
+    arrays["log_mu"][0, 8] = -torch.inf
+    with pytest.raises(ValueError, match=r"log_mu is -inf.*\[0, 8\]"):
+        ot.state_targets(**arrays)
+    found = ot.state_targets(**arrays, check=False)
+    torch.testing.assert_close(found.target[1:], wanted.target[1:])
 
 
 def example(B: int = 3, T: int = 9, dtype: Any = np.float64, seed: int = 0) -> dict[str, Any]:
@@ -110,9 +184,9 @@ def test_bfloat16_is_summed_in_float32(trace: Any) -> None:
     torch.testing.assert_close(found, ot.targets(trace, **floats).bfloat16(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("trace", SOME, ids=name_of)
+@pytest.mark.parametrize("trace", [*SOME, *CUSTOM], ids=name_of)
 def test_gradients(trace: Any) -> None:
-    arrays = tensors(example(2, 7))
+    arrays = tensors(example(2, 7)) | {"pair": torch.tensor([[0, 1, 2, 1, 0, 0, 2]] * 2)}
     names = ["reward", "q", "next_value"]
     if isinstance(trace, ot.Trace) and trace.per_decision and trace.horizon is None:
         names += ["log_pi"] + (["log_mu"] if trace.needs_mu else [])
@@ -194,7 +268,7 @@ def test_what_is_wrong_is_said() -> None:
             with pytest.raises(error, match=words):
                 ot.targets(retrace, **(arrays | change), differentiable=differentiable)
     with pytest.raises(TypeError, match="custom trace"):
-        ot.targets(ot.count_dependent(), **arrays, pair=arrays["terminated"].long(), differentiable=True)
+        torch.func.vmap(lambda q: ot.targets(CUSTOM[2], **(arrays | {"q": q})))(arrays["q"][None])
     with pytest.raises(TypeError, match="gradients"):
         ot.targets(retrace, **example(), differentiable=True)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.traces import Rule, VariableLambda
+from offtrace.traces import VariableLambda
 
 
 def batch_first(
-    trace: Rule, arrays: dict[str, Any], time_major: bool
-) -> tuple[Rule, dict[str, Any], Callable[[Any], Any]]:
-    """The rule and the arrays as [T] or [B, T], and what brings a result into the layout that came in."""
+    trace: Any, arrays: dict[str, Any], time_major: bool
+) -> tuple[Any, dict[str, Any], Callable[[Any], Any]]:
+    """The rule, if there is one, and the arrays as [T] or [B, T], and what brings a result into the layout that came in."""
     given = arrays["reward"]
     if not time_major and getattr(given, "ndim", 2) != 3:
         return trace, arrays, _as_it_is
@@ -46,8 +46,9 @@ def batch_first(
     def restore(out: Any) -> Any:
         return (out.swapaxes(0, 1) if time_major else out).reshape(shape)
 
-    if time_major and isinstance(trace, VariableLambda) and trace.lam.ndim == 2:
-        trace = replace(trace, lam=trace.lam.T)
+    if isinstance(trace, VariableLambda) and trace.lam.ndim > 1:  # its last dimension of 1 may be left out
+        lam = trace.lam.reshape(shape[:2]) if tuple(trace.lam.shape) == shape else trace.lam
+        trace = replace(trace, lam=lam.swapaxes(0, 1) if time_major else lam)
     return trace, {name: turned(name, array) for name, array in arrays.items()}, restore
 
 

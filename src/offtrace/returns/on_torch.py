@@ -8,13 +8,13 @@ operator of ours (`torch_operators`). This file is imported when the first tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offtrace.returns.calls import as_trace, checked, needed, on_host
+from offtrace.returns.calls import as_trace, checked, coefficients, needed, on_host
 from offtrace.returns.plain import probabilities, td_errors
 from offtrace.returns.torch_operators import capped, linear
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
@@ -28,13 +28,13 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     """q + Δ, or Δ. The arrays are [T] or [B, T]."""
     reward, seen = arrays["reward"], _seen_by_torch()
     if not (differentiable or seen) and reward.device.type == "cpu":
-        return _on_cpu(trace, add_q, arrays)
+        return _on_cpu(trace, add_q, check, arrays)
     arrays = needed(trace, **arrays)
     agree(arrays)
     if not seen and (check or (check is None and reward.device.type == "cpu")):
         _check_values(trace, arrays)
     if not differentiable:
-        arrays = {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
+        arrays = _detached(arrays)
     if not (differentiable or seen) and isinstance(trace, Trace) and reward.is_cuda:
         from offtrace.returns import triton_calls
 
@@ -43,7 +43,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     return in_tensors(trace, arrays, add_q=add_q)
 
 
-def _on_cpu(trace: Rule, add_q: bool, arrays: dict[str, Any]) -> Tensor:
+def _on_cpu(trace: Rule, add_q: bool, check: bool | None, arrays: dict[str, Any]) -> Tensor:
     """By the compiled kernels, on the tensors' own memory. What they refuse is first explained in PyTorch's words."""
     try:
         views = {n: a if a is None or n == "gamma" else a.numpy() for n, a in arrays.items()}
@@ -51,8 +51,17 @@ def _on_cpu(trace: Rule, add_q: bool, arrays: dict[str, Any]) -> Tensor:
     except (TypeError, ValueError, RuntimeError, AttributeError):
         arrays = needed(trace, **arrays)
         agree(arrays)
-    out = torch.from_numpy(on_host(trace, add_q=add_q, **{n: _view(a) for n, a in arrays.items()}))
+    try:
+        out = torch.from_numpy(on_host(trace, add_q=add_q, **{n: _view(a) for n, a in arrays.items()}))
+    except ValueError:
+        if check is not False:
+            raise
+        return in_tensors(trace, _detached(arrays), add_q=add_q)  # the kernels stop at a bad value
     return out.to(arrays["reward"].dtype)
+
+
+def _detached(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
 
 
 def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
@@ -116,7 +125,7 @@ def _seen_by_torch() -> bool:
 
 def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
     """Raise on the first bad value, as on NumPy. On a GPU this waits for the device."""
-    x = checked(trace, **{name: _view(a.detach().cpu() if isinstance(a, Tensor) else a) for name, a in arrays.items()})
+    x = checked(trace, **{name: _on_host(a) for name, a in arrays.items()})
     td_errors(x, without_q=x.q is None)
     probabilities(x, trace.reads)
 
@@ -124,8 +133,12 @@ def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
 def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Tensor:
     """`coefficients` of tensors, as a float64 tensor on their device."""
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
-    views = {n: _view(a.detach().cpu() if isinstance(a, Tensor) else a) for n, a in zip(names, arrays, strict=True)}
+    views = {n: _on_host(a) for n, a in zip(names, arrays, strict=True)}
     return torch.from_numpy(function(trace, **views)).to(arrays[0].device)
+
+
+def _on_host(array: Any) -> Any:
+    return _view(array.detach().cpu() if isinstance(array, Tensor) else array)
 
 
 class TensorMath:
@@ -155,51 +168,82 @@ class TensorMath:
         return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 
 
-def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
-    """q + Δ, or Δ, by tensor operations and our two operators."""
-    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
-    x = {n: a.reshape(-1, shape[-1]) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
+class Rows(NamedTuple):
+    """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
+
+    given: dict[str, Any]
+    """The arrays as they came, [N, T]."""
+    valid: Tensor
+    reward: Tensor
+    q: Any
+    """Q(s_t, a_t), or V(s_t); None where the rule reads none."""
+    next_value: Tensor
+    gamma: Any
+    discount: Tensor
+    """γ_t where a trace may go on from t to t+1, else 0."""
+
+
+def _rows(arrays: dict[str, Any]) -> Rows:
+    T = arrays["reward"].shape[-1]
+    x = {n: a.reshape(-1, T) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
     valid = torch.ones_like(x["reward"], dtype=torch.bool) if x["valid"] is None else x["valid"].bool()
     terminated, truncated = x["terminated"].bool(), x["truncated"].bool()
 
     def real(name: str, read: Tensor = valid) -> Any:
-        """In float64, and 0 where nothing may be read."""
         array = x[name]
         if array is None or not isinstance(array, Tensor) or not array.ndim:
             return array
         return torch.where(read, array, 0.0).double()
 
-    gamma, reward = real("gamma"), real("reward")
-    ahead = real("next_value", valid & ~terminated)
+    gamma = real("gamma")
     discount = (valid & _following(valid) & ~terminated & ~truncated).double() * gamma
-    q = real("q")
+    return Rows(x, valid, real("reward"), real("q"), real("next_value", valid & ~terminated), gamma, discount)
+
+
+def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+    """q + Δ, or Δ, by tensor operations and our two operators."""
+    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
+    x = _rows(arrays)
+    one_step = x.reward + x.gamma * x.next_value
     if isinstance(trace, PengQ):
-        now = 1.0 - trace.lam * (discount > 0).double()
-        out = linear(reward + now * gamma * ahead, trace.lam * discount)
+        now = 1.0 - trace.lam * (x.discount > 0).double()
+        out = linear(x.reward + now * x.gamma * x.next_value, trace.lam * x.discount)
     elif isinstance(trace, NStep):
         # The n-step return is q + Δ of Q(1) with horizon n, if q_t is the value that step t − 1 bootstraps from.
-        passed = torch.where(discount > 0, ahead, 0.0)
+        passed = torch.where(x.discount > 0, x.next_value, 0.0)
         known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
-        out = known + _swept(reward + gamma * ahead - known, discount, 1.0, INFINITY, _bounds(trace.n, None, shape[-1]))
+        out = known + _swept(one_step - known, x.discount, 1.0, INFINITY, _bounds(trace.n, None, shape[-1]))
     else:
-        out = _correction(as_trace(trace), x, valid, reward + gamma * ahead - q, discount)
+        out = _correction(as_trace(trace), x, one_step - x.q)
     if add_q != isinstance(trace, PengQ | NStep):
-        out = out + q if add_q else out - q
-    return torch.where(valid, out, 0.0).to(dtype).reshape(shape)
+        out = out + x.q if add_q else out - x.q
+    return torch.where(x.valid, out, 0.0).to(dtype).reshape(shape)
 
 
-def _correction(trace: Trace, x: dict[str, Any], valid: Tensor, delta: Tensor, discount: Tensor) -> Tensor:
-    """Δ, float64 [B, T]."""
+def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
+    """Δ, float64 [N, T]."""
     if isinstance(trace, StepTrace | HistoryTrace):
-        raise TypeError(
-            f"{trace.title!r} is a custom trace: it has no gradient, and does not go through torch.compile or vmap; "
-            "call it outside, or write it in normal form"
-        )
-    decay, ratio, cap = factors(trace, x, valid)
+        return _custom(trace, x, delta)
+    decay, ratio, cap = factors(trace, x.given, x.valid)
     lags = _bounds(trace.horizon, trace.lag_bound, delta.shape[1])
     if trace.per_decision and lags is None:
-        return linear(delta, discount * _following(decay * ratio))
-    return _swept(delta, discount * _following(decay), ratio, cap, lags, trace.recursive)
+        return linear(delta, x.discount * _following(decay * ratio))
+    return _swept(delta, x.discount * _following(decay), ratio, cap, lags, trace.recursive)
+
+
+def _custom(trace: StepTrace | HistoryTrace, x: Rows, delta: Tensor) -> Tensor:
+    """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
+    if _seen_by_torch():
+        raise TypeError(
+            f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
+            "call it outside, or write it in normal form"
+        )
+    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
+    given = [{n: x.given[n] if x.given[n] is None else x.given[n][b] for n in names} for b in range(len(delta))]
+    β = torch.stack([coefficients(trace, **row) for row in given])
+    later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
+    D = torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
+    return (D * β @ delta[..., None])[..., 0]
 
 
 def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
@@ -245,3 +289,35 @@ def _following(array: Any) -> Any:
     if not isinstance(array, Tensor):
         return array
     return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)
+
+
+def state_targets(
+    host: Callable[..., Any], numbers: tuple[float, ...], check: bool | None, arrays: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """V-trace's target and advantage, without gradient: by `host`, which takes NumPy arrays, where that may be."""
+    agree(arrays)
+    seen, dtype = _seen_by_torch(), arrays["reward"].dtype
+    on_cpu = arrays["reward"].device.type == "cpu"
+    if not seen and (on_cpu or check):
+        try:
+            found = host(*numbers, **{name: _on_host(a) for name, a in arrays.items()})
+        except ValueError:
+            if check is not False:
+                raise
+        else:
+            if on_cpu:
+                return tuple(torch.from_numpy(a).to(dtype) for a in found)
+    return v_trace(*numbers, **_detached(arrays))
+
+
+def v_trace(lam: float, rho_bar: float, c_bar: float, *, value: Tensor, **arrays: Any) -> tuple[Tensor, ...]:
+    """The same by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
+    shape, dtype = value.shape, value.dtype
+    x = _rows({**arrays, "q": value})
+    log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
+    rho = (log_pi - log_mu).exp()
+    delta = x.reward + x.gamma * x.next_value - x.q
+    target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
+    ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
+    advantage = rho.clamp(max=rho_bar) * (delta + x.discount * lam * ahead)
+    return tuple(torch.where(x.valid, a, 0.0).to(dtype).reshape(shape) for a in (target, advantage))

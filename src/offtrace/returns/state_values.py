@@ -10,10 +10,12 @@ from numba import njit
 from offtrace.returns import linear
 from offtrace.returns.calls import backend_of
 from offtrace.returns.elementwise import LARGEST_LOG, exp
+from offtrace.returns.layout import batch_first
 from offtrace.returns.on_numpy import by_step, scratch
 from offtrace.returns.rows import td_errors
 from offtrace.traces.base import number
-from offtrace.trajectory import check, explain_bad_value
+from offtrace.trajectory import check as check_arrays
+from offtrace.trajectory import explain_bad_value
 
 
 class StateTargets(NamedTuple):
@@ -39,6 +41,8 @@ def state_targets(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     valid: Any = None,
+    time_major: Any = False,
+    check: Any = None,
 ) -> StateTargets:
     """V-trace (Espeholt et al. 2018, IMPALA, equation 1). `value` is V(s_t), `next_value` V of the true next state.
 
@@ -46,7 +50,8 @@ def state_targets(
 
     It uses c and ρ̄ of the start itself, unlike the traces on action values. Its fixed point is the value of a policy between μ
     and π, and of π itself only where rho_bar never acts. In the advantage, v_{k+1} is (1−λ) V(s_{k+1}) + λ v_{k+1}, and
-    V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's.
+    V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's. There is no
+    gradient. Kinds of arrays, layouts and, for PyTorch, `check` are those of `targets`.
     """
     lam = number("lam", lam, 0.0, 1.0)
     rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))
@@ -54,21 +59,33 @@ def state_targets(
     for name, array in given.items():
         if array is None:
             raise TypeError(f"{name} is missing: V-trace needs it")
-    if "jax" in (backend_of(value), backend_of(reward)):
+    arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
+    _, arrays, restore = batch_first(None, arrays, time_major)
+    numbers = lam, rho_bar, c_bar
+    if backend_of(reward) == "torch":
+        from offtrace.returns import on_torch
+
+        made = on_torch.state_targets(_on_host, numbers, check, arrays)
+    elif "jax" in (backend_of(value), backend_of(reward)):
         from offtrace.returns import on_jax
 
-        flags = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
-        return StateTargets(*on_jax.state_targets(lam, rho_bar, c_bar, **given, **flags))
-    x = check(**given, terminated=terminated, truncated=truncated, gamma=gamma, valid=valid)
+        made = on_jax.state_targets(*numbers, **arrays)
+    else:
+        made = _on_host(*numbers, **arrays)
+    return StateTargets(*map(restore, made))
+
+
+def _on_host(lam: float, rho_bar: float, c_bar: float, **arrays: Any) -> tuple[np.ndarray, np.ndarray]:
+    """v and the advantage of NumPy arrays, [T] or [B, T]."""
+    x = check_arrays(**arrays)
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
     gamma, gammas, valid = by_step(x)
-    numbers = lam, rho_bar, c_bar
-    arrays = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
-    if _v_trace(*numbers, *arrays, scratch(*x.terminated.shape), target, advantage):
+    read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
+    if _v_trace(lam, rho_bar, c_bar, *read, scratch(*x.terminated.shape), target, advantage):
         explain_bad_value(x)
     if x.valid is not None:
         target[~x.valid] = advantage[~x.valid] = 0.0
-    return StateTargets(x.restore(target), x.restore(advantage))
+    return x.restore(target), x.restore(advantage)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

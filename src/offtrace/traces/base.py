@@ -128,6 +128,17 @@ class Trace(Rule):
 
 def number(name: str, value: Any, low: float, high: float) -> Any:
     """The value as a float, which must lie in [low, high]. What only stands for a number, as under JAX, is let through."""
+    if type(value) is not float:  # torch.compile does not follow the rest
+        value = _as_number(name, value)
+        if not isinstance(value, Real):
+            return value
+    value = float(value)
+    if not low <= value <= high:
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
+    return value
+
+
+def _as_number(name: str, value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
         value = value.item()
     if (
@@ -136,11 +147,6 @@ def number(name: str, value: Any, low: float, high: float) -> Any:
         or (np.iterable(value) and not hasattr(value, "dtype"))
     ):
         raise TypeError(f"{name} must be one number, got {value!r}")
-    if not isinstance(value, Real):
-        return value
-    value = float(value)
-    if not low <= value <= high:
-        raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
     return value
 
 
