@@ -1,4 +1,6 @@
-"""The command line: `offtrace audit` decides the paper's claims, by computation; `offtrace study` runs and reports studies."""
+"""The command line: `offtrace audit` decides the paper's claims, by computation; `offtrace study` runs and reports studies;
+`offtrace deep` trains agents with replay.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import offtrace
+from offtrace.deep import commands as deep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--output", "-o", type=Path, metavar="FILE", help="write to a file instead")
     audit.set_defaults(run=_audit)
     _study_commands(commands)
+    deep.add(commands)
     return top
 
 

@@ -4,8 +4,21 @@ from offtrace.deep import Config, train
 trained = train(Config(game="minatar/breakout", trace=offtrace.RBIS(lam=0.9)), seeds=5, folder="runs/breakout")
 """
 
-from offtrace.deep.checkpoints import CheckpointError
-from offtrace.deep.config import Config
-from offtrace.deep.running import DivergedError, Trained, train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offtrace.deep.checkpoints import CheckpointError
+    from offtrace.deep.config import Config
+    from offtrace.deep.running import DivergedError, Trained, train
 
 __all__ = ["CheckpointError", "Config", "DivergedError", "Trained", "train"]
+
+_HOME = {"CheckpointError": "checkpoints", "Config": "config"}
+
+
+def __getattr__(name: str) -> Any:
+    """On first use: a configuration can be made, and a study declared, without JAX."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'running')}"), name)

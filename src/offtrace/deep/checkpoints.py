@@ -74,20 +74,24 @@ def load(path: Path, like: Any, config: Config, seeds: list[int]) -> tuple[Any, 
     if differ:
         words = "; ".join(f"{k} is {stored.get(k)!r} there and {wanted[k]!r} here" for k in differ)
         raise CheckpointError(f"{path} is of another run: {words}. Give another folder, or the same settings")
+    return filled(path, like), _read(path, ["curve"])["curve"]
+
+
+def filled(path: Path, like: Any) -> Any:
+    """`like` with the file's leaves in it: a state, or its beginning, such as the weights of its learner."""
     leaves, tree = jax.tree.flatten(like)
-    arrays = _read(path, [*(f"leaf{i}" for i in range(len(leaves))), "curve"])
-    values = [arrays[f"leaf{i}"] for i in range(len(leaves))]
+    values = list(_read(path, [f"leaf{i}" for i in range(len(leaves))]).values())
     for have, want in zip(values, leaves, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
             raise CheckpointError(
                 f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
             )
-    return jax.tree.unflatten(tree, [jnp.asarray(v) for v in values]), arrays["curve"]
+    return jax.tree.unflatten(tree, [jnp.asarray(v) for v in values])
 
 
 def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in names}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(

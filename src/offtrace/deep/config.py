@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from offtrace.traces import Retrace, Rule
+from offtrace.traces import AlphaRetrace, CTrace, Retrace, Rule, VariableLambda
+
+UNFIT = (AlphaRetrace, CTrace, VariableLambda)
+"""Rules that need what the memory does not hold: μ of all actions, for the value of a mixture; a λ for every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,10 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.trace, Rule):
             raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
+        if isinstance(self.trace, UNFIT):
+            raise TypeError(
+                f"{type(self.trace).__name__} cannot learn from this memory: it needs μ of all actions, or a λ for each step"
+            )
         for name in ("frames", "envs", "every", "batch", "length", "capacity", "minibatches", "target_every"):
             self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number ≥ 1")
         for name in ("burn_in", "warm_up", "explore_frames"):
@@ -99,8 +106,9 @@ class Config:
         if self.slots < self.window + 1:
             raise ValueError(
                 f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
-                f"for each, but a sequence takes burn_in + length = {self.burn_in + self.length}, the observation after it, and the "
-                f"step that is being written: take capacity ≥ {self.envs * (self.window + 1)}, a shorter length, or fewer envs"
+                f"for each, but a sequence takes burn_in + length = {self.burn_in + self.length}, the observation "
+                f"after it, and the step that is being written: take capacity ≥ {self.envs * (self.window + 1)}, a "
+                f"shorter length, or fewer envs"
             )
 
     def _require(self, name: str, holds: bool, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -88,12 +89,12 @@ def compiled(config: Config) -> World:
     try:
         import gymnax
     except ImportError as error:
-        raise ImportError("compiled games need gymnax: pip install 'offtrace[deep]'") from error
+        raise ImportError(f"compiled games need gymnax ({error}): pip install 'offtrace[deep]'") from error
     known = [*MINATAR, *gymnax.registered_envs]
     name = MINATAR.get(config.game, config.game)
     if name not in gymnax.registered_envs:
         near = difflib.get_close_matches(config.game, known, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(
             f"there is no game {config.game!r}{hint} MinAtar: {', '.join(MINATAR)}; gymnax: {', '.join(gymnax.registered_envs)}; "
             "any Gymnasium environment as gym/ID"
@@ -114,19 +115,17 @@ def compiled(config: Config) -> World:
 class Hosted:
     """Any Gymnasium environment, as `count` copies in a vector that the host steps. Its state is not in checkpoints."""
 
-    def __init__(self, config: Config, count: int, seed: int) -> None:
+    def __init__(self, config: Config, count: int, seed: int, render_mode: str | None = None) -> None:
         import gymnasium
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
         name = config.game.removeprefix("gym/")
         limit: Any = {} if config.limit is None else {"max_episode_steps": config.limit}
-        try:
-            gymnasium.spec(name)
+        make = partial(gymnasium.make, name, render_mode=render_mode, **limit)
+        try:  # not gymnasium.spec: it does not know "module:ID"
+            self.vector = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
         except gymnasium.error.Error as error:
-            raise ValueError(f"Gymnasium has no environment {name!r}: {error}") from error
-        self.vector = SyncVectorEnv(
-            [lambda: gymnasium.make(name, **limit)] * count, autoreset_mode=AutoresetMode.SAME_STEP
-        )
+            raise ValueError(f"Gymnasium cannot make {name!r}: {error}") from error
         space, seen = self.vector.single_action_space, self.vector.single_observation_space
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise TypeError(f"{name!r} has actions {space}: a Q-network needs a finite number of them")

@@ -1,0 +1,191 @@
+"""Pictures of games from their observations, with Pillow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+BACK, FIELD, TEXT, FAINT = "#12161f", "#1a202c", "#e8ecf4", "#8a94a8"
+HERO, FOE, GOOD, SHOT, DANGER, TRAIL = "#ffc857", "#ef6f6c", "#56cfa1", "#ffffff", "#ff9ecb", "#5b6b8c"
+CELL, EDGE, HEAD = 30, 14, 34
+SHARP = 3  # drawn so many times larger, then made smaller: smooth edges
+
+
+class Thing(NamedTuple):
+    """What a channel of a MinAtar observation shows. Those without a name are not drawn."""
+
+    name: str
+    color: str = TRAIL
+    size: float = 1.0
+    """As a share of the cell; below 1 it is round."""
+
+
+THINGS = {
+    "breakout": [Thing("paddle", HERO), Thing("ball", SHOT, 0.7), Thing("trail", TRAIL, 0.4), Thing("brick", FOE)],
+    "asterix": [Thing("player", HERO), Thing("enemy", FOE), Thing("trail", TRAIL, 0.4), Thing("gold", GOOD, 0.8)],
+    "freeway": [
+        Thing("chicken", HERO, 0.8),
+        Thing("car", FOE),
+        *(Thing(f"speed {i + 1}", c, 0.5) for i, c in enumerate(("#bde0fe", "#8ecae6", "#5fa8d3", "#4178be", "#3a4f9b"))),
+    ],
+    "seaquest": [
+        Thing("submarine", HERO), Thing("its rear", "#b98a2f"), Thing("shot", SHOT, 0.45), Thing("trail", TRAIL, 0.4),
+        Thing("enemy shot", DANGER, 0.45), Thing("fish", FOE, 0.8), Thing("enemy submarine", "#b5446e"),
+        Thing("oxygen", "#5fa8d3"), Thing("rescued", "#2f8f6b"), Thing("diver", GOOD, 0.8),
+    ],
+    "space-invaders": [
+        Thing("cannon", HERO), Thing("alien", FOE, 0.85), Thing(""), Thing(""), Thing("shot", SHOT, 0.45),
+        Thing("enemy shot", DANGER, 0.45),
+    ],
+}  # fmt: skip
+
+
+class Artist:
+    """Draws the observations of one game. `scale` is the largest size of each number, where numbers are drawn."""
+
+    def __init__(self, game: str, title: str, scale: Any) -> None:
+        self.game, self.title, self.scale = game, title, np.maximum(scale, 1e-6)
+
+    def __call__(self, observation: Any, facts: str) -> Image.Image:
+        """The picture, below a line with the title and what is known of the game."""
+        return captioned(self._picture(np.asarray(observation)), self.title, facts)
+
+    def _picture(self, observation: np.ndarray) -> Image.Image:
+        things = THINGS.get(self.game.removeprefix("minatar/"))
+        if things and observation.shape[2:] == (len(things),):
+            return board(observation, things)
+        if self.game.endswith(("CartPole-v0", "CartPole-v1")) and observation.shape == (4,):
+            return cart_pole(float(observation[0]), float(observation[2]))
+        if observation.dtype == np.uint8 and observation.shape[2:] == (3,):
+            return enlarged(Image.fromarray(observation))
+        if observation.ndim in (2, 3):
+            return heat_map(observation / self.scale)
+        return bars(observation.reshape(-1) / self.scale.reshape(-1))
+
+
+def captioned(picture: Image.Image, title: str, facts: str) -> Image.Image:
+    """With a line above it, and a margin."""
+    needs = _wide(title, 15) + _wide(facts, 15) + 24
+    width = max(picture.width, math.ceil(needs)) + 2 * EDGE
+    made = Image.new("RGB", (width, picture.height + HEAD + EDGE), BACK)
+    pen = ImageDraw.Draw(made)
+    pen.text((EDGE, HEAD / 2), title, TEXT, _font(15), anchor="lm")
+    pen.text((width - EDGE, HEAD / 2), facts, HERO, _font(15), anchor="rm")
+    made.paste(picture, ((width - picture.width) // 2, HEAD))
+    return made
+
+
+def board(observation: np.ndarray, things: Sequence[Thing]) -> Image.Image:
+    """A MinAtar game: a grid whose cells show the things in them, and below it what they are."""
+    height, width = observation.shape[:2]
+    key = _key(tuple(things), width * CELL)
+    made = Image.new("RGB", (width * CELL, height * CELL + key.height), BACK)
+    made.paste(key, (0, height * CELL))
+    empty = _tile(FIELD, 1.0)
+    for y, x in np.ndindex(height, width):
+        at = (x * CELL, y * CELL)
+        made.paste(empty, at, empty)
+        shown = [thing for thing, there in zip(things, observation[y, x], strict=True) if there and thing.name]
+        shown.reverse()  # what comes first is on top, and the small on the large
+        for thing in sorted(shown, key=lambda thing: -thing.size):
+            tile = _tile(thing.color, thing.size)
+            made.paste(tile, at, tile)
+    return made
+
+
+@lru_cache
+def _tile(color: str, size: float) -> Image.Image:
+    full = CELL * SHARP
+    made = Image.new("RGBA", (full, full))
+    pen, gap = ImageDraw.Draw(made), (1 - size) / 2 * full + SHARP
+    box = (gap, gap, full - gap - 1, full - gap - 1)
+    pen.rounded_rectangle(box, full // 8, color) if size == 1.0 else pen.ellipse(box, color)
+    return made.resize((CELL, CELL), Image.Resampling.LANCZOS)
+
+
+@lru_cache
+def _key(things: tuple[Thing, ...], width: int) -> Image.Image:
+    """What the things are called, in as many lines as it takes."""
+    places, x, y = [], 0.0, 8.0
+    for thing in things:
+        needs = 18 + _wide(thing.name, 12) + 14
+        if x + needs - 14 > width:
+            x, y = 0.0, y + 19
+        if thing.name:
+            places.append((thing, x, y))
+            x += needs
+    made = Image.new("RGB", (width, math.ceil(y) + 20), BACK)
+    pen = ImageDraw.Draw(made)
+    for thing, left, top in places:
+        tile = _tile(thing.color, thing.size if thing.size == 1.0 else 0.9).resize((14, 14), Image.Resampling.LANCZOS)
+        made.paste(tile, (round(left), round(top)), tile)
+        pen.text((left + 18, top + 7), thing.name, FAINT, _font(12), anchor="lm")
+    return made
+
+
+def cart_pole(x: float, angle: float) -> Image.Image:
+    """A cart on a track from −2.4 to 2.4, which is where it fails, with a pole of length 1."""
+    width, height, unit = 420 * SHARP, 220 * SHARP, 80 * SHARP
+    made = Image.new("RGB", (width, height), FIELD)
+    pen = ImageDraw.Draw(made)
+    ground, middle = 165 * SHARP, width / 2 + x * unit
+    pen.line((0, ground, width, ground), TRAIL, SHARP * 2)
+    for limit in (-2.4, 2.4):
+        end = width / 2 + limit * unit
+        pen.line((end, ground - 12 * SHARP, end, ground + 12 * SHARP), FOE, SHARP * 2)
+    half, top = 0.3 * unit, ground - 30 * SHARP
+    for wheel in (-0.55, 0.55):
+        at, r = middle + wheel * half, 7 * SHARP
+        pen.ellipse((at - r, ground - 2 * r, at + r, ground), FAINT)
+    pen.rounded_rectangle((middle - half, top, middle + half, ground - 8 * SHARP), 5 * SHARP, "#5fa8d3")
+    tip = (middle + math.sin(angle) * 1.3 * unit, top - math.cos(angle) * 1.3 * unit)
+    pen.line((middle, top, *tip), HERO, 8 * SHARP)
+    for at_x, at_y in ((middle, top), tip):
+        r = 4 * SHARP
+        pen.ellipse((at_x - r, at_y - r, at_x + r, at_y + r), HERO)
+    return made.resize((width // SHARP, height // SHARP), Image.Resampling.LANCZOS)
+
+
+def heat_map(values: np.ndarray) -> Image.Image:
+    """Cells [H, W] or [H, W, C], the largest channel of each, from 0 (dark) to 1 (bright)."""
+    level = np.clip(np.abs(values).max(axis=-1) if values.ndim == 3 else np.abs(values), 0, 1)
+    stops = np.array([[26, 32, 44], [65, 120, 190], [86, 207, 161], [255, 200, 87], [255, 255, 255]])
+    at = np.linspace(0, 1, len(stops))
+    colors = np.stack([np.interp(level, at, stops[:, i]) for i in range(3)], axis=-1)
+    return enlarged(Image.fromarray(colors.astype(np.uint8)))
+
+
+def bars(values: np.ndarray) -> Image.Image:
+    """Numbers within [−1, 1], above and below a line."""
+    width, half = 360, 90
+    made = Image.new("RGB", (width, 2 * half), FIELD)
+    pen = ImageDraw.Draw(made)
+    room = width / len(values)
+    for i, value in enumerate(np.clip(values, -1, 1)):
+        ends = sorted((half, half - value * (half - 8)))
+        left = i * room + min(6.0, room / 6)
+        pen.rectangle(
+            (left, ends[0], max(left, (i + 1) * room - min(6.0, room / 6)), ends[1]), HERO if value >= 0 else FOE
+        )
+    pen.line((0, half, width, half), FAINT)
+    return made
+
+
+def enlarged(picture: Image.Image) -> Image.Image:
+    """At least 300 pixels wide, its own pixels as squares."""
+    times = max(1, math.ceil(300 / picture.width))
+    return picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
+
+
+@lru_cache
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size)
+
+
+def _wide(text: str, size: int) -> float:
+    return _font(size).getlength(text)
