@@ -73,6 +73,7 @@ def train(
     keep: int = 2,
     save_every: float = 60.0,
     progress: bool = True,
+    go_on: bool = False,
     on_report: Callable[[int, Tally], None] | None = None,
 ) -> Trained:
     """Train for `config.frames` frames with each seed, all side by side in one program.
@@ -80,6 +81,7 @@ def train(
     With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
     interrupted; the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit as if it had not stopped (a
     Gymnasium game, which cannot be saved, begins new episodes). `traces`, one for each seed, lets numbers such as λ differ.
+    A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
     >>> from offtrace.deep import Config, train
     >>> config = Config(game="CartPole-v1", frames=2_000, envs=4, every=32, batch=4, length=8, warm_up=200, hidden=(16,))
@@ -102,7 +104,7 @@ def train(
             state, tally = made.advance(stacked, state)
             tally = Tally(*(np.asarray(a) for a in tally))
             frames += step
-            if not np.isfinite(tally.loss).all():
+            if not go_on and not np.isfinite(tally.loss).all():
                 _diverged(config, tally, chosen, Path(folder) if folder else None)
             rows = _rows(frames, chosen, tally)
             curve = np.concatenate([curve, rows])

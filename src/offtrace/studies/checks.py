@@ -75,6 +75,28 @@ def whole(low: int = 0, high: int | None = None) -> Check:
     return check
 
 
+def like(default: Any) -> Check:
+    """A value of the kind of another: for True a truth value, for 1 an integer, for 1.0 a number, for "a" a text, …"""
+    kinds: dict[type, tuple[Any, str]] = {
+        bool: (bool, "true or false"),
+        int: (int, "an integer"),
+        float: (int | float, "a number"),
+        str: (str, "a text"),
+        tuple: (list | tuple, "a list of integers"),
+        type(None): (int | float, "a number"),
+    }
+    kind, what = kinds[type(default)]
+
+    def check(key: str, given: Any) -> Any:
+        if not isinstance(given, kind) or isinstance(given, bool) != isinstance(default, bool):
+            raise DeclarationError(key, given, what)
+        if isinstance(default, tuple):
+            return tuple(whole(1)(f"{key}[{i}]", v) for i, v in enumerate(given))
+        return float(given) if isinstance(default, float) else given
+
+    return check
+
+
 def several(check: Check, what: str) -> Check:
     """A list of different values, at least one, each of which passes."""
 

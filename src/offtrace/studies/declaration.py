@@ -17,7 +17,7 @@ import numpy as np
 import offtrace
 from offtrace.studies import environments
 from offtrace.studies.checks import DeclarationError, near, number, one_of, several, table, text, whole
-from offtrace.studies.protocols import METRICS, PROTOCOLS, Evaluation, Map, Protocol, Replay
+from offtrace.studies.protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import NStep, PengQ, Rule, Trace
 
 FORMAT = 1
@@ -29,12 +29,14 @@ KEYS = {
     "evaluation": LEARNING,
     "replay": (*LEARNING, "ages"),
     "map": tuple(k for k in LEARNING if k != "alphas"),
+    "deep": (*(k for k in LEARNING if k != "alphas"), "ages"),
 }
 PHASES = {
     "control": ("tuning", "test"),
     "evaluation": ("tuning", "test"),
     "replay": ("tuning", "test"),
     "map": ("map",),
+    "deep": ("test",),
 }
 OPTIONAL = ("about", "lams", "modules", "subsets")
 
@@ -131,7 +133,7 @@ def check(given: Any) -> dict[str, Any]:
         raise DeclarationError("name", name, "letters, digits, '.', '_' and '-': it becomes the name of a folder")
     kind = PROTOCOLS[task]
     protocol = kind.made("protocol", given.get("protocol", {}))
-    ages = _needed(given, "ages", several(whole(0), "ages")) if task == "replay" else ()
+    ages = _needed(given, "ages", several(whole(0), "ages")) if "ages" in KEYS[task] else ()
     lams = several(number(0, 1), "λ")("lams", given["lams"]) if "lams" in given else ()
     places = _places(given.get("environments"), protocol, task)
     for place in places:
@@ -144,7 +146,9 @@ def check(given: Any) -> dict[str, Any]:
         "metric": _needed(given, "metric", one_of(*METRICS[task])),
         "environments": places,
         "traces": _traces(given.get("traces"), lams, task),
-        "alphas": () if task == "map" else _needed(given, "alphas", several(number(0, above=True), "step sizes")),
+        "alphas": _needed(given, "alphas", several(number(0, above=True), "step sizes"))
+        if "alphas" in KEYS[task]
+        else (),
         "ages": ages,
         "seeds": _seeds(given.get("seeds"), task, given.get("alphas", ())),
         "modules": tuple(given.get("modules", ())),
@@ -193,7 +197,11 @@ def _places(given: Any, protocol: Protocol, task: str) -> tuple[Place, ...]:
         name, arguments = environments.split(key, entry)
         changes = arguments.pop("protocol", {})
         for picked in environments.grid(arguments):
-            label = environments.known(key, environments.join(name, picked), name, picked, seeded=task == "map")
+            label = environments.join(name, picked)
+            if task == "deep":
+                environments.known_game(key, label)
+            else:
+                environments.known(key, label, name, picked, seeded=task == "map")
             if label in found:
                 raise DeclarationError(key, label, "each environment once")
             found[label] = Place(label, protocol.with_changes(f"{key}.protocol", changes))
@@ -205,6 +213,15 @@ def _places(given: Any, protocol: Protocol, task: str) -> tuple[Place, ...]:
 def _fits(place: Place, ages: tuple[int, ...]) -> None:
     """The policies can be made there."""
     protocol = place.protocol
+    if isinstance(protocol, Deep):
+        for age in ages:
+            try:
+                protocol.config(place.name, offtrace.OneStep(), age)
+            except (ValueError, TypeError) as error:
+                declared = {k: v for k, v in asdict(protocol).items() if v != getattr(Deep(), k)}
+                where = f"what the agent can do on {place.name} with the age {age}: {error}"
+                raise DeclarationError("protocol", declared, where) from error
+        return
     mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
     if isinstance(protocol, Evaluation | Map):
         rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
@@ -242,8 +259,9 @@ def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: s
         raise DeclarationError(key, name, f"a trace: {error}") from error
     except TypeError as error:
         raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
-    if not issubclass(rule, Trace) and not (task == "map" and issubclass(rule, PengQ | NStep)):
-        where = "" if task == "map" else "; Peng's Q(λ) and n-step returns only in a map"
+    beside = task in ("map", "deep")
+    if not issubclass(rule, Trace) and not (beside and issubclass(rule, PengQ | NStep)):
+        where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
         raise DeclarationError(key, name, f"traces with coefficients β{where}")
     allowed = [f.name for f in fields(rule)]
     for parameter in parameters:

@@ -105,6 +105,30 @@ def known(key: str, given: Any, name: str, arguments: Mapping[str, Any], seeded:
     return label
 
 
+GAMES = (
+    *(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders")),
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0"),
+)
+"""Of deep agents: those that need not be looked up, which takes seconds."""
+
+
+def known_game(key: str, given: str) -> None:
+    """A game of deep agents that can be made."""
+    if given in GAMES:
+        return
+    try:
+        from offtrace.deep import worlds
+        from offtrace.deep.config import Config
+
+        game = Config(game=given)
+        worlds.Hosted(game, 1, 0) if given.startswith("gym/") else worlds.compiled(game)
+    except ImportError as error:
+        raise DeclarationError(key, given, f"what is installed: {error}") from error
+    except (ValueError, TypeError) as error:
+        allowed = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{near(given, GAMES)}: {error}"
+        raise DeclarationError(key, given, allowed) from error
+
+
 @lru_cache(maxsize=64)
 def mdp(label: str, seed: int | None = None) -> MDP:
     """The MDP. Where the label leaves out a Garnet's seed, `seed` is it.

@@ -22,6 +22,8 @@ ATTEMPTS = 3
 """So often may a unit take its worker down with it."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")}
 """One thread each: as many processes as cores, and sums in the same order everywhere."""
+SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
 
 
 def cores() -> int:
@@ -36,7 +38,7 @@ class _Worker:
             [sys.executable, "-m", "offtrace.studies.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
+            env=os.environ | ONE_THREAD | SHARED | {"PYTHONPATH": path},
         )
         self.held: deque[Job] = deque()
         self.gone = False
@@ -71,9 +73,10 @@ class _Worker:
 
 
 class LocalPool:
-    """So many worker processes."""
+    """So many worker processes, each of which holds `ahead` jobs: where these take minutes, none should wait for another."""
 
-    def __init__(self, workers: int | None) -> None:
+    def __init__(self, workers: int | None, ahead: int = AHEAD) -> None:
+        self.ahead = ahead
         self.answers: queue.Queue[Any] = queue.Queue()
         self.workers = [_Worker(self.answers) for _ in range(workers or cores())]
         self.returned: deque[Job] = deque()
@@ -92,7 +95,7 @@ class LocalPool:
     @property
     def room(self) -> int:
         """How many more jobs it would take."""
-        return max(0, AHEAD * len(self.workers) - self.pending)
+        return max(0, self.ahead * len(self.workers) - self.pending)
 
     def submit(self, job: Job) -> None:
         """Take a job."""
@@ -102,7 +105,7 @@ class LocalPool:
     def _hand_out(self) -> None:
         while self.returned:
             worker = min((w for w in self.workers if not w.gone), key=lambda w: len(w.held))
-            if len(worker.held) >= AHEAD:
+            if len(worker.held) >= self.ahead:
                 return
             worker.give(self.returned.popleft())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import offtrace
 from offtrace.studies.checks import StudyError
-from offtrace.studies.local import ATTEMPTS, ONE_THREAD, cores
+from offtrace.studies.local import ATTEMPTS, ONE_THREAD, SHARED, cores
 from offtrace.studies.plan import Job
 
 RETRIES = 20
@@ -43,7 +43,7 @@ class RayPool:
             if not ray.is_initialized():
                 self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)
         self.remote = ray.remote(task).options(
-            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": ONE_THREAD}, name="offtrace unit"
+            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": ONE_THREAD | SHARED}, name="offtrace unit"
         )
         self.waiting: dict[Any, Job] = {}
         self.deaths: dict[str, int] = {}

@@ -1,7 +1,8 @@
 """The units of work of a study, in order: what is to be run, and which step size tuning has chosen.
 
 A unit is one configuration with all seeds of its phase. First each group (environment, trace, λ, age) is tuned: one unit for each
-step size. When these are done, its test unit runs with the step size of the best mean.
+step size. When these are done, its test unit runs with the step size of the best mean. Deep agents are not tuned, and a unit has
+all λ's of its trace: they are compiled once, and fill a GPU together.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Job:
     task: str
     metric: str
     protocol: Any
+    lams: tuple[float | None, ...]
+    """That of the unit; for deep agents all of its trace."""
     first: int
     count: int
     modules: tuple[str, ...]
@@ -60,7 +63,12 @@ class Job:
     @property
     def cost(self) -> float:
         """How much work it is, roughly."""
-        return self.protocol.cost * self.count
+        return self.protocol.cost * self.runs
+
+    @property
+    def runs(self) -> int:
+        """How many there are: one for each λ and seed."""
+        return len(self.lams) * self.count
 
 
 class Plan:
@@ -105,9 +113,19 @@ class Plan:
     @property
     def total_cost(self) -> float:
         """Of all units."""
-        first = sum(self.job(unit).cost for group in self.groups.values() for unit in group)
-        last = [self._job(group[0], self.last_phase).cost for group in self.groups.values()] if self.tunes else []
-        return first + sum(last)
+        return sum(job.cost for job in self._jobs())
+
+    @property
+    def runs(self) -> int:
+        """Of all units."""
+        return sum(job.runs for job in self._jobs())
+
+    def _jobs(self) -> Iterator[Job]:
+        """As many as there will have been in the end; which step size a test has does not matter here."""
+        for group in self.groups.values():
+            yield from map(self.job, group)
+            if self.tunes:
+                yield self._job(group[0], self.last_phase)
 
     def left(self) -> Iterator[Unit]:
         """What can be run now: not done, and if it is a test, tuned."""
@@ -143,14 +161,16 @@ class Plan:
 
     def _job(self, unit: Unit, phase: str) -> Job:
         study, seeds = self.study, self.study.seeds[phase]
-        protocol = self.protocols[unit.environment]
-        return Job(unit, study.task, study.metric, protocol, seeds.first, seeds.count, study.modules)
+        protocol, lams = self.protocols[unit.environment], (unit.lam,)
+        if study.task == "deep":
+            lams = next(t.lams for t in study.traces if (t.title, t.spelt) == (unit.trace, unit.parameters))
+        return Job(unit, study.task, study.metric, protocol, lams, seeds.first, seeds.count, study.modules)
 
     def _units(self, phase: str) -> Iterator[Unit]:
         study = self.study
         for place in study.environments:
             for trace in study.traces:
-                for lam in trace.lams:
+                for lam in trace.lams if study.task != "deep" else (None,):
                     for age in study.ages or (None,):
                         for alpha in study.alphas or (None,):
                             yield self._unit(phase, place.name, trace.title, lam, trace.spelt, age, alpha=alpha)

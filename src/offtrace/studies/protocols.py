@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from typing import Any
 
+from offtrace.deep.config import Config
 from offtrace.studies import environments
-from offtrace.studies.checks import Check, DeclarationError, number, one_of, table, whole
+from offtrace.studies.checks import Check, DeclarationError, like, number, one_of, table, whole
 
 # ruff: noqa: RUF009 (`key` makes a field)
 
@@ -127,11 +128,60 @@ class Map(Protocol):
         return 1.0
 
 
-PROTOCOLS: dict[str, type[Protocol]] = {"control": Control, "evaluation": Evaluation, "replay": Replay, "map": Map}
+class _Deep(Protocol):
+    """Train a deep agent. The keys are those of `deep.Config`, which also checks them together."""
+
+    @property
+    def cost(self) -> float:
+        """How much work a run is, roughly: a step that is learned from costs about three that are played."""
+        p: Any = self
+        return p.frames * (1.0 + 3.0 * p.batch * (p.burn_in + p.length) / p.every)
+
+    def config(self, game: str, trace: Any, age: int) -> Config:
+        """Of a run: the age of the data is as many frames as the memory holds."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
+        return Config(game=game, trace=trace, capacity=age, **values)
+
+
+# Written out, so that a new key of Config does not change what a declared study is.
+DEEP = (
+    *(
+        "frames",
+        "gamma",
+        "envs",
+        "every",
+        "batch",
+        "length",
+        "burn_in",
+        "warm_up",
+        "minibatches",
+        "learning_rate",
+        "clip",
+    ),
+    *("loss", "double", "target_every", "policies", "explore", "behavior", "target", "explore_frames", "priority"),
+    *("correction", "hidden", "sticky", "limit"),
+)
+Deep = make_dataclass(
+    "Deep",
+    [(f.name, Any, key(like(f.default), f.default)) for f in fields(Config) if f.name in DEEP],
+    bases=(_Deep,),
+    namespace={"__module__": __name__},  # where pickle finds it
+    frozen=True,
+    kw_only=True,
+)
+
+PROTOCOLS: dict[str, type[Protocol]] = {
+    "control": Control,
+    "evaluation": Evaluation,
+    "replay": Replay,
+    "map": Map,
+    "deep": Deep,
+}
 METRICS = {
     "control": ("auc", "return", "rms error", "mean rms error"),
     "evaluation": ("rms error", "mean rms error", "weighted rms error"),
     "replay": ("rms error", "mean rms error", "weighted rms error"),
     "map": ("contraction",),
+    "deep": ("return", "mean return"),
 }
-HIGHER_IS_BETTER = ("auc", "return")
+HIGHER_IS_BETTER = ("auc", "return", "mean return")

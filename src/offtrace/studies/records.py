@@ -2,7 +2,7 @@
 
     study.json  study.toml                      the declaration as it was run, and the versions
     rows/part-000001.parquet                    one row for each configuration and seed
-    curves/part-000001.parquet                  the mean over the seeds at fixed steps
+    curves/part-000001.parquet                  the mean over the seeds at fixed steps; of deep agents each seed by itself
     units/part-000001.parquet                   which units the two hold, and how they were run
 
 A part is written as three files, each whole or not at all, `units` last: it holds the checksums of the other two. A unit is done
@@ -55,7 +55,7 @@ def schema(kind: str) -> dict[str, Any]:
     operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
     return {
         "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, "age": F, "diverged": pl.Boolean},
-        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F},
+        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N},
         "units": {"unit": S, "score": F, "rows": N, "seconds": F, "worker": S, "finished": pl.Datetime("us", "UTC")},
     }[kind]
 
@@ -226,8 +226,9 @@ class Folder:
         if not frames:
             return pl.DataFrame(schema=schema(kind)), found
         order = pl.DataFrame({"unit": list(units), "#": range(len(units))}, schema={"unit": pl.String, "#": pl.Int32})
-        joined = pl.concat(frames).join(order, on="unit", how="left")
-        return joined.sort("#", "seed" if kind == "rows" else "step").drop("#"), found
+        frames.insert(0, pl.DataFrame(schema=schema(kind)))  # columns that older parts lack are empty
+        joined = pl.concat(frames, how="diagonal").join(order, on="unit", how="left")
+        return joined.sort("#", "lam", "seed", *(["step"] if kind == "curves" else [])).drop("#"), found
 
     def _look(self, units: dict[str, Unit], wanted: tuple[str, list[Any]] | None) -> Found:
         pl, found, spoken_for = polars(), Found(), set()

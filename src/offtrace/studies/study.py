@@ -6,7 +6,7 @@ import contextlib
 import html
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -24,7 +24,7 @@ from offtrace.studies.protocols import HIGHER_IS_BETTER
 if TYPE_CHECKING:
     import polars as pl
 
-    from offtrace.studies.records import Folder
+    from offtrace.studies.records import Finished, Folder
 
 OUT = Path("offtrace-studies")
 """Where records are kept, unless one says otherwise."""
@@ -84,13 +84,13 @@ class Study:
     about: str
     """What is run to answer it, in words."""
     task: str
-    """ "control", "evaluation", "replay" or "map"."""
+    """ "control", "evaluation", "replay", "map" or "deep"."""
     metric: str
     environments: tuple[Place, ...]
     traces: tuple[TraceGrid, ...]
     alphas: tuple[float, ...]
     ages: tuple[int, ...]
-    """Of the behaviour policy, in updates; only for the task "replay"."""
+    """Of the data: of the behaviour policy in updates ("replay"), or as many frames as the memory holds ("deep")."""
     seeds: dict[str, Seeds]
     """By phase: tuning and test, or map."""
     modules: tuple[str, ...] = ()
@@ -204,6 +204,23 @@ class Study:
                     running.run(plan, folder, pool, shown, versions)
         return self
 
+    def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str) -> int:
+        """Write outcomes that were computed where records cannot be written; how many of them are new."""
+        plan, folder = Plan(self), self._records()
+        unknown = [f.outcome.unit for f in finished if f.outcome.unit.id not in plan.units]
+        if unknown:
+            raise StudyError(
+                f"{len(unknown)} of these units are of another study, such as {unknown[0]}: {self.name} has no such"
+            )
+        folder.prepare({"versions": dict(versions), "machine": machine, "study": self.declaration}, self.as_toml())
+        with folder.lock():
+            folder.tidy()
+            done = folder.look(plan.units).done
+            new = [f for f in finished if f.outcome.unit.id not in done]
+            if new:
+                folder.write(new, dict(versions))
+        return len(new)
+
     def records(self, out: str | Path | None = None) -> pl.DataFrame:
         """One row for each configuration and seed that has been run."""
         return self.at(out)._read("rows")
@@ -277,7 +294,6 @@ class Study:
         """What it is, as pairs of words."""
         plan = Plan(self)
         lams = sorted({lam for t in self.traces for lam in t.lams if lam is not None})
-        learners = sum(total * self.seeds[phase].count for phase, (_, total) in plan.sizes().items())
         pairs = [
             ("task", f"{self.task}, by {self.metric}"),
             ("environments", ", ".join(place.name for place in self.environments)),
@@ -286,7 +302,7 @@ class Study:
             ("α", ", ".join(f"{alpha:g}" for alpha in self.alphas)),
             ("ages", ", ".join(map(str, self.ages))),
             ("seeds", ", ".join(f"{p}: {s.first} to {s.stop - 1}" for p, s in self.seeds.items())),
-            ("in all", f"{plan.total:,} units, {learners:,} {'operators' if self.task == 'map' else 'learners'}"),
+            ("in all", f"{plan.total:,} units, {plan.runs:,} {'operators' if self.task == 'map' else 'learners'}"),
             ("subsets", ", ".join(self.given.get("subsets", {}))),
         ]
         return [(key, value) for key, value in pairs if value]
@@ -309,9 +325,9 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Any:
 
         pool: Any = RayPool(address, workers)
     else:
-        from offtrace.studies.local import LocalPool
+        from offtrace.studies.local import AHEAD, LocalPool
 
-        pool = LocalPool(min(workers or cores(), plan.total))
+        pool = LocalPool(min(workers or cores(), plan.total), ahead=1 if plan.study.task == "deep" else AHEAD)
     try:
         yield pool
     finally:

@@ -36,9 +36,9 @@ class Outcome:
 
     unit: Unit
     rows: dict[str, np.ndarray]
-    """seed, value, and what else there is of: episodes, diverged, contraction_lower, contraction_upper, variance, bias."""
+    """seed, value, and what else there is of: lam, episodes, diverged, contraction_lower, contraction_upper, variance, bias."""
     curve: dict[str, np.ndarray]
-    """step, mean, low, high, n; empty for a map."""
+    """step, mean, low, high, n; of deep agents one for each run, with its lam and seed; empty for a map."""
     score: float
     """The mean of the metric over the seeds: what tuning goes by."""
     seconds: float
@@ -52,9 +52,7 @@ def run(job: Job) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a learner that diverges is a row that says so
         with np.errstate(all="ignore"):
-            rows, curve = {"control": _control, "evaluation": _evaluate, "replay": _evaluate, "map": _map}[job.task](
-                job
-            )
+            rows, curve = TASKS[job.task](job)
             score = float(np.mean(rows["value"]))
     return Outcome(job.unit, rows, curve, score, time.perf_counter() - started)
 
@@ -77,7 +75,12 @@ def _arguments(job: Job) -> dict[str, Any]:
 
 
 def _trace(job: Job) -> Any:
-    return declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), job.unit.lam)
+    return _traces(job)[0]
+
+
+def _traces(job: Job) -> list[Any]:
+    """One for each λ."""
+    return [declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
 
 
 def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -213,3 +216,12 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
     variance = float(0.5 * bounds[0][live].mean() + 0.5 * bounds[1][live].mean())
     bias = float(np.abs(reached - wanted)[live].max(initial=0.0))
     return contraction.lower, contraction.upper, variance, bias
+
+
+def _deep(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    from offtrace.studies import deep
+
+    return deep.run(job, _traces(job))
+
+
+TASKS = {"control": _control, "evaluation": _evaluate, "replay": _evaluate, "map": _map, "deep": _deep}

@@ -1,0 +1,92 @@
+"""Deep agents as units of work: all λ's and seeds of one (game, trace, age) side by side, in one program.
+
+Nothing here needs polars or rich: a machine that only computes may lack them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.studies.checks import StudyError
+from offtrace.studies.plan import Job
+
+POINTS = 50
+"""Of a run's curve, at most."""
+LAST = 0.1
+"""The share of the frames at the end over which the metric "return" is taken."""
+
+
+def run(job: Job, traces: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Rows and curves of a unit; `traces` are one for each λ."""
+    from offtrace.deep import train
+
+    seeds = list(range(job.first, job.first + job.count))
+    config = job.protocol.config(job.unit.environment, traces[0], job.unit.age)
+    of_slot = [trace for trace in traces for _ in seeds]
+    trained = train(config, seeds * len(traces), traces=of_slot, progress=False, go_on=True)
+    if not trained.finished:
+        raise StudyError("the unit was interrupted")
+    reports = trained.curve.reshape(-1, len(of_slot))  # slot by slot: a seed is there once for each λ
+    lams = np.array([np.nan if lam is None else lam for lam in job.lams])
+    return tidy(reports, np.repeat(lams, len(seeds)), np.tile(seeds, len(lams)), job.metric)
+
+
+def tidy(
+    reports: np.ndarray, lam: np.ndarray, seed: np.ndarray, metric: str
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Rows and curves from the reports [times, runs] of `deep.train`, at equal distances in frames.
+
+    A point of a curve is the mean return of the episodes that ended since the point before; where none did, it stays as it was,
+    and before the first end it is what that gives. "return" is the mean of the episodes that ended in the last tenth of the
+    frames, or of those that ended last; "mean return" is the mean of the curve. A run whose loss is not finite has diverged: its
+    value is NaN, and so is its curve from there on.
+    """
+    diverged = np.logical_or.accumulate(~np.isfinite(reports["loss"]))
+    steps, total, n = (
+        reports["frames"][:, 0],
+        np.nan_to_num(reports["return"]) * reports["episodes"],
+        reports["episodes"],
+    )
+    blocks = np.array_split(np.arange(len(reports)), min(POINTS, len(reports)))
+    thin = np.stack(
+        [_carried([total[b, i].sum() for b in blocks], [n[b, i].sum() for b in blocks]) for i in range(n.shape[1])]
+    )
+    thin = np.where(np.stack([diverged[b[-1]] for b in blocks], axis=1), np.nan, thin)
+    if metric == "mean return":
+        value = np.stack([_carried(total[:, i], n[:, i]) for i in range(n.shape[1])]).mean(axis=1)
+    else:
+        late = steps > (1.0 - LAST) * steps[-1]
+        last = np.stack([_carried(total[:, i], n[:, i])[-1] for i in range(n.shape[1])])
+        ended = n[late].sum(axis=0)
+        value = np.where(ended > 0, total[late].sum(axis=0) / np.maximum(ended, 1), last)
+    rows = {
+        "seed": seed.astype(np.int64),
+        "lam": lam,
+        "value": np.where(diverged[-1], np.nan, value),
+        "episodes": n.sum(axis=0).astype(np.int64),
+        "diverged": diverged[-1],
+    }
+    runs, points = thin.shape
+    none = np.full(runs * points, np.nan)
+    curve = {
+        "seed": np.repeat(rows["seed"], points),
+        "lam": np.repeat(lam, points),
+        "step": np.tile([steps[b[-1]] for b in blocks], runs).astype(np.int64),
+        "mean": thin.ravel(),
+        "low": none,
+        "high": none,
+        "n": np.ones(runs * points, dtype=np.int64),
+    }
+    return rows, curve
+
+
+def _carried(total: Any, n: Any) -> np.ndarray:
+    """total / n; where n is 0 what was before, or, at the beginning, what comes first; NaN if there is nothing."""
+    total, n = np.asarray(total, dtype=float), np.asarray(n)
+    known = np.flatnonzero(n)
+    if not len(known):
+        return np.full(len(n), np.nan)
+    at = known[np.maximum(np.searchsorted(known, np.arange(len(n)), side="right") - 1, 0)]
+    return total[at] / n[at]
