@@ -31,7 +31,12 @@ THINGS = {
     "freeway": [
         Thing("chicken", HERO, 0.8),
         Thing("car", FOE),
-        *(Thing(f"speed {i + 1}", c, 0.5) for i, c in enumerate(("#bde0fe", "#8ecae6", "#5fa8d3", "#4178be", "#3a4f9b"))),
+        *(
+            Thing(name, color, 0.5)
+            for name, color in zip(
+                ("fast trail", "2", "3", "4", "slow trail"), ("#bde0fe", "#8ecae6", "#5fa8d3", "#4178be", "#3a4f9b"), strict=True
+            )
+        ),
     ],
     "seaquest": [
         Thing("submarine", HERO), Thing("its rear", "#b98a2f"), Thing("shot", SHOT, 0.45), Thing("trail", TRAIL, 0.4),

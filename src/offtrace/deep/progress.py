@@ -36,8 +36,8 @@ class Line:
         left = _clock((self.config.frames - frames) / rate) if rate else "?"
         text = (
             f"{_short(frames)} of {_short(self.config.frames)} frames  {_short(rate * self.seeds)}/s  "
-            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace length {mean['length']:.2f}  cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}  "
-            f"left {left}"
+            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace length {mean['length']:.2f}  "
+            f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}  left {left}"
         )
         sys.stderr.write(f"\r\033[K{text}" if self.terminal else text + "\n")
         sys.stderr.flush()

@@ -6,7 +6,7 @@ draw, update), which also returns a Tally of those rounds, [seeds] each.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from offtrace.deep import memory as memories
 from offtrace.deep.agent import Agent, Learner
 from offtrace.deep.config import Config
 from offtrace.deep.memory import Memory
-from offtrace.deep.worlds import Hosted, Stepped, World
+from offtrace.deep.worlds import Hosted, Stepped, World, compiled
 from offtrace.traces import Rule
 
 REPORT = 8_192
@@ -128,17 +128,35 @@ class Compiled:
         return state._replace(key=key), Tally(jnp.sum(episodes), jnp.sum(total), jnp.mean(loss), **credit)
 
 
+class Programs:
+    """The compiled parts of a loop that the host runs."""
+
+    def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
+        self.agent = Agent(config, shape, actions)
+        self.first: Any = jax.jit(jax.vmap(self.agent.first))
+        self.act: Any = jax.jit(jax.vmap(self._act))
+        self.remember: Any = jax.jit(jax.vmap(_remembered), donate_argnums=0)
+        self.learn: Any = jax.jit(jax.vmap(self._learn), donate_argnums=1)
+        self.credit: Any = jax.jit(jax.vmap(self.agent.credit))
+
+    def _act(self, state: State) -> tuple[Any, Any, Any]:
+        key, to_act = jax.random.split(state.key)
+        return key, *self.agent.act(state.learner.weights, state.observation, state.frames, to_act)
+
+    def _learn(self, trace: Rule, state: State) -> tuple[State, Any]:
+        key, to_learn = jax.random.split(state.key)
+        learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
+        return state._replace(learner=learner, memory=memory, key=key), loss
+
+
 class OnHost:
     """The games of all seeds are one Gymnasium vector; acting, remembering and learning are compiled."""
 
     def __init__(self, config: Config, seeds: list[int]) -> None:
         self.config, self.seeds = config, len(seeds)
         self.world = Hosted(config, len(seeds) * config.envs, seeds[0])
-        self.agent = Agent(config, self.world.shape, self.world.actions)
-        self._act: Any = jax.jit(jax.vmap(self._choose))
-        self._remember: Any = jax.jit(jax.vmap(_remembered), donate_argnums=0)
-        self._learn: Any = jax.jit(jax.vmap(self._update), donate_argnums=1)
-        self._credit: Any = jax.jit(jax.vmap(self.agent.credit))
+        self.programs = _programs(config, self.world.shape, self.world.actions)
+        self.agent = self.programs.agent
 
     def first(self, keys: Any) -> State:
         """The state before training."""
@@ -147,8 +165,7 @@ class OnHost:
         observation = jnp.asarray(self._by_seed(self.world.first))
         memory = jax.vmap(partial(memories.empty, c.envs, c.slots, prioritised=c.priority > 0))(observation)
         returns, frames = jnp.zeros((self.seeds, c.envs)), jnp.zeros(self.seeds, jnp.int32)
-        learner: Any = jax.jit(jax.vmap(self.agent.first))(split[:, 0])
-        return State(learner, memory, None, observation, returns, frames, split[:, 1])
+        return State(self.programs.first(split[:, 0]), memory, None, observation, returns, frames, split[:, 1])
 
     def resumed(self, state: State) -> State:
         """New episodes, since a Gymnasium environment cannot be saved: each begins in a slot of its own."""
@@ -174,22 +191,13 @@ class OnHost:
     def _by_seed(self, array: Any) -> Any:
         return np.asarray(array).reshape(self.seeds, self.config.envs, *np.shape(array)[1:])
 
-    def _choose(self, state: State) -> tuple[Any, Any, Any]:
-        key, to_act = jax.random.split(state.key)
-        return key, *self.agent.act(state.learner.weights, state.observation, state.frames, to_act)
-
-    def _update(self, trace: Rule, state: State) -> tuple[State, Any]:
-        key, to_learn = jax.random.split(state.key)
-        learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
-        return state._replace(learner=learner, memory=memory, key=key), loss
-
     def _play(self, state: State, steps: int) -> tuple[State, Any, Any]:
         episodes = total = 0
         for _ in range(steps):
-            key, action, log_mu = self._act(state)
+            key, action, log_mu = self.programs.act(state)
             seen = self.world.step(np.asarray(action).reshape(-1))
             seen = Stepped(None, *(self._by_seed(a) for a in seen[1:]))
-            state, ended, returns = self._remember(state._replace(key=key), action, log_mu, seen)
+            state, ended, returns = self.programs.remember(state._replace(key=key), action, log_mu, seen)
             episodes, total = episodes + ended, total + returns
         return state, episodes, total
 
@@ -205,15 +213,18 @@ class OnHost:
         losses = []
         for _ in range(rounds(self.config)):
             state, ended, returns = self._play(state, self.config.round // self.config.envs)
-            state, loss = self._learn(traces, state)
+            state, loss = self.programs.learn(traces, state)
             episodes, total = episodes + ended, total + returns
             losses.append(loss)
-        credit = self._credit(traces, state.learner, state.memory, state.key)
+        credit = self.programs.credit(traces, state.learner, state.memory, state.key)
         return state, Tally(episodes, total, jnp.mean(jnp.stack(losses), axis=0), **credit)
+
+
+# One configuration that is trained again, in a notebook or a test, is not compiled again.
+_programs = lru_cache(8)(Programs)
+_compiled = lru_cache(8)(lambda config: Compiled(config, compiled(config)))
 
 
 def trainer(config: Config, seeds: list[int]) -> Compiled | OnHost:
     """The one that the game needs."""
-    from offtrace.deep.worlds import compiled
-
-    return OnHost(config, seeds) if config.game.startswith("gym/") else Compiled(config, compiled(config))
+    return OnHost(config, seeds) if config.game.startswith("gym/") else _compiled(config)

@@ -1,0 +1,124 @@
+"""A run that stops and goes on is the run that did not stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, running, train
+from offtrace.deep.training import OnHost, rounds, trainer
+
+CONFIG = Config(
+    game="CartPole-v1", trace=ot.RBIS(lam=0.9), frames=1_600, envs=4, every=16, batch=4, length=8, warm_up=100,
+    capacity=800, hidden=(16,), priority=0.5, explore_frames=1_000,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> Any:
+    return train(CONFIG, seeds=2, progress=False)
+
+
+def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Any, tmp_path: Path) -> None:
+    class Stop(Exception):
+        """In the middle of it."""
+
+    def stop(frames: int, tally: Any) -> None:
+        if frames > 800:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(CONFIG, 2, tmp_path, progress=False, save_every=0.0, on_report=stop)
+    assert len(checkpoints.found(tmp_path)) == 2
+    on = train(CONFIG, 2, tmp_path, progress=False)
+    for a, b in zip(jax.tree.leaves(on.state), jax.tree.leaves(unbroken.state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(on.curve, unbroken.curve)
+    again = train(CONFIG, 2, tmp_path, progress=False)  # nothing is left to do
+    np.testing.assert_array_equal(again.curve, unbroken.curve)
+
+
+def test_seeds_do_not_see_each_other(unbroken: Any) -> None:
+    other = train(CONFIG, [7, 1], progress=False)
+    mine, before = (run.curve[run.curve["seed"] == 1] for run in (other, unbroken))
+    np.testing.assert_array_equal(mine, before)
+
+
+def test_lambda_may_differ_between_seeds_without_another_program(unbroken: Any) -> None:
+    pair = train(CONFIG, [0, 1], traces=[ot.RBIS(lam=0.0), ot.RBIS(lam=0.9)], progress=False)
+    of = [pair.curve[pair.curve["seed"] == seed] for seed in (0, 1)]
+    assert (of[0]["length"] == 1).all()  # λ = 0 is one-step
+    np.testing.assert_array_equal(of[1], unbroken.curve[unbroken.curve["seed"] == 1])
+
+
+def test_checkpoints_of_others_and_damaged_ones(unbroken: Any, tmp_path: Path) -> None:
+    path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+    with pytest.raises(CheckpointError, match=r"gamma is 0\.99 there and 0\.9 here"):
+        train(replace(CONFIG, gamma=0.9), 2, tmp_path, progress=False)
+    with pytest.raises(CheckpointError, match=r"seeds is \[0, 1\] there and \[0\] here"):
+        train(CONFIG, 1, tmp_path, progress=False)
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:5000] + b"\0" * 50 + whole[5050:], b"nothing"):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="damaged"):
+            train(CONFIG, 2, tmp_path, progress=False)
+
+
+def test_no_space_left(unbroken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+    before = first.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+    assert [p.name for p in tmp_path.iterdir()] == [first.name]
+    assert first.read_bytes() == before
+
+
+def test_a_diverged_loss_is_an_error_at_once() -> None:
+    wild = replace(
+        CONFIG, trace=ot.ImportanceSampling(lam=1.0), learning_rate=1e30, clip=0.0, loss="squared", priority=0.0
+    )
+    with pytest.raises(DivergedError, match="smaller learning_rate"):
+        train(wild, 1, progress=False)
+
+
+def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
+    """Every step of the memory is followed by its own next observation, also where the run was stopped."""
+    config = replace(CONFIG, game="gym/CartPole-v1", frames=400, priority=0.0)
+    train(config, 2, tmp_path, progress=False)
+    made = trainer(config, [0, 1])
+    assert isinstance(made, OnHost)
+    keys = jax.vmap(jax.random.PRNGKey)(np.arange(2, dtype=np.uint32))
+    before, _ = checkpoints.load(checkpoints.found(tmp_path)[-1], made.first(keys), config, [0, 1])
+    state = made.collect(made.resumed(before))
+    memory = jax.tree.map(np.asarray, state.memory)
+    steps = 0
+    for ring in range(2):
+        for e in range(config.envs):
+            for at in range(max(0, memory.count[ring, e] + 1 - config.slots), memory.count[ring, e]):
+                here, after = at % config.slots, (at + 1) % config.slots
+                if memory.valid[ring, e, here]:
+                    s, then = memory.observation[ring, e, here], memory.observation[ring, e, after]
+                    np.testing.assert_allclose(
+                        then[0], s[0] + 0.02 * s[1], atol=1e-5
+                    )  # the cart moves on with its speed
+                    steps += 1
+    assert steps > 500
+    assert train(replace(config, frames=600), 2, tmp_path, progress=False).curve["frames"].max() >= 600
+
+
+def test_reports_are_pieces_of_equal_size() -> None:
+    assert rounds(CONFIG) * CONFIG.round <= CONFIG.frames // 20
+    assert running.CURVE.names
