@@ -1,0 +1,298 @@
+"""offtrace as value estimators of torchrl, which read and write TensorDicts [*B, T] with entries [*B, T, 1].
+
+    TraceEstimator    targets for Q(s, a), by any trace; registered with torchrl as "offtrace"
+    StateEstimator    targets and advantages for V(s): V-trace, or GAE without an actor; registered as "offtrace_states"
+
+A batch may be flat, [N], as torchrl's SliceSampler gives it: the last step of each slice is marked as truncated. Where torchrl
+itself differs:
+
+- torchrl's VTrace takes log π of an action that it draws from the actor, or of the actor's mode, instead of the action that
+  was taken, so that its ρ is another action's. Here it is always that of the action taken.
+- Before torchrl 0.14 its V-trace advantage at a truncation inside a row took v_{k+1} from the next episode. Here, and in
+  torchrl since then, it is V at the true next state.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_tensor_collection
+from tensordict.nn import dispatch, set_composite_lp_aggregate
+from torch import Tensor
+from torchrl.objectives.utils import register_value_estimator
+
+from offtrace.adapters.torchrl_entries import Estimator, found
+from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
+from offtrace.returns.calls import as_trace, targets
+from offtrace.returns.state_values import state_targets
+from offtrace.traces import AlphaRetrace, CTrace, Rule
+
+__all__ = ["Policy", "StateEstimator", "TraceEstimator", "epsilon_greedy", "greedy", "log_mu", "softmax"]
+
+
+@register_value_estimator("offtrace", default_kwargs={"gamma": 0.99})
+class TraceEstimator(Estimator):
+    """Targets q_k + Δ_k for action values, and the corrections Δ_k as advantages, by any trace.
+
+    `value_network` writes the values Q(s, ·) of all actions as `action_value`, as QValueActor does; `target_policy` makes of them
+    π: `greedy`, `epsilon_greedy(ε)`, `softmax(temperature)`, or any function from values to probabilities. q, next_value =
+    Σ_a π(a|s') Q(s', a) and log π of the action taken all come from one network, `target_params` where they are given; s' is
+    the entry under "next", the true next observation. log μ is the entry `sample_log_prob`.
+
+    Without a network, as for continuous actions, the tensordict itself holds q as `value`, next_value as ("next", value), and
+    log π as `log_pi`.
+
+    >>> from torchrl.modules import QValueActor
+    >>> import offtrace as ot
+    >>> q_network = QValueActor(torch.nn.Linear(3, 2), in_keys=["observation"], action_space="categorical")
+    >>> estimator = TraceEstimator(trace=ot.TreeBackup(lam=0.9), gamma=0.99, value_network=q_network)
+    >>> estimator.out_keys
+    ['advantage', 'value_target']
+    """
+
+    def __init__(
+        self,
+        *,
+        trace: Rule,
+        gamma: float,
+        value_network: Any,
+        target_policy: Policy = greedy,
+        differentiable: bool = False,
+        time_dim: int | None = None,
+        device: Any = None,
+    ) -> None:
+        if not isinstance(trace, Rule):
+            as_trace(trace)
+        if isinstance(trace, AlphaRetrace | CTrace) and trace.mix < 1 and value_network is not None:
+            raise ValueError(
+                f"{trace.title} with mix={trace.mix} bootstraps from a mixture of π and μ at the next state, and no tensordict "
+                "holds μ of all actions there: give next_value and log_pi as entries, with value_network=None"
+            )
+        super().__init__(
+            gamma=gamma, value_network=value_network, differentiable=differentiable, time_dim=time_dim, device=device
+        )
+        self.trace, self.target_policy = trace, target_policy
+
+    @staticmethod
+    def default_keys() -> Any:
+        """The entries, if `set_keys` names no others."""
+        return Estimator._AcceptedKeys(value="chosen_action_value")
+
+    @classmethod
+    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> TraceEstimator:
+        """The estimator of a loss, with the loss's network and keys.
+
+        Losses such as DQNLoss let their network write its greedy action over the one taken before they ask for a target. So the
+        batch gets the action taken a second time, as `taken_action`, whenever the loss is called.
+        """
+        estimator = super().for_loss(loss_module, **hyperparams)
+        loss_module.register_forward_pre_hook(estimator._keep_action)
+        return estimator
+
+    def _keep_action(self, loss_module: Any, arguments: tuple[Any, ...]) -> None:
+        if arguments and is_tensor_collection(arguments[0]):
+            keys = self.tensor_keys
+            action = found(arguments[0], getattr(loss_module.tensor_keys, "action", keys.action))
+            arguments[0].set(keys.taken_action, action)
+
+    def _reads(self) -> list[Any]:
+        keys, trace, network = self.tensor_keys, self.trace, self.value_network
+        reads = {
+            keys.action: network is not None,
+            keys.log_pi: network is None and trace.needs_pi,
+            keys.sample_log_prob: trace.needs_mu,
+            keys.pair: "pair" in trace.reads,
+        }
+        return [key for key, read in reads.items() if read]
+
+    @dispatch()
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, tensordict: TensorDictBase, *, params: Any = None, target_params: Any = None, time_dim: int | None = None
+    ) -> TensorDictBase:
+        """Write `value_target` and `advantage`. `target_params`, or `params`, take the place of the network's own."""
+        q, target, valid = self._run(tensordict, target_params if target_params is not None else params, time_dim)
+        advantage = target - q
+        tensordict.set(self.tensor_keys.advantage, advantage if valid is None else torch.where(valid, advantage, 0.0))
+        tensordict.set(self.tensor_keys.value_target, target)
+        return tensordict
+
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        target_params: Any = None,
+        next_value: Tensor | None = None,
+        time_dim: int | None = None,
+        params: Any = None,
+        **_: Any,
+    ) -> Tensor:
+        """The targets. A loss calls this, after it has let its network write into the tensordict.
+
+        `next_value` is what a double DQN has found: then π is greedy with respect to the action values in the tensordict, which
+        are the online network's.
+        """
+        params = target_params if target_params is not None else params
+        return self._run(tensordict, params, time_dim, next_value, by_loss=params is not None)[1]
+
+    def _run(
+        self,
+        tensordict: TensorDictBase,
+        params: Any,
+        time_dim: int | None,
+        next_value: Any = None,
+        by_loss: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """q, target and `valid`, in the shape of the rewards."""
+        trace, keys = self.trace, self.tensor_keys
+        with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
+            rows, steps = self._steps(tensordict, time_dim)
+            if self.value_network is None:
+                q, next_value, log_pi = self._from_entries(tensordict, next_value)
+            else:
+                q, next_value, log_pi = self._from_network(tensordict, params, next_value, by_loss)
+            given = {} if log_pi is None else {"log_pi": rows.of(keys.log_pi, log_pi)}
+            if trace.needs_mu:
+                given["log_mu"] = rows.of(keys.sample_log_prob, found(tensordict, keys.sample_log_prob))
+            if "pair" in trace.reads:
+                given["pair"] = rows.of(keys.pair, found(tensordict, keys.pair))
+            target = targets(
+                trace,
+                **steps,
+                q=rows.of(keys.value, q),
+                next_value=rows.of(keys.value, next_value),
+                **given,
+                differentiable=self.differentiable,
+            )
+            valid = steps["valid"]
+            return q.reshape(rows.entry), rows.restored(target), None if valid is None else rows.restored(valid)
+
+    def _from_entries(self, tensordict: TensorDictBase, next_value: Any) -> tuple[Tensor, Tensor, Any]:
+        """q, next_value and log π, as they stand in the tensordict."""
+        keys = self.tensor_keys
+        next_value = found(tensordict, ("next", keys.value)) if next_value is None else next_value
+        return (
+            found(tensordict, keys.value),
+            next_value,
+            found(tensordict, keys.log_pi) if self.trace.needs_pi else None,
+        )
+
+    def _from_network(
+        self, tensordict: TensorDictBase, params: Any, next_value: Any, by_loss: bool
+    ) -> tuple[Tensor, Tensor, Any]:
+        """q, next_value and log π, from the values of all actions."""
+        key = self.tensor_keys.action_value
+        values = self._evaluated(tensordict, key, params)
+        action = indices(self._action(tensordict, by_loss), values)
+        decides = values
+        if next_value is None:
+            later = self._evaluated(found(tensordict, "next"), key, params)
+            π = self._probabilities(later)
+            next_value = torch.where(π > 0, π * later, 0.0).sum(-1)  # a masked action may have the value −inf
+        elif self.target_policy is greedy:
+            decides = found(tensordict, key)
+        else:
+            raise ValueError(
+                "the loss gives a next_value of its own, the greedy one of a double DQN, but target_policy is not greedy: "
+                "use double_dqn=False, or the greedy policy"
+            )
+        log_pi = of_taken(self._probabilities(decides), action).log() if self.trace.needs_pi else None
+        return of_taken(values, action), next_value, log_pi
+
+    def _probabilities(self, values: Tensor) -> Tensor:
+        π = self.target_policy(values)
+        if π.shape != values.shape:
+            raise ValueError(
+                f"target_policy gave an array of shape {tuple(π.shape)} for action values of shape {tuple(values.shape)}: "
+                "it must give a probability for each action"
+            )
+        return π
+
+    def _action(self, tensordict: TensorDictBase, by_loss: bool) -> Tensor:
+        keys, network = self.tensor_keys, self.value_network
+        taken = tensordict.get(keys.taken_action, None) if by_loss else None
+        if taken is not None:
+            return taken
+        if by_loss and keys.action in getattr(network, "out_keys", []):
+            raise RuntimeError(
+                f"the entry {keys.action!r} may hold the greedy action, which the loss's network writes over the one taken: "
+                "make the estimator with TraceEstimator.for_loss(loss, …) and call the loss with a tensordict, or put the "
+                f"action taken under {keys.taken_action!r} as well"
+            )
+        return found(tensordict, keys.action)
+
+
+@register_value_estimator("offtrace_states", default_kwargs={"gamma": 0.99})
+class StateEstimator(Estimator):
+    """`offtrace.state_targets`: V-trace with λ, and GAE(λ) where there is no `actor_network`.
+
+    `value_network` writes V(s) as `value`; without one the tensordict holds it, and V(s') as ("next", value). `actor_network`
+    gives log π of the action taken; log μ is the entry `sample_log_prob`. Without it the data counts as on-policy, ρ = 1.
+    """
+
+    actor_network: Any
+
+    def __init__(
+        self,
+        *,
+        gamma: float,
+        value_network: Any,
+        actor_network: Any = None,
+        lmbda: float = 1.0,
+        rho_thresh: float = 1.0,
+        c_thresh: float = 1.0,
+        time_dim: int | None = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(gamma=gamma, value_network=value_network, time_dim=time_dim, device=device)
+        self.options = {"lam": lmbda, "rho_bar": rho_thresh, "c_bar": c_thresh}
+        self.__dict__["actor_network"] = actor_network  # not a part of this module, as the value network is not
+
+    @classmethod
+    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> StateEstimator:
+        """The estimator of a loss, with its critic and its actor; `actor_network=None` is GAE."""
+        if "actor_network" not in hyperparams:
+            actor = loss_module.actor_network
+            if getattr(loss_module, "functional", False):
+                actor = deepcopy(actor)
+                loss_module.actor_network_params.to_module(actor, preserve_module_state=False)
+            hyperparams["actor_network"] = actor
+        return super().for_loss(loss_module, **hyperparams)
+
+    def _reads(self) -> list[Any]:
+        keys, actor = self.tensor_keys, self.actor_network
+        return [] if actor is None else [keys.action, keys.sample_log_prob, *actor.in_keys]
+
+    @dispatch()
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, tensordict: TensorDictBase, *, params: Any = None, target_params: Any = None, time_dim: int | None = None
+    ) -> TensorDictBase:
+        """Write `value_target` and `advantage`. V(s) is that of `params`, V(s') that of `target_params`."""
+        keys, after = self.tensor_keys, found(tensordict, "next")
+        rows, steps = self._steps(tensordict, time_dim)
+        with torch.no_grad():
+            if self.value_network is None:
+                value, next_value = found(tensordict, keys.value), found(after, keys.value)
+            else:
+                value = self._evaluated(tensordict, keys.value, params)
+                next_value = self._evaluated(after, keys.value, target_params if target_params is not None else params)
+            value, next_value = rows.of(keys.value, value), rows.of(keys.value, next_value)
+            log_pi = log_mu = torch.zeros_like(value)
+            if self.actor_network is not None:
+                log_pi, log_mu = (rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(tensordict))
+        made = state_targets(**steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options)
+        tensordict.set(keys.advantage, rows.restored(made.advantage))
+        tensordict.set(keys.value_target, rows.restored(made.target))
+        return tensordict
+
+    def _log_probabilities(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """log π and log μ of the action taken."""
+        keys, actor = self.tensor_keys, self.actor_network
+        π = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
+        with set_composite_lp_aggregate(True):
+            return π.log_prob(found(tensordict, keys.action)), found(tensordict, keys.sample_log_prob)
+
+    def value_estimate(self, tensordict: TensorDictBase, target_params: Any = None, **options: Any) -> Tensor:  # pyright: ignore
+        """The targets."""
+        made = self(tensordict.copy(), target_params=target_params, **options)
+        return made.get(self.tensor_keys.value_target)

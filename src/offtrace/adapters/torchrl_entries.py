@@ -1,0 +1,134 @@
+"""What the torchrl estimators have in common: the entries of a TensorDict [*B, T], as the rows of a trajectory and back."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor
+from torchrl.objectives.value import ValueEstimatorBase
+
+from offtrace.traces.base import number
+
+
+class Rows(NamedTuple):
+    """How entries of a tensordict [*B, T] lie as the rows [N, T] of a trajectory, and back."""
+
+    batch: torch.Size
+    time: int
+    entry: torch.Size
+    """The shape of an entry, that of the reward."""
+
+    def of(self, name: Any, array: Tensor) -> Tensor:
+        """An entry [*B, T, 1] or [*B, T] as [N, T]."""
+        if array.shape not in (self.batch, (*self.batch, 1)):
+            raise ValueError(
+                f"the entry {name!r} has shape {tuple(array.shape)}, but the tensordict has batch size {tuple(self.batch)}: "
+                "there must be one number for each step, [*B, T, 1] or [*B, T]"
+            )
+        array = array.reshape(self.batch).movedim(self.time, -1)
+        return array.reshape(-1, array.shape[-1])
+
+    def restored(self, out: Tensor) -> Tensor:
+        """A result [N, T] in the shape of an entry."""
+        shape = [*self.batch]
+        shape.append(shape.pop(self.time))
+        return out.reshape(shape).movedim(-1, self.time).reshape(self.entry)
+
+
+class Estimator(ValueEstimatorBase):
+    """What both have in common: keys, networks, and the steps of a trajectory."""
+
+    @dataclass
+    class _AcceptedKeys(ValueEstimatorBase._AcceptedKeys):
+        """The entries that are read and written, for `set_keys`. Rewards and ends stand under "next"."""
+
+        # torchrl looks for a key in this very class, so that those it has itself stand here again.
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+        truncated: NestedKey = "truncated"
+        steps_to_next_obs: NestedKey = "steps_to_next_obs"
+        valid: NestedKey = ("collector", "mask")  # as split_trajectories writes it: False is padding
+        action: NestedKey = "action"
+        taken_action: NestedKey = "taken_action"  # where a loss writes another one over the action
+        action_value: NestedKey = "action_value"
+        sample_log_prob: NestedKey | None = None  # log μ: "action_log_prob", or what torchrl is set to
+        log_pi: NestedKey = "log_pi"
+        pair: NestedKey = "pair"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: Any
+    value_network: Any
+
+    def __init__(self, *, gamma: float, time_dim: int | None, **options: Any) -> None:
+        super().__init__(**options)
+        self.gamma = number("gamma", gamma if not isinstance(gamma, Tensor) else gamma.item(), 0.0, 1.0)
+        self.time_dim = time_dim
+
+    @classmethod
+    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> Any:
+        """The estimator of a loss, with the loss's network and keys. It is to be given to `loss.make_value_estimator`."""
+        estimator = super().for_loss(loss_module, **hyperparams)
+        keys = estimator._AcceptedKeys.__dataclass_fields__
+        known = {name: getattr(loss_module.tensor_keys, name, None) for name in keys}
+        estimator.set_keys(**{name: key for name, key in known.items() if key is not None})
+        return estimator
+
+    @property
+    def in_keys(self) -> list[Any]:
+        """What is read at least."""
+        keys, network = self.tensor_keys, self.value_network
+        inputs = [keys.value] if network is None else network.in_keys
+        after = [("next", key) for key in (keys.reward, keys.done, keys.terminated, *inputs)]
+        return [*dict.fromkeys([*inputs, *self._reads(), *after])]
+
+    def _reads(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _steps(self, tensordict: TensorDictBase, time_dim: int | None) -> tuple[Rows, dict[str, Any]]:
+        """Rewards and ends, as `targets` takes them. Without an entry `terminated`, as in torchrl, every end terminates."""
+        if not tensordict.ndim:
+            raise ValueError("the tensordict has no batch size: it must be [*B, T], with the steps in their order")
+        keys, after = self.tensor_keys, found(tensordict, "next")
+        reward = found(after, keys.reward)
+        rows = Rows(tensordict.shape, self._get_time_dim(time_dim, tensordict), reward.shape)
+        done = found(after, keys.done)
+        terminated = after.get(keys.terminated, done)
+        truncated = done | after.get(keys.truncated, done)
+        valid, steps = (tensordict.get(key, None) for key in (keys.valid, keys.steps_to_next_obs))
+        gamma: Any = self.gamma
+        if steps is not None:
+            gamma = gamma ** rows.of(keys.steps_to_next_obs, steps).to(reward.dtype)
+        return rows, {
+            "reward": rows.of(keys.reward, reward),
+            "terminated": rows.of(keys.terminated, terminated),
+            "truncated": rows.of(keys.truncated, truncated),
+            "valid": None if valid is None else rows.of(keys.valid, valid),
+            "gamma": gamma,
+        }
+
+    def _evaluated(self, data: TensorDictBase, key: NestedKey, params: Any) -> Tensor:
+        """What the network writes under `key`; the tensordict stays as it is."""
+        network: Any = self.value_network
+        data = data.select(*network.in_keys, strict=False)
+        with nullcontext() if params is None else params.to_module(network, preserve_module_state=False):
+            return found(network(data), key)
+
+
+def found(tensordict: TensorDictBase, key: NestedKey) -> Any:
+    """The entry, which must be there."""
+    entry = tensordict.get(key, None)
+    if entry is None:
+        raise KeyError(
+            f"the tensordict has no entry {key!r}; it has {sorted(map(str, tensordict.keys(True, True)))}. "
+            "If it stands under another name, say so with set_keys"
+        )
+    return entry
