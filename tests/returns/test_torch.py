@@ -136,15 +136,16 @@ def test_v_trace_under_vmap_and_compile_and_in_bfloat16() -> None:
     torch.testing.assert_close(f(*half), tuple(a.bfloat16() for a in wanted), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("trace", SOME, ids=name_of)
+@pytest.mark.parametrize("trace", [*SOME, *CUSTOM], ids=name_of)
 def test_without_a_check_nothing_is_raised_and_the_rest_is_right(trace: Any) -> None:
-    arrays = tensors(example())
+    pair = {"pair": torch.zeros(3, 9, dtype=torch.long)}
+    arrays = tensors(example()) | pair
     arrays["reward"][1, 4] = torch.nan
     with pytest.raises(ValueError, match=r"reward must be finite.*\[1, 4\]"):
         ot.targets(trace, **arrays)
     found = ot.targets(trace, **arrays, check=False)
     assert found[1, 4].isnan()
-    whole = ot.targets(trace, **tensors(example()), check=False)
+    whole = ot.targets(trace, **tensors(example()), **pair, check=False)
     torch.testing.assert_close(found[[0, 2]], whole[[0, 2]])
     torch.testing.assert_close(found[1, 5:], whole[1, 5:])
 

@@ -242,8 +242,8 @@ def _custom(trace: StepTrace | HistoryTrace, x: Rows, delta: Tensor) -> Tensor:
     given = [{n: x.given[n] if x.given[n] is None else x.given[n][b] for n in names} for b in range(len(delta))]
     β = torch.stack([coefficients(trace, **row) for row in given])
     later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
-    D = torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
-    return (D * β @ delta[..., None])[..., 0]
+    weight = β * torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
+    return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread
 
 
 def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
