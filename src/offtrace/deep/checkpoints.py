@@ -46,12 +46,13 @@ def save(folder: Path, state: Any, curve: np.ndarray, config: Config, seeds: lis
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         held = found(folder)
         last = f"the last checkpoint is {held[-1].name}" if held else "there is no checkpoint yet"
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror or error}; {last}, and it is whole"
         ) from error
+    finally:  # after Ctrl-C too
+        beside.unlink(missing_ok=True)
     for old in found(folder)[:-keep]:
         old.unlink()
     return path

@@ -85,13 +85,15 @@ class Game:
 
         first, *rest = self.moments
         pauses = [900 if moment.ended else self.pace for moment in self.moments]
-        path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             drawn(first).save(
                 beside, "GIF", save_all=True, append_images=map(drawn, rest), duration=pauses, loop=0, disposal=1
             )
             beside.replace(path)
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
         finally:
             beside.unlink(missing_ok=True)
         return path

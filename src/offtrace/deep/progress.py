@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,33 +53,51 @@ class Line:
 
 
 class TensorBoard:
-    """Scalars of every seed, and their mean, as TensorBoard reads them; without its package, a line that says so."""
+    """Scalars of every seed as TensorBoard reads them. Where that cannot be written, a line says so, and training goes on.
+
+    TensorBoard's own writer is a thread, whose errors nobody catches; its records are written here instead.
+    """
 
     def __init__(self, folder: Path, seeds: list[int]) -> None:
+        self.writers: dict[int, Any] = {}
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             print("no TensorBoard log: pip install tensorboard", file=sys.stderr)
-            self.writers = {}
             return
         self.event: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
         self.summary: Any = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
-        self.writers: dict[Any, Any] = {seed: EventFileWriter(str(folder / f"seed-{seed}")) for seed in seeds}
+        name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
+        with self._said():
+            for seed in seeds:
+                path = folder / f"seed-{seed}" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.writers[seed] = RecordWriter(path.open("wb", buffering=0))
+                self._write(seed, file_version="brain.Event:2")
 
     def report(self, frames: int, rows: np.ndarray) -> None:
         """Log the latest."""
-        for row in rows:
-            if writer := self.writers.get(int(row["seed"])):
-                values = [
-                    self.summary.Value(tag=name, simple_value=float(row[name]))
-                    for name in SCALARS
-                    if np.isfinite(row[name])
-                ]
-                writer.add_event(self.event(wall_time=time.time(), step=frames, summary=self.summary(value=values)))
+        with self._said():
+            for row in rows if self.writers else ():
+                known = {name: float(row[name]) for name in SCALARS if np.isfinite(row[name])}
+                values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
+                self._write(int(row["seed"]), step=frames, summary=self.summary(value=values))
+
+    def _write(self, seed: int, **what: Any) -> None:
+        self.writers[seed].write(self.event(wall_time=time.time(), **what).SerializeToString())
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            print(f"no TensorBoard log any more: {error}; training goes on", file=sys.stderr)
+            self.close()
+            self.writers = {}
 
     def close(self) -> None:
-        """Write out."""
+        """Nothing more is written."""
         for writer in self.writers.values():
             writer.close()
 

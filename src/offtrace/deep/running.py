@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,10 @@ def train(
     board = TensorBoard(Path(folder), chosen) if folder else None
     step = rounds(config) * config.round
     saved = time.monotonic()
-    with _interruptible() as interrupted:
+    reporters = [reporter for reporter in (line, board) if reporter]
+    with ExitStack() as at_the_end, _interruptible() as interrupted:
+        for reporter in reporters:
+            at_the_end.callback(reporter.close)
         while (frames := int(state.frames[0])) < config.frames and not interrupted():
             state, tally = made.advance(stacked, state)
             tally = Tally(*(np.asarray(a) for a in tally))
@@ -108,9 +111,8 @@ def train(
                 _diverged(config, tally, chosen, Path(folder) if folder else None)
             rows = _rows(frames, chosen, tally)
             curve = np.concatenate([curve, rows])
-            for reporter in (line, board):
-                if reporter:
-                    reporter.report(frames, rows)
+            for reporter in reporters:
+                reporter.report(frames, rows)
             if on_report:
                 on_report(frames, tally)
             if folder and time.monotonic() - saved > save_every:
@@ -119,9 +121,6 @@ def train(
         stopped = interrupted()
     if folder:
         checkpoints.save(Path(folder), state, curve, config, chosen, keep)
-    for reporter in (line, board):
-        if reporter:
-            reporter.close()
     if stopped and progress:
         where = (
             "its state is saved, and the same command goes on from there" if folder else "nothing was saved: no folder"
