@@ -39,7 +39,8 @@ def targets(
     input, and is 0 at invalid steps.
 
     `time_major` takes [T, B]; a trailing dimension of 1 is taken as well. `differentiable` lets gradients through, where the
-    arrays have any. `check` looks for bad values: always on the CPU, where that is free; on a GPU only if it is True.
+    arrays have any. `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a
+    GPU only if it is True.
 
     >>> import numpy as np, offtrace as ot
     >>> end = np.array([False, False, True])
