@@ -6,6 +6,7 @@ draw, update), which also returns a Tally of those rounds, [seeds] each.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from offtrace.deep.agent import Agent, Learner
 from offtrace.deep.config import Config
 from offtrace.deep.memory import Memory
 from offtrace.deep.worlds import Hosted, Stepped, World, compiled
-from offtrace.traces import Rule
+from offtrace.traces import OneStep, Rule
 
 REPORT = 8_192
 """Frames between two reports, about: a run is a number of equal pieces, so that a resumed one is cut in the same places."""
@@ -227,4 +228,6 @@ _compiled = lru_cache(8)(lambda config: Compiled(config, compiled(config)))
 
 def trainer(config: Config, seeds: list[int]) -> Compiled | OnHost:
     """The one that the game needs."""
-    return OnHost(config, seeds) if config.game.startswith("gym/") else _compiled(config)
+    if config.game.startswith("gym/"):
+        return OnHost(config, seeds)
+    return _compiled(replace(config, trace=OneStep()))  # traces are arguments: another rule compiles `advance` alone
