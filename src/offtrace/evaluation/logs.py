@@ -1,0 +1,67 @@
+"""Logs: what a behaviour policy did, as flat arrays, one entry for each step, episode after episode.
+
+    step i:  in state[i] the action[i] was taken with probability exp(log_mu[i]); reward[i] was seen, and then next_state[i]
+    episode e:  the steps starts[e] … starts[e + 1] − 1
+
+Everything that reads logs makes these, and everything that evaluates reads these. Arrays may be mapped from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """N steps of E episodes. Arrays are checked when they are made; see `offtrace.evaluation.read`."""
+
+    starts: np.ndarray
+    """[E + 1], int64: where each episode begins; the last is N."""
+    state: np.ndarray
+    """[N] int64 ids of states 0 … states − 1, or [N, d] float64 features."""
+    next_state: np.ndarray
+    """Like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
+    action: np.ndarray
+    """[N] int64 ids 0 … actions − 1."""
+    reward: np.ndarray
+    """[N] float64."""
+    terminated: np.ndarray
+    """[N] bool: the episode ended here by the task. Only an episode's last step may be."""
+    truncated: np.ndarray
+    """[N] bool: the episode was cut here, by a limit or by the end of the log: values beyond it count."""
+    log_mu: np.ndarray | None
+    """[N] float64: log μ(a|s) of the action taken; None if it is not known."""
+    states: int
+    """How many states there are; 0 if `state` holds features."""
+    actions: int
+    """How many actions there are."""
+    state_names: tuple[Any, ...] = ()
+    """What the ids of states stand for in the source, if they were not 0, 1, … there."""
+    action_names: tuple[Any, ...] = ()
+    """Likewise for actions."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def episodes(self) -> int:
+        """How many."""
+        return len(self.starts) - 1
+
+    @property
+    def tabular(self) -> bool:
+        """Whether states are ids."""
+        return self.states > 0
+
+    def pieces(self, steps: int) -> Iterator[slice]:
+        """Slices of whole episodes of at most so many steps each (or one longer episode), in order."""
+        first = 0
+        while first < self.episodes:
+            last = int(np.searchsorted(self.starts, self.starts[first] + steps, side="right")) - 1
+            last = max(last, first + 1)
+            yield slice(int(self.starts[first]), int(self.starts[last]))
+            first = last
