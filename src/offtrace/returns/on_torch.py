@@ -8,6 +8,7 @@ operator of ours (`torch_operators`). This file is imported when the first tenso
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +29,14 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     """q + Δ, or Δ. The arrays are [T] or [B, T]."""
     reward, seen = arrays["reward"], _seen_by_torch()
     if not (differentiable or seen) and reward.device.type == "cpu":
-        return _on_cpu(trace, add_q, check, arrays)
-    arrays = needed(trace, **arrays)
-    agree(arrays)
+        return _on_cpu(
+            lambda **a: (on_host(trace, add_q=add_q, **a),),
+            lambda a: agree(needed(trace, **a)),
+            lambda a: (in_tensors(trace, a, add_q=add_q),),
+            check,
+            arrays,
+        )[0]
+    arrays = agree(needed(trace, **arrays))
     if not seen and (check or (check is None and reward.device.type == "cpu")):
         _check_values(trace, arrays)
     if not differentiable:
@@ -43,21 +49,25 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     return in_tensors(trace, arrays, add_q=add_q)
 
 
-def _on_cpu(trace: Rule, add_q: bool, check: bool | None, arrays: dict[str, Any]) -> Tensor:
-    """By the compiled kernels, on the tensors' own memory. What they refuse is first explained in PyTorch's words."""
+def _on_cpu(
+    host: Callable[..., Any], refine: Any, in_tensors: Any, check: bool | None, arrays: Any
+) -> tuple[Tensor, ...]:
+    """What `host` makes of NumPy arrays, by the compiled kernels on the tensors' own memory.
+
+    What they refuse is first explained in PyTorch's words, by `refine`. If bad values are let through, it is done `in_tensors`.
+    """
     try:
         views = {n: a if a is None or n == "gamma" else a.numpy() for n, a in arrays.items()}
-        return torch.from_numpy(on_host(trace, add_q=add_q, **{**views, "gamma": _view(arrays["gamma"])}))
+        return tuple(map(torch.from_numpy, host(**{**views, "gamma": _view(arrays["gamma"])})))
     except (TypeError, ValueError, RuntimeError, AttributeError):
-        arrays = needed(trace, **arrays)
-        agree(arrays)
+        arrays = refine(arrays)
     try:
-        out = torch.from_numpy(on_host(trace, add_q=add_q, **{n: _view(a) for n, a in arrays.items()}))
+        found = host(**{n: _view(a) for n, a in arrays.items()})
     except ValueError:
         if check is not False:
             raise
-        return in_tensors(trace, _detached(arrays), add_q=add_q)  # the kernels stop at a bad value
-    return out.to(arrays["reward"].dtype)
+        return in_tensors(_detached(arrays))  # the kernels stop at a bad value
+    return tuple(torch.from_numpy(a).to(arrays["reward"].dtype) for a in found)
 
 
 def _detached(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -73,8 +83,8 @@ def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, A
     return correct(trace, x, lags, add_q=add_q).reshape(shape)
 
 
-def agree(arrays: dict[str, Any]) -> None:
-    """Everything is a tensor of one shape on one device, and the real ones are of one dtype. Nothing waits for a device."""
+def agree(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays, if all are tensors of one shape on one device, the real ones of one dtype. Nothing waits for a device."""
     reward = arrays["reward"]
     for name, array in arrays.items():
         if array is None and name not in FLAGS[:2]:
@@ -108,6 +118,7 @@ def agree(arrays: dict[str, Any]) -> None:
         )
     if 0 in reward.shape:
         raise ValueError(f"the batch is empty: reward has shape {tuple(reward.shape)}")
+    return arrays
 
 
 def _view(array: Any) -> Any:
@@ -295,18 +306,12 @@ def state_targets(
     host: Callable[..., Any], numbers: tuple[float, ...], check: bool | None, arrays: dict[str, Any]
 ) -> tuple[Tensor, ...]:
     """V-trace's target and advantage, without gradient: by `host`, which takes NumPy arrays, where that may be."""
+    seen = _seen_by_torch()
+    if not seen and arrays["reward"].device.type == "cpu":
+        return _on_cpu(partial(host, *numbers), agree, lambda a: v_trace(*numbers, **a), check, arrays)
     agree(arrays)
-    seen, dtype = _seen_by_torch(), arrays["reward"].dtype
-    on_cpu = arrays["reward"].device.type == "cpu"
-    if not seen and (on_cpu or check):
-        try:
-            found = host(*numbers, **{name: _on_host(a) for name, a in arrays.items()})
-        except ValueError:
-            if check is not False:
-                raise
-        else:
-            if on_cpu:
-                return tuple(torch.from_numpy(a).to(dtype) for a in found)
+    if check and not seen:
+        host(*numbers, **{name: _on_host(a) for name, a in arrays.items()})
     return v_trace(*numbers, **_detached(arrays))
 
 
