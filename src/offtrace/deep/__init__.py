@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
     from offtrace.deep.config import Config
+    from offtrace.deep.playing import Game, play
     from offtrace.deep.running import DivergedError, Trained, train
 
-__all__ = ["CheckpointError", "Config", "DivergedError", "Trained", "train"]
+__all__ = ["CheckpointError", "Config", "DivergedError", "Game", "Trained", "play", "train"]
 
-_HOME = {"CheckpointError": "checkpoints", "Config": "config"}
+_HOME = {"CheckpointError": "checkpoints", "Config": "config", "Game": "playing", "play": "playing"}
 
 
 def __getattr__(name: str) -> Any:

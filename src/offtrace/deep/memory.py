@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 
 class Memory(NamedTuple):
-    """Rings [envs, slots, …]."""
+    """Rings [envs, room, …]."""
 
     observation: Any
     action: Any
@@ -33,8 +33,10 @@ class Memory(NamedTuple):
     log_mu: Any
     count: Any
     """[envs]"""
+    slots: Any
+    """How much of the room is used: a number, so that memories of several sizes run in one program."""
     priority: Any
-    """[envs, slots]; None if sequences are drawn uniformly."""
+    """[envs, room]; None if sequences are drawn uniformly."""
     peak: Any
     """The largest priority so far, which a new step gets."""
 
@@ -68,6 +70,7 @@ def empty(envs: int, slots: int, observation: Any, *, prioritised: bool) -> Memo
         valid=jnp.zeros(shape, bool),
         log_mu=jnp.zeros(shape, jnp.float32),
         count=jnp.zeros(envs, jnp.int32),
+        slots=jnp.asarray(slots, jnp.int32),
         priority=jnp.zeros(shape, jnp.float32) if prioritised else None,
         peak=jnp.ones((), jnp.float32) if prioritised else None,
     )
@@ -80,8 +83,7 @@ def write(
 
     They differ where the episode ended: `after` is its final observation, `now` the first one of the new episode.
     """
-    envs, slots = memory.action.shape
-    e = jnp.arange(envs)
+    e, slots = jnp.arange(memory.count.size), memory.slots
     count = memory.count + 1 + (terminated | truncated)
     here, ahead, next_ = (c % slots for c in (memory.count, memory.count + 1, count))
     step = memory._replace(
@@ -102,35 +104,35 @@ def write(
 
 def starts(memory: Memory, window: int) -> tuple[Any, Any]:
     """The first and last count, [envs] each, at which a sequence of so many slots may begin."""
-    return jnp.maximum(memory.count + 1 - memory.action.shape[1], 0), memory.count + 1 - window
+    return jnp.maximum(memory.count + 1 - memory.slots, 0), memory.count + 1 - window
 
 
 def draw(memory: Memory, key: Any, n: int, window: int, *, priority: float = 0.0, correction: float = 0.0) -> Sequences:
     """n sequences of `window` slots, each start as likely as any other, or in proportion to priority^`priority`."""
-    envs, slots = memory.action.shape
+    (envs, room), slots = memory.action.shape, memory.slots
     first, last = starts(memory, window)
     if memory.priority is None:
-        room = jnp.cumsum(jnp.maximum(last - first + 1, 0))
-        pick = jax.random.randint(key, (n,), 0, room[-1])
-        e = jnp.searchsorted(room, pick, side="right")
-        start = first[e] + pick - jnp.where(e > 0, room[e - 1], 0)
+        below = jnp.cumsum(jnp.maximum(last - first + 1, 0))
+        pick = jax.random.randint(key, (n,), 0, below[-1])
+        e = jnp.searchsorted(below, pick, side="right")
+        start = first[e] + pick - jnp.where(e > 0, below[e - 1], 0)
         weight = jnp.ones(n, jnp.float32)
     else:
-        slot = jnp.arange(slots)
+        slot = jnp.arange(room)
         count = memory.count[:, None] - (memory.count[:, None] - slot) % slots  # which step is in each slot
-        usable = (count >= first[:, None]) & (count <= last[:, None])
+        usable = (count >= first[:, None]) & (count <= last[:, None]) & (slot < slots)
         mass = jnp.where(usable, memory.priority**priority, 0.0).reshape(-1)
         below = jnp.cumsum(mass)
         pick = jnp.searchsorted(below, jax.random.uniform(key, (n,)) * below[-1], side="right")
-        pick = jnp.minimum(pick, envs * slots - 1)
-        e, start = pick // slots, count.reshape(-1)[pick]
+        pick = jnp.minimum(pick, envs * room - 1)
+        e, start = pick // room, count.reshape(-1)[pick]
         rarity = below[-1] / (jnp.sum(usable) * jnp.maximum(mass[pick], 1e-30))
         weight = rarity**correction
         weight = weight / jnp.max(weight)
-    at = e[:, None] * slots + (start[:, None] + jnp.arange(window)) % slots
+    at = e[:, None] * room + (start[:, None] + jnp.arange(window)) % slots
 
     def taken(ring: Any, steps: int) -> Any:
-        return ring.reshape(envs * slots, *ring.shape[2:])[at[:, :steps]]
+        return ring.reshape(envs * room, *ring.shape[2:])[at[:, :steps]]
 
     steps = window - 1
     names = ("action", "reward", "terminated", "truncated", "valid", "log_mu")
@@ -140,8 +142,7 @@ def draw(memory: Memory, key: Any, n: int, window: int, *, priority: float = 0.0
 
 def reprioritised(memory: Memory, drawn: Sequences, error: Any) -> Memory:
     """With |TD error| of the drawn steps as their priorities."""
-    envs, slots = memory.action.shape
     flat = memory.priority.reshape(-1)
     new = jnp.where(drawn.valid, jnp.abs(error) + 1e-3, flat[drawn.at])
-    priority = flat.at[drawn.at.reshape(-1)].set(new.reshape(-1)).reshape(envs, slots)
+    priority = flat.at[drawn.at.reshape(-1)].set(new.reshape(-1)).reshape(memory.priority.shape)
     return memory._replace(priority=priority, peak=jnp.maximum(memory.peak, jnp.max(new)))

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ def train(
     folder: str | Path | None = None,
     *,
     traces: Sequence[Rule] | None = None,
+    capacities: Sequence[int] | None = None,
     keep: int = 2,
     save_every: float = 60.0,
     progress: bool = True,
@@ -80,7 +81,8 @@ def train(
 
     With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
     interrupted; the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit as if it had not stopped (a
-    Gymnasium game, which cannot be saved, begins new episodes). `traces`, one for each seed, lets numbers such as λ differ.
+    Gymnasium game, which cannot be saved, begins new episodes). `traces` and `capacities`, one for each seed, let numbers
+    such as λ, and the size of the memory up to config.capacity, differ.
     A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
     >>> from offtrace.deep import Config, train
@@ -94,7 +96,8 @@ def train(
         raise ValueError("seeds is empty: there is nothing to train")
     stacked = batched(config.trace, len(chosen)) if traces is None else _stacked(traces, config, len(chosen))
     made = trainer(config, chosen)
-    state, curve = _begun(made, config, chosen, Path(folder) if folder else None)
+    slots = _slots(capacities, config, len(chosen))
+    state, curve = _begun(made, config, chosen, slots, Path(folder) if folder else None)
     line = Line(config, len(chosen)) if progress else None
     board = TensorBoard(Path(folder), chosen) if folder else None
     step = rounds(config) * config.round
@@ -129,12 +132,23 @@ def train(
     return Trained(config, chosen, curve, state, made.agent, not stopped)
 
 
-def _begun(made: Any, config: Config, seeds: list[int], folder: Path | None) -> tuple[State, np.ndarray]:
+def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Any:
+    """How many slots the memory of each seed has."""
+    each = [replace(config, capacity=c).slots for c in capacities or [config.capacity] * seeds]  # checks each
+    if len(each) != seeds or max(each) > config.slots:
+        raise ValueError(
+            f"capacities must be {seeds}, one for each seed, and at most config.capacity = {config.capacity}, got {capacities}"
+        )
+    return jnp.asarray(each, jnp.int32)
+
+
+def _begun(made: Any, config: Config, seeds: list[int], slots: Any, folder: Path | None) -> tuple[State, np.ndarray]:
     """The state to go on from, and the curve so far."""
     keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(seeds, jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
-        return made.collect(made.first(keys)), np.zeros(0, CURVE)
+        first = made.first(keys)
+        return made.collect(first._replace(memory=first.memory._replace(slots=slots))), np.zeros(0, CURVE)
     like = jax.eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
     state, curve = checkpoints.load(held[-1], like, config, seeds)
     return (made.resumed(state) if isinstance(made, OnHost) else state), curve

@@ -174,7 +174,7 @@ class OnHost:
 
         def cut(memory: Memory, now: Any) -> Memory:
             """The step that was last written is where its episode was cut."""
-            e, slots = jnp.arange(memory.count.shape[0]), memory.action.shape[1]
+            e, slots = jnp.arange(memory.count.size), memory.slots
             last, next_ = (memory.count - 1) % slots, (memory.count + 1) % slots
             ended = ~memory.valid[e, last]  # the last slot is a final observation already
             truncated = memory.truncated.at[e, last].max(~ended & ~memory.terminated[e, last])
