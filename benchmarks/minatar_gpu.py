@@ -5,8 +5,8 @@
             offtrace study report minatar --subset h200
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
-says where that was. `--done FILE` leaves out what an earlier call has done. Units are run by the ordinary workers of a study, so
-what comes out is what `offtrace study run` gives; `bring` makes ordinary records of it.
+says where that was. `--done FILE` leaves out what an earlier call has done. All ages of a game and a trace are one program, so
+that it is compiled once; several run at once, so that one computes while others compile. `bring` makes ordinary records of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -26,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.studies import Study
-from offtrace.studies.local import LocalPool
+from offtrace.studies import Study, declaration, deep
 from offtrace.studies.plan import Plan, Unit
 from offtrace.studies.records import Finished
 from offtrace.studies.work import Outcome
@@ -42,11 +42,15 @@ def main() -> None:
     run.add_argument("--seconds", type=float, default=540.0)
     run.add_argument("--done", type=Path, nargs="*", default=[])
     run.set_defaults(run=_run)
+    group = commands.add_parser("group", help="what run calls: one program")
+    for name in ("game", "trace", "parameters"):
+        group.add_argument(name)
+    group.set_defaults(run=_group)
     bring = commands.add_parser("bring")
     bring.add_argument("file", type=Path, nargs="+")
     bring.add_argument("--out", type=Path)
     bring.set_defaults(run=_bring)
-    for command in (run, bring):
+    for command in (run, group, bring):
         command.add_argument("--subset")
         command.add_argument("--study", default="minatar", help="another one, by its name or file")
     args = parser.parse_args()
@@ -58,31 +62,48 @@ def _run(args: argparse.Namespace) -> None:
     for file in args.done:
         for finished in _read(file):
             plan.done[finished.outcome.unit.id] = finished.outcome.score
-    # Largest first, so that the end is not one long unit alone; but all traces of a game and an age are near each other, so that
-    # what is there when the time is up can be compared.
-    waiting = sorted((plan.job(unit) for unit in plan.left()), key=lambda job: (-job.cost, plan.order[job.unit.id]))
-    started, total = time.monotonic(), len(waiting)
-    pool = LocalPool(args.workers, ahead=1)
-    try:
-        with args.file.open("w") as file:
+    groups = {_group_of(unit): None for unit in plan.left()}
+    started = time.monotonic()
+    head = {"digest": plan.study.digest, "versions": _versions(), "machine": _machine()}
+    with args.file.open("w") as file, ThreadPoolExecutor(args.workers) as pool:
+        print(json.dumps(head), file=file, flush=True)
+
+        def work(group: tuple[str, ...]) -> None:
+            left = args.seconds - (time.monotonic() - started)
+            command = [sys.executable, __file__, "group", "--study", args.study, *group]
+            command += ["--subset", args.subset] if args.subset else []
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=max(left, 0.1))
+            except subprocess.TimeoutExpired:
+                return
+            file.write(done.stdout)
+            file.flush()
+            spent, units = time.monotonic() - started, done.stdout.count("\n")
             print(
-                json.dumps({"digest": plan.study.digest, "versions": _versions(), "machine": _machine()}),
-                file=file,
+                f"{spent:5.0f} s  {' '.join(group)}: {units} units",
+                done.stderr[-2000:] if done.returncode else "",
                 flush=True,
             )
-            while (waiting or pool.pending) and (left := args.seconds - (time.monotonic() - started)) > 0:
-                for _ in range(min(pool.room, len(waiting))):
-                    pool.submit(waiting.pop(0))
-                for outcome, worker in pool.answered(timeout=min(1.0, left)):
-                    plan.mark(outcome.unit, outcome.score)
-                    print(json.dumps(_spelt(outcome, worker)), file=file, flush=True)
-                    spent = time.monotonic() - started
-                    print(f"{spent:5.0f} s  {outcome.unit}: {outcome.score:.3f} in {outcome.seconds:.0f} s", flush=True)
-    finally:
-        pool.close()
-    print(
-        f"{len(plan.done)} of {plan.total} units are done, {total - len(waiting)} were begun, {args.seconds:.0f} s allowed"
-    )
+
+        list(pool.map(work, groups))
+    left = sum(1 for _ in plan.left())
+    print(f"{sum(1 for _ in _read(args.file))} of {left} units in {time.monotonic() - started:.0f} s")
+
+
+def _group_of(unit: Unit) -> tuple[str, str, str]:
+    """Units that run in one program: they differ in their age."""
+    return unit.environment, unit.trace, unit.parameters
+
+
+def _group(args: argparse.Namespace) -> None:
+    plan = Plan(Study.load(args.study, args.subset))
+    jobs = [plan.job(unit) for unit in plan.left() if _group_of(unit) == (args.game, args.trace, args.parameters)]
+    started = time.monotonic()
+    traces = [declaration.make(args.trace, json.loads(args.parameters or "{}"), lam) for lam in jobs[0].lams]
+    found = deep.together(jobs, traces)
+    seconds = (time.monotonic() - started) / len(jobs)
+    for job, (rows, curve) in zip(jobs, found, strict=True):
+        print(json.dumps(_spelt(Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds), "gpu")))
 
 
 def _bring(args: argparse.Namespace) -> None:

@@ -20,17 +20,29 @@ LAST = 0.1
 
 def run(job: Job, traces: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Rows and curves of a unit; `traces` are one for each λ."""
+    return together([job], traces)[0]
+
+
+def together(jobs: list[Job], traces: list[Any]) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Rows and curves of units that differ in their age only, in one program."""
     from offtrace.deep import train
 
+    job, ages = jobs[0], [job.unit.age or 0 for job in jobs]
     seeds = list(range(job.first, job.first + job.count))
-    config = job.protocol.config(job.unit.environment, traces[0], job.unit.age)
-    of_slot = [trace for trace in traces for _ in seeds]
-    trained = train(config, seeds * len(traces), traces=of_slot, progress=False, go_on=True)
+    of_slot = [trace for trace in traces for _ in seeds]  # of one age
+    config = job.protocol.config(job.unit.environment, traces[0], max(ages))
+    capacities = [age for age in ages for _ in of_slot]
+    trained = train(
+        config, seeds * len(traces) * len(ages), traces=of_slot * len(ages), capacities=capacities, progress=False, go_on=True
+    )  # fmt: skip
     if not trained.finished:
         raise StudyError("the unit was interrupted")
-    reports = trained.curve.reshape(-1, len(of_slot))  # slot by slot: a seed is there once for each λ
+    reports = trained.curve.reshape(
+        -1, len(ages), len(of_slot)
+    )  # slot by slot: a seed is there once for each λ and age
     lams = np.array([np.nan if lam is None else lam for lam in job.lams])
-    return tidy(reports, np.repeat(lams, len(seeds)), np.tile(seeds, len(lams)), job.metric)
+    slots = np.repeat(lams, len(seeds)), np.tile(seeds, len(lams))
+    return [tidy(reports[:, i], *slots, job.metric) for i in range(len(ages))]
 
 
 def tidy(
