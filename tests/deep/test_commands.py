@@ -1,0 +1,377 @@
+"""`offtrace deep train` and `play`, as a person has them: real processes, a real Ctrl-C, a disk that is really full."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import offtrace as ot
+from offtrace import cli
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, commands, drawing, play, train
+from offtrace.deep.worlds import MINATAR
+
+ARGUMENTS = [
+    *("deep", "train", "CartPole-v1", "--trace", "non-markov-retrace", "--lam", "0.8", "--seeds", "2", "--envs", "4"),
+    *("--every", "32", "--batch", "4", "--length", "8", "--warm-up", "200", "--capacity", "1000", "--hidden", "16"),
+]
+PROGRAM = [sys.executable, "-m", "offtrace.cli"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: Any) -> dict[str, str]:
+    """What one process has compiled, the next one need not."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled"))}
+    return {**os.environ, **cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+
+@pytest.fixture(scope="module")
+def folder(environment: dict[str, str], tmp_path_factory: Any) -> Path:
+    """Of a run that was interrupted by Ctrl-C, went on, and finished."""
+    folder = tmp_path_factory.mktemp("runs") / "with spaces"
+    command = [*PROGRAM, *ARGUMENTS, "--out", str(folder), "--frames"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*command, "1e9"], **pipes) as process:
+        first = process.stderr.readline() if process.stderr else ""
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert " of 1e+03M frames " in first
+    assert process.returncode == 130
+    assert "its state is saved, and the same command goes on" in err
+    assert "interrupted after" in out
+    (held,) = checkpoints.found(folder)
+    frames = int(held.stem.split("-")[1])
+
+    done = subprocess.run([*command, str(frames + 2_000), "--quiet"], **pipes, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Return over the last 10% of frames:" in done.stdout
+    assert "offtrace deep play '" in done.stdout
+    assert len(checkpoints.found(folder)) == 2
+    return folder
+
+
+def of(folder: Path, frames: int = 0) -> Config:
+    """The configuration of that run."""
+    frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
+    return commands.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+
+
+def test_the_curve_has_both_parts(folder: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shutil.copytree(folder, tmp_path / "copy")
+    trained = train(of(folder), 2, tmp_path / "copy", progress=False)
+    curve = trained.curve[trained.curve["seed"] == 1]
+    assert (np.diff(curve["frames"]) > 0).all()
+    logs = EventAccumulator(str(folder / "seed-1")).Reload()
+    logged = {event.step: event.value for event in logs.Scalars("loss")}
+    np.testing.assert_allclose([logged[frames] for frames in curve["frames"]], curve["loss"], rtol=1e-6)
+
+
+def test_play_is_the_greedy_policy_of_the_network(folder: Path, tmp_path: Path) -> None:
+    """Every step is one of Gymnasium's own CartPole, with the best action of the seed's network."""
+    import gymnasium
+
+    shutil.copytree(folder, tmp_path / "copy")
+    trained = train(of(folder), 2, tmp_path / "copy", progress=False)
+    cart: Any = gymnasium.make("CartPole-v1").unwrapped
+    for seed in (0, 1):
+        game = play(folder, seed=seed, episodes=2, steps=600)
+        for now, after in zip(game.moments, game.moments[1:], strict=False):
+            if not now.ended:
+                cart.reset()
+                cart.state = tuple(map(float, now.observation))
+                seen, *_ = cart.step(int(trained.values(now.observation[None], seed).argmax()))
+                np.testing.assert_allclose(after.observation, seen, rtol=1e-4, atol=1e-5)
+        assert game.returns == [moment.step for moment in game.moments if moment.ended]
+        assert len(game.returns) == 2 or len(game.moments) > 600
+    assert game.moments[0].observation.tolist() != play(folder, seed=0, steps=1).moments[0].observation.tolist()
+
+
+def test_the_gif(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "new" / "play.gif"
+    assert cli.main(["deep", "play", str(folder), "--seed", "1", "--steps", "30", "-o", str(path)]) == 0
+    out = capsys.readouterr().out
+    game = play(folder, seed=1, steps=30)
+    score = game.moments[-1].score
+    assert f"{score:g}" in out.splitlines()[0]
+    with Image.open(path) as gif:
+        assert getattr(gif, "n_frames", 1) == len(game.moments)
+        for at in (0, len(game.moments) - 1):
+            gif.seek(at)
+            moment = game.moments[at]
+            artist = drawing.Artist("CartPole-v1", "CartPole-v1", np.ones(4))
+            wanted = artist(moment.observation, f"score {moment.score:g}   step {moment.step}")
+            assert np.abs(np.asarray(gif.convert("RGB"), float) - np.asarray(wanted)).mean() < 1.0
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_every_field_is_an_option() -> None:
+    parse = cli.parser().parse_args
+    assert commands.configured(parse(["deep", "train", "a"])) == Config(game="a")
+    words = {
+        "hidden": "64,32",
+        "loss": "squared",
+        "policies": "softmax",
+        "every": "128",
+        "sticky": "0.25",
+        "limit": "9",
+    }
+    fields: Any = dataclasses.fields(Config)
+    for field in fields:
+        if field.name in ("game", "trace"):
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if field.name == "double":
+            given, wanted = ["--no-double"], False
+        else:
+            text = words.get(field.name) or (str(field.default * 2) if field.type == "int" else "0.5")
+            if field.name in ("burn_in", "envs"):
+                text = "4"
+            given, wanted = [flag, text], None
+        made = getattr(commands.configured(parse(["deep", "train", "a", *given])), field.name)
+        assert made != field.default
+        assert wanted is None or made is wanted
+        assert type(made) is type(field.default) or field.default is None
+    assert Config(game="a", hidden=(64, 32)) == commands.configured(parse(["deep", "train", "a", "--hidden", "64,32"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ([], ot.Retrace(lam=0.9)),
+        (["--trace", "one-step"], ot.OneStep()),
+        (["--trace", "n-step", "--n", "5"], ot.NStep(n=5)),
+        (["--trace", "rbis"], ot.RBIS(lam=0.9)),
+        (["--trace", "Q(λ)", "--lam", "0", "--horizon", "4"], ot.QLambda(lam=0.0, horizon=4)),
+        (["--trace", "truncated is", "--bound", "0,1,0", "--lam", "0.5"], ot.TruncatedIS(bound=(0, 1, 0), lam=0.5)),
+        (["--trace", "history-bounded", "--bound", "2"], ot.HistoryBounded(bound=2.0)),
+        (["--trace", "q(sigma)", "--sigma", "0.1"], ot.QSigma(sigma=0.1, lam=0.9)),
+        (["--trace", "abq", "--zeta", "0.7"], ot.ABQ(zeta=0.7)),
+    ],
+)
+def test_any_rule_with_its_parameters(given: list[str], made: Any) -> None:
+    assert commands.configured(cli.parser().parse_args(["deep", "train", "a", *given])).trace == made
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["minatar/brekout"], "did you mean 'minatar/breakout'?"),
+        (["gym/NoSuchThing-v1"], "Gymnasium cannot make 'NoSuchThing-v1'"),
+        (["gym/no_such_module:Game-v1"], "No module named 'no_such_module'"),
+        (["Pendulum-v1"], "continuous actions"),
+        (["CartPole-v1", "--length", "5000"], "the memory is too small"),
+        (["CartPole-v1", "--trace", "retrase"], "did you mean 'Retrace'?"),
+        (["CartPole-v1", "--trace", "n-step", "--lam", "0.9"], "NStep has no parameter 'lam'. It takes: n"),
+        (["CartPole-v1", "--trace", "rbis", "--lam", "1.5"], "lam must lie in [0, 1], got 1.5"),
+        (["CartPole-v1", "--trace", "c-trace"], "needs μ of all actions"),
+        (["CartPole-v1", "--keep", "0"], "keep must be at least 1"),
+        (["CartPole-v1", "--seeds", "0"], "seeds is empty"),
+        (["CartPole-v1", "--every", "3"], "every must be a multiple of envs = 64"),
+    ],
+)
+def test_bad_input_is_answered_in_words(given: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["deep", "train", *given, "--out", str(tmp_path / "run")]) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given", [["--frames", "many"], ["--hidden", "3,x"], ["--bound", "a"], ["--lamda", "1"]])
+def test_bad_options(given: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["deep", "train", "CartPole-v1", *given])
+    assert stop.value.code == 2
+    assert given[0] in capsys.readouterr().err
+
+
+def test_a_folder_of_another_run_is_left_alone(folder: Path, capsys: Any) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert cli.main([*ARGUMENTS, "--gamma", "0.5", "--out", str(folder)]) == 2
+    assert "gamma is 0.99 there and 0.5 here. Give another folder" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_play_has_nothing_to_play(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    for given, words in [
+        ([str(tmp_path)], "there is no checkpoint in"),
+        ([str(folder), "--seed", "2"], "there is no seed 2"),
+        ([str(folder), "--epsilon", "2"], "epsilon within [0, 1]"),
+    ]:
+        assert cli.main(["deep", "play", *given]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_never_used(folder: Path, tmp_path: Path, capsys: Any) -> None:
+    """Wherever a byte is changed: either nothing of what is read has changed, or it is an error."""
+    shutil.copytree(folder, tmp_path / "copy")
+    before, path = checkpoints.found(tmp_path / "copy")
+    whole = path.read_bytes()
+    with np.load(path) as file:
+        names, arrays = file.files, dict(file)
+    like = [arrays[f"leaf{i}"] for i in range(len(names) - 2)]
+    rng = np.random.default_rng(0)
+    found = 0
+    headers = [whole.find(b"PK", at) + int(rng.integers(80)) for at in rng.integers(len(whole) - 200, size=100)]
+    for at in [*headers, *rng.integers(len(whole), size=100)]:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :])
+        try:
+            assert checkpoints.about(path)["seeds"] == [0, 1]
+            for have, want in zip(checkpoints.filled(path, like), like, strict=True):
+                np.testing.assert_array_equal(have, want)
+        except CheckpointError as error:
+            found += "damaged" in str(error)
+    assert found > 100
+    path.write_bytes(whole[:-100])
+    assert cli.main(["deep", "play", str(tmp_path / "copy")]) == 2
+    assert f"{path} is damaged" in capsys.readouterr().err
+    path.unlink()
+    assert cli.main(["deep", "play", str(tmp_path / "copy"), "--steps", "2"]) == 0
+    assert before.exists()
+
+
+SCRIPT = """
+cd "$RUN"
+before=$(cat checkpoint* | md5sum)
+status=0
+"$@" || status=$?
+test "$before" = "$(cat checkpoint* | md5sum)"
+ls -A
+exit $status
+"""
+SMALL = (
+    'mount -t tmpfs -o size=400k none "$DISK"; cp -r "$OLD" "$RUN"; cat /dev/zero > "$DISK/rest" 2> /dev/null || true'
+)
+LIMITED = 'cp -r "$OLD" "$RUN"; ulimit -f 1'
+
+
+def test_a_full_disk(folder: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    """A file system of its own, small and then full; where that is not allowed, files that must not grow."""
+    disk, frames = tmp_path / "disk", str(of(folder).frames + 500)
+    disk.mkdir()
+    environment = {**environment, "DISK": str(disk), "RUN": str(disk / "run"), "OLD": str(folder)}
+    shell, fill, words = ["unshare", "--map-root-user", "--mount", "sh", "-ec"], SMALL, "No space left on device"
+    if shutil.which("unshare") is None or subprocess.run([*shell, "true"], check=False).returncode:
+        shell, fill, words = ["sh", "-ec"], LIMITED, "File too large"
+    command = [*PROGRAM, *ARGUMENTS, "--frames", frames, "--out", ".", "--quiet"]
+    done = subprocess.run(
+        [*shell, fill + SCRIPT, "sh", *command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"cannot be written: {words}" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert (
+        len(done.stdout.split()) == 4
+    )  # two checkpoints and two logs: nothing is lost, and nothing half-written stays
+
+
+def test_what_each_error_becomes(capsys: Any) -> None:
+    def raises(error: BaseException) -> Any:
+        def run(args: argparse.Namespace) -> int:
+            raise error
+
+        return run
+
+    for error in (CheckpointError("words"), DivergedError("words"), OSError("words"), ImportError("words")):
+        assert commands._said(raises(error), argparse.Namespace()) == 2
+        assert capsys.readouterr().err == "offtrace: words\n"
+    assert commands._said(raises(ImportError("no jax", name="jax")), argparse.Namespace()) == 2
+    assert "pip install 'offtrace[deep]'" in capsys.readouterr().err
+    assert commands._said(raises(KeyboardInterrupt()), argparse.Namespace()) == 130
+    with pytest.raises(RuntimeError, match="a bug"):
+        commands._said(raises(RuntimeError("a bug")), argparse.Namespace())
+
+
+def test_the_command_line_does_not_wait_for_jax() -> None:
+    code = "import sys, offtrace.cli; offtrace.cli.parser(); sys.exit('jax' in sys.modules or 'PIL' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+GAME = '''
+import gymnasium, numpy as np
+
+class Corridor(gymnasium.Env):
+    """Two cells to the goal; the picture is as green as the cell is near."""
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return self.at, {}
+    def step(self, action):
+        self.at = min(self.at + 1, 2) if action else max(self.at - 1, 0)
+        return self.at, float(self.at == 2), self.at == 2, False, {}
+    def render(self):
+        return np.full((20, 30, 3), (0, 100 * self.at, 0), np.uint8)
+
+gymnasium.register("Corridor-v0", Corridor, max_episode_steps=9)
+'''
+
+
+def test_a_gymnasium_game_shows_its_own_pictures(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "corridor_game.py").write_text(GAME, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    small = ["--frames", "300", "--envs", "2", "--every", "8", "--batch", "4", "--length", "4", "--warm-up", "50"]
+    run = str(tmp_path / "run")
+    assert cli.main(["deep", "train", "gym/corridor_game:Corridor-v0", *small, "--out", run, "--quiet"]) == 0
+    assert cli.main(["deep", "play", run, "--epsilon", "0.5", "--episodes", "3"]) == 0
+    assert capsys.readouterr().err == ""
+    game = play(run, epsilon=0.5, episodes=3)
+    assert len(game.returns) == 3
+    assert game.pace == 100
+    for moment in game.moments:
+        cell = int(moment.observation.argmax())
+        if not moment.ended:  # what Gymnasium shows then is the next episode
+            assert (moment.picture == (0, 100 * cell, 0)).all()
+    with Image.open(Path(run) / "play-seed-0.gif") as gif:
+        assert max(np.asarray(gif.convert("RGB"))[-30, gif.width // 2]) < 10
+
+
+def test_things_of_minatar_are_seen() -> None:
+    """Each channel alone changes the picture of its cell and no other; on top of a brick, the ball is seen."""
+    for game in MINATAR:
+        things = drawing.THINGS[game.removeprefix("minatar/")]
+        artist = drawing.Artist(game, game, 1.0)
+        nothing = np.zeros((10, 10, len(things)), bool)
+        empty = np.asarray(artist(nothing, ""), int)
+        for channel, thing in enumerate(things):
+            one = nothing.copy()
+            one[4, 7, channel] = True
+            rows, columns = np.nonzero(np.abs(np.asarray(artist(one, ""), int) - empty).sum(axis=-1))
+            if thing.name:
+                edge, head = (empty.shape[1] - 10 * drawing.CELL) // 2, drawing.HEAD
+                assert {*((rows - head) // drawing.CELL)} == {4}
+                assert {*((columns - edge) // drawing.CELL)} == {7}
+            else:
+                assert not len(rows)
+    both = np.zeros((10, 10, 4), bool)
+    both[0, 0, [1, 3]] = True
+    middle = drawing.board(both, drawing.THINGS["breakout"]).getpixel((drawing.CELL // 2, drawing.CELL // 2))
+    assert middle == (255, 255, 255)
+
+
+@pytest.mark.parametrize("shape", [(3,), (400,), (8, 8), (5, 5, 2), (30, 40, 3)])
+def test_any_observation_can_be_drawn(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=shape)
+    artist = drawing.Artist("gym/Any-v0", "Any-v0", np.abs(numbers))
+    pictures = [np.asarray(artist(sign * numbers, "score 0")) for sign in (1, -1, 0)]
+    assert (pictures[0] != pictures[2]).any()
+    if len(shape) == 3 and shape[2] == 3:
+        image = rng.integers(256, size=shape).astype(np.uint8)
+        assert image[0, 0].tolist() in np.asarray(artist(image, "")).reshape(-1, 3).tolist()
+    assert (pictures[0] != pictures[1]).any() == (len(shape) == 1)  # bars have a sign, a heat map has not
