@@ -39,7 +39,7 @@ class Config:
     """Frames before the first update."""
     minibatches: int = 1
     """Above 1 it is DQN(λ)'s way: the returns of `batch` sequences are computed together, and learned from in so many pieces."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     """Of Adam."""
     clip: float = 10.0
     """The largest norm of a gradient; 0: any."""
@@ -47,7 +47,7 @@ class Config:
     """Of target − q."""
     double: bool = True
     """Double estimation: π comes from the network of now, its values from the target network."""
-    target_every: int = 50
+    target_every: int = 200
     """Updates between two copies of the network into the target network."""
     policies: Literal["epsilon", "softmax"] = "epsilon"
     """What the next three numbers are: the ε of ε-greedy policies, or temperatures of softmax policies."""
