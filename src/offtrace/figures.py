@@ -140,6 +140,7 @@ def band_panels(
     looks: dict[str, int],
     columns: int = 2,
     logarithmic: bool = False,
+    x_logarithmic: bool = False,
 ) -> Any:
     """Panels of lines with bands, for a paper: (title, [(name, x, y, low, high), …]) each. None and NaN are gaps.
 
@@ -163,6 +164,10 @@ def band_panels(
             axes.set_yscale("log")
         else:
             _limit(axes, [np.asarray(part, dtype=float) for _, _, *parts in lines for part in parts])
+        if x_logarithmic:
+            axes.set_xscale("log")
+        elif any(np.max(x, initial=0.0) >= 1e5 for _, x, *_ in lines):
+            axes.xaxis.set_major_formatter(_short)  # no power of ten beside the axis
         axes.set_title(title, fontsize=8.5, loc="left")
         _plain(axes)
     _labels(all_axes, len(panels), xlabel, ylabel)
@@ -243,6 +248,12 @@ def interval_bars(
         _plain(axes)
         axes.tick_params(axis="y", length=0)
     return figure
+
+
+def _short(x: float, _: int) -> str:
+    """`250k`, `1.5M`."""
+    size = abs(x)
+    return f"{x / 1e6:g}M" if size >= 1e6 else f"{x / 1e3:g}k" if size >= 1e3 else f"{x:g}"
 
 
 def _shape(n: int, columns: int) -> tuple[int, int]:

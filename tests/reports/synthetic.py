@@ -110,17 +110,55 @@ def replay_records(*, seeds: int = 20, seed: int = 0) -> tuple[pl.DataFrame, pl.
     return _rows(rows), _curves([]), facts("replay", "RMS error", "lower", len(rows))
 
 
+GAMES = tuple(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders"))
+
+
+def deep_records(
+    *,
+    games: tuple[str, ...] = GAMES,
+    traces: tuple[str, ...] = (*TRACES[:6], "n-step", "One-step"),
+    lams: tuple[float, ...] = (0.9,),
+    ages: tuple[float, ...] = (1e4, 1e5, 1e6),
+    seeds: int = 3,
+    seed: int = 0,
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
+    """Deep agents: curves of every seed; RBIS gains and n-step loses with age, one run of Q(λ) has diverged."""
+    rng = np.random.default_rng(seed)
+    rows, curves = [], []
+    steps = np.arange(20_000, 1_000_001, 20_000)
+    for e, game in enumerate(games):
+        for i, trace in enumerate(traces):
+            for lam in (None,) if trace in ("n-step", "One-step") else lams:
+                for a, age in enumerate(ages):
+                    level = (
+                        10.0 * (e + 1) * (1 - 0.03 * i + 0.15 * a * (trace == "RBIS") - 0.2 * a * (trace == "n-step"))
+                    )
+                    parameters = '{"n": 3}' if trace == "n-step" else ""
+                    key = (f"{game}/{trace}/{lam}/{age}", "test", game, trace, lam, parameters, None)
+                    for j in range(seeds):
+                        value = level * np.exp(0.1 * rng.standard_normal())
+                        bad = (trace, e, a, j) == ("Q(λ)", 0, 0, 0)
+                        rows.append((*key, j, float("nan") if bad else value, 500, *[None] * 4, age, bad))
+                        rise = value * (1 - np.exp(-steps / 3e5)) * (1 + 0.03 * rng.standard_normal(len(steps)))
+                        for s, y in zip(steps.tolist(), rise.tolist(), strict=True):
+                            mean = float("nan") if bad and s > 500_000 else y
+                            curves.append((*key, s, mean, None, None, 1, age, j))
+    further = {"diverged": pl.Boolean}, {"age": pl.Float64, "seed": pl.Int64}
+    about = facts("deep", "return", "higher", len(rows)) | {"step": "frame", "frames per update": 64}
+    return _rows(rows, further[0]), _curves(curves, further[1]), about
+
+
 def facts(task: str, metric: str, better: str, rows: int) -> dict[str, Any]:
     questions = {
         "control": "Which traces learn fastest on the Bifurcation gridworlds, and how much does the choice of λ matter?",
         "evaluation": "How do λ and α shape the error of off-policy evaluation on a random walk?",
         "map": "How much variance does each trace pay for its contraction?",
         "replay": "How old may data be before each trace stops profiting from it?",
+        "deep": "With deep networks and replay, does remembering past decisions pay?",
     }
+    names = {"control": "bifurcation", "evaluation": "random-walk", "map": "contraction-map", "deep": "minatar"}
     return {
-        "name": {"control": "bifurcation", "evaluation": "random-walk", "map": "contraction-map", "replay": "replay"}[
-            task
-        ],
+        "name": names.get(task, task),
         "question": questions[task],
         "task": task,
         "metric": metric,
@@ -133,15 +171,15 @@ def facts(task: str, metric: str, better: str, rows: int) -> dict[str, Any]:
     }
 
 
-def _rows(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+def _rows(rows: list[tuple[Any, ...]], further: dict[str, Any] | None = None) -> pl.DataFrame:
     text, number = pl.String, pl.Float64
     schema = dict.fromkeys(KEYS, text) | {"lam": number, "alpha": number, "seed": pl.Int64, "value": number}
-    return pl.DataFrame(rows, schema=schema | {"episodes": pl.Int64} | dict.fromkeys(NONE, number), orient="row")
+    schema |= {"episodes": pl.Int64} | dict.fromkeys(NONE, number) | (further or {})
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _curves(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+def _curves(rows: list[tuple[Any, ...]], further: dict[str, Any] | None = None) -> pl.DataFrame:
     text, number = pl.String, pl.Float64
     schema = dict.fromkeys(KEYS, text) | {"lam": number, "alpha": number, "step": pl.Int64}
-    return pl.DataFrame(
-        rows, schema=schema | dict.fromkeys(("mean", "low", "high"), number) | {"n": pl.Int64}, orient="row"
-    )
+    schema |= dict.fromkeys(("mean", "low", "high"), number) | {"n": pl.Int64} | (further or {})
+    return pl.DataFrame(rows, schema=schema, orient="row")

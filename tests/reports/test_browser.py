@@ -19,6 +19,7 @@ MAKERS = {
     "control": synthetic.records,
     "map": synthetic.map_records,
     "replay": synthetic.replay_records,
+    "deep": synthetic.deep_records,
     "failures": lambda: (synthetic.with_failures((made := synthetic.records(seeds=5))[0]), *made[1:]),
 }
 
@@ -169,7 +170,7 @@ def test_the_theme_follows_the_system_and_the_button(opened: Any, scheme: str) -
 READ = [("control", figure) for figure in ("standing", "learning", "sweeps", "heat")]
 
 
-@pytest.mark.parametrize(("name", "figure"), [*READ, ("map", "tradeoff"), ("replay", "ages")])
+@pytest.mark.parametrize(("name", "figure"), [*READ, ("map", "tradeoff"), ("replay", "ages"), ("deep", "aged")])
 def test_pointer_and_keys_show_values(opened: Any, name: str, figure: str) -> None:
     page = opened(name)
     tip = page.locator("#tip")
@@ -249,6 +250,17 @@ def test_selects_change_what_is_shown(opened: Any) -> None:
     page.locator('[data-control="heat"]').select_option("2")
     assert page.locator(".scale").inner_text() != before
     assert cell.get_attribute("fill")
+    assert page.said == []
+
+
+def test_learning_is_shown_for_the_age_that_is_chosen(opened: Any) -> None:
+    page = opened("deep")
+    line = page.locator('[data-figure="learning"] path.line').first
+    before = line.get_attribute("d")
+    assert page.locator('[data-figure="learning"] .plot').first.locator("path.line").count() == 8
+    page.locator('[data-control="age"]').select_option("1000000", timeout=3000)
+    assert line.get_attribute("d") != before
+    assert page.locator('[data-figure="learning"] .plot').first.locator("path.line").count() == 8
     assert page.said == []
 
 

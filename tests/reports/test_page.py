@@ -17,12 +17,14 @@ MAKERS = {
     "evaluation": lambda: synthetic.records(better="lower", environments=("Random walk",)),
     "map": synthetic.map_records,
     "replay": synthetic.replay_records,
+    "deep": synthetic.deep_records,
 }
 SHOWN = {
     "control": {"standing", "learning", "sweeps", "heat"},
     "evaluation": {"standing", "learning", "sweeps", "heat"},
     "map": {"tradeoff", "sweeps"},
-    "replay": {"standing", "ages", "sweeps", "heat"},
+    "replay": {"standing", "ages", "aged", "sweeps", "heat"},
+    "deep": {"standing", "ages", "aged", "learning"},
 }
 
 

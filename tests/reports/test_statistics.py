@@ -62,13 +62,13 @@ def test_the_interquartile_mean_is_over_all_runs_together(parts: list[list[float
     st.lists(st.tuples(*[st.lists(st.integers(0, 5), min_size=1, max_size=8)] * 2), min_size=1, max_size=3),
 )
 def test_the_probability_of_improvement_counts_pairs(strata: list[tuple[list[int], list[int]]]) -> None:
-    parts = [part for x, y in strata for part in statistics._ranked(np.array(x), np.array(y))]
+    parts = [part for x, y in strata for part in statistics.ranked(np.array(x), np.array(y))]
     expected = np.mean([improvement_by_definition(x, y) for x, y in strata])
     assert float(statistics.probability(*parts)) == pytest.approx(expected)
     for x, y in strata:
         assert statistics._compared(np.array(x), np.array(y)) == pytest.approx(improvement_by_definition(x, y))
         u = stats.mannwhitneyu(x, y, method="asymptotic").statistic if len(set(x + y)) > 1 else len(x) * len(y) / 2
-        assert float(statistics.probability(*statistics._ranked(np.array(x), np.array(y)))) == pytest.approx(
+        assert float(statistics.probability(*statistics.ranked(np.array(x), np.array(y)))) == pytest.approx(
             u / (len(x) * len(y))
         )
 
@@ -101,9 +101,9 @@ def test_large_samples_take_a_normal_interval_of_the_same_width(monkeypatch: pyt
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=400), rng.normal(size=300)]
     whole = float(statistics.interquartile_mean(*parts))
-    full = statistics._interval(parts, statistics.interquartile_mean, whole, 0)
+    full = statistics.resampled(parts, statistics.interquartile_mean, whole, 0)
     monkeypatch.setattr(statistics, "DRAWS", 200 * 700)
-    short = statistics._interval(parts, statistics.interquartile_mean, whole, 0)
+    short = statistics.resampled(parts, statistics.interquartile_mean, whole, 0)
     assert short[1] - short[0] == pytest.approx(full[1] - full[0], rel=0.15)
     assert sum(short) / 2 == pytest.approx(whole)
 

@@ -14,7 +14,19 @@ import polars as pl
 
 from offtrace.reports import statistics
 from offtrace.reports.views import Views
-from offtrace.reports.words import answer, curve, duration, interval, metric, number, with_interval
+from offtrace.reports.words import (
+    age_label,
+    answer,
+    curve,
+    duration,
+    interval,
+    metric,
+    number,
+    of_ages,
+    scaled,
+    settings,
+    with_interval,
+)
 
 
 def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> str:
@@ -45,7 +57,7 @@ def _data(shown: Views) -> dict[str, Any]:
     methods = [
         {"name": m, "style": s} for m, s in zip(summary.methods, statistics.styles(summary.methods), strict=True)
     ]
-    kinds = ("learning", "sweeps", "ages", "tradeoff", "heat")
+    kinds = ("learning", "sweeps", "ages", "aged", "tradeoff", "heat")
     panels = {
         kind: [
             {"name": name, "lines": [line._asdict() for line in lines]} for name, lines in getattr(shown, kind).items()
@@ -59,6 +71,8 @@ def _data(shown: Views) -> dict[str, Any]:
             "metric": metric(shown.facts),
             "curve": curve(shown.facts),
             "step": shown.facts.get("step", "step"),
+            "age": {"label": age_label(shown.facts), "log": shown.ages_apart},
+            "reference": summary.reference,
             "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
             "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
             **panels,
@@ -97,9 +111,8 @@ def _standing(shown: Views) -> tuple[str, str, str] | None:
         "Standing",
         _figure(
             "Which trace is ahead",
-            "Each trace at its own tuned λ and α. Scores are scaled in each environment: 0 is the interquartile mean of the "
-            "worst trace there, 1 that of the best. Bars are 95% intervals by a stratified bootstrap, which resamples the seeds "
-            "within each environment.",
+            f"Each trace at its own {settings(shown)}. Scores are scaled in each environment: {scaled(shown)}. Bars are 95% "
+            "intervals by a stratified bootstrap, which resamples the seeds within each environment.",
             "standing",
             "standing",
         ),
@@ -112,8 +125,13 @@ def _learning(shown: Views) -> tuple[str, str, str] | None:
     lams = sorted({line.lam for lines in shown.learning.values() for line in lines if line.lam is not None})
     options = '<option value="best">each trace’s best λ</option>'
     options += "".join(f'<option value="{lam:g}">λ = {lam:g}</option>' for lam in lams)
-    control = f'<label>Show <select data-control="learning">{options}</select></label>'
-    lead = f"{curve(shown.facts)} while learning, at the tuned α. Bands are 95% intervals of the mean over seeds."
+    control = f'<label>Show <select data-control="learning">{options}</select></label>' if len(lams) > 1 else ""
+    ages = sorted({line.age for lines in shown.learning.values() for line in lines if line.age is not None})
+    if len(ages) > 1:
+        options = "".join(f'<option value="{age:.0f}">{age:,.0f}</option>' for age in ages)
+        control += f'<label>{escape(age_label(shown.facts))} <select data-control="age">{options}</select></label>'
+    at = ", at the tuned α" if "α" in settings(shown) else ""
+    lead = f"{curve(shown.facts)} while learning{at}. Bands are 95% intervals of the mean over seeds."
     return "learning", "Learning", _figure("How learning goes", lead, "learning", "", control)
 
 
@@ -121,6 +139,8 @@ def _sweeps(shown: Views) -> tuple[str, str, str] | None:
     if not shown.sweeps:
         return None
     lead = "Each point is at the α that was best for its trace and λ in tuning. Bands are 95% intervals of the mean."
+    if "α" not in settings(shown):
+        lead = "The mean over seeds and ages, with its 95% interval."
     if shown.facts.get("task") == "map":
         lead = "The mean over MDPs, with its 95% interval."
     return "sweeps", "λ", _figure("What λ does", lead, "sweeps")
@@ -144,8 +164,50 @@ def _heat(shown: Views) -> tuple[str, str, str] | None:
 def _ages(shown: Views) -> tuple[str, str, str] | None:
     if not shown.ages:
         return None
-    lead = "Each trace at its tuned λ and α. Age counts how long ago the behaviour policy was the current one."
-    return "ages", "Age", _figure("How far old data can be used", lead, "ages")
+    lead = f"Each trace at its {settings(shown)}. {of_ages(shown)} Bands are 95% intervals"
+    body = ""
+    if shown.aged:
+        over = f"{lead} by a stratified bootstrap. Scores are scaled as above: {scaled(shown)}, at all ages alike."
+        body = _figure("How the answer changes with the age of the data", over, "aged", "standing") + _aged_table(shown)
+        lead = "The same in each environment, not scaled. Bands are 95% intervals"
+    return "ages", "Age", body + _figure("How far old data can be used", f"{lead} of the mean over seeds.", "ages")
+
+
+def _aged_table(shown: Views) -> str:
+    """Traces down, ages across: interquartile means, differences to the reference, and how much these grow."""
+    reference = shown.summary.reference
+    rows = {(row["method"], row["age"]): row for row in shown.at_each_age.iter_rows(named=True)}
+    grown = {row["method"]: row for row in shown.changes.iter_rows(named=True)}
+    ages, lines = sorted({age for _, age in rows}), []
+    for method in shown.summary.methods:
+        line = [_cell(method, method, "t", tag="th")]
+        for age in ages:
+            row = rows.get((method, age), {})
+            line.append(_estimate(row, "iqm", "low", "high"))
+            line += (
+                [_estimate(row, *(f"difference{end}" for end in ("", "_low", "_high")), signed=True)]
+                if reference
+                else []
+            )
+        line += [_estimate(grown.get(method, {}), "change", "low", "high", signed=True)] if grown else []
+        lines.append(line)
+    heads = [head for age in ages for head in (f"{age:,.0f}", *([f"to {reference}"] if reference else []))]
+    heads += ["grows by"] if grown else []
+    lead = f"Interquartile means by {age_label(shown.facts)}"
+    lead += f", and differences to {reference}: bold where the 95% interval leaves out 0" if reference else ""
+    lead += ". The last column is how much that difference grows from the youngest to the oldest data" if grown else ""
+    return f'<p class="lead">{escape(lead)}.</p>' + _table(["Trace", *heads], lines, first="t")
+
+
+def _estimate(row: dict[str, Any], name: str, low: str, high: str, *, signed: bool = False) -> str:
+    """`0.93 [0.91, 0.95]`, the interval in small; if signed, `+0.12`, and bold where the interval leaves out 0."""
+    value = row.get(name)
+    if value is None:
+        return _cell("–")
+    text = with_interval(value, row[low], row[high])
+    text = f"+{text}" if signed and value > 0 else text
+    text = text.replace(" [", "<small>[").replace("]", "]</small>")
+    return _cell(f"<b>{text}</b>" if signed and (row[low] > 0 or row[high] < 0) else text, value, raw=True)
 
 
 def _tradeoff(shown: Views) -> tuple[str, str, str] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from offtrace import figures
 from offtrace.reports import statistics
 from offtrace.reports.views import Cloud, Line, Views
-from offtrace.reports.words import curve, metric
+from offtrace.reports.words import age_label, curve, metric
 
 
 def write(shown: Views, folder: str | Path) -> list[Path]:
@@ -35,11 +35,15 @@ def draw(shown: Views) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if len(shown.summary.iqm) > 1 and shown.facts.get("task") != "map":
         found["standing"] = _standing(shown, looks)
-    panels: tuple[tuple[str, dict[str, list[Line]], str, str], ...] = (
-        ("learning", shown.learning, "step", curve(shown.facts)),
+    panels: list[tuple[str, dict[str, list[Line]], str, str]] = [
+        *(
+            (name, views, str(shown.facts.get("step", "step")), curve(shown.facts))
+            for name, views in _learning(shown).items()
+        ),
         ("lambda", shown.sweeps, "λ", what),
-        ("age", shown.ages, "age of the data", what),
-    )
+        ("age", shown.ages, age_label(shown.facts), what),
+        ("age-compared", shown.aged, age_label(shown.facts), ""),
+    ]
     for name, views, xlabel, ylabel in panels:
         if views:
             lines = [(title, _bands(view)) for title, view in views.items()]
@@ -48,7 +52,8 @@ def draw(shown: Views) -> dict[str, Any]:
                 for method in looks
                 if any(line[0] == method for _, part in lines for line in part)
             }
-            found[name] = figures.band_panels(lines, xlabel=xlabel, ylabel=ylabel, looks=used)
+            far = name.startswith("age") and shown.ages_apart
+            found[name] = figures.band_panels(lines, xlabel=xlabel, ylabel=ylabel, looks=used, x_logarithmic=far)
     if shown.tradeoff:
         clouds = [(title, [_path(cloud) for cloud in view]) for title, view in shown.tradeoff.items()]
         found["tradeoff"] = figures.band_panels(
@@ -69,10 +74,26 @@ def _standing(shown: Views, looks: dict[str, int]) -> Any:
     first = iqm[0][0]
     pairs = shown.summary.improvement.filter(better=first).iter_rows(named=True)
     chances = [(r["worse"], r["probability"], r["low"], r["high"]) for r in pairs]
-    label = f"P({first} better)"
-    return figures.interval_bars(
-        [("interquartile mean of scaled scores", iqm, None), (label, chances, 0.5)], looks=looks
-    )
+    bars: list[Any] = [("interquartile mean of scaled scores", iqm, None), (f"P({first} better)", chances, 0.5)]
+    reference = shown.summary.reference
+    if reference not in (None, first):
+        pairs = {r["better"]: r for r in shown.summary.improvement.filter(worse=reference).iter_rows(named=True)}
+        over = [(m, *(pairs[m][k] for k in ("probability", "low", "high"))) for m, *_ in iqm if m in pairs]
+        bars.append((f"P(better than {reference})", over, 0.5))
+    return figures.interval_bars(bars, looks=looks)
+
+
+def _learning(shown: Views) -> dict[str, dict[str, list[Line]]]:
+    """One figure; or, where data have ages, one for each age."""
+    ages = sorted({line.age for lines in shown.learning.values() for line in lines if line.age is not None})
+    if not ages:
+        return {"learning": shown.learning}
+    return {
+        f"learning-age-{age:.0f}": {
+            title: [line for line in lines if line.age == age] for title, lines in shown.learning.items()
+        }
+        for age in ages
+    }
 
 
 def _bands(lines: list[Line]) -> list[tuple[Any, ...]]:

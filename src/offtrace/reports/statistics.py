@@ -45,7 +45,12 @@ class Summary:
         pl.DataFrame
     )  # the final phase at each tuned α; `best_lam` marks each method's λ, `mark` the best and its ties
     iqm: pl.DataFrame  # method: iqm, low, high, strata, n
-    improvement: pl.DataFrame  # better, worse: probability; low and high for the pairs of the first method
+    improvement: (
+        pl.DataFrame
+    )  # better, worse: probability; low and high for pairs of the first method and of the reference
+    reference: str | None  # the method that all others are compared with
+    zeros: bool  # whether 0 is a random policy, in every environment
+    each_age: pl.DataFrame  # environment, method, seed, age: score; empty where the study has no two ages
     diverged: int  # runs at a tuned α whose learner diverged
 
     def leaders(self) -> list[str]:
@@ -57,8 +62,18 @@ class Summary:
         return [first["method"], *rest["method"]]
 
 
-def summarise(rows: pl.DataFrame, better: str, *, seed: int = SEED) -> Summary:
-    """All summaries of a study's rows. `better` is "higher" or "lower"."""
+def summarise(
+    rows: pl.DataFrame,
+    better: str,
+    *,
+    reference: str | None = None,
+    zeros: dict[str, float] | None = None,
+    seed: int = SEED,
+) -> Summary:
+    """All summaries of a study's rows. `better` is "higher" or "lower".
+
+    `reference` is a method that all others are compared with. `zeros` are values, by environment, that have the score 0.
+    """
     sign = _sign(better)
     if rows.is_empty():
         raise ValueError("there are no rows to summarise; run the study first (offtrace study run).")
@@ -72,12 +87,17 @@ def summarise(rows: pl.DataFrame, better: str, *, seed: int = SEED) -> Summary:
     chosen = tuned(cells, final, sign)
     rows = rows.join(chosen, on=KEYS, how="semi", nulls_equal=True)
     diverged = int(rows.filter(pl.col("phase") == final)["diverged"].sum())
-    rows = over_ages(rows)
+    each_age, rows = rows.filter(pl.col("phase") == final).drop_nulls("age"), over_ages(rows)
     methods = in_order(rows["method"].unique().to_list())
     table = marked(best_lambdas(configurations(rows), final, sign), sign)
     table = table.sort("environment", pl.col("method").cast(pl.Enum(methods)), "lam")
-    samples = normalised(at_best(rows.filter(pl.col("phase") == final), table), sign)
+    samples = at_best(rows.filter(pl.col("phase") == final), table)
+    ends = scale(samples, sign, zeros)
+    samples = scores(samples, sign, ends)
     iqm = interquartile_means(samples, methods, seed=seed)
+    reference = reference if reference in iqm["method"] else None
+    several = each_age["age"].n_unique() > 1
+    each_age = scores(at_best(each_age if several else each_age.clear(), table, "age"), sign, ends)
     return Summary(
         better=sign,
         final=final,
@@ -87,7 +107,10 @@ def summarise(rows: pl.DataFrame, better: str, *, seed: int = SEED) -> Summary:
         chosen=chosen,
         table=table,
         iqm=iqm,
-        improvement=improvements(samples, iqm["method"].to_list(), seed=seed),
+        improvement=improvements(samples, iqm["method"].to_list(), reference, seed=seed),
+        reference=reference,
+        zeros=zeros is not None and set(samples["environment"]) <= set(zeros),
+        each_age=each_age,
         diverged=diverged,
     )
 
@@ -125,7 +148,10 @@ def styles(methods: list[str]) -> list[int]:
 
 def configurations(rows: pl.DataFrame) -> pl.DataFrame:
     """Mean and Student's t interval of each configuration; a mean over runs of which some failed is not finite."""
-    keys = ["phase", *KEYS]
+    return _means(rows, ["phase", *KEYS])
+
+
+def _means(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
     frame = (
         rows.with_columns(value)
@@ -154,6 +180,17 @@ def tuned(cells: pl.DataFrame, final: str, sign: int) -> pl.DataFrame:
     scored = _scored(cells, final, sign, KEYS)
     best = scored.sort(*KEYS[:-1], -pl.col("score"), "alpha").group_by(KEYS[:-1], maintain_order=True).first()
     return best.select(KEYS)
+
+
+def curves_over_seeds(curves: pl.DataFrame) -> pl.DataFrame:
+    """Curves whose seeds stand by themselves as means over the seeds with Student's t intervals; others as they are."""
+    for name, kind in (("age", pl.Float64), ("seed", pl.Int64)):
+        if name not in curves.columns:
+            curves = curves.with_columns(pl.lit(None, kind).alias(name))
+    alone = curves.filter(pl.col("seed").is_not_null())
+    if alone.is_empty():
+        return curves
+    return _means(alone.with_columns(value="mean"), ["phase", *KEYS, "step"])
 
 
 def over_ages(rows: pl.DataFrame) -> pl.DataFrame:
@@ -203,31 +240,41 @@ def marked(table: pl.DataFrame, sign: int) -> pl.DataFrame:
     return table.sort("row").with_columns(mark=mark).drop("row", "score", "first", "best_low", "best_high")
 
 
-def at_best(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+def at_best(rows: pl.DataFrame, table: pl.DataFrame, *further: str) -> pl.DataFrame:
     """The rows of each method at its tuned λ and α."""
     keys = ["environment", "method", "lam"]
     rows = rows.join(table.filter("best_lam").select(keys), on=keys, how="semi", nulls_equal=True)
-    return rows.select("environment", "method", "seed", "value")
+    return rows.select("environment", "method", "seed", *further, "value")
 
 
-def normalised(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
-    """With `score`: in each environment 0 is the worst method's interquartile mean, 1 the best one's.
+def scale(samples: pl.DataFrame, sign: int, zeros: dict[str, float] | None = None) -> pl.DataFrame:
+    """What is 0 and what is 1 in each environment: the interquartile means of the worst and of the best method.
 
-    A failed run counts as the worst run. The scale is not resampled.
+    Where `zeros` has the environment, such as the return of a random policy, that is 0. The scale is not resampled.
     """
-    value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
-    finite = pl.when(value.is_finite()).then(sign * value)
-    samples = samples.with_columns(score=finite)
-    samples = samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
     middle = (
         pl.col("score").sort().slice(pl.len() // 4, pl.len() - 2 * (pl.len() // 4)).mean()
     )  # trim_mean, for all at once
-    means = samples.group_by("environment", "method").agg(mean=middle)
-    ends = means.group_by("environment").agg(
-        worst=pl.col("mean").min(), span=pl.col("mean").max() - pl.col("mean").min()
-    )
-    scaled = (pl.col("score") - pl.col("worst")) / pl.when(pl.col("span") > 0).then(pl.col("span")).otherwise(1.0)
-    return samples.join(ends, on="environment", how="left").select("environment", "method", "seed", score=scaled)
+    means = _finite(samples, sign).group_by("environment", "method").agg(mean=middle)
+    ends = means.group_by("environment").agg(worst=pl.col("mean").min(), best=pl.col("mean").max())
+    known = {name: sign * value for name, value in (zeros or {}).items()}
+    zero = pl.col("environment").replace_strict(known, default=None, return_dtype=pl.Float64)
+    ends = ends.with_columns(zero=pl.when(zero < pl.col("best")).then(zero).otherwise("worst"))
+    span = pl.col("best") - pl.col("zero")
+    return ends.select("environment", "zero", span=pl.when(span > 0).then(span).otherwise(1.0))
+
+
+def scores(samples: pl.DataFrame, sign: int, ends: pl.DataFrame) -> pl.DataFrame:
+    """With `score`, on the scale `ends`. A failed run counts as the worst run of its environment."""
+    scaled = _finite(samples, sign).join(ends, on="environment", how="left")
+    return scaled.with_columns(score=(pl.col("score") - pl.col("zero")) / pl.col("span")).drop("value", "zero", "span")
+
+
+def _finite(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
+    """With `score`: the value, higher if it is better, and the worst of the environment where it is not finite."""
+    value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
+    samples = samples.with_columns(score=pl.when(value.is_finite()).then(sign * value))
+    return samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
 
 
 def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
@@ -235,13 +282,13 @@ def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int 
 
     A method that lacks a environment that another one has is left out: its mean would be over something else.
     """
-    strata = _strata(samples)
+    places = strata(samples)
     found = []
     for method in methods:
-        parts = [groups[method] for groups in strata.values() if method in groups]
-        if len(parts) == len(strata) and parts:
+        parts = [groups[method] for groups in places.values() if method in groups]
+        if len(parts) == len(places) and parts:
             whole = float(interquartile_mean(*parts, axis=-1))
-            low, high = _interval(parts, interquartile_mean, whole, seed)
+            low, high = resampled(parts, interquartile_mean, whole, seed)
             found.append((method, whole, low, high, len(parts), sum(map(len, parts))))
     schema = {"method": pl.String, "iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64}
     frame = pl.DataFrame(found, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
@@ -253,16 +300,21 @@ def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> Any:
     return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
 
 
-def improvements(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
-    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs, intervals for the first method's."""
-    strata = _strata(samples)
+def improvements(
+    samples: pl.DataFrame, methods: list[str], reference: str | None = None, *, seed: int = SEED
+) -> pl.DataFrame:
+    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs.
+
+    Those of the first method, and those of the reference, have intervals.
+    """
+    places = strata(samples)
     found = []
     for x, y in combinations(methods, 2):
-        whole = float(np.mean([_compared(groups[x], groups[y]) for groups in strata.values()]))
+        whole = float(np.mean([_compared(groups[x], groups[y]) for groups in places.values()]))
         low = high = float("nan")
-        if x == methods[0]:
-            parts = [part for groups in strata.values() for part in _ranked(groups[x], groups[y])]
-            low, high = _interval(parts, probability, whole, seed)
+        if x == methods[0] or reference in (x, y):
+            parts = [part for groups in places.values() for part in ranked(groups[x], groups[y])]
+            low, high = resampled(parts, probability, whole, seed)
         found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
     schema = {"better": pl.String, "worse": pl.String, "probability": pl.Float64, "low": pl.Float64, "high": pl.Float64}
     return pl.DataFrame(found, schema=schema, orient="row")
@@ -290,13 +342,13 @@ def _compared(x: np.ndarray, y: np.ndarray) -> float:
     return float((np.searchsorted(y, x, "left") + np.searchsorted(y, x, "right")).mean() / (2 * len(y)))
 
 
-def _ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Dense ranks of both samples together: comparisons need no more, and integers can be counted instead of sorted."""
     _, ranks = np.unique(np.concatenate([x, y]), return_inverse=True)
     return ranks[: len(x)], ranks[len(x) :]
 
 
-def _strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
+def strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
     """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
     found: dict[Any, dict[str, np.ndarray]] = {}
     for key, part in samples.sort("environment", "method", "seed").group_by(
@@ -306,7 +358,7 @@ def _strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
     return found
 
 
-def _interval(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
+def resampled(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
     """scipy resamples each part by itself: the stratified bootstrap. NaN where a part has only one value.
 
     Percentiles of 2000 resamples. Where the sample is so large that `DRAWS` allows fewer, which are too few for percentiles but

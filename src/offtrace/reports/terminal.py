@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offtrace.reports.views import Views
-from offtrace.reports.words import interval, metric, number
+from offtrace.reports.words import interval, metric, number, settings
 
 
 def table(shown: Views) -> str:
@@ -24,8 +24,12 @@ def table(shown: Views) -> str:
         for line in lines
     ]
     text.insert(1, "─" * len(text[0]))
-    note = f"{metric(shown.facts)}, mean ± 95% interval at the tuned λ and α; ★ best, ≈ not told apart from it."
-    return "\n".join([*text, note, "The last column is scaled: 0 is the worst trace of an environment, 1 the best."])
+    note = (
+        f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
+    )
+    zero = "a random policy" if shown.summary.zeros else "the worst trace of an environment"
+    best = "the best trace of an environment" if shown.summary.zeros else "the best"
+    return "\n".join([*text, note, f"The last column is scaled: 0 is {zero}, 1 {best}."])
 
 
 def _cell(mean: float, low: float, high: float, mark: str | None) -> str:

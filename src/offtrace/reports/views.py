@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from offtrace.reports import statistics
+from offtrace.reports import ageing, statistics
+from offtrace.reports.games import RANDOM
 
 UNBIASED = 1e-6
+RETURNS = ("return", "mean return")
 POINTS = 120  # of a learning curve: more cannot be told apart
+REFERENCE = "Retrace"  # with which the others are compared where data have an age
 
 
 class Line(NamedTuple):
@@ -23,6 +26,7 @@ class Line(NamedTuple):
     high: list[float | None]
     lam: Any = None
     alpha: Any = None
+    age: float | None = None
     best: bool = True  # this λ is the method's own best
     level: bool = False  # a method without λ: the same at every x
 
@@ -52,8 +56,8 @@ class Cloud(NamedTuple):
 class Views:
     """What the page and the paper show of a study: its `summary`, and one attribute for each kind of figure.
 
-    `learning`, `sweeps`, `ages`, `tradeoff` and `heat` are dictionaries from an environment to its panel; one that the study has
-    nothing for is empty.
+    `learning`, `sweeps`, `ages`, `tradeoff` and `heat` are dictionaries from an environment to its panel, `aged` is one from
+    what is shown over all environments; one that the study has nothing for is empty.
     """
 
     def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> None:
@@ -62,13 +66,28 @@ class Views:
         self.declared = sorted(rows["environment"].unique().to_list())
         names = titles(self.declared)
         rows, curves = (frame.with_columns(pl.col("environment").replace(names)) for frame in (rows, curves))
-        self.summary = statistics.summarise(rows, facts.get("better", "higher"))
+        zeros = {
+            names[name]: RANDOM[name] for name in self.declared if name in RANDOM and facts.get("metric") in RETURNS
+        }
+        aged = "age" in rows.columns and rows["age"].n_unique() > 1
+        self.summary = statistics.summarise(
+            rows, facts.get("better", "higher"), reference=REFERENCE if aged else None, zeros=zeros or None
+        )
+        compared = self.summary.each_age, self.summary.methods, self.summary.reference
+        self.at_each_age, self.changes = ageing.at_each_age(*compared), ageing.changes(*compared)
         self._place = {method: i for i, method in enumerate(self.summary.methods)}
         self.sweeps = self._sweeps()
         self.heat = self._heat()
         self.learning = self._learning(curves)
         self.ages = self._ages()
+        self.aged = self._aged()
         self.tradeoff = self._tradeoff(rows)
+
+    @property
+    def ages_apart(self) -> bool:
+        """Whether ages are so far apart that an axis of them should be logarithmic."""
+        ages = self.summary.configurations["age"].drop_nulls()
+        return len(ages) > 0 and 0 < 20 * float(ages.min()) <= 2.5 * float(ages.max())  # pyright: ignore[reportArgumentType]
 
     def at_best(self) -> pl.DataFrame:
         """The table with each method at its best λ only, marked anew."""
@@ -126,20 +145,22 @@ class Views:
         return self._panels(shown, grid)
 
     def _learning(self, curves: pl.DataFrame) -> dict[str, list[Line]]:
-        """The curves of the final phase at each tuned α, one for each λ; thinned to `POINTS` steps."""
-        if curves.is_empty() or ("age" in curves.columns and curves["age"].null_count() < len(curves)):
-            return {}  # or there is one for each age
+        """The curves of the final phase at each tuned α, one for each λ and age; thinned to `POINTS` steps."""
+        if curves.is_empty():
+            return {}
         curves = statistics.with_methods(curves.filter(pl.col("phase") == self.summary.final))
-        keys = ["environment", "method", "lam", "alpha"]
-        tuned = self.summary.table.select(*keys, "best_lam")
-        curves = curves.join(tuned, on=keys, how="inner", nulls_equal=True).sort(*keys, "step")
+        curves = statistics.curves_over_seeds(curves)
+        best = self.summary.table.select("environment", "method", "lam", "best_lam")
+        curves = curves.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
+        curves = curves.join(best, on=["environment", "method", "lam"], how="inner", nulls_equal=True)
+        curves = curves.sort(*statistics.KEYS, "step")
 
         def lines(method: str, part: pl.DataFrame) -> list[Line]:
             made = []
-            for _, one in part.group_by("lam", maintain_order=True):
+            for _, one in part.group_by("lam", "age", maintain_order=True):
                 one = one[np.unique(np.linspace(0, len(one) - 1, min(len(one), POINTS)).round().astype(int)).tolist()]
                 first = one.row(0, named=True)
-                about = {"lam": first["lam"], "alpha": first["alpha"], "best": first["best_lam"]}
+                about = {name: first[name] for name in ("lam", "alpha", "age")} | {"best": first["best_lam"]}
                 made.append(Line(method, one["step"].to_list(), *_bands(one), **about))
             return made
 
@@ -156,6 +177,25 @@ class Views:
             return Line(method, part["age"].to_list(), *_bands(part), lam=part["lam"][0], alpha=_clean(part["alpha"]))
 
         return self._panels(cells, line)
+
+    def _aged(self) -> dict[str, list[Line]]:
+        """Over all environments and the age of the data: interquartile means, and what the reference is compared by."""
+        reference = self.summary.reference
+        panels = {"Interquartile mean": ("iqm", "low", "high")}
+        if reference:
+            for name, what in (
+                ("difference", f"Difference to {reference}"),
+                ("probability", f"P(better than {reference})"),
+            ):
+                panels[what] = (name, f"{name}_low", f"{name}_high")
+        found: dict[str, list[Line]] = {}
+        for title, names in panels.items():
+            for method in self.summary.methods:
+                part = self.at_each_age.filter(pl.col("method") == method).drop_nulls(names[0])
+                if len(part):
+                    y, low, high = (_clean(part[name]) for name in names)
+                    found.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
+        return found
 
     def _tradeoff(self, rows: pl.DataFrame) -> dict[str, list[Cloud]]:
         """Mean contraction and variance over λ. The contraction is the middle of its guaranteed interval."""
@@ -204,6 +244,7 @@ def titles(environments: list[str]) -> dict[str, str]:
         like = [given[other] for other in environments if parts[other][0] == kind]
         differing = [(key, value) for key, value in given[name] if any((key, value) not in other for other in like)]
         told = ", ".join(f"{key} {value}".strip() for key, value in differing)
+        kind = kind.rpartition("/")[2]  # a game's name is enough
         title = kind.replace("-", " ") if kind == kind.lower() else kind
         made[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
     unique = len(set(made.values())) == len(made)

@@ -10,7 +10,13 @@ import polars as pl
 
 from offtrace.reports.views import Views
 
-METRICS = {"auc": "AUC", "return": "Final return", "rms error": "RMS error", "mean rms error": "Mean RMS error"}
+METRICS = {
+    "auc": "AUC",
+    "return": "Final return",
+    "mean return": "Mean return",
+    "rms error": "RMS error",
+    "mean rms error": "Mean RMS error",
+}
 
 
 def metric(facts: dict[str, Any]) -> str:
@@ -24,11 +30,45 @@ def curve(facts: dict[str, Any]) -> str:
     return str(facts.get("curve") or ("RMS error" if "error" in str(facts.get("metric")).lower() else "Return"))
 
 
+def settings(shown: Views) -> str:
+    """What is chosen for each trace: "tuned λ and α", "best λ", or "λ" where there was nothing to choose."""
+    table = shown.summary.table
+    if table["alpha"].null_count() < len(table) or shown.heat:
+        return "tuned λ and α"
+    several = table.group_by("environment", "method").len()["len"].max()
+    return "best λ" if several is not None and int(several) > 1 else "λ"  # pyright: ignore[reportArgumentType]
+
+
+def scaled(shown: Views) -> str:
+    """What 0 and 1 are."""
+    worst = "is a random policy" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
+    return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
+
+
+def age_label(facts: dict[str, Any]) -> str:
+    """What the age of the data is counted in, for an axis."""
+    return "frames in the memory" if facts.get("task") == "deep" else "age of the data"
+
+
+def of_ages(shown: Views) -> str:
+    """What an age is."""
+    if shown.facts.get("task") != "deep":
+        return "Age counts how long ago the behaviour policy was the current one."
+    said = "Data are as old as the memory is long: so many frames it holds."
+    per_update = shown.facts.get("frames per update")
+    if per_update:
+        ages = sorted(shown.summary.configurations["age"].drop_nulls().unique().to_list())
+        updates = [f"{age / per_update:,.0f}" for age in ages]
+        said += f" With an update every {per_update} frames the oldest are from the policy of {listed(updates)} updates ago."
+    return said
+
+
 def answer(shown: Views) -> list[str]:
-    """One or two paragraphs."""
+    """A few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
-    return [part for part in (_standing(shown), _runner_up(shown), _care(shown)) if part]
+    parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))
+    return [part for part in parts if part]
 
 
 def number(x: float | None, half: float | None = None) -> str:
@@ -90,7 +130,8 @@ def _standing(shown: Views) -> str:
     equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
     who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
     said = f"{who} the highest interquartile mean {place}: **{score}**"
-    said += " on a scale where 0 is the worst trace of each environment and 1 the best."
+    zero = "a random policy" if shown.summary.zeros else "the worst trace of each environment"
+    said += f" on a scale where 0 is {zero} and 1 the best{' trace of each environment' * shown.summary.zeros}."
     leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
     own, others = ("Its", len(rest)) if not equal else ("Their", len(rest) - len(equal))
     if not math.isfinite(first["low"]):
@@ -129,6 +170,49 @@ def _runner_up(shown: Views) -> str:
     return said
 
 
+def _against(shown: Views) -> str:
+    """Which traces are told apart from the reference by their probability of improvement over it."""
+    reference, iqm = shown.summary.reference, shown.summary.iqm
+    if reference is None or len(iqm) < 2 or not math.isfinite(iqm["low"][0]):
+        return ""
+    pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
+
+    def spelt(chosen: list[dict[str, Any]]) -> str:
+        return listed([f"{r['better']} ({with_interval(r['probability'], r['low'], r['high'])})" for r in chosen])
+
+    better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
+    said = f"Against **{reference}**, by the probability that a run is better than one of it: "
+    said += f"better {spelt(better)}" if better else "no trace is better beyond its 95% interval"
+    said += f"; worse {spelt(worse)}" if worse else "; none is worse" if better else ", and none is worse"
+    left = len(pairs) - len(better) - len(worse)
+    return said + (
+        f"; {left} {'is' if left == 1 else 'are'} not told apart from it." if left and (better or worse) else "."
+    )
+
+
+def _aged(shown: Views) -> str:
+    """Whether the differences to the reference are there at each age, and whether they grow."""
+    reference, frame = shown.summary.reference, shown.at_each_age
+    if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
+        return ""
+    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
+    for (age,), part in frame.group_by("age", maintain_order=True):
+        ahead = part.filter(pl.col("difference_low") > 0)["method"].to_list()
+        behind = part.filter(pl.col("difference_high") < 0)["method"].to_list()
+        words = [f"{listed(names)} {way}" for names, way in ((ahead, "ahead"), (behind, "behind")) if names]
+        said.append(f"{age:,.0f}: {', '.join(words) if words else 'none'}")
+    grows = shown.changes.filter((pl.col("low") > 0) | (pl.col("high") < 0))
+    moved = [
+        f"{r['method']} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
+        for r in grows.iter_rows(named=True)
+    ]
+    text = f"By age ({what}) the traces whose interquartile mean differs from that of {reference} beyond the 95% interval: "
+    text += f"{'; '.join(said)}. "
+    if not moved:
+        return text + "For none does the difference change from the youngest to the oldest data beyond its interval."
+    return text + f"From the youngest to the oldest data the difference changes for {listed(moved)}."
+
+
 def _front(shown: Views) -> list[str]:
     """For maps: what contracts fastest, and what nothing else beats. What ends elsewhere than at Q^π is no rival."""
     said = []
@@ -163,11 +247,12 @@ def _care(shown: Views) -> str:
     own = table.filter(table["chosen_on"] != "tuning")
     if summary.final == "tuning":
         parts.append("The test phase has not been run: these are the tuning seeds themselves, and so too favourable.")
-    elif len(own) == len(table) and table["alpha"].null_count() < len(table):
+    elif len(own) == len(table) and settings(shown) != "λ":
+        chosen = "λ and α were" if "α" in settings(shown) else "λ was"
         parts.append(
-            "There was no tuning phase: λ and α were chosen on the reported seeds, which favours every trace a little."
+            f"There was no tuning phase: {chosen} chosen on the reported seeds, which favours every trace a little."
         )
-    elif summary.final == "test":
+    elif summary.final == "test" and len(own) < len(table):
         parts.append("λ and α were chosen on the tuning seeds, which are none of these.")
     grids = [grid for grids in shown.heat.values() for grid in grids if len(grid.alpha) > 2]
     ends = [i in (0, len(grid.alpha) - 1) for grid in grids for i in grid.chosen if i is not None]
@@ -176,10 +261,13 @@ def _care(shown: Views) -> str:
     failed = int(table["failed"].sum())
     if failed:
         parts.append(
-            f"{failed:,} of {int(table['n'].sum()):,} runs at a tuned α failed (not finite); they count as the worst run."
+            f"{failed:,} of {int(table['n'].sum()):,} runs{' at a tuned α' * ('α' in settings(shown))} failed (not finite); "
+            "they count as the worst run."
         )
     if summary.diverged:
         parts.append(f"In {summary.diverged:,} of them the learner diverged.")
+    if summary.reference:
+        parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
     if left_out and not summary.iqm.is_empty():
         parts.append(f"{listed(left_out)} lacks some environments and is left out of the comparison.")

@@ -262,7 +262,8 @@ class Study:
             "task": self.task,
             "metric": self.metric,
             "better": "higher" if self.metric in HIGHER_IS_BETTER else "lower",
-            "step": "step",
+            "step": "frame" if self.task == "deep" else "step",
+            "frames per update": self._frames_per_update(),
             "finished": status.finished,
             "seconds": status.seconds,
             "machine": about.get("machine"),
@@ -271,6 +272,11 @@ class Study:
             "problems": status.problems,
             "declaration": self.as_toml(),
         }
+
+    def _frames_per_update(self) -> int | None:
+        """Of deep agents, if it is the same in all games."""
+        found = {place.protocol.every for place in self.environments} if self.task == "deep" else set()
+        return found.pop() if len(found) == 1 else None
 
     def _records(self) -> Folder:
         from offtrace.studies.records import Folder

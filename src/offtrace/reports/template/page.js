@@ -30,7 +30,8 @@ const safe = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "
 function format(x) {
   if (!given(x)) return "–";
   const size = Math.abs(x);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return x.toExponential(1).replace("e+", "e").replace("-", "−");
+  if (size >= 1e6 && size < 1e9) return `${format(x / 1e6)}M`;
+  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return x.toExponential(1).replace("e+", "e").replace("-", "−");
   return Number(x.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6, useGrouping: size >= 1e4 }).replace("-", "−");
 }
 const range = (low, high) => (given(low) && given(high) ? `[${format(low)}, ${format(high)}]` : "");
@@ -199,8 +200,9 @@ function lines(source, options) {
     const xs = [...new Set(sloped.flatMap((line) => line.x))].sort((a, b) => a - b);
     if (!xs.length) return nothing(svg, W, H);
     const wide = xs.length > 1 ? [xs[0], xs.at(-1)] : [xs[0] - 0.5, xs[0] + 0.5];
-    const high = body(shown.flatMap((line) => [...line.y, ...line.low, ...line.high]), false);
+    const high = body([...shown.flatMap((line) => [...line.y, ...line.low, ...line.high]), options.reference], false);
     const { X, Y, edge, area } = frame(svg, W, H, wide, high, options);
+    if (given(options.reference)) node("line", { class: "ref", x1: edge.left, x2: W - edge.right, y1: Y(options.reference), y2: Y(options.reference) }, svg);
     for (const line of shown.filter((line) => line.level)) [line.x, line.y, line.low, line.high] = [wide, ...["y", "low", "high"].map((k) => [line[k][0], line[k].at(-1)])];
     for (const line of shown) node("path", { class: "band", d: band(line, X, Y), fill: colour(line.method) }, group(area, line));
     for (const line of shown) {
@@ -220,7 +222,7 @@ function lines(source, options) {
         const x = xs[stop];
         node("line", { class: "guide", x1: X(x), x2: X(x), y1: edge.top, y2: H - edge.bottom }, over);
         const found = shown.map((line) => ({ line, i: line.level ? 0 : line.x.indexOf(x) })).filter(({ line, i }) => i >= 0 && given(line.y[i]));
-        found.sort((a, b) => data.better * (b.line.y[b.i] - a.line.y[a.i]));
+        found.sort((a, b) => (options.better ?? data.better) * (b.line.y[b.i] - a.line.y[a.i]));
         for (const { line, i } of found) if (Y(line.y[i]) >= edge.top - 4 && Y(line.y[i]) <= H - edge.bottom) mark(over, line.method, X(x), Y(line.y[i]), 1.35);
         const rows = found.map(({ line, i }) => row(line.method, format(line.y[i]), `${range(line.low[i], line.high[i])} ${settings(line, i)}`));
         return { x: X(x), y: H / 2, text: `<strong>${safe(options.xname)} ${format(x)}</strong><table>${rows.join("")}</table>` };
@@ -403,21 +405,30 @@ const FIGURES = {
     const against = data.improvement.filter((p) => p.better === first).map((p) => ({ ...p, method: p.worse, value: p.probability }));
     panel(into, `${first} against the others`, "Probability that a run of it is the better one", "Probabilities of improvement with intervals",
       forest(against, { reference: 0.5, include: [0.5], xlabel: "probability", says: () => `P(${safe(first)} better)` }));
+    if (data.reference && data.reference !== first) {
+      const over = data.iqm.flatMap((r) => data.improvement.filter((p) => p.better === r.method && p.worse === data.reference));
+      panel(into, `The others against ${data.reference}`, `Probability that a run is better than one of ${data.reference}`, `Probabilities of improvement over ${data.reference} with intervals`,
+        forest(over.map((p) => ({ ...p, method: p.better, value: p.probability })), { reference: 0.5, include: [0.5], xlabel: "probability", says: (r) => `P(${safe(r.method)} better than ${safe(data.reference)})` }));
+    }
     panel(into, "Each trace against each", "Probability that a run of the row is better", "Probabilities of improvement of all pairs", matrix(data.iqm.map((r) => r.method), data.improvement));
   },
   learning(into) {
-    const control = find('[data-control="learning"]');
-    const wanted = (line) => (control.value === "best" ? line.best : line.lam === null || line.lam === Number(control.value));
+    const control = find('[data-control="learning"]'), age = find('[data-control="age"]');
+    const wanted = (line) => (!control || control.value === "best" ? line.best : line.lam === null || line.lam === Number(control.value)) && (!age || line.age === Number(age.value));
     for (const env of data.learning) {
       panel(into, env.name, "", `Learning curves, ${env.name}`, lines(() => env.lines.filter(wanted), { xlabel: data.step, xname: data.step, ylabel: data.curve }));
     }
-    control.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
+    for (const one of [control, age]) one?.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   },
   sweeps(into) {
     for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { xlabel: "λ", xname: "λ", ylabel: data.metric }));
   },
   ages(into) {
-    for (const env of data.ages) panel(into, env.name, "", `${data.metric} over age, ${env.name}`, lines(() => env.lines, { xlabel: "age of the data", xname: "age", ylabel: data.metric }));
+    for (const env of data.ages) panel(into, env.name, "", `${data.metric} over age, ${env.name}`, lines(() => env.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: data.metric }));
+  },
+  aged(into) {
+    const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
+    for (const one of data.aged) panel(into, one.name, "", `${one.name} over age`, lines(() => one.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: from(one.name) === 0.5 ? "probability" : "scaled score", reference: from(one.name), better: 1 }));
   },
   tradeoff(into) {
     for (const env of data.tradeoff) panel(into, env.name, "", `Contraction and variance, ${env.name}`, points(env.lines));
