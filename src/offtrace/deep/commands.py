@@ -181,7 +181,7 @@ def summary(trained: Trained, folder: Path) -> str:
     """What came of a run, and what to do with it."""
     config, seeds = trained.config, trained.seeds
     frames = int(trained.state.frames[0])
-    returns = trained.last_return(config.frames // 10) if len(trained.curve) else []
+    returns = trained.last_return(frames // 10) if len(trained.curve) else []
     ended = [(seed, value) for seed, value in zip(seeds, returns, strict=False) if not math.isnan(value)]
     mean = f"{sum(value for _, value in ended) / len(ended):.2f}" if ended else "no episode ended there"
     done = f"{frames:,} frames" if trained.finished else f"interrupted after {frames:,} of {config.frames:,} frames"
@@ -222,7 +222,10 @@ def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) ->
         hint = ": pip install 'offtrace[deep]'" if error.name in ("jax", "flax", "optax", "PIL") else ""
         print(f"offtrace: {error}{hint}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("offtrace: interrupted at once; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "offtrace: interrupted at once; the same command goes on from the last checkpoint, if there is one",
+            file=sys.stderr,
+        )
         return INTERRUPTED
     except (ValueError, TypeError, OSError) as error:
         print(f"offtrace: {error}", file=sys.stderr)

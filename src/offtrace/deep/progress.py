@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import time
@@ -39,11 +40,12 @@ class Line:
         mean = {name: _mean(rows[name]) for name in SCALARS}
         left = _clock((self.config.frames - frames) / rate) if rate else "?"
         text = (
-            f"{_short(frames)} of {_short(self.config.frames)} frames  {_short(rate * self.seeds)}/s  "
-            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace length {mean['length']:.2f}  "
-            f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}  left {left}"
+            f"{_short(frames)} of {_short(self.config.frames)} frames  {_short(rate * self.seeds)}/s  left {left}  "
+            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace {mean['length']:.2f}  "
+            f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}"
         )
-        sys.stderr.write(f"\r\033[K{text}" if self.terminal else text + "\n")
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be written over
+        sys.stderr.write(f"\r\033[K{text[:width]}" if self.terminal else text + "\n")
         sys.stderr.flush()
 
     def close(self) -> None:
