@@ -1,0 +1,206 @@
+"""Deep agents in a study: declared, run in one program for each game, trace and age, resumed, and brought from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from offtrace.studies import DeclarationError, Study, work
+from offtrace.studies.deep import tidy
+from offtrace.studies.environments import GAMES
+from offtrace.studies.plan import Plan
+from studies.small import equal
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("gymnax")
+ROOT = Path(__file__).parents[2]
+
+
+def declared(**changes: Any) -> dict[str, Any]:
+    """The subset ci, as a study of its own."""
+    given = Study.load("minatar").small().given
+    small = {**given, **given["subsets"]["ci"], "subsets": {}, "protocol": given["subsets"]["ci"]["protocol"]}
+    return {**small, "seeds": {"test": {"first": 0, "count": 2}}, **changes}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=1, progress=False)
+
+
+def test_a_unit_has_every_lam_and_seed_of_its_trace(study: Study) -> None:
+    rows, curves = study.records(), study.curves()
+    assert study.status().finished
+    assert len(Plan(study).units) == rows["unit"].n_unique() == 2
+    assert Plan(study).runs == len(rows) == 8
+    runs = [(lam, seed) for lam in (0.5, 0.9) for seed in (0, 1)]
+    for trace in ("Retrace", "RBIS"):
+        assert rows.filter(trace=trace).select("lam", "seed").rows() == runs
+    assert rows["age"].unique().to_list() == [1000.0]
+    assert rows["alpha"].null_count() == 8
+    assert rows["value"].is_finite().all()
+    assert not rows["diverged"].any()
+    assert rows["value"].n_unique() > 4  # λ, seed and trace make a difference
+    each = curves.group_by("trace", "lam", "seed", maintain_order=True).agg(pl.col("step"), pl.col("mean"))
+    assert each.select("lam", "seed").rows() == runs * 2
+    assert all(0 < len(steps) <= 50 and steps.is_sorted() and steps[-1] >= 20_000 for steps in each["step"])
+    assert curves["mean"].is_between(8, 500).all()  # CartPole's returns
+
+
+def test_what_was_interrupted_is_run_again_to_the_same_rows(study: Study, tmp_path: Path) -> None:
+    again = study.at(tmp_path)
+    shutil.copytree(study.folder, again.folder)
+    for kind in ("rows", "curves", "units"):  # as if it had been killed after the first unit
+        (again.folder / kind / "part-000002.parquet").unlink()
+    assert [done for done, _ in again.status().done.values()] == [1]
+    again.run(workers=1, progress=False)
+    assert equal(again.records(), study.records())
+    assert equal(again.curves(), study.curves())
+
+
+def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path) -> None:
+    """benchmarks/minatar_gpu.py: from its file to the same records; another study's file is refused."""
+    rows, curves, plan = study.records(), study.curves(), Plan(study)
+    lines: list[Any] = [{"digest": study.digest, "versions": {"offtrace": "1", "jax": "2"}, "machine": "one GPU"}]
+    for unit in plan.units.values():
+        columns = [("rows", rows, ["seed", "lam", "value", "episodes", "diverged"])]
+        columns += [("curve", curves, ["seed", "lam", "step", "mean", "n"])]
+        made = {
+            name: frame.filter(unit=unit.id).select(wanted).to_dict(as_series=False) for name, frame, wanted in columns
+        }
+        about = {"score": 1.0, "seconds": 2.0, "worker": "local:1", "finished": datetime.now(UTC).isoformat()}
+        lines.append({"unit": unit.__dict__, **made, **about})
+    file = tmp_path / "units.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)) + '\n{"unit": {"id"')  # the last line was torn
+    script = [sys.executable, str(ROOT / "benchmarks" / "minatar_gpu.py"), "bring", "--out", str(tmp_path), str(file)]
+    done = subprocess.run([*script, "--subset", "ci"], capture_output=True, text=True, check=True)
+    assert "2 new units" in done.stdout
+    brought = study.at(tmp_path)
+    assert equal(brought.records(), rows)
+    assert equal(brought.curves(), curves)
+    assert brought.facts()["machine"] == "one GPU"
+    refused = subprocess.run([*script, "--subset", "h200"], capture_output=True, text=True, check=False)
+    assert refused.returncode
+    assert "is of another study" in refused.stderr
+
+
+def test_a_run_that_diverges_is_a_row() -> None:
+    """Peng's Q(λ) with a step size that overflows in one update: no error, and the rows say so."""
+    protocol = {**declared()["protocol"], "learning_rate": 1e38, "frames": 1_000, "loss": "squared", "clip": 0.0}
+    plan = Plan(Study.declared(declared(traces=["Peng's Q(λ)"], protocol=protocol)))
+    found = work.run(plan.job(next(iter(plan.units.values()))))
+    assert found.rows["diverged"].all()
+    assert np.isnan(found.rows["value"]).all()
+    assert np.isnan(found.curve["mean"].reshape(4, -1)[:, -1]).all()
+    assert np.isnan(found.score)
+    assert (found.rows["episodes"] > 0).all()
+
+
+def test_every_trace_of_the_study_can_be_compiled() -> None:
+    from offtrace.deep.running import _stacked
+    from offtrace.deep.training import trainer
+
+    plan = Plan(Study.load("minatar"))
+    jobs = [plan.job(unit) for unit in plan.units.values() if unit.environment == GAMES[0] and unit.age == 10_000]
+    assert len(jobs) == 8
+    keys = jax.vmap(jax.random.PRNGKey)(np.arange(6, dtype=np.uint32))
+    for job in jobs:
+        traces = [trace for trace in work._traces(job) for _ in range(6 // len(job.lams))]
+        config = job.protocol.config(job.unit.environment, traces[0], job.unit.age)
+        made = trainer(config, list(range(6)))
+        after, tally = jax.eval_shape(made.advance, _stacked(traces, config, 6), jax.eval_shape(made.first, keys))
+        assert tally.loss.shape == after.frames.shape == (6,)
+
+
+def reports(returns: list[list[float]], episodes: list[list[int]], loss: list[list[float]] | None = None) -> np.ndarray:
+    """[times, runs] as `deep.train` reports them, 100 frames apart."""
+    from offtrace.deep.running import CURVE
+
+    made = np.zeros(np.shape(returns), CURVE)
+    made["frames"] = 100 * np.arange(1, len(returns) + 1)[:, None]
+    made["return"], made["episodes"], made["loss"] = returns, episodes, 0.0 if loss is None else loss
+    return made
+
+
+def test_returns_and_curves_by_definition() -> None:
+    nan = float("nan")
+    lam, seed = np.array([0.5, 0.5]), np.array([3, 4])
+    returns = [[nan, 2.0], [1.0, 4.0], [3.0, nan], [nan, nan]] + [[5.0, nan]] * 15 + [[9.0, nan]]
+    episodes = [[0, 1], [2, 1], [1, 0], [0, 0]] + [[1, 0]] * 15 + [[3, 0]]
+    made = reports(returns, episodes)
+    rows, curve = tidy(made, lam, seed, "return")
+    # The last tenth of 2,000 frames is the reports at 1,900 and 2,000: one episode of 5 and three of 9. The other run had none.
+    assert rows["value"].tolist() == [(5 + 3 * 9) / 4, 4.0]
+    assert rows["episodes"].tolist() == [2 + 1 + 15 + 3, 2]
+    assert curve["step"].tolist() == [*range(100, 2001, 100)] * 2
+    assert curve["mean"][:5].tolist() == [1.0, 1.0, 3.0, 3.0, 5.0]
+    assert curve["mean"][20:].tolist() == [2.0] + [4.0] * 19
+    mean = tidy(made, lam, seed, "mean return")[0]["value"]
+    assert mean.tolist() == pytest.approx([curve["mean"][:20].mean(), curve["mean"][20:].mean()])
+    # Many reports are thinned by blocks of whole reports, each the mean over its episodes.
+    many = reports([[float(i), 1.0] for i in range(120)], [[1 + i % 2, 1] for i in range(120)])
+    _, thin = tidy(many, lam, seed, "return")
+    assert len(thin["step"]) == 100
+    assert thin["step"][:2].tolist() == [300, 600]
+    assert thin["mean"][0] == pytest.approx((0 * 1 + 1 * 2 + 2 * 1) / 4)
+
+
+def test_a_diverged_run_has_no_value_from_there_on() -> None:
+    loss = [[0.1, 0.1], [float("inf"), 0.2], [0.1, 0.2]]
+    rows, curve = tidy(reports([[1.0, 1.0]] * 3, [[1, 1]] * 3, loss), np.array([np.nan] * 2), np.arange(2), "return")
+    assert rows["diverged"].tolist() == [True, False]
+    assert np.isnan(curve["mean"]).tolist() == [False, True, True, False, False, False]
+    assert np.isnan(rows["value"]).tolist() == [True, False]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "game": ({"environments": ["minatar/breakot"]}, r"environments\[0\].*did you mean 'minatar/breakout'"),
+    "an MDP": ({"environments": ["bifurcation-1"]}, r"environments\[0\]: got 'bifurcation-1'; allowed: a game such as"),
+    "alphas": ({"alphas": [0.1]}, r"alphas: got \[0\.1\]; allowed: no such key"),
+    "no ages": ({"ages": []}, r"ages: got \[\]; allowed: a list of ages"),
+    "too young": ({"ages": [20]}, r"protocol: got \{.*with the age 20: the memory is too small"),
+    "every": ({"protocol": {"every": 7}}, r"protocol: got \{'every': 7\}.*every must be a multiple of envs"),
+    "key": ({"protocol": {"frame": 7}}, r"protocol\.frame: .*did you mean 'frames'"),
+    "kind": ({"protocol": {"frames": 1.5}}, r"protocol\.frames: got 1\.5; allowed: an integer"),
+    "bool": ({"protocol": {"double": 1}}, r"protocol\.double: got 1; allowed: true or false"),
+    "hidden": ({"protocol": {"hidden": [0]}}, r"protocol\.hidden\[0\]: got 0; allowed: an integer of at least 1"),
+    "tuning": ({"seeds": {"tuning": {"first": 0, "count": 1}}}, r"seeds\.tuning: .*no such key"),
+    "metric": ({"metric": "auc"}, "metric: got 'auc'; allowed: 'return', 'mean return'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_an_error_names_the_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Study.declared(declared(**changes))
+
+
+def test_a_declaration_needs_no_jax() -> None:
+    code = "import sys; from offtrace.studies import Study; Study.load('minatar'); assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_games_are_those_of_the_agents() -> None:
+    from offtrace.deep import Config, worlds
+
+    assert [game for game in GAMES if game.startswith("minatar/")] == list(worlds.MINATAR)
+    for game in GAMES[len(worlds.MINATAR) :]:
+        worlds.compiled(Config(game=game))
+
+
+def test_the_memory_is_as_long_as_the_data_are_old() -> None:
+    plan = Plan(Study.declared(declared(ages=[2_000])))
+    job = plan.job(next(iter(plan.units.values())))
+    assert job.lams == (0.5, 0.9)
+    assert job.protocol.config("CartPole-v1", work._trace(job), job.unit.age).capacity == 2_000
+    assert replace(job, lams=(0.9,)).runs == 2
