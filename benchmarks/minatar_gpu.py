@@ -1,34 +1,34 @@
 """The study `minatar` on a machine that has a GPU but neither polars nor rich, and its records here.
 
-    there   python benchmarks/minatar_gpu.py run --subset h200 --workers 4 --seconds 540 FILE
+    there   python benchmarks/minatar_gpu.py run --subset h200 --seconds 540 FILE
     here    python benchmarks/minatar_gpu.py bring --subset h200 FILE [FILE …]
             offtrace study report minatar --subset h200
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
 says where that was. `--done FILE` leaves out what an earlier call has done. All ages of a game and a trace are one program, so
-that it is compiled once; several run at once, so that one computes while others compile. `bring` makes ordinary records of it.
+that it is compiled once; a few run at once, in threads, so that one computes while others compile (in processes the GPU would
+switch between them, which costs more than half of its time). `bring` makes ordinary records of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
-import subprocess
+import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offtrace.studies import Study, declaration, deep
-from offtrace.studies.plan import Plan, Unit
+from offtrace.studies.plan import Job, Plan, Unit
 from offtrace.studies.records import Finished
 from offtrace.studies.work import Outcome
 
@@ -38,19 +38,15 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run")
     run.add_argument("file", type=Path)
-    run.add_argument("--workers", type=int, default=4)
+    run.add_argument("--threads", type=int, default=5)
     run.add_argument("--seconds", type=float, default=540.0)
     run.add_argument("--done", type=Path, nargs="*", default=[])
     run.set_defaults(run=_run)
-    group = commands.add_parser("group", help="what run calls: one program")
-    for name in ("game", "trace", "parameters"):
-        group.add_argument(name)
-    group.set_defaults(run=_group)
     bring = commands.add_parser("bring")
     bring.add_argument("file", type=Path, nargs="+")
     bring.add_argument("--out", type=Path)
     bring.set_defaults(run=_bring)
-    for command in (run, group, bring):
+    for command in (run, bring):
         command.add_argument("--subset")
         command.add_argument("--study", default="minatar", help="another one, by its name or file")
     args = parser.parse_args()
@@ -58,52 +54,42 @@ def main() -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    import gymnax  # noqa: F401
+
+    import offtrace.deep
+    import offtrace.returns.on_jax  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
+
     plan = Plan(Study.load(args.study, args.subset))
     for file in args.done:
         for finished in _read(file):
             plan.done[finished.outcome.unit.id] = finished.outcome.score
-    groups = {_group_of(unit): None for unit in plan.left()}
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for unit in plan.left():
+        groups.setdefault((unit.environment, unit.trace, unit.parameters), []).append(plan.job(unit))
     started = time.monotonic()
-    head = {"digest": plan.study.digest, "versions": _versions(), "machine": _machine()}
-    with args.file.open("w") as file, ThreadPoolExecutor(args.workers) as pool:
+    head = {"digest": plan.study.digest, "versions": versions(plan.study.task), "machine": machine()}
+    with args.file.open("w") as file:
         print(json.dumps(head), file=file, flush=True)
 
-        def work(group: tuple[str, ...]) -> None:
-            left = args.seconds - (time.monotonic() - started)
-            command = [sys.executable, __file__, "group", "--study", args.study, *group]
-            command += ["--subset", args.subset] if args.subset else []
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=max(left, 0.1))
-            except subprocess.TimeoutExpired:
-                return
-            file.write(done.stdout)
+        def work(jobs: list[Job]) -> None:
+            began = time.monotonic()
+            unit = jobs[0].unit
+            traces = [declaration.make(unit.trace, json.loads(unit.parameters or "{}"), lam) for lam in jobs[0].lams]
+            found = deep.together(jobs, traces)
+            seconds = (time.monotonic() - began) / len(jobs)
+            for job, (rows, curve) in zip(jobs, found, strict=True):
+                outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds)
+                file.write(json.dumps(_spelt(outcome, "gpu")) + "\n")
             file.flush()
-            spent, units = time.monotonic() - started, done.stdout.count("\n")
-            print(
-                f"{spent:5.0f} s  {' '.join(group)}: {units} units",
-                done.stderr[-2000:] if done.returncode else "",
-                flush=True,
-            )
+            print(f"{time.monotonic() - started:5.0f} s  {unit.trace} on {unit.environment}", flush=True)
 
-        list(pool.map(work, groups))
-    left = sum(1 for _ in plan.left())
-    print(f"{sum(1 for _ in _read(args.file))} of {left} units in {time.monotonic() - started:.0f} s")
-
-
-def _group_of(unit: Unit) -> tuple[str, str, str]:
-    """Units that run in one program: they differ in their age."""
-    return unit.environment, unit.trace, unit.parameters
-
-
-def _group(args: argparse.Namespace) -> None:
-    plan = Plan(Study.load(args.study, args.subset))
-    jobs = [plan.job(unit) for unit in plan.left() if _group_of(unit) == (args.game, args.trace, args.parameters)]
-    started = time.monotonic()
-    traces = [declaration.make(args.trace, json.loads(args.parameters or "{}"), lam) for lam in jobs[0].lams]
-    found = deep.together(jobs, traces)
-    seconds = (time.monotonic() - started) / len(jobs)
-    for job, (rows, curve) in zip(jobs, found, strict=True):
-        print(json.dumps(_spelt(Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds), "gpu")))
+        pool = ThreadPoolExecutor(args.threads)
+        ended, late = wait([pool.submit(work, jobs) for jobs in groups.values()], timeout=args.seconds)
+        for future in ended:
+            if error := future.exception():
+                traceback.print_exception(error)
+        print(f"{len(groups) - len(late)} of {len(groups)} programs in {time.monotonic() - started:.0f} s", flush=True)
+    os._exit(0)  # what is still being computed is given up
 
 
 def _bring(args: argparse.Namespace) -> None:
@@ -136,22 +122,6 @@ def _read(file: Path) -> Iterator[Finished]:
         rows, curve = ({k: np.array(v) for k, v in given[kind].items()} for kind in ("rows", "curve"))
         outcome = Outcome(Unit(**given["unit"]), rows, curve, given["score"], given["seconds"])
         yield Finished(outcome, given["worker"], datetime.fromisoformat(given["finished"]))
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: metadata.version(name) for name in ("numpy", "jax", "flax", "optax")}
-    import offtrace
-
-    return {"offtrace": offtrace.__version__, "python": platform.python_version(), **packages}
-
-
-def _machine() -> str:
-    try:
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        gpu = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().replace("\n", ", ")
-    except (OSError, subprocess.CalledProcessError):
-        gpu = "no GPU"
-    return f"{platform.system()} {platform.machine()}, {gpu}"
 
 
 if __name__ == "__main__":
