@@ -9,10 +9,13 @@ Everything that reads logs makes these, and everything that evaluates reads thes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from offtrace.evaluation.problems import ReadReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,8 @@ class Logs:
     """What the ids of states stand for in the source, if they were not 0, 1, … there."""
     action_names: tuple[Any, ...] = ()
     """Likewise for actions."""
+    report: ReadReport | None = field(default=None, repr=False)
+    """What was read, and what was left out; None if they were not read."""
 
     def __len__(self) -> int:
         return len(self.reward)

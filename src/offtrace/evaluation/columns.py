@@ -1,0 +1,144 @@
+"""What a log's columns are called, and what they must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+MISSING = -(2**63)
+"""In place of an integer that the source does not have."""
+UNKNOWN = MISSING + 1
+"""In place of a state or action that is none of those that were given."""
+NO_FLAG = 2
+"""In place of a flag that is missing, or neither 0 nor 1."""
+
+Names = int | tuple[Any, ...] | None
+"""Of states or actions: how many ids there are, or what they are called; None: as the source shows."""
+REQUIRED = ("episode", "state", "action", "reward")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The source's names of what a log holds. None: the source does not have it.
+
+    Integers and strings in `state` and `action` are ids; floats, lists and several columns of numbers are features.
+    """
+
+    episode: str = "episode"
+    """Which episode: an integer or a string."""
+    step: str | None = "step"
+    """Consecutive integers from 0 or from 1; None: an episode's steps stand in the order of its rows."""
+    state: str | tuple[str, ...] = "state"
+    """One column of ids or of lists of numbers, or several columns of numbers."""
+    action: str = "action"
+    """Ids: integers or strings."""
+    reward: str = "reward"
+    """Finite numbers."""
+    terminated: str | None = "terminated"
+    """Booleans or 0 and 1; None: no episode ended by the task."""
+    truncated: str | None = "truncated"
+    """Booleans or 0 and 1; None, or not there: see the argument `truncated` of `read`."""
+    mu: str | None = None
+    """μ(a|s) of the action taken, in (0, 1]; of Minari and Gymnasium episodes a key of `infos`."""
+    log_mu: str | None = None
+    """log μ(a|s) in its place."""
+    next_state: str | tuple[str, ...] | None = None
+    """Like `state`; None: the state of the next row, so that the last row of a truncated episode only says where it was cut."""
+
+    def __post_init__(self) -> None:
+        if self.mu is not None and self.log_mu is not None:
+            raise ValueError(
+                f"mu={self.mu!r} and log_mu={self.log_mu!r} are two names of one thing: declare the column that there is"
+            )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("state", "next_state") and isinstance(value, list | tuple):
+                object.__setattr__(self, field.name, value := tuple(value))
+                named = bool(value) and all(isinstance(each, str) for each in value)
+            else:
+                named = isinstance(value, str) or (value is None and field.name not in REQUIRED)
+            if not named:
+                raise TypeError(f"columns.{field.name} must be the name of a column, got {value!r}")
+        if self.next_state is not None and isinstance(self.state, tuple) != isinstance(self.next_state, tuple):
+            raise ValueError(f"next_state={self.next_state!r} must be declared in the form of state={self.state!r}")
+        if isinstance(self.next_state, tuple) and len(self.next_state) != len(self.state):
+            raise ValueError(
+                f"state has {len(self.state)} columns and next_state has {len(self.next_state)}: the same features of both"
+            )
+
+    @property
+    def behaviour(self) -> str | None:
+        """The column of μ or of log μ."""
+        return self.mu if self.log_mu is None else self.log_mu
+
+    def used(self) -> Iterator[tuple[str, str]]:
+        """(what it is, the column) for each declared one."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            for column in value if isinstance(value, tuple) else (value,):
+                if column is not None:
+                    yield field.name, column
+
+    def check(self, there: Sequence[str], truncated: str | None) -> bool:
+        """Every declared column must be in the source. Whether `truncated` is."""
+        has_truncated = self.truncated in there
+        for name, column in self.used():
+            if column not in there and name != "truncated":
+                raise ValueError(
+                    f"the source has no column {column!r} for {name}{did_you_mean(column, there)}: it has {_listed(there)}. "
+                    f"Declare another one with Columns({name}=…){_or_none(name)}"
+                )
+        if truncated == "never" and has_truncated:
+            raise ValueError(
+                f'truncated="never" was said, but the source has a column {self.truncated!r}: leave out one of the two '
+                "(Columns(truncated=None) leaves out the column)"
+            )
+        if truncated is None and not has_truncated:
+            called = "truncated" if self.truncated is None else repr(self.truncated)
+            raise ValueError(
+                f"the source has no column {called}{did_you_mean(self.truncated or '', there)}, and whether an episode was cut "
+                "decides if values beyond its end count. Declare the column with Columns(truncated=…), or say which it is:\n"
+                '  truncated="never"   no episode was cut: each must end with a terminated step\n'
+                '  truncated="at end"  an episode whose last step is not terminated was cut there'
+            )
+        return has_truncated
+
+
+def _or_none(name: str) -> str:
+    return {
+        "step": ", or None if the rows of an episode are in order",
+        "terminated": ", or None if no episode ended by the task",
+        "mu": ", or None if μ is not known",
+        "log_mu": ", or None if μ is not known",
+    }.get(name, "")
+
+
+def did_you_mean(name: str, there: Sequence[str]) -> str:
+    """A hint, or nothing."""
+    near = get_close_matches(name, there, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _listed(there: Sequence[str], most: int = 20) -> str:
+    return ", ".join(map(repr, there[:most])) + (f" and {len(there) - most} more" if len(there) > most else "")
+
+
+def checked_names(what: str, given: int | Sequence[Any] | None) -> Names:
+    """What the user says of the states or actions that there are."""
+    if given is None:
+        return None
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise ValueError(f"{what} must be at least 1, got {given}")
+        return given
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(
+            f"{what} must be a number, or a sequence of their names in the order of their ids, got {given!r}"
+        )
+    if len({type(name) for name in given}) > 1 or not all(isinstance(name, int | str) for name in given):
+        raise TypeError(f"{what} must all be integers or all strings, got {list(given)!r}")
+    if len(set(given)) < len(given) or not given:
+        raise ValueError(f"{what} must be different names, at least one, got {list(given)!r}")
+    return tuple(given)

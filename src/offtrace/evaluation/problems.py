@@ -1,0 +1,123 @@
+"""What is wrong with a log: each kind of it with the rows concerned, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FIRST = 5
+"""So many rows are named of each kind of problem."""
+
+
+class LogsError(ValueError):
+    """The log holds what cannot be; `problems` has every kind of it."""
+
+    def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One kind of impossible value."""
+
+    what: str
+    rows: int
+    """So many rows of the source have it …"""
+    episodes: int
+    """… in so many episodes."""
+    first: tuple[str, ...]
+    """The first of these rows: their numbers in the source, from 0 on, with the episode and, if there are several, the file."""
+
+    def __str__(self) -> str:
+        more = ", …" if self.rows > len(self.first) else ""
+        return f"{self.what}: {counted(self.rows, 'row')} of {counted(self.episodes, 'episode')}: {', '.join(self.first)}{more}"
+
+
+@dataclass(frozen=True)
+class ReadReport:
+    """What was read, and what was not."""
+
+    source: str
+    rows: int
+    """In the source."""
+    episodes: int
+    """In the source."""
+    in_order: bool
+    """Whether the rows were sorted by episode and step; if not, they are now."""
+    problems: tuple[Problem, ...] = ()
+    """What was wrong with the episodes that were dropped."""
+    dropped: int = 0
+    """Episodes that were dropped for it, whole."""
+    dropped_rows: int = 0
+    """Their rows."""
+    only_next: int = 0
+    """Last rows of truncated episodes which, for want of a next state, only are the next state of the row before."""
+    emptied: int = 0
+    """Truncated episodes of one row, of which nothing is left in this way."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.source}: {counted(self.rows, 'row')}, {counted(self.episodes, 'episode')}"]
+        if not self.in_order:
+            lines.append("sorted by episode and step")
+        if self.only_next:
+            gone = f"; {counted(self.emptied, 'episode')} of one row vanished" if self.emptied else ""
+            lines.append(
+                f"the last row of {counted(self.only_next, 'truncated episode')} only served as the next state of the row "
+                f"before, since no next_state is declared: its action and reward are not used{gone}"
+            )
+        if self.problems:
+            lines.append(f"dropped {counted(self.dropped, 'episode')} ({counted(self.dropped_rows, 'row')}):")
+            lines += [f"  {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+class Problems:
+    """Collects the rows concerned while a log is read."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[np.ndarray]] = {}
+
+    def add(self, what: str, rows: np.ndarray) -> None:
+        """These rows of the source have it; none is nothing."""
+        if len(rows):
+            self._rows.setdefault(what, []).append(rows)
+
+    def clear(self) -> None:
+        """Forget them: the rows are gone over again."""
+        self._rows.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def settled(
+        self, episode: Callable[[np.ndarray], np.ndarray], name: Callable[[int], str]
+    ) -> tuple[tuple[Problem, ...], np.ndarray]:
+        """Every kind, and the episodes concerned; `episode` has the index of a row's, `name` the words for a row."""
+        found, concerned = [], [np.zeros(0, np.int64)]
+        for what, parts in self._rows.items():
+            rows = np.concatenate(parts)
+            where = np.unique(episode(rows))
+            first = tuple(name(int(row)) for row in np.sort(rows)[:FIRST])
+            found.append(Problem(what, len(rows), len(where), first))
+            concerned.append(where)
+        return tuple(found), np.unique(np.concatenate(concerned))
+
+
+def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: bool) -> LogsError:
+    """The error that names them all."""
+    remedy = 'Mend it, or leave these episodes out, whole, with on_error="drop" (--on-error drop).'
+    lines = [
+        f"{source} holds what cannot be, in {concerned:,} of {counted(episodes, 'episode')}:",
+        *(f"  {problem}" for problem in problems),
+        "Nothing would be left without them." if drop else remedy,
+    ]
+    return LogsError("\n".join(lines), problems)
+
+
+def counted(number: int, noun: Any) -> str:
+    """1 row, 2,000 rows."""
+    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -1,0 +1,173 @@
+"""Logs of every source are the ones that the definition makes of their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.by_rows import Rows, agree, logs_of
+from offtrace.evaluation import Columns, LogsError, converting, read
+from offtrace.evaluation.filling import DENSE
+
+MU = Columns(mu="mu")
+
+
+def drawn(seed: int = 0, episodes: int = 40, with_next: bool = False) -> Rows:
+    """Good rows of episodes of 1 to 9 steps, some terminated, some truncated, some both, in order."""
+    rng, rows = np.random.default_rng(seed), []
+    for episode in range(episodes):
+        length, end = int(rng.integers(1, 10)), rng.random()
+        for step in range(length):
+            last = step == length - 1
+            row = {"episode": episode, "step": step, "state": int(rng.integers(5)), "action": int(rng.integers(3))}
+            row |= {"reward": float(rng.normal()), "terminated": last and end < 0.6, "truncated": last and end > 0.5}
+            rows.append(
+                row | {"mu": float(rng.uniform(0.05, 1))} | ({"next": int(rng.integers(5))} if with_next else {})
+            )
+    return rows
+
+
+@pytest.mark.parametrize("with_next", [False, True])
+def test_every_table_gives_the_same_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_next: bool) -> None:
+    monkeypatch.setattr(converting, "BATCH", 7)  # episodes cross batches
+    rows = drawn(with_next=with_next)
+    columns = Columns(mu="mu", next_state="next" if with_next else None)
+    frame = pl.DataFrame(rows)
+    frame.write_parquet(tmp_path / "a.parquet")
+    frame.write_ipc(tmp_path / "a.arrow")
+    frame.write_csv(tmp_path / "a.csv")
+    (tmp_path / "parts").mkdir()
+    for i in range(0, len(frame), 50):
+        frame[i : i + 50].write_parquet(tmp_path / "parts" / f"{i:04d}.parquet")
+    sources: dict[str, Any] = {
+        "parquet": tmp_path / "a.parquet",
+        "arrow": str(tmp_path / "a.arrow"),
+        "csv": tmp_path / "a.csv",
+        "folder": tmp_path / "parts",
+        "pattern": str(tmp_path / "parts" / "*.parquet"),
+        "polars": frame,
+        "lazy": frame.lazy(),
+        "pandas": frame.to_pandas(),
+        "pyarrow": frame.to_arrow(),
+    }
+    for source in sources.values():
+        logs = read(source, columns=columns)
+        agree(logs, logs_of(rows))
+        assert (logs.states, logs.actions, logs.state_names) == (5, 3, ())
+    report = read(frame, columns=columns).report
+    assert report is not None
+    cut = [row for row in rows if row["truncated"] and not row["terminated"]]
+    assert report.only_next == (0 if with_next else len(cut)) > 0 or with_next
+    assert report.emptied == (0 if with_next else sum(row["step"] == 0 for row in cut))
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), text=st.booleans(), with_next=st.booleans(), base=st.sampled_from([0, 1]))
+def test_rows_in_any_order_give_the_same_logs(data: st.DataObject, text: bool, with_next: bool, base: int) -> None:
+    rows = drawn(data.draw(st.integers(0, 1000)), data.draw(st.integers(2, 12)), with_next)
+    if all(row["truncated"] and not row["terminated"] and row["step"] == 0 for row in rows):
+        rows[-1] |= {"terminated": True}
+    for row in rows:
+        row["step"] += base
+        if text:
+            row["episode"] = f"run {row['episode']}"
+    wanted = logs_of(rows)
+    columns = Columns(mu="mu", next_state="next" if with_next else None)
+    agree(read(pl.DataFrame(data.draw(st.permutations(rows))), columns=columns), wanted)
+
+
+def test_without_steps_rows_are_in_order() -> None:
+    rows = drawn()
+    mixed = sorted(rows, key=lambda row: (row["step"], -row["episode"]))
+    agree(read(pl.DataFrame(mixed).drop("step"), columns=Columns(step=None, mu="mu")), logs_of(rows))
+
+
+def test_names_are_kept_and_given_names_decide() -> None:
+    rows = drawn(with_next=True)
+    text = pl.DataFrame(
+        [
+            row | {"state": f"s{row['state']}", "next": f"s{row['next']}", "action": (70, -1, 9)[row["action"]]}
+            for row in rows
+        ]
+    )
+    columns = Columns(mu="mu", next_state="next")
+    wanted = logs_of(rows)
+    logs = read(text, columns=columns)
+    assert (logs.states, logs.state_names) == (5, ("s0", "s1", "s2", "s3", "s4"))
+    assert (logs.actions, logs.action_names) == (3, (-1, 9, 70))
+    agree(logs, wanted | {"action": [{0: 2, 1: 0, 2: 1}[a] for a in wanted["action"]]})
+    names = tuple(f"s{i}" for i in (9, 4, 3, 2, 1, 0))
+    logs = read(text.cast({"state": pl.Categorical}), columns=columns, states=names, actions=[70, -1, 9])
+    assert (logs.states, logs.state_names, logs.action_names) == (6, names, (70, -1, 9))
+    swapped = {name: [5 - s for s in wanted[name]] for name in ("state", "next_state")}
+    agree(logs, wanted | swapped)
+    assert read(pl.DataFrame(rows), states=16, actions=4).states == 16
+
+
+def test_large_integers_are_numbered_and_small_ones_are_not() -> None:
+    rows = drawn()
+    for row in rows:
+        row["state"] = row["state"] * DENSE
+    logs = read(pl.DataFrame(rows), columns=MU)
+    assert logs.state_names == tuple(DENSE * i for i in range(5))
+    agree(logs, logs_of([row | {"state": row["state"] // DENSE} for row in rows]))
+
+
+@pytest.mark.parametrize("form", ["columns", "list", "array"])
+def test_features(form: str) -> None:
+    rng, rows = np.random.default_rng(1), drawn()
+    x = rng.normal(size=(len(rows), 2))
+    frame = pl.DataFrame(rows)
+    if form == "columns":
+        frame, columns = frame.with_columns(x=x[:, 0], y=x[:, 1]), Columns(state=("x", "y"), mu="mu")
+    else:
+        kind = pl.List(pl.Float64) if form == "list" else pl.Array(pl.Float64, 2)
+        frame, columns = frame.with_columns(x=pl.Series(x.tolist(), dtype=kind)), Columns(state="x", mu="mu")
+    logs = read(frame, columns=columns)
+    assert not logs.tabular
+    agree(logs, logs_of([row | {"state": list(values)} for row, values in zip(rows, x, strict=True)]))
+
+
+def test_one_column_of_floats_is_a_feature() -> None:
+    rows = drawn()
+    logs = read(pl.DataFrame(rows).cast({"state": float}), columns=MU)
+    agree(logs, logs_of([row | {"state": [row["state"]]} for row in rows]))
+
+
+def test_whether_episodes_were_cut_is_asked() -> None:
+    rows = [{k: v for k, v in row.items() if k != "truncated"} for row in drawn()]
+    frame = pl.DataFrame(rows)
+    with pytest.raises(ValueError, match=r"(?s)truncated=\"never\".*truncated=\"at end\""):
+        read(frame, columns=MU)
+    agree(read(frame, columns=MU, truncated="at end"), logs_of(rows, at_end=True))
+    with pytest.raises(LogsError, match=r"neither terminated nor truncated.*truncated=\"at end\""):
+        read(frame, columns=MU, truncated="never")
+    finished = {row["episode"] for row in rows if row["terminated"]}
+    whole = [row for row in rows if row["episode"] in finished]
+    agree(read(pl.DataFrame(whole), columns=MU, truncated="never"), logs_of(whole))
+    with pytest.raises(ValueError, match="leave out one of the two"):
+        read(pl.DataFrame(drawn()), truncated="never")
+    ongoing = read(frame.drop("terminated"), columns=Columns(terminated=None, mu="mu"), truncated="at end")
+    agree(ongoing, logs_of([row | {"terminated": False} for row in rows], at_end=True))
+
+
+def test_terminated_episodes_need_no_next_state() -> None:
+    rows = drawn(with_next=True)
+    for row in rows:
+        if row["terminated"]:
+            row["next"] = None
+    logs = read(pl.DataFrame(rows), columns=Columns(mu="mu", next_state="next"))
+    agree(logs, logs_of([row | {"next": row["state"] if row["next"] is None else row["next"]} for row in rows]))
+
+
+def test_logs_without_mu() -> None:
+    assert read(pl.DataFrame(drawn())).log_mu is None
+    rows = drawn()
+    logs = read(pl.DataFrame(rows).with_columns(log_mu=pl.col("mu").log()), columns=Columns(log_mu="log_mu"))
+    agree(logs, logs_of(rows))
