@@ -29,6 +29,7 @@ import numpy as np
 
 from offtrace.studies import Study, declaration, deep
 from offtrace.studies.plan import Job, Plan, Unit
+from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
 from offtrace.studies.work import Outcome
 
@@ -56,7 +57,7 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     import gymnax  # noqa: F401
 
-    import offtrace.deep
+    import offtrace.deep.running
     import offtrace.returns.on_jax  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
 
     plan = Plan(Study.load(args.study, args.subset))

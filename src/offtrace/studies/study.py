@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import html
-import platform
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import offtrace
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
@@ -188,10 +185,11 @@ class Study:
             pool = None
             if on == "local" and not (parts.is_dir() and any(parts.iterdir())):
                 pool = stack.enter_context(_pool(on, address, workers, plan))  # it starts while the rest is imported
-            from offtrace.studies import display, running
+            from offtrace.studies import display, provenance, running
 
-            folder, versions = self._records(), _versions()
-            folder.prepare({"versions": versions, "machine": _machine(), "study": self.declaration}, self.as_toml())
+            folder, versions = self._records(), provenance.versions(self.task)
+            about = {"versions": versions, "machine": provenance.machine(), "study": self.declaration}
+            folder.prepare(about, self.as_toml())
             stack.enter_context(folder.lock())
             folder.tidy()
             found = folder.look(plan.units)
@@ -338,16 +336,6 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Any:
         yield pool
     finally:
         pool.close()
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: metadata.version(name) for name in ("numpy", "scipy", "numba", "polars")}
-    return {"offtrace": offtrace.__version__, "python": platform.python_version(), **packages}
-
-
-def _machine() -> str:
-    n = cores()
-    return f"{platform.system()} {platform.machine()}, {n} core{'s' if n > 1 else ''}"
 
 
 def _toml(given: Mapping[str, Any]) -> str:
