@@ -22,6 +22,9 @@ CONFIG = Config(
 )  # fmt: skip
 
 
+RUN = checkpoints.described(CONFIG, [0, 1])
+
+
 @pytest.fixture(scope="module")
 def unbroken() -> Any:
     return train(CONFIG, seeds=2, progress=False)
@@ -71,9 +74,11 @@ def test_memories_of_several_sizes_run_in_one_program(unbroken: Any) -> None:
 
 
 def test_checkpoints_of_others_and_damaged_ones(unbroken: Any, tmp_path: Path) -> None:
-    path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+    path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     with pytest.raises(CheckpointError, match=r"gamma is 0\.99 there and 0\.9 here"):
         train(replace(CONFIG, gamma=0.9), 2, tmp_path, progress=False)
+    with pytest.raises(CheckpointError, match=r"traces is None there"):
+        train(CONFIG, 2, tmp_path, traces=[ot.RBIS(lam=0.1), ot.RBIS(lam=0.9)], progress=False)
     with pytest.raises(CheckpointError, match=r"seeds is \[0, 1\] there and \[0\] here"):
         train(CONFIG, 1, tmp_path, progress=False)
     whole = path.read_bytes()
@@ -84,7 +89,7 @@ def test_checkpoints_of_others_and_damaged_ones(unbroken: Any, tmp_path: Path) -
 
 
 def test_no_space_left(unbroken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+    first = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     before = first.read_bytes()
 
     def full(descriptor: int) -> None:
@@ -92,7 +97,7 @@ def test_no_space_left(unbroken: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpoints.save(tmp_path, unbroken.state, unbroken.curve, CONFIG, [0, 1], keep=2)
+        checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     assert [p.name for p in tmp_path.iterdir()] == [first.name]
     assert first.read_bytes() == before
 
@@ -112,7 +117,9 @@ def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
     made = trainer(config, [0, 1])
     assert isinstance(made, OnHost)
     keys = jax.vmap(jax.random.PRNGKey)(np.arange(2, dtype=np.uint32))
-    before, _ = checkpoints.load(checkpoints.found(tmp_path)[-1], made.first(keys), config, [0, 1])
+    before, _ = checkpoints.load(
+        checkpoints.found(tmp_path)[-1], made.first(keys), checkpoints.described(config, [0, 1])
+    )
     state = made.collect(made.resumed(before))
     memory = jax.tree.map(np.asarray, state.memory)
     steps = 0

@@ -25,17 +25,18 @@ class CheckpointError(Exception):
     """A checkpoint cannot be written, read, or used."""
 
 
-def described(config: Config, seeds: list[int]) -> dict[str, Any]:
-    """What a checkpoint belongs to."""
-    return {**config.spelt(), "seeds": seeds}
+def described(config: Config, seeds: list[int], traces: Any = None, capacities: Any = None) -> dict[str, Any]:
+    """What a run is, as JSON has it: a checkpoint says of which one it is."""
+    each = {"traces": traces and [repr(trace) for trace in traces], "capacities": capacities and list(capacities)}
+    return json.loads(json.dumps({**config.spelt(), "seeds": seeds, **each}))
 
 
-def save(folder: Path, state: Any, curve: np.ndarray, config: Config, seeds: list[int], keep: int) -> Path:
-    """Write it, or leave everything as it was."""
+def save(folder: Path, state: Any, curve: np.ndarray, run: dict[str, Any], keep: int) -> Path:
+    """Write it, or leave everything as it was. `run` is what `described` returns."""
     leaves = jax.tree.leaves(state)
     frames = int(np.asarray(state.frames).reshape(-1)[0])
     arrays = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
-    about = np.frombuffer(json.dumps(described(config, seeds)).encode(), np.uint8)
+    about = np.frombuffer(json.dumps(run).encode(), np.uint8)
     path, beside = folder / f"checkpoint-{frames:012d}.npz", folder / f".writing-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,12 +68,12 @@ def about(path: Path) -> dict[str, Any]:
     return json.loads(bytes(_read(path, ["about"])["about"]))
 
 
-def load(path: Path, like: Any, config: Config, seeds: list[int]) -> tuple[Any, np.ndarray]:
-    """The state, in the structure of `like`, and the curve so far."""
-    stored, wanted = about(path), json.loads(json.dumps(described(config, seeds)))
-    differ = [k for k in wanted if k not in FREE and wanted[k] != stored.get(k)]
+def load(path: Path, like: Any, run: dict[str, Any]) -> tuple[Any, np.ndarray]:
+    """The state, in the structure of `like`, and the curve so far; an error if it is of another run."""
+    stored = about(path)
+    differ = [k for k in run if k not in FREE and run[k] != stored.get(k)]
     if differ:
-        words = "; ".join(f"{k} is {stored.get(k)!r} there and {wanted[k]!r} here" for k in differ)
+        words = "; ".join(f"{k} is {stored.get(k)!r} there and {run[k]!r} here" for k in differ)
         raise CheckpointError(f"{path} is of another run: {words}. Give another folder, or the same settings")
     return filled(path, like), _read(path, ["curve"])["curve"]
 

@@ -94,10 +94,13 @@ def train(
     chosen = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
     if not chosen:
         raise ValueError("seeds is empty: there is nothing to train")
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, the checkpoint to go on from, got {keep}")
     stacked = batched(config.trace, len(chosen)) if traces is None else _stacked(traces, config, len(chosen))
     made = trainer(config, chosen)
     slots = _slots(capacities, config, len(chosen))
-    state, curve = _begun(made, config, chosen, slots, Path(folder) if folder else None)
+    run = checkpoints.described(config, chosen, traces, capacities)
+    state, curve = _begun(made, run, slots, Path(folder) if folder else None)
     line = Line(config, len(chosen)) if progress else None
     board = TensorBoard(Path(folder), chosen) if folder else None
     step = rounds(config) * config.round
@@ -119,11 +122,11 @@ def train(
             if on_report:
                 on_report(frames, tally)
             if folder and time.monotonic() - saved > save_every:
-                checkpoints.save(Path(folder), state, curve, config, chosen, keep)
+                checkpoints.save(Path(folder), state, curve, run, keep)
                 saved = time.monotonic()
         stopped = interrupted()
     if folder:
-        checkpoints.save(Path(folder), state, curve, config, chosen, keep)
+        checkpoints.save(Path(folder), state, curve, run, keep)
     if stopped and progress:
         where = (
             "its state is saved, and the same command goes on from there" if folder else "nothing was saved: no folder"
@@ -142,15 +145,15 @@ def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Any:
     return jnp.asarray(each, jnp.int32)
 
 
-def _begun(made: Any, config: Config, seeds: list[int], slots: Any, folder: Path | None) -> tuple[State, np.ndarray]:
+def _begun(made: Any, run: dict[str, Any], slots: Any, folder: Path | None) -> tuple[State, np.ndarray]:
     """The state to go on from, and the curve so far."""
-    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
         first = made.first(keys)
         return made.collect(first._replace(memory=first.memory._replace(slots=slots))), np.zeros(0, CURVE)
     like = jax.eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
-    state, curve = checkpoints.load(held[-1], like, config, seeds)
+    state, curve = checkpoints.load(held[-1], like, run)
     return (made.resumed(state) if isinstance(made, OnHost) else state), curve
 
 
