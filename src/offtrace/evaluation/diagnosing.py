@@ -1,0 +1,90 @@
+"""What an answer rests on, and what to say of it: weights, support, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from offtrace.evaluation.behavior import Behavior
+from offtrace.evaluation.logs import Logs
+from offtrace.evaluation.policies import Policy
+from offtrace.evaluation.results import Diagnosis, Row, Support
+from offtrace.evaluation.sampled import PIECE, Sampled
+from offtrace.evaluation.standard import Weights
+
+HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
+MUCH = 0.01  # of the probability of π outside the data
+
+
+def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | None) -> Diagnosis:
+    """What the answer rests on."""
+    return Diagnosis(
+        weights=None if w is None else w.whole,
+        effective_by_step=None if w is None else w.effective(),
+        trace=sampled.diagnosis(),
+        support=support_of(sampled.logs, sampled.policy),
+        influence=influence,
+    )
+
+
+def support_of(logs: Logs, policy: Policy) -> Support:
+    """Where the target policy leaves the data."""
+    if policy.table is not None:
+        pair = logs.state * logs.actions + logs.action
+        counts = np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
+        visits = counts.sum(axis=1)
+        outside = np.where(counts == 0, policy.table, 0.0).sum(axis=1)
+        return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
+    never = np.bincount(logs.action, minlength=logs.actions) == 0
+    if not never.any():
+        return Support(0.0, None, None)
+    sums = [policy.probabilities(logs.state[piece])[:, never].sum() for piece in logs.pieces(PIECE)]
+    return Support(float(np.sum(sums) / len(logs)), None, None)
+
+
+def warnings_of(
+    logs: Logs, mu: Behavior, rows: Sequence[Row], found: Diagnosis, unsettled: Sequence[int]
+) -> Iterator[str]:
+    """What one should know before relying on the numbers, the gravest first."""
+    for sweeps in unsettled:
+        yield (
+            f"the fitted iteration did not settle in {sweeps} sweeps: its values are no fixed point; try a smaller λ or a "
+            "trace with the recursive condition"
+        )
+    if found.support.share > MUCH:
+        where = "there" if logs.tabular else "at all"
+        yield (
+            f"{100 * found.support.share:.2g} % of what the target policy does at logged states was never logged {where}: of "
+            "that the data say nothing, and fitted values take it for 0"
+        )
+    handful = [row for row in rows if row.effective < HANDFUL and np.isfinite(row.effective)]
+    if handful:
+        names = ", ".join(f"{row.title} ({row.effective:.0f})" for row in handful)
+        yield f"rests on a handful of episodes, so that neither estimate nor interval can be relied on: {names}"
+    if found.weights is not None:
+        if found.effective < HANDFUL:
+            yield (
+                f"the weights are worth {found.effective:.1f} of {logs.episodes:,} episodes, one has {100 * found.largest:.0f} % "
+                "of them: importance sampling of whole episodes says little here"
+            )
+        if not 0.5 < found.mean_weight < 2:
+            yield (
+                f"the weights have the mean {found.mean_weight:.2g}, and should have 1: the few episodes that matter for the "
+                "target policy are missing, or μ is not what it was said to be"
+            )
+    for row in rows:
+        if not np.isfinite(row.estimate):
+            yield f"{row.title}: the products of ratios overflow"
+        elif row.standard_error == 0:
+            yield f"{row.title}: all episodes contribute the same, so that its interval is a point and says nothing"
+        elif row.low == -np.inf or row.high == np.inf:
+            yield f"{row.title}: its interval is open, since draws without the few episodes that matter are likely"
+    cut = logs.truncated[logs.starts[1:] - 1] & ~logs.terminated[logs.starts[1:] - 1]
+    if cut.any() and found.weights is not None:
+        yield (
+            f"{100 * cut.mean():.2g} % of the episodes were truncated: what came after is taken from the direct method, by "
+            "importance sampling too"
+        )
+    if mu.estimated:
+        yield f"μ was {mu.origin} from these very data: intervals take it for known"

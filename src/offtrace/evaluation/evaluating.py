@@ -1,0 +1,205 @@
+"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators side by side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from offtrace.evaluation.behavior import Behavior, behavior_of
+from offtrace.evaluation.diagnosing import diagnosis_of, warnings_of
+from offtrace.evaluation.direct import Direct
+from offtrace.evaluation.fitted import Fit, Regressor, as_model, fit
+from offtrace.evaluation.intervals import bootstrap, conservative
+from offtrace.evaluation.logs import Logs
+from offtrace.evaluation.policies import as_policy
+from offtrace.evaluation.results import Result, Row, kish
+from offtrace.evaluation.sampled import Sampled
+from offtrace.evaluation.standard import STANDARD, truncated, weights
+from offtrace.evaluation.starts import Starts, take
+from offtrace.traces import Trace
+from offtrace.traces.base import number
+
+FITTED, DIRECT = "fitted", "direct method"
+ESTIMATORS = (FITTED, DIRECT, *STANDARD)
+"""All names that `evaluate` takes as estimators."""
+
+
+def evaluate(
+    logs: Logs,
+    target_policy: Any,
+    *,
+    trace: Trace,
+    gamma: float,
+    model: Any = None,
+    estimators: Sequence[str] | None = None,
+    behavior: Any = None,
+    initial: Any = None,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    refits: int = 20,
+    folds: int = 5,
+    bound: float | None = None,
+    rewards: tuple[float, float] | None = None,
+    horizon: int | None = None,
+    seed: int = 0,
+) -> Result:
+    """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
+
+    `target_policy`  a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
+    `trace`          the rule of the fitted estimate: `ot.RBIS(lam=0.95)`, …
+    `model`          of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
+    `estimators`     names out of `ESTIMATORS`; None takes all that can be computed
+    `behavior`       μ where the logs have none, or another one: see `offtrace.evaluation.behavior`
+    `initial`        the first states to average over, in place of the logs' own: states, or a distribution [S]
+    `resamples`      of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
+    `folds`          of the cross-fitting of μ and of a regressor in doubly robust estimates
+    `bound`          the bound c of truncated IS; √E if None
+    `rewards`        their range (lo, hi), and `horizon`, the most steps that an episode can have, for the conservative interval;
+                     the data's own if None
+    """
+    check_ends(logs)
+    gamma, confidence = number("gamma", gamma, 0.0, 1.0), number("confidence", confidence, 0.0, 1.0)
+    policy, mu = as_policy(target_policy, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
+    logs = replace(logs, log_mu=mu.log_mu)
+    starts = Starts.of(logs, initial)
+    names = _names(estimators, mu, starts)
+    kind = as_model(model, logs, seed)
+    sampled = Sampled(trace, logs, policy, gamma)
+    main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
+    w = None
+    if logs.log_mu is not None:
+        w = weights(logs, np.concatenate(list(sampled.each(sampled.log_pi))), logs.log_mu, gamma)
+
+    contributions: dict[str, np.ndarray] = {}
+    for name in names:
+        if name in (FITTED, DIRECT):
+            contributions[name] = starts.of_fit(main if name == FITTED else direct.fit)
+        elif w is not None:
+            standard = STANDARD[name]
+            if standard.weigh is truncated:
+                standard = replace(standard, weigh=partial(truncated, bound=bound))
+            contributions[name] = direct.estimate(standard, w)
+    rows = _rows(contributions, trace, confidence, resamples, seed)
+    for i, row in enumerate(rows):
+        if isinstance(kind, Regressor) and row.estimator in (FITTED, DIRECT):
+            again = sampled if row.estimator == FITTED else direct.sampled
+            rows[i] = _refitted(row, again, kind, starts, confidence, refits, seed)
+
+    bounds = None
+    if w is not None and starts.own:
+        bounds = conservative(logs, w, confidence, rewards, horizon, mu.estimated)
+    found = diagnosis_of(sampled, w, contributions.get(FITTED) if isinstance(main, Fit) else None)
+    unsettled = [f.sweeps for f in (main, *([direct.fit] if "fit" in vars(direct) else [])) if not f.converged]
+    return Result(
+        estimates=tuple(rows),
+        conservative=bounds,
+        diagnosis=found,
+        warnings=tuple(warnings_of(logs, mu, rows, found, unsettled)),
+        trace=trace,
+        gamma=gamma,
+        confidence=confidence,
+        episodes=logs.episodes,
+        steps=len(logs),
+        behavior=mu.origin,
+        mu_estimated=mu.estimated,
+        state_values=main.values(np.arange(logs.states)) if logs.tabular else None,
+        values=main.values,
+        q=main.q,
+        sweeps=main.sweeps,
+    )
+
+
+def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
+    """The estimators that are wanted and possible."""
+    possible = list(ESTIMATORS)
+    reason = ""
+    if mu.log_mu is None:
+        possible, reason = [FITTED, DIRECT], "it needs μ(a|s) of the actions taken, which is not known"
+    elif not starts.own:
+        possible, reason = (
+            [FITTED, DIRECT],
+            "it averages over the logs' own first states, and others were given (initial)",
+        )
+    if estimators is None:
+        return possible
+    if isinstance(estimators, str):
+        estimators = [estimators]
+    for name in estimators:
+        if name not in ESTIMATORS:
+            near = difflib.get_close_matches(str(name), ESTIMATORS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"there is no estimator named {name!r}{hint} Known: {', '.join(ESTIMATORS)}")
+        if name not in possible:
+            raise ValueError(f"{name!r} cannot be computed: {reason}. Possible: {', '.join(possible)}")
+    if not estimators:
+        raise ValueError(f"estimators is empty: choose from {', '.join(ESTIMATORS)}, or None for all")
+    return list(dict.fromkeys(estimators))
+
+
+def _rows(
+    contributions: dict[str, np.ndarray], trace: Trace, confidence: float, resamples: int, seed: int
+) -> list[Row]:
+    """Estimates with bootstrap intervals, all from the same draws of episodes."""
+    columns = np.column_stack(list(contributions.values()))
+    finite = np.array([np.isfinite(x).all() for x in contributions.values()])
+    low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
+    rows = []
+    for j, name in enumerate(contributions):
+        x = columns[:, j]
+        with np.errstate(invalid="ignore", over="ignore"):
+            value, d = float(x.mean()), x - x.mean()
+        title = _fitted_title(trace) if name == FITTED else STANDARD[name].title if name in STANDARD else name
+        if not finite[j]:  # a product of ratios that overflows
+            rows.append(Row(name, title, value, *[float("nan")] * 5))
+            continue
+        share = float(np.abs(d).max() / np.abs(d).sum()) if d.any() else float("nan")
+        error = float(x.std() / np.sqrt(len(x)))
+        rows.append(Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share))
+    return rows
+
+
+def _fitted_title(trace: Trace) -> str:
+    lam = getattr(trace, "lam", None)
+    return f"fitted, {trace.title}" + (f", λ = {lam:g}" if isinstance(lam, float) else "")
+
+
+def _refitted(
+    row: Row, sampled: Sampled, kind: Regressor, starts: Starts, confidence: float, refits: int, seed: int
+) -> Row:
+    """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
+    rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
+    for _ in range(refits):
+        logs = take(sampled.logs, rng.integers(0, E, E))
+        states = logs.state[logs.starts[:-1]] if starts.own else starts.state
+        weight = np.full(E, 1 / E) if starts.own else starts.weight
+        found.append(float(weight @ fit(replace(sampled, logs=logs), kind).values(states)))
+    nan = float("nan")
+    error = float(np.std(found, ddof=1)) if refits > 1 else nan
+    half = float(stdtrit(refits - 1, (1 + confidence) / 2)) * error if refits > 1 else nan
+    return replace(
+        row, standard_error=error, low=row.estimate - half, high=row.estimate + half, effective=nan, largest=nan
+    )
+
+
+def check_ends(logs: Logs) -> None:
+    """Every episode must end, and only where it ends."""
+    if not logs.episodes or not len(logs):
+        raise ValueError("the logs hold no episode")
+    ends = logs.terminated | logs.truncated
+    last = logs.starts[1:] - 1
+    if not ends[last].all():
+        e = int(np.argmin(ends[last]))
+        raise ValueError(
+            f"episode {e} ends in neither a terminated nor a truncated step: say which it was; one that the log broke off is "
+            "truncated"
+        )
+    if np.count_nonzero(ends) != logs.episodes:
+        inside = ends.copy()
+        inside[last] = False
+        raise ValueError(f"step {int(np.argmax(inside))} ends an episode, but is not the last one of its episode")

@@ -1,0 +1,128 @@
+"""Intervals for V(π): a bootstrap over episodes, and a conservative one that needs no large sample.
+
+**Bootstrap.** Every estimate is the mean of what its episodes contribute; episodes are drawn with replacement, and the mean of
+the draw is studentised (Efron & Tibshirani 1993, section 12.5): with t* = (mean* − mean) / se*, the interval is
+[mean − t*_{1−α/2} se, mean − t*_{α/2} se]. Unlike the percentiles of mean* it follows the skewness that products of ratios have.
+
+**Conservative.** With rewards in [lo, hi], lo ≤ 0 ≤ hi, the episode's
+
+    X = Σ_t γ^t W_t (r_t − lo) + [terminated] W_{T−1} Γ_T (−lo),      Γ_T = Σ_{t=T}^{H−1} γ^t
+
+is not negative, and E[X] ≤ V(π) − lo·Γ_0: equal where π stays in the support of μ and nothing is truncated; what is not seen,
+beyond a truncation or outside the support, could only add. Anderson's inequality (1969) with the Dvoretzky–Kiefer–Wolfowitz band
+in Massart's form bounds the mean of a variable that is not negative from below, whatever its range:
+
+    E[X] ≥ Σ_i X_(i) [(1 − (i−1)/E − ε)⁺ − (1 − i/E − ε)⁺],     ε = √(ln(2/α) / 2E)
+
+with probability 1 − α/2, for X_(1) ≤ … ≤ X_(E). The same for hi − r bounds V(π) from above. So the interval covers V(π) with
+probability 1 − α at least, for any number of episodes, if they are independent, μ is known, and rewards and the horizon H are as
+stated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from offtrace.evaluation.logs import Logs
+from offtrace.evaluation.standard import Weights
+
+DRAWS = 1 << 22  # episodes that are drawn at a time
+MOST = 1 << 27  # and in all: with very many episodes fewer resamples are made, of which each is then nearer to normal
+FEWEST = 200  # resamples
+
+
+def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The studentised bootstrap interval for the mean of each column of contributions [E, m]: its two ends [m].
+
+    All columns are resampled together. An end is infinite where a draw without the few episodes that matter is likely.
+    """
+    E = len(contributions)
+    rng = np.random.default_rng(seed)
+    mean, se = contributions.mean(axis=0), contributions.std(axis=0) / np.sqrt(E)
+    scale = np.where(se > 0, se * np.sqrt(E), 1.0)
+    z = (contributions - mean) / scale  # standardised: squares do not overflow
+    both = np.concatenate([z, z**2], axis=1)
+    resamples = max(min(FEWEST, resamples), min(resamples, MOST // E))
+    parts = []
+    for first in range(0, resamples, max(1, DRAWS // E)):
+        n = min(max(1, DRAWS // E), resamples - first)
+        drawn = rng.integers(0, E, (n, E)) + np.arange(n)[:, None] * E
+        counts = np.bincount(drawn.ravel(), minlength=n * E).reshape(n, E).astype(np.float64)
+        parts.append(counts @ both / E)
+    found = np.concatenate(parts)
+    moved, squared = found[:, : len(mean)], found[:, len(mean) :]
+    spread = np.sqrt(np.maximum(squared - moved**2, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(spread > 0, moved / spread, np.where(moved == 0, 0.0, np.sign(moved) * np.inf))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(t, [tail, 1 - tail], axis=0, method="inverted_cdf")
+    with np.errstate(invalid="ignore"):  # 0 · ∞: no spread at all
+        return np.where(se > 0, mean - high * scale, mean), np.where(se > 0, mean - low * scale, mean)
+
+
+@dataclass(frozen=True)
+class Conservative:
+    """An interval that covers V(π) at least as often as it says, under what it assumes."""
+
+    low: float
+    high: float
+    assumes: str
+    """In words, for the result."""
+
+
+def conservative(
+    logs: Logs,
+    w: Weights,
+    confidence: float,
+    rewards: tuple[float, float] | None,
+    horizon: int | None,
+    estimated: bool,
+) -> Conservative:
+    """The interval by Anderson's inequality; `rewards` (lo, hi) and `horizon` H are the data's own where they are None."""
+    seen = float(logs.reward.min()), float(logs.reward.max())
+    lo, hi = seen if rewards is None else rewards
+    if not lo <= seen[0] or not seen[1] <= hi:
+        raise ValueError(
+            f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
+        )
+    lo, hi = min(lo, 0.0), max(hi, 0.0)  # after its end an episode goes on with reward 0
+    longest = int(np.diff(logs.starts).max())
+    if horizon is not None and horizon < longest:
+        raise ValueError(
+            f"horizon says that no episode has more than {horizon} steps, but one in the logs has {longest}"
+        )
+    H = horizon if horizon is not None else np.inf if w.gamma < 1 else longest
+    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    with np.errstate(invalid="ignore"):  # ∞ · 0, where a product overflows and nothing is left to add
+        rest = np.where(ended, w.whole * _discounts(w.gamma, lengths, H), 0.0)
+        below, above = (
+            w.by_episode(np.where(x > 0, w.discount * w.product * x, 0.0)) + (rest * bound if bound > 0 else 0.0)
+            for x, bound in ((logs.reward - lo, -lo), (hi - logs.reward, hi))
+        )
+    δ, all_steps = (1 - confidence) / 2, float(_discounts(w.gamma, np.zeros(1), H)[0])
+    low, high = lo * all_steps + mean_at_least(below, δ), hi * all_steps - mean_at_least(above, δ)
+    given = "as stated" if rewards is not None else "as the data have them, which is a guess"
+    reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
+    if w.gamma == 1 and horizon is None:
+        reach += " (the longest logged, which is a guess)"
+    note = f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}, independent episodes"
+    return Conservative(
+        low, high, note + (", and μ as estimated, for which nothing is guaranteed" if estimated else "")
+    )
+
+
+def mean_at_least(x: np.ndarray, δ: float) -> float:
+    """A lower bound of E[X], X ≥ 0, that holds with probability 1 − δ for independent draws of X."""
+    n = len(x)
+    left = np.maximum(1.0 - np.arange(n + 1) / n - np.sqrt(np.log(1 / δ) / (2 * n)), 0.0)
+    counts = left[:-1] - left[1:]
+    return float(np.sort(x)[counts > 0] @ counts[counts > 0])
+
+
+def _discounts(gamma: float, first: np.ndarray, H: float) -> np.ndarray:
+    """Γ = Σ_{t=first}^{H−1} γ^t."""
+    if gamma == 1:
+        return H - first.astype(float)
+    return (gamma ** first.astype(float) - (gamma**H if np.isfinite(H) else 0.0)) / (1 - gamma)

@@ -1,0 +1,172 @@
+"""What an evaluation found: estimates side by side with their intervals, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.evaluation.intervals import Conservative
+from offtrace.returns.diagnosis import Statistics
+
+
+@dataclass(frozen=True)
+class Row:
+    """One estimator."""
+
+    estimator: str
+    """The name by which `evaluate` takes it."""
+    title: str
+    """The name to print."""
+    estimate: float
+    """V̂(π)."""
+    standard_error: float
+    low: float
+    """The bootstrap interval over episodes."""
+    high: float
+    effective: float
+    """On how many episodes the estimate rests: (Σ|d|)² / Σd², d = contribution − estimate. About 0.64 E where d is normal."""
+    largest: float
+    """The largest share of one episode in Σ|d|."""
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Where the target policy leaves the data."""
+
+    share: float
+    """The probability that π gives, at the logged states, to actions never logged there (for features: never at all)."""
+    by_state: np.ndarray | None
+    """The same for each state [S], NaN where a state does not occur; None for features."""
+    visits: np.ndarray | None
+    """How often each state occurs [S]; None for features."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What the answer rests on."""
+
+    weights: np.ndarray | None
+    """The product of ratios of each whole episode [E]; None where μ is not known."""
+    effective_by_step: np.ndarray | None
+    """Kish's effective number of episodes for the products up to each step [T]."""
+    trace: Statistics
+    """`offtrace.diagnose` of the trace on these logs: effective horizon, share of cut traces, …"""
+    support: Support
+    influence: np.ndarray | None
+    """What each episode contributes to the fitted estimate [E]; None for a regressor, and where it was not asked for."""
+
+    @property
+    def effective(self) -> float:
+        """Kish's effective number of episodes, (ΣW)² / ΣW²."""
+        return float("nan") if self.weights is None else kish(self.weights)
+
+    @property
+    def largest(self) -> float:
+        """The largest share of one episode in ΣW."""
+        if self.weights is None or not 0 < self.weights.sum() < np.inf:
+            return float("nan")
+        return float(self.weights.max() / self.weights.sum())
+
+    @property
+    def mean_weight(self) -> float:
+        """The mean of W, whose expectation is 1: far below where the data lack what π does."""
+        return float("nan") if self.weights is None else float(self.weights.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What `evaluate` returns; prints as a table."""
+
+    estimates: tuple[Row, ...]
+    conservative: Conservative | None
+    """The conservative interval for V(π), the same for all estimators; None where μ is not known or starts were given."""
+    diagnosis: Diagnosis
+    warnings: tuple[str, ...]
+    """What one should know before relying on the numbers."""
+    trace: Any
+    gamma: float
+    confidence: float
+    episodes: int
+    steps: int
+    behavior: str
+    """Where μ comes from, in words."""
+    mu_estimated: bool
+    state_values: np.ndarray | None
+    """V^π(s) [S] of the fitted estimate; 0 where no action of π was ever logged. None for features."""
+    values: Callable[[np.ndarray], np.ndarray]
+    """States → V^π [n] of the fitted estimate."""
+    q: Callable[[np.ndarray], np.ndarray]
+    """States → Q^π [n, A] of the fitted estimate."""
+    sweeps: int
+    """How many the fitted estimate took."""
+
+    def __getitem__(self, estimator: str) -> Row:
+        for row in self.estimates:
+            if row.estimator == estimator:
+                return row
+        raise KeyError(
+            f"{estimator!r} was not estimated: there are {', '.join(row.estimator for row in self.estimates)}"
+        )
+
+    @property
+    def value(self) -> float:
+        """V̂(π): the first estimate, which is the fitted one unless others were asked for."""
+        return self.estimates[0].estimate
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each estimator, for tables and files."""
+        bounds = self.conservative
+        return [
+            {
+                "estimator": row.estimator,
+                "estimate": row.estimate,
+                "standard_error": row.standard_error,
+                "low": row.low,
+                "high": row.high,
+                "conservative_low": float("nan") if bounds is None else bounds.low,
+                "conservative_high": float("nan") if bounds is None else bounds.high,
+                "effective_episodes": row.effective,
+                "largest_share": row.largest,
+            }
+            for row in self.estimates
+        ]
+
+    def __str__(self) -> str:
+        d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
+        width = max(len(row.title) for row in self.estimates)
+        lines = [
+            f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}",
+            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  rests on",
+        ]
+        for row in self.estimates:
+            interval = f"[{_number(row.low)}, {_number(row.high)}]"
+            rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f} episodes"
+            lines.append(f"  {row.title:<{width}}  {_number(row.estimate):>10}  {interval:^25}  {rests}")
+        if self.conservative is not None:
+            c = self.conservative
+            lines += [
+                f"  conservative interval for V(π): [{_number(c.low)}, {_number(c.high)}], given",
+                f"    {c.assumes}",
+            ]
+        if d.weights is not None:
+            share = f"largest share {100 * d.largest:.2g} %"
+            lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}, {share}")
+        lines.append(f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut")
+        lines += [f"  ! {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def kish(x: np.ndarray) -> float:
+    """(Σ|x|)² / Σx², computed so that nothing overflows."""
+    largest = np.abs(x).max()
+    if not 0 < largest < np.inf:
+        return 0.0
+    y = np.abs(x / largest)
+    return float(y.sum() ** 2 / (y**2).sum())
+
+
+def _number(x: float) -> str:
+    return "–" if np.isnan(x) else f"{x:.4g}"

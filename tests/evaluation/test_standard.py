@@ -1,0 +1,75 @@
+"""Each standard estimator equals its printed formula, and SCOPE-RL where that means the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from evaluation import by_formula, settings
+from offtrace.evaluation import Logs, evaluate, standard
+
+FORMULAS = {
+    "per-decision IS": by_formula.per_decision,
+    "weighted per-decision IS": by_formula.weighted_per_decision,
+    "IS": by_formula.ordinary,
+    "weighted IS": by_formula.weighted,
+    "truncated IS": lambda episodes, γ: by_formula.per_decision(episodes, γ, bound=math.sqrt(len(episodes))),
+    "doubly robust": by_formula.doubly_robust,
+    "weighted doubly robust": by_formula.weighted_doubly_robust,
+}
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_each_estimator_equals_its_formula(limit: int | None) -> None:
+    assert set(FORMULAS) == set(standard.STANDARD)
+    for seed in range(3):
+        logs, pi, mdp = settings.some_logs(seed, limit=limit)
+        result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
+        q = by_formula.fixed_point(ot.OneStep(), logs, pi, mdp.gamma)
+        v = (pi * q).sum(axis=1)
+        with np.errstate(divide="ignore"):
+            log_pi = np.log(pi)[logs.state, logs.action]
+        episodes = by_formula.episodes_of(
+            logs, log_pi, q[logs.state, logs.action], v[logs.next_state], v[logs.state[logs.starts[:-1]]]
+        )
+        for name, formula in FORMULAS.items():
+            assert result[name].estimate == pytest.approx(formula(episodes, mdp.gamma), rel=1e-6, abs=1e-7), name
+        assert result["direct method"].estimate == pytest.approx(np.mean([e["v0"] for e in episodes]), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["weighted IS", "weighted per-decision IS"])
+def test_contributions_of_a_ratio_are_its_derivative(name: str) -> None:
+    """Σ_e of an episode's weight times its contribution is the estimate's first-order change: checked by finite differences."""
+    logs, pi, mdp = settings.some_logs(limit=None)
+    with np.errstate(divide="ignore"):
+        log_pi = np.log(pi)[logs.state, logs.action]
+    assert logs.log_mu is not None
+    w = standard.weights(logs, log_pi, logs.log_mu, mdp.gamma)
+    found = standard.STANDARD[name].weigh(w, logs.reward).contributions
+    E, h = logs.episodes, 1e-6
+    for e in (0, 3, 7):
+        moved = []
+        for sign in (1, -1):
+            product = w.product.copy()  # the estimate is of degree 0 in W: weighing an episode more is scaling its W
+            product[logs.starts[e] : logs.starts[e + 1]] *= 1 + sign * h
+            again = standard.STANDARD[name].weigh(standard.Weights(w.starts, product, w.gamma), logs.reward)
+            moved.append(again.contributions.mean())
+        assert (moved[0] - moved[1]) / (2 * h) == pytest.approx((found[e] - found.mean()) / E, abs=1e-8)
+
+
+def test_an_overflowing_product_does_not_hide() -> None:
+    n = 2000
+    log_mu, log_pi = np.full(n, -1.0), np.zeros(n)
+    ends = np.arange(n) == n - 1
+    zeros = np.zeros(n, int)
+    logs = Logs(
+        starts=np.array([0, n]), state=zeros, next_state=zeros, action=zeros, reward=np.ones(n), terminated=ends,
+        truncated=np.zeros(n, bool), log_mu=log_mu, states=1, actions=1,
+    )  # fmt: skip
+    assert np.isinf(standard.weights(logs, log_pi, log_mu, 1.0).whole[0])
+    result = evaluate(logs, np.ones((1, 1)), trace=ot.RBIS(lam=0.9), gamma=1.0)
+    assert np.isinf(result["per-decision IS"].estimate)
+    assert any("overflow" in warning for warning in result.warnings)
