@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from offtrace.studies import DeclarationError, Study, work
+from offtrace.studies import DeclarationError, Study, deep, work
 from offtrace.studies.deep import tidy
 from offtrace.studies.environments import GAMES
 from offtrace.studies.plan import Plan
@@ -92,6 +92,17 @@ def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path)
     refused = subprocess.run([*script, "--subset", "h200"], capture_output=True, text=True, check=False)
     assert refused.returncode
     assert "is of another study" in refused.stderr
+
+
+def test_several_ages_in_one_program_are_what_each_is_alone(study: Study) -> None:
+    plan = Plan(Study.declared(declared(ages=[1_000, 4_000], traces=["Retrace"])))
+    jobs = [plan.job(unit) for unit in plan.units.values()]
+    (young, curve), (old, _) = deep.together(jobs, work._traces(jobs[0]))
+    alone = study.records().filter(trace="Retrace")
+    for name in ("lam", "seed", "value", "episodes"):
+        assert young[name].tolist() == alone[name].to_list()
+    assert curve["mean"].tolist() == study.curves().filter(trace="Retrace")["mean"].to_list()
+    assert (old["value"] != young["value"]).any()
 
 
 def test_a_run_that_diverges_is_a_row() -> None:
