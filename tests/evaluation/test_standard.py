@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,3 +75,25 @@ def test_an_overflowing_product_does_not_hide() -> None:
     result = evaluate(logs, np.ones((1, 1)), trace=ot.RBIS(lam=0.9), gamma=1.0)
     assert np.isinf(result["per-decision IS"].estimate)
     assert any("overflow" in warning for warning in result.warnings)
+
+
+def test_estimates_are_those_of_scope_rl() -> None:
+    """On episodes of equal length, which is what SCOPE-RL knows; made by reference/run_scope_rl.py."""
+    given = json.loads((Path(__file__).parent / "reference" / "scope_rl.json").read_text())
+    pi, q = np.array(given["pi"]), np.array(given["q"])
+    state, following, action = (np.array(given[name]) for name in ("state", "next_state", "action"))
+    last = np.arange(len(state)) % given["steps"] == given["steps"] - 1
+    logs = Logs(
+        starts=np.arange(0, len(state) + 1, given["steps"]), state=state, next_state=following, action=action,
+        reward=np.array(given["reward"]), terminated=last, truncated=np.zeros(len(state), bool),
+        log_mu=np.log(given["mu"]), states=len(pi), actions=pi.shape[1],
+    )  # fmt: skip
+    v = (pi * q).sum(axis=1)
+    w = standard.weights(logs, np.log(pi)[state, action], np.log(given["mu"]), given["gamma"])
+    assert len(given["estimates"]) == 6
+    for name, wanted in given["estimates"].items():
+        how = standard.STANDARD[name]
+        values = (q[state, action], v[following]) if how.doubly_robust else (None, None)
+        found = how.weigh(w, how.signal(logs, given["gamma"], *values)).contributions.mean()
+        found += v[state[logs.starts[:-1]]].mean() if how.doubly_robust else 0.0
+        assert found == pytest.approx(wanted, rel=1e-8), name  # it adds 1e-10 to what it divides by
