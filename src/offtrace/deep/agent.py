@@ -160,8 +160,9 @@ class Agent:
         change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
         weights: Any = optax.apply_updates(learner.weights, change)
         updates = learner.updates + 1
-        renew = updates % self.config.target_every == 0
-        target = jax.tree.map(lambda new, old: jnp.where(renew, new, old), weights, learner.target)
+        c = self.config
+        rate = jnp.where(updates % c.target_every == 0, c.target_rate, 0.0)
+        target = jax.tree.map(lambda new, old: old + rate * (new - old), weights, learner.target)
         return Learner(weights, target, optimizer, updates)
 
     def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Any) -> dict[str, Any]:

@@ -48,7 +48,9 @@ class Config:
     double: bool = True
     """Double estimation: π comes from the network of now, its values from the target network."""
     target_every: int = 200
-    """Updates between two copies of the network into the target network."""
+    """Updates between two moves of the target network towards the network,"""
+    target_rate: float = 1.0
+    """and how far it moves: 1 is a copy, less an exponential average."""
     policies: Literal["epsilon", "softmax"] = "epsilon"
     """What the next three numbers are: the ε of ε-greedy policies, or temperatures of softmax policies."""
     explore: float = 1.0
@@ -88,6 +90,7 @@ class Config:
             *(("explore", "behavior", "target") * (self.policies == "epsilon")),
         ):
             self._require(name, 0.0 <= getattr(self, name) <= 1.0, "within [0, 1]")
+        self._require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
         self._require("learning_rate", self.learning_rate > 0, "above 0")
         self._require("clip", self.clip >= 0, "at least 0")
         self._require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')

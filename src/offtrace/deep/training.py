@@ -93,6 +93,7 @@ class Compiled:
         self.first: Any = jax.jit(jax.vmap(self._first))
         self.collect: Any = jax.jit(jax.vmap(self._collect), donate_argnums=0)
         self.advance: Any = jax.jit(jax.vmap(self._advance), donate_argnums=1)
+        self.evaluate: Any = jax.jit(jax.vmap(self._evaluate, in_axes=(0, 0, None, None)), static_argnums=(2, 3))
 
     def _first(self, key: Any) -> State:
         key, to_learn, to_reset = jax.random.split(key, 3)
@@ -127,6 +128,21 @@ class Compiled:
         key, to_measure = jax.random.split(state.key)
         credit = self.agent.credit(trace, state.learner, state.memory, to_measure)
         return state._replace(key=key), Tally(jnp.sum(episodes), jnp.sum(total), jnp.mean(loss), **credit)
+
+    def _evaluate(self, weights: Any, key: Any, episodes: int, steps: int) -> Any:
+        """The mean return of greedy episodes, each from a start of its own, cut after so many steps."""
+
+        def play(carried: Any, key: Any) -> tuple[Any, None]:
+            world, observation, returns, alive = carried
+            action = jnp.argmax(self.agent.values(weights, observation), axis=-1)
+            seen = jax.vmap(self.world.step)(jax.random.split(key, episodes), world, action)
+            ended = seen.terminated | seen.truncated
+            return (seen.state, seen.now, returns + alive * seen.reward, alive & ~ended), None
+
+        to_reset, to_play = jax.random.split(key)
+        first = jax.vmap(self.world.reset)(jax.random.split(to_reset, episodes))
+        carried = (*first, jnp.zeros(episodes), jnp.ones(episodes, bool))
+        return jnp.mean(lax.scan(play, carried, jax.random.split(to_play, steps))[0][2])
 
 
 class Programs:

@@ -1,0 +1,112 @@
+"""Deep agents: frames per second against the PyTorch example, what a trace costs, and CartPole solved over ten seeds.
+
+python benchmarks/deep.py speed      same network, update ratio and game as examples/dqn_torch.py, both on this machine
+python benchmarks/deep.py traces     throughput on MinAtar Breakout of every trace against one-step, sequences of 32 steps
+python benchmarks/deep.py cartpole   frames until a greedy evaluation of 100 episodes reaches 475, ten seeds side by side
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import offtrace as ot
+from offtrace.deep import Config
+from offtrace.deep.training import Compiled, batched, rounds, trainer
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "dqn_torch.py"
+ALIKE: Any = {
+    "envs": 8, "every": 8, "batch": 32, "length": 16, "hidden": (256, 256), "target_every": 1, "target_rate": 0.05,
+    "warm_up": 1_000, "explore_frames": 10_000, "behavior": 0.05,
+}  # fmt: skip
+"""What the example does by default, in the words of Config."""
+CARTPOLE: Any = {
+    "envs": 16, "every": 16, "batch": 16, "length": 16, "hidden": (128, 128), "target_every": 1, "target_rate": 0.02,
+    "warm_up": 1_000, "explore_frames": 10_000, "behavior": 0.05, "frames": 200_000,
+}  # fmt: skip
+
+
+def begun(config: Config, seeds: int) -> tuple[Compiled, Any, Any]:
+    """A trainer, the traces and the state after one piece, which compiles."""
+    made = trainer(config, [])
+    assert isinstance(made, Compiled)
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(seeds, dtype=jnp.uint32))
+    traces = batched(config.trace, seeds)
+    state, _ = made.advance(traces, made.collect(made.first(keys)))
+    return made, traces, jax.block_until_ready(state)
+
+
+def rate(config: Config, seconds: float, seeds: int = 1) -> float:
+    """Frames per second, all seeds together, once it is compiled."""
+    made, traces, state = begun(config, seeds)
+    started, pieces = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        state, _ = made.advance(traces, state)
+        jax.block_until_ready(state)
+        pieces += 1
+    return pieces * rounds(config) * config.round * seeds / (time.perf_counter() - started)
+
+
+def example(steps: int) -> float:
+    """Steps per second of the PyTorch example while it trains: its evaluations do not count."""
+    options = ["--steps", steps, "--report-every", steps, "--solved", 1e9, "--evaluation", 1]
+    command = [sys.executable, str(EXAMPLE), "--log-dir", "out/benchmark", *map(str, options)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"after ([\d,]+) steps, ([\d.]+) s of training", said)
+    assert found, said
+    return int(found[1].replace(",", "")) / float(found[2])
+
+
+def speed() -> list[tuple[str, float]]:
+    """Ratios, taken in turns."""
+    config = Config(game="CartPole-v1", frames=150_000, **ALIKE)
+    ours, theirs = [], []
+    for _ in range(3):
+        ours.append(rate(config, 5.0))
+        theirs.append(example(8_000))
+    print(f"CartPole: offtrace.deep {np.median(ours):,.0f} frames/s, the PyTorch example {np.median(theirs):,.0f}")
+    return [("deep against the PyTorch example, CartPole", float(np.median(ours) / np.median(theirs)))]
+
+
+def traces() -> list[tuple[str, float]]:
+    """Throughput of each trace as a share of one-step's, in turns."""
+    rules = [ot.OneStep(), ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)]
+    rates: dict[str, list[float]] = {rule.title: [] for rule in rules}
+    for _ in range(3):
+        for rule in rules:
+            rates[rule.title].append(rate(Config(game="minatar/breakout", trace=rule), 6.0))
+    one = float(np.median(rates["One-step"]))
+    for title, found in rates.items():
+        print(f"Breakout, {title}: {np.median(found):,.0f} frames/s, {np.median(found) / one:.3f} of one-step's")
+    return [(f"{title}, throughput of one-step's", float(np.median(found)) / one) for title, found in rates.items()]
+
+
+def cartpole(seeds: int = 10) -> None:
+    """A table of frames until solved."""
+    for rule in (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9)):
+        config = Config(game="CartPole-v1", trace=rule, **CARTPOLE)
+        made, each, state = begun(config, seeds)
+        solved, started = np.zeros(seeds, int), time.perf_counter()
+        while int(state.frames[0]) < config.frames and not solved.all():
+            state, _ = made.advance(each, state)
+            frames = int(state.frames[0])
+            keys = jax.random.split(jax.random.PRNGKey(frames), seeds)
+            mean = np.asarray(made.evaluate(state.learner.weights, keys, 100, 500))
+            solved = np.where((solved == 0) & (mean >= 475.0), frames, solved)
+        spent = time.perf_counter() - started
+        print(
+            f"{rule.title}: {np.count_nonzero(solved)} of {seeds} solved, after {solved.tolist()} frames; {spent:.0f} s",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    {"speed": speed, "traces": traces, "cartpole": cartpole}[sys.argv[1]]()
