@@ -33,6 +33,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "laboratory": None,
     "learners": None,
     "studies": None,
+    "evaluation": None,
     "peers": "peers",
     "peers --all-cores": "peers",
     "against_tianshou": "tianshou",
@@ -54,6 +55,7 @@ SECTIONS = (
     ("Learners: trials", "trials", HERE / "learners.py", report.trials),
     ("Learners: long episodes", "episodes", HERE / "learners.py", report.episodes),
     ("Studies", "framework", HERE / "studies.py", report.framework),
+    ("Values from logs: reading", "logs", HERE / "evaluation.py", report.logs),
 )
 NOTES = {
     "laboratory": "One run each, compiled code warm, one process for all.",
@@ -61,6 +63,11 @@ NOTES = {
         "Protocol daley2023 on Bifurcation 1, λ = 0.9, CPU time on one core. Independent Python code took 0.27 s for a trial, on "
         "another day: the speed of this machine varies by half. The peers of this run are the same experiment as a NumPy script "
         "and as a plain Numba loop, both with an entry for each visit, in `benchmarks/learners.py`."
+    ),
+    "logs": (
+        "10⁷ steps of Parquet into checked logs, against `polars.scan_parquet(…).select(…).collect()` of the same columns. "
+        "Memory is the growth of a fresh process's peak, beside the logs themselves; next states, which the file does not hold, "
+        "are part of them."
     ),
     "framework": "One run each. The start of a study is about two seconds, whatever its size.",
     "episodes": "CPU nanoseconds a step, online, on a corridor too long to leave, γ = 0.99, λ = 0.9.",

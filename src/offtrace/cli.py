@@ -1,5 +1,5 @@
 """The command line: `offtrace audit` decides the paper's claims, by computation; `offtrace study` runs and reports studies;
-`offtrace deep` trains agents with replay.
+`offtrace deep` trains agents with replay; `offtrace logs` says what a policy would be worth, from logs of another one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import offtrace
 from offtrace.deep import commands as deep
+from offtrace.evaluation import commands as logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=_audit)
     _study_commands(commands)
     deep.add(commands)
+    logs.add(commands)
     return top
 
 

@@ -8,6 +8,7 @@ flags, which may be absent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,8 @@ class Filling:
         self._add_states(batch, at, bad)
         self._check_ids("action", batch["action"], self.actions, bad)
         self.action[at] = batch["action"]
-        bad("reward is missing, NaN or infinite", ~np.isfinite(batch["reward"]))
+        if not _finite(batch["reward"]):
+            bad("reward is missing, NaN or infinite", ~np.isfinite(batch["reward"]))
         self.reward[at] = batch["reward"]
         if self.log_mu is not None:
             self.log_mu[at] = self._log_mu(batch, bad)
@@ -82,18 +84,19 @@ class Filling:
         self.state[at] = batch["state"]
         if self.next_state is not None:
             ended = self.terminated[at]  # nothing is read there: a missing next state is no problem
-            beyond = batch["next_state"].copy()
-            lacks = ~np.isfinite(beyond).all(axis=1) if self.features else beyond == MISSING
-            lacks &= ended
-            beyond[lacks] = batch["state"][lacks]
+            beyond = batch["next_state"]
+            if not _finite(beyond) if self.features else beyond.min(initial=0) == MISSING:
+                lacks = ended & (~np.isfinite(beyond).all(axis=1) if self.features else beyond == MISSING)
+                beyond = beyond.copy()
+                beyond[lacks] = batch["state"][lacks]
             self._check_states("next_state", beyond, bad)
             self.next_state[at] = beyond
 
     def _check_states(self, name: str, values: np.ndarray, bad: Any) -> None:
-        if self.features:
-            bad(f"{name} is missing, NaN or infinite", ~np.isfinite(values).all(axis=1))
-        else:
+        if not self.features:
             self._check_ids(name, values, self.states, bad)
+        elif not _finite(values):
+            bad(f"{name} is missing, NaN or infinite", ~np.isfinite(values).all(axis=1))
 
     @staticmethod
     def _check_ids(name: str, values: np.ndarray, known: Names, bad: Any) -> None:
@@ -113,8 +116,9 @@ class Filling:
         given = batch["mu"]
         with np.errstate(divide="ignore", invalid="ignore"):
             log_mu = given if self.is_log else np.log(given)
-        what = "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
-        bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
+        if not (log_mu.min(initial=0) > -np.inf and log_mu.max(initial=0) <= TOLERANCE):
+            what = "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
+            bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
         return log_mu
 
     def finished(self, order: Order, source: str, *, cut_at_end: bool, drop: bool, words: Any) -> Logs:
@@ -175,17 +179,21 @@ class Filling:
             )
 
     def _compress(self, keep: np.ndarray) -> None:
-        """Only these steps, chunk by chunk, in the arrays' own memory."""
+        """Only these steps, chunk by chunk, in the arrays' own memory, and several arrays at a time."""
+
+        def compressed(array: np.ndarray) -> np.ndarray:
+            to = 0
+            for chunk in chunks(len(keep)):
+                part = array[chunk].take(np.flatnonzero(keep[chunk]), axis=0)
+                array[to : to + len(part)] = part
+                to += len(part)
+            return array[:to]
+
         names = ("state", "next_state", "action", "reward", "terminated", "truncated", "log_mu")
-        arrays = {name: array for name in names if (array := getattr(self, name)) is not None}
-        to = 0
-        for chunk in chunks(len(keep)):
-            kept = np.flatnonzero(keep[chunk])
-            for array in arrays.values():
-                array[to : to + len(kept)] = array[chunk].take(kept, axis=0)
-            to += len(kept)
-        for name, array in arrays.items():
-            setattr(self, name, array[:to])
+        there = [name for name in names if getattr(self, name) is not None]
+        with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
+            for name, array in zip(there, pool.map(compressed, [getattr(self, name) for name in there]), strict=True):
+                setattr(self, name, array)
 
     def _logs(self, starts: np.ndarray, report: ReadReport) -> Logs:
         states, state_names = (0, ())
@@ -208,6 +216,12 @@ class Filling:
             action_names=action_names,
             report=report,
         )
+
+
+def _finite(values: np.ndarray) -> bool:
+    """A sum is finite only if all are: one pass without a temporary array. False if it overflows, so that one looks closer."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()))
 
 
 def _following(state: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -1,0 +1,250 @@
+"""`offtrace logs describe` and `offtrace logs evaluate`.
+
+A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
+`actions` [A] with these names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+
+from offtrace.evaluation.columns import Columns, did_you_mean
+from offtrace.evaluation.logs import Logs
+from offtrace.traces import CTrace, Trace, VariableLambda, rules, trace
+
+LAMBDA = 0.95
+"""Of a rule that has a λ, if none is given."""
+
+
+def add(commands: Any) -> None:
+    """The commands, to those of `offtrace`."""
+    logs = commands.add_parser(
+        "logs",
+        help="what a policy would be worth, from logs of another one",
+        description="Read logged trajectories, look at them, and evaluate a policy that did not make them.",
+    )
+    of_logs = logs.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, words in (
+        ("describe", _describe, "say what logs are like, and what they can say about a target policy"),
+        ("evaluate", _evaluate, "estimate what a target policy is worth, by a trace and by the standard estimators"),
+    ):
+        made = of_logs.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
+            usage=f"offtrace logs {name} DATASET [options]",
+        )
+        made.add_argument(
+            "dataset", metavar="DATASET", help="a table, a folder or a pattern of them, or a Minari dataset"
+        )
+        made.add_argument(
+            "--policy",
+            type=Path,
+            metavar="FILE.npz",
+            required=name == "evaluate",
+            help="the target: `probabilities` [S, A] and, where the log has names, `states` and `actions`",
+        )
+        if name == "evaluate":
+            _add_estimation(made)
+        _add_reading(made)
+        made.set_defaults(run=lambda args, run=run: _said(run, args))
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("reading")
+    group.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="WHAT=COLUMN",
+        help=f"what the columns are called, as in state=x,y mu=p next_state=; nothing after = is none. "
+        f"WHAT is {', '.join(field.name for field in fields(Columns))}",
+    )
+    group.add_argument(
+        "--truncated",
+        choices=("never", "at-end"),
+        help="where no column says it: no episode was cut, or those whose last step is not terminated",
+    )
+    group.add_argument(
+        "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
+    )
+
+
+def _add_estimation(command: argparse.ArgumentParser) -> None:
+    of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
+    of_rule.add_argument("--trace", default="rbis", metavar="NAME", help="of the fitted estimate (rbis)")
+    for name, (kind, whose) in _parameters().items():
+        words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
+        of_rule.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=argparse.SUPPRESS,
+            metavar="N" if kind is int else "X",
+            help=words.get(name, f"of {whose}"),
+        )
+    group = command.add_argument_group("estimation")
+    group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
+    group.add_argument("--estimators", nargs="+", metavar="NAME", help="only these (all that can be computed)")
+    group.add_argument(
+        "--behavior",
+        choices=("logged", "estimate", "unknown"),
+        default="logged",
+        help="μ as logged, and estimated where it was not (default); estimated in any case; or not even then",
+    )
+    group.add_argument("--confidence", type=float, default=0.95, metavar="X", help="of the intervals (0.95)")
+    group.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (1000)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
+
+
+def _parameters() -> dict[str, tuple[Any, str]]:
+    """Of all traces: their types, and whose they are."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for rule in rules():
+        if issubclass(rule, Trace) and rule not in (
+            CTrace,
+            VariableLambda,
+        ):  # which need a number for every step, or adapt one
+            kinds = get_type_hints(rule)
+            for field in fields(rule):
+                kind = int if kinds[field.name] == int | None else _numbers
+                found.setdefault(field.name, (kind, []))[1].append(rule.__name__)
+    return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
+
+
+def _numbers(text: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+class Target(NamedTuple):
+    """A policy from a file."""
+
+    probabilities: np.ndarray
+    """[S, A]."""
+    states: int | tuple[Any, ...]
+    """S, or the names of the states."""
+    actions: int | tuple[Any, ...]
+    """A, or the names of the actions."""
+
+
+def load_policy(file: Path) -> Target:
+    """The target policy of an .npz file."""
+    from offtrace.mdps.policies import check_rows  # here, so that --help need not wait for SciPy
+
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            there = {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, AttributeError) as error:  # np.load has no error of its own
+        raise ValueError(f"{file} is no .npz file of plain arrays: {error}") from None
+    if "probabilities" not in there:
+        raise ValueError(
+            f"{file} has no array 'probabilities' [S, A]{did_you_mean('probabilities', list(there))}: it has {sorted(there)}. "
+            "np.savez(file, probabilities=pi) writes one"
+        )
+    pi = there["probabilities"]
+    if pi.ndim != 2 or 0 in pi.shape or pi.dtype.kind not in "fiub":
+        raise ValueError(f"probabilities in {file} must be numbers [S, A], got {pi.dtype} of shape {pi.shape}")
+    pi = np.ascontiguousarray(pi, dtype=np.float64)
+    check_rows(pi, f"probabilities in {file}")
+    named: list[Any] = []
+    for name, size in (("states", pi.shape[0]), ("actions", pi.shape[1])):
+        names = there.get(name)
+        if names is not None and names.shape != (size,):
+            raise ValueError(
+                f"{name} in {file} must be the {size} names of [S, A] = {pi.shape}, got shape {names.shape}"
+            )
+        named.append(size if names is None else tuple(names.tolist()))
+    return Target(pi, *named)
+
+
+def columns_of(texts: list[str]) -> Columns:
+    """Columns as --columns has them."""
+    known = [field.name for field in fields(Columns)]
+    given: dict[str, Any] = {}
+    for text in texts:
+        what, equals, column = text.partition("=")
+        if not equals or what not in known:
+            raise ValueError(
+                f"--columns takes WHAT=COLUMN, got {text!r}{did_you_mean(what, known)}: WHAT is {', '.join(known)}; "
+                "DATASET comes before it"
+            )
+        several = tuple(column.split(","))
+        given[what] = several if len(several) > 1 else column or None
+    return Columns(**given)
+
+
+def _read(args: argparse.Namespace, target: Target | None) -> Logs:
+    from offtrace.evaluation.reading import read
+
+    return read(
+        args.dataset,
+        columns=columns_of(args.columns),
+        truncated="at end" if args.truncated == "at-end" else args.truncated,
+        on_error=args.on_error,
+        states=None if target is None else target.states,
+        actions=None if target is None else target.actions,
+    )
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from offtrace.evaluation.describing import describe
+
+    target = None if args.policy is None else load_policy(args.policy)
+    print(describe(_read(args, target), None if target is None else target.probabilities))
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from offtrace.evaluation.describing import coverage
+    from offtrace.evaluation.evaluating import evaluate
+    from offtrace.evaluation.policies import as_policy
+
+    of_rule = {name: getattr(args, name) for name in _parameters() if name in args}
+    if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
+        of_rule["lam"] = LAMBDA
+    rule = trace(args.trace, **of_rule)
+    target = load_policy(args.policy)
+    logs = _read(args, target)
+    if logs.report is not None:
+        print(logs.report)
+    covered = coverage(logs, as_policy(target.probabilities, logs))
+    if not covered.could:
+        raise ValueError(
+            f"the target policy takes none of the {len(logs):,} logged actions, such as those of {', '.join(covered.first_not)}: "
+            "nothing can be said about it"
+        )
+    result = evaluate(
+        logs,
+        target.probabilities,
+        trace=rule,
+        gamma=args.gamma,
+        estimators=args.estimators,
+        behavior={"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
+        confidence=args.confidence,
+        resamples=args.resamples,
+        seed=args.seed,
+    )
+    print(result)
+    return 0
+
+
+def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Errors are words, not tracebacks."""
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        print("offtrace: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"offtrace: {error}", file=sys.stderr)
+        return 2
