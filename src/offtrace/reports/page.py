@@ -1,18 +1,15 @@
-"""Views → one HTML file that needs nothing else: no network, no fonts, no library. `template/page.js` draws the figures."""
+"""Views → the page of a study."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
 from html import escape
-from importlib import resources
-from string import Template
 from typing import Any
 
 import polars as pl
 
 from offtrace.reports import statistics
+from offtrace.reports.elements import bold, cell, figure, pairs, table, whole
 from offtrace.reports.views import Views
 from offtrace.reports.words import (
     age_label,
@@ -36,18 +33,14 @@ def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> s
 
 def html(shown: Views) -> str:
     """The page of what is shown."""
-    sections = [part for part in (maker(shown) for maker in SECTIONS) if part]
-    nav = "".join(f'<a href="#{key}">{escape(word)}</a>' for key, word, _ in sections)
-    body = _head(shown) + "\n".join(f'<section id="{key}">\n{text}\n</section>' for key, _, text in sections)
-    version = shown.facts.get("versions", {}).get("offtrace", "")
-    body += f"<footer>Made by offtrace {escape(str(version))}. This page is one file and loads nothing.</footer>"
-    return Template(_file("page.html")).substitute(
-        title=escape(str(shown.facts.get("question") or shown.facts.get("name") or "A study")),
-        css=_file("page.css"),
-        js=_file("page.js"),
-        nav=nav,
-        body=body,
-        data=_json(_data(shown)),
+    facts = shown.facts
+    return whole(
+        kind="study",
+        title=str(facts.get("question") or facts.get("name") or "A study"),
+        head=_head(shown),
+        sections=[part for part in (maker(shown) for maker in SECTIONS) if part],
+        data=_data(shown),
+        version=str(facts.get("versions", {}).get("offtrace", "")),
     )
 
 
@@ -64,20 +57,18 @@ def _data(shown: Views) -> dict[str, Any]:
         ]
         for kind in kinds
     }
-    return _rounded(
-        {
-            "methods": methods,
-            "better": summary.better,
-            "metric": metric(shown.facts),
-            "curve": curve(shown.facts),
-            "step": shown.facts.get("step", "step"),
-            "age": {"label": age_label(shown.facts), "log": shown.ages_apart},
-            "reference": summary.reference,
-            "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
-            "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
-            **panels,
-        }
-    )
+    return {
+        "methods": methods,
+        "better": summary.better,
+        "metric": metric(shown.facts),
+        "curve": curve(shown.facts),
+        "step": shown.facts.get("step", "step"),
+        "age": {"label": age_label(shown.facts), "log": shown.ages_apart},
+        "reference": summary.reference,
+        "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
+        "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
+        **panels,
+    }
 
 
 def _head(shown: Views) -> str:
@@ -93,7 +84,7 @@ def _head(shown: Views) -> str:
         ("Time", duration(facts.get("seconds"))),
     ]
     boxes = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
-    paragraphs = "".join(f"<p>{_bold(text)}</p>" for text in said) + f'<p class="care">{escape(care)}</p>'
+    paragraphs = "".join(f"<p>{bold(text)}</p>" for text in said) + f'<p class="care">{escape(care)}</p>'
     return f"""<p class="eyebrow">{escape(str(facts.get("name", "")))}</p>
 <h1>{escape(str(facts.get("question") or facts.get("name") or "A study"))}</h1>
 <div class="answer" id="answer">{paragraphs}</div>
@@ -109,7 +100,7 @@ def _standing(shown: Views) -> tuple[str, str, str] | None:
     return (
         "standing",
         "Standing",
-        _figure(
+        figure(
             "Which trace is ahead",
             f"Each trace at its own {settings(shown)}. Scores are scaled in each environment: {scaled(shown)}. Bars are 95% "
             "intervals by a stratified bootstrap, which resamples the seeds within each environment.",
@@ -132,7 +123,7 @@ def _learning(shown: Views) -> tuple[str, str, str] | None:
         control += f'<label>{escape(age_label(shown.facts))} <select data-control="age">{options}</select></label>'
     at = ", at the tuned α" if "α" in settings(shown) else ""
     lead = f"{curve(shown.facts)} while learning{at}. Bands are 95% intervals of the mean over seeds."
-    return "learning", "Learning", _figure("How learning goes", lead, "learning", "", control)
+    return "learning", "Learning", figure("How learning goes", lead, "learning", "", control)
 
 
 def _sweeps(shown: Views) -> tuple[str, str, str] | None:
@@ -143,7 +134,7 @@ def _sweeps(shown: Views) -> tuple[str, str, str] | None:
         lead = "The mean over seeds and ages, with its 95% interval."
     if shown.facts.get("task") == "map":
         lead = "The mean over MDPs, with its 95% interval."
-    return "sweeps", "λ", _figure("What λ does", lead, "sweeps")
+    return "sweeps", "λ", figure("What λ does", lead, "sweeps")
 
 
 def _heat(shown: Views) -> tuple[str, str, str] | None:
@@ -157,7 +148,7 @@ def _heat(shown: Views) -> tuple[str, str, str] | None:
     return (
         "step-sizes",
         "Step sizes",
-        _figure("How sensitive each trace is to its step size", lead, "heat", "small", control),
+        figure("How sensitive each trace is to its step size", lead, "heat", "small", control),
     )
 
 
@@ -168,9 +159,9 @@ def _ages(shown: Views) -> tuple[str, str, str] | None:
     body = ""
     if shown.aged:
         over = f"{lead} by a stratified bootstrap. Scores are scaled as above: {scaled(shown)}, at all ages alike."
-        body = _figure("How the answer changes with the age of the data", over, "aged", "standing") + _aged_table(shown)
+        body = figure("How the answer changes with the age of the data", over, "aged", "standing") + _aged_table(shown)
         lead = "The same in each environment, not scaled. Bands are 95% intervals"
-    return "ages", "Age", body + _figure("How far old data can be used", f"{lead} of the mean over seeds.", "ages")
+    return "ages", "Age", body + figure("How far old data can be used", f"{lead} of the mean over seeds.", "ages")
 
 
 def _aged_table(shown: Views) -> str:
@@ -180,7 +171,7 @@ def _aged_table(shown: Views) -> str:
     grown = {row["method"]: row for row in shown.changes.iter_rows(named=True)}
     ages, lines = sorted({age for _, age in rows}), []
     for method in shown.summary.methods:
-        line = [_cell(method, method, "t", tag="th")]
+        line = [cell(method, method, "t", tag="th")]
         for age in ages:
             row = rows.get((method, age), {})
             line.append(_estimate(row, "iqm", "low", "high"))
@@ -196,18 +187,18 @@ def _aged_table(shown: Views) -> str:
     lead = f"Interquartile means by {age_label(shown.facts)}"
     lead += f", and differences to {reference}: bold where the 95% interval leaves out 0" if reference else ""
     lead += ". The last column is how much that difference grows from the youngest to the oldest data" if grown else ""
-    return f'<p class="lead">{escape(lead)}.</p>' + _table(["Trace", *heads], lines, first="t")
+    return f'<p class="lead">{escape(lead)}.</p>' + table(["Trace", *heads], lines, first="t")
 
 
 def _estimate(row: dict[str, Any], name: str, low: str, high: str, *, signed: bool = False) -> str:
     """`0.93 [0.91, 0.95]`, the interval in small; if signed, `+0.12`, and bold where the interval leaves out 0."""
     value = row.get(name)
     if value is None:
-        return _cell("–")
+        return cell("–")
     text = with_interval(value, row[low], row[high])
     text = f"+{text}" if signed and value > 0 else text
     text = text.replace(" [", "<small>[").replace("]", "]</small>")
-    return _cell(f"<b>{text}</b>" if signed and (row[low] > 0 or row[high] < 0) else text, value, raw=True)
+    return cell(f"<b>{text}</b>" if signed and (row[low] > 0 or row[high] < 0) else text, value, raw=True)
 
 
 def _tradeoff(shown: Views) -> tuple[str, str, str] | None:
@@ -217,7 +208,7 @@ def _tradeoff(shown: Views) -> tuple[str, str, str] | None:
         "Each point is a λ, each line a trace from small to large markers as λ grows. Left is faster, down is quieter: "
         "the lower left corner is best. The contraction is the middle of its guaranteed interval, averaged over MDPs."
     )
-    return "tradeoff", "Contraction and variance", _figure("What contraction costs in variance", lead, "tradeoff")
+    return "tradeoff", "Contraction and variance", figure("What contraction costs in variance", lead, "tradeoff")
 
 
 def _tables(shown: Views) -> tuple[str, str, str]:
@@ -238,38 +229,37 @@ def _tables(shown: Views) -> tuple[str, str, str]:
 
 def _pivot(shown: Views) -> str:
     """Traces down, environments across."""
-    table = shown.at_best()
     names = shown.summary.environments
-    cells = {(row["method"], row["environment"]): row for row in table.iter_rows(named=True)}
+    cells = {(row["method"], row["environment"]): row for row in shown.at_best().iter_rows(named=True)}
     scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
     lines = []
     for method in shown.summary.methods:
         score = scores.get(method)
-        line = [_cell(method, method, "t", tag="th")]
-        line += [_mean(cells[method, name], settings=True) if (method, name) in cells else _cell("–") for name in names]
+        line = [cell(method, method, "t", tag="th")]
+        line += [_mean(cells[method, name], settings=True) if (method, name) in cells else cell("–") for name in names]
         text = with_interval(score["iqm"], score["low"], score["high"]) if score else "–"
         text = text.replace(" [", "<small>[").replace("]", "]</small>")
-        lines.append([*line, _cell(text, score["iqm"] if score else None, raw=True)])
-    return _table(["Trace", *names, "Interquartile mean"], lines, first="t")
+        lines.append([*line, cell(text, score["iqm"] if score else None, raw=True)])
+    return table(["Trace", *names, "Interquartile mean"], lines, first="t")
 
 
 def _long(shown: Views) -> str:
     """One line for each environment, trace and λ."""
     lines = [
         [
-            _cell(row["environment"], row["environment"], "t"),
-            _cell(row["method"], row["method"], "t"),
-            _cell("–" if row["lam"] is None else f"{row['lam']:g}", row["lam"]),
-            _cell("–" if row["alpha"] is None else f"{row['alpha']:g}", row["alpha"]),
+            cell(row["environment"], row["environment"], "t"),
+            cell(row["method"], row["method"], "t"),
+            cell("–" if row["lam"] is None else f"{row['lam']:g}", row["lam"]),
+            cell("–" if row["alpha"] is None else f"{row['alpha']:g}", row["alpha"]),
             _mean(row),
-            _cell(interval(row["low"], row["high"]), row["low"]),
-            _cell(str(row["n"]), row["n"]),
-            _cell("tuned" if row["best_lam"] else "", int(row["best_lam"])),
+            cell(interval(row["low"], row["high"]), row["low"]),
+            cell(str(row["n"]), row["n"]),
+            cell("tuned" if row["best_lam"] else "", int(row["best_lam"])),
         ]
         for row in shown.summary.table.iter_rows(named=True)
     ]
     heads = ["Environment", "Trace", "λ", "α", "Mean", "95% interval", "Seeds", "λ chosen"]
-    return _table(heads, lines, first="tt")
+    return table(heads, lines, first="tt")
 
 
 def _map_table(shown: Views) -> str:
@@ -283,16 +273,16 @@ def _map_table(shown: Views) -> str:
                 middle = None if lower is None or upper is None else (lower + upper) / 2
                 lines.append(
                     [
-                        _cell(environment, environment, "t"),
-                        _cell(cloud.method, cloud.method, "t"),
-                        _cell("–" if lam is None else f"{lam:g}", lam),
-                        _cell(number(middle), middle),
-                        _cell(number(y), y),
-                        _cell(number(bias), bias),
-                        _cell("yes" if (cloud.method, lam) in front else "", int((cloud.method, lam) in front)),
+                        cell(environment, environment, "t"),
+                        cell(cloud.method, cloud.method, "t"),
+                        cell("–" if lam is None else f"{lam:g}", lam),
+                        cell(number(middle), middle),
+                        cell(number(y), y),
+                        cell(number(bias), bias),
+                        cell("yes" if (cloud.method, lam) in front else "", int((cloud.method, lam) in front)),
                     ]
                 )
-    return _table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "Unbeaten"], lines, first="tt")
+    return table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "Unbeaten"], lines, first="tt")
 
 
 def _run(shown: Views) -> tuple[str, str, str]:
@@ -302,7 +292,7 @@ def _run(shown: Views) -> tuple[str, str, str]:
     about |= {str(name).capitalize(): value for name, value in dict(facts.get("counts") or {}).items()}
     versions = dict(facts.get("versions") or {})
     said = f'<p class="lead">{escape(str(facts["about"]))}</p>' if facts.get("about") else ""
-    body = f'<h2>What was run</h2>{said}<div class="run">{_pairs(about)}{_pairs(versions)}</div>'
+    body = f'<h2>What was run</h2>{said}<div class="run">{pairs(about)}{pairs(versions)}</div>'
     problems = [f"<li>{escape(str(problem))}</li>" for problem in facts.get("problems") or ()]
     body += (
         f'<p class="note">Not read, and so not on this page:</p><ul class="note">{"".join(problems)}</ul>'
@@ -328,75 +318,13 @@ def _run(shown: Views) -> tuple[str, str, str]:
 SECTIONS = (_standing, _tradeoff, _ages, _learning, _sweeps, _heat, _tables, _run)
 
 
-def _figure(title: str, lead: str, kind: str, size: str = "", controls: str = "") -> str:
-    bar = f'<div class="controls">{controls}</div>' if controls else ""
-    return (
-        f'<h2>{escape(title)}</h2><p class="lead">{escape(lead)}</p>{bar}'
-        f'<figure class="panels {size}" data-figure="{kind}" aria-label="{escape(title)}"></figure>'
-    )
-
-
-def _table(heads: Iterable[str], lines: list[list[str]], first: str) -> str:
-    cells = "".join(
-        f'<th scope="col" class="{"t" if i < len(first) else ""}"><button type="button">{escape(head)}</button></th>'
-        for i, head in enumerate(heads)
-    )
-    rows = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-    table = f'<table class="data"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{table}</div>'
-
-
-def _cell(text: str, value: Any = None, kind: str = "", *, tag: str = "td", raw: bool = False) -> str:
-    """A cell that sorts by `value`; what has none is sorted last."""
-    missing = value is None or value != value  # NaN
-    sort = "" if missing else escape(str(value), quote=True)
-    scope = ' scope="row"' if tag == "th" else ""
-    return f'<{tag}{scope} class="{kind}" data-v="{sort}">{text if raw else escape(text)}</{tag}>'
-
-
 def _mean(row: dict[str, Any], *, settings: bool = False) -> str:
     """`1273 ± 19`, and in small the λ and α it was found with."""
     if row["failed"]:
-        return _cell(f"failed <small>{row['failed']} of {row['n']}</small>", raw=True)
+        return cell(f"failed <small>{row['failed']} of {row['n']}</small>", raw=True)
     half = (row["high"] - row["low"]) / 2
     text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
     if settings:
         at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
         text += f"<small>{', '.join(at)}</small>"
-    return _cell(text, row["mean"], row["mark"], raw=True)
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    known = [(name, value) for name, value in values.items() if value not in (None, "")]
-    cells = (f"<dt>{escape(str(name))}</dt><dd>{escape(_plain(value))}</dd>" for name, value in known)
-    return f"<dl>{''.join(cells)}</dl>"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _bold(text: str) -> str:
-    """`**so**` in bold; everything else is text."""
-    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text))
-
-
-def _rounded(value: Any) -> Any:
-    """Five significant digits, and null for what is not finite: JSON knows no NaN."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if value - value == 0 else None
-    if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
-    return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _file(name: str) -> str:
-    return resources.files("offtrace.reports").joinpath("template", name).read_text(encoding="utf-8")
+    return cell(text, row["mean"], row["mark"], raw=True)
