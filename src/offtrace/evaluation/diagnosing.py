@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +43,41 @@ def support_of(logs: Logs, policy: Policy) -> Support:
         return Support(0.0, None, None)
     sums = [policy.probabilities(logs.state[piece])[:, never].sum() for piece in logs.pieces(PIECE)]
     return Support(float(np.sum(sums) / len(logs)), None, None)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An action of the target policy that was never logged in a state (for features: never at all)."""
+
+    state: Any
+    """Its name in the source, or its id; None for features."""
+    action: Any
+    probability: float
+    """π(a|s); for features, its mean over the logged states."""
+    visits: int
+    """So many steps were logged in this state."""
+    share: float
+    """Of all that the target policy does at logged states; over all gaps the sum is `Support.share`."""
+
+
+def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
+    """Where the target policy leaves the data, what matters most first."""
+    actions = logs.action_names or range(logs.actions)
+    if policy.table is None:
+        never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
+        sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
+        means = np.sum(sums, axis=0) / len(logs)
+        found = [Gap(None, actions[a], float(p), len(logs), float(p)) for a, p in zip(never, means, strict=True) if p]
+        return sorted(found, key=lambda gap: -gap.share)
+    pair = logs.state * logs.actions + logs.action
+    counts = np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
+    share = np.where(counts == 0, policy.table, 0.0) * (counts.sum(axis=1, keepdims=True) / len(logs))
+    states = logs.state_names or range(logs.states)
+    order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
+    return [
+        Gap(states[s], actions[a], float(policy.table[s, a]), int(counts[s].sum()), float(share[s, a]))
+        for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
+    ]
 
 
 def warnings_of(

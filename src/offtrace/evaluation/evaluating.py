@@ -63,6 +63,7 @@ def evaluate(
     `rewards`        their range (lo, hi), and `horizon`, the most steps that an episode can have, for the conservative interval;
                      the data's own if None
     """
+    call = _call(locals())
     check_ends(logs)
     gamma, confidence = number("gamma", gamma, 0.0, 1.0), number("confidence", confidence, 0.0, 1.0)
     policy, mu = as_policy(target_policy, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
@@ -112,7 +113,24 @@ def evaluate(
         values=main.values,
         q=main.q,
         sweeps=main.sweeps,
+        logs=logs,
+        policy=policy,
+        call=call,
     )
+
+
+def _call(given: dict[str, Any]) -> str:
+    """The call in words: numbers, texts and traces as they are, of larger things what they are."""
+
+    def said(value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            return f"<array {list(value.shape)} of {value.dtype}>"
+        if value is None or isinstance(value, bool | int | float | str | tuple | list | np.generic | Trace):
+            return repr(value)
+        return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target_policy")]
+    return "\n".join(["evaluate(", "    logs,", "    target_policy,", *lines, ")"])
 
 
 def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from offtrace.evaluation.intervals import Conservative
+from offtrace.evaluation.logs import Logs
+from offtrace.evaluation.policies import Policy
 from offtrace.returns.diagnosis import Statistics
 
 
@@ -102,6 +104,12 @@ class Result:
     """States → Q^π [n, A] of the fitted estimate."""
     sweeps: int
     """How many the fitted estimate took."""
+    logs: Logs
+    """What was evaluated from, with μ as it was used."""
+    policy: Policy
+    """The target policy."""
+    call: str
+    """The call of `evaluate` with all its arguments, to repeat it."""
 
     def __getitem__(self, estimator: str) -> Row:
         for row in self.estimates:
@@ -133,6 +141,12 @@ class Result:
             }
             for row in self.estimates
         ]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the table, with the intervals drawn beside it."""
+        from offtrace.evaluation import notebook
+
+        return notebook.html(self)
 
     def __str__(self) -> str:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"

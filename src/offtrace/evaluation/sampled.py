@@ -10,7 +10,7 @@ padded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from offtrace.traces import AlphaRetrace, CTrace, HistoryTrace, StepTrace, Trace
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
+SAMPLE = 16, 1 << 12  # pieces, and their steps, on which credit is looked at lag by lag
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 T = TypeVar("T")
@@ -171,6 +172,24 @@ class Sampled:
             largest=max(p.largest for p in parts),
             effective=float(m.sum() ** 2 / squares.sum()),
         )
+
+    def credit(self, lags: Sequence[int]) -> np.ndarray:
+        """Σ_{l<n} c_l / Σ_l c_l for each n of `lags`, c_l the sum of γ^l β_{k:k+l} over starts k: the share of credit that comes
+        from the first n steps, of episodes spread evenly over the logs. NaN where products overflow.
+        """
+        pieces = list(self.logs.pieces(SAMPLE[1]))
+        pieces = pieces[:: -(-len(pieces) // SAMPLE[0])]
+
+        def within(n: int | None) -> float:
+            total = 0.0
+            for piece in pieces:
+                trace, zero = self._cut(piece), np.zeros(piece.stop - piece.start)
+                cut = replace(trace, horizon=min(filter(None, (n, trace.horizon)), default=None))
+                total += corrections(cut, reward=zero + 1, q=zero, next_value=zero, **self._arrays(piece)).sum()
+            return total
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.array([within(n) for n in lags]) / within(None)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
