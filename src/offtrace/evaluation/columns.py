@@ -84,10 +84,12 @@ class Columns:
     def check(self, there: Sequence[str], truncated: str | None) -> bool:
         """Every declared column must be in the source. Whether `truncated` is."""
         has_truncated = self.truncated in there
+        declared = {column for _, column in self.used()}
+        others = [column for column in there if column not in declared]  # one that is something else is not meant
         for name, column in self.used():
             if column not in there and name != "truncated":
                 raise ValueError(
-                    f"the source has no column {column!r} for {name}{did_you_mean(column, there)}: it has {_listed(there)}. "
+                    f"the source has no column {column!r} for {name}{did_you_mean(column, others)}: it has {_listed(there)}. "
                     f"Declare another one with Columns({name}=…){_or_none(name)}"
                 )
         if truncated == "never" and has_truncated:
@@ -98,7 +100,7 @@ class Columns:
         if truncated is None and not has_truncated:
             called = "truncated" if self.truncated is None else repr(self.truncated)
             raise ValueError(
-                f"the source has no column {called}{did_you_mean(self.truncated or '', there)}, and whether an episode was cut "
+                f"the source has no column {called}{did_you_mean(self.truncated or '', others)}, and whether an episode was cut "
                 "decides if values beyond its end count. Declare the column with Columns(truncated=…), or say which it is:\n"
                 '  truncated="never"   no episode was cut: each must end with a terminated step\n'
                 '  truncated="at end"  an episode whose last step is not terminated was cut there'

@@ -77,7 +77,7 @@ class Conversion:
             yield made
 
     def _batches(self, columns: dict[str, pl.Expr]) -> Iterator[pl.DataFrame]:
-        yield from self.frame.select(**columns).collect_batches(chunk_size=BATCH)
+        yield from self.frame.select(**columns).collect_batches(chunk_size=BATCH, engine="streaming")
 
     def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
         """Integers as they are; strings by their place among all names, or among those that are given."""

@@ -88,7 +88,7 @@ class Description:
             if t.pairs is not None:
                 first = f": {', '.join(t.first_unseen)}" if t.first_unseen else ""
                 rows.append(("", f"{t.unseen:,} of the {t.pairs:,} pairs (s, a) that it takes never occur{first}"))
-            worth = f"worth {t.effective:,.1f} episodes, the largest has {100 * t.largest:.2g} % of them"
+            worth = f"worth {t.effective:,.1f} episodes, the largest has {100 * t.largest:.3g} % of them"
             rows.append(("weights", "need μ" if np.isnan(t.effective) else worth))
         return "\n".join(f"{name:<9} {text}" for name, text in rows)
 
@@ -98,7 +98,7 @@ def describe(logs: Logs, target: Any = None) -> Description:
     lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
     mu = None
     if logs.log_mu is not None:
-        mu = float(np.exp(logs.log_mu.min())), float(np.exp(np.median(logs.log_mu)))
+        mu = float(np.exp(logs.log_mu.min())), float(np.median(np.exp(logs.log_mu)))
     seen = np.count_nonzero(np.bincount(logs.state, minlength=1)) if logs.tabular else logs.state.shape[1]
     return Description(
         episodes=logs.episodes,

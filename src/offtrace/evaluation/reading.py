@@ -42,13 +42,13 @@ def read(
 ) -> Logs:
     """The logs of `source`; `logs.report` says what was read, `describe(logs)` what they are like.
 
-    columns     what the columns are called; of Minari and Gymnasium episodes only `mu` or `log_mu` matters, a key of `infos`
-    truncated   whether episodes were cut, where no column says it. "never": each must end with a terminated step; "at end": one
-                whose last step is not terminated was cut there. Without either, the source must say it: it is not guessed
-    on_error    "raise" names everything impossible with its first rows; "drop" leaves out each episode that has any of it, whole
-    states      how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
-                source. Other ones are impossible values
-    actions     likewise
+    - `columns`: what they are called; of Minari and Gymnasium episodes only `mu` or `log_mu` matters, a key of `infos`.
+    - `truncated`: whether episodes were cut, where no column says it. "never": each must end with a terminated step; "at end":
+      one whose last step is not terminated was cut there. Without either, the source must say it: it is not guessed.
+    - `on_error`: "raise" names everything impossible with its first rows; "drop" leaves out episodes with any of it, whole.
+    - `states`: how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
+      source. Other ones are impossible values.
+    - `actions`: likewise.
 
     Integers from 0 on are ids as they are. Strings, and integers below 0 or far above the number of steps, are numbered in sorted
     order, and `state_names` or `action_names` has them.
