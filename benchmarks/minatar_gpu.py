@@ -5,14 +5,15 @@
             offtrace study report minatar --subset h200
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
-says where that was. `--done FILE` leaves out what an earlier call has done. All ages of a game and a trace are one program, so
-that it is compiled once; a few run at once, in threads, so that one computes while others compile (in processes the GPU would
-switch between them, which costs more than half of its time). `bring` makes ordinary records of it.
+says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. All ages of a
+game and a trace are one program, so that it is compiled once; a few run at once, in threads, so that one computes while others
+compile (in processes the GPU would switch between them, which costs more than half of its time). `bring` makes ordinary records.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import sys
@@ -96,7 +97,7 @@ def _run(args: argparse.Namespace) -> None:
 def _bring(args: argparse.Namespace) -> None:
     study = Study.load(args.study, args.subset, args.out)
     for file in args.file:
-        head = json.loads(file.open().readline())
+        head = json.loads(_lines(file)[0])
         if head["digest"] != study.digest:
             sys.exit(
                 f"{file} is of another study ({head['digest'][:12]}) than {study.name} as it is now ({study.digest[:12]})"
@@ -113,9 +114,13 @@ def _spelt(outcome: Outcome, worker: str) -> dict[str, Any]:
     return {"unit": asdict(outcome.unit), **columns, **about}
 
 
+def _lines(file: Path) -> list[str]:
+    return (gzip.open(file, "rt").read() if file.suffix == ".gz" else file.read_text()).splitlines()
+
+
 def _read(file: Path) -> Iterator[Finished]:
     """What was written; a last line that was torn is left out."""
-    for line in file.read_text().splitlines()[1:]:
+    for line in _lines(file)[1:]:
         try:
             given = json.loads(line)
         except ValueError:
