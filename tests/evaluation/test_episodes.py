@@ -123,6 +123,10 @@ def test_minari_datasets_hold_what_was_played(
         read("offtrace/playd-v0")
     with pytest.raises(LogsError, match="action is none of the 1 that there are"):
         read(dataset, actions=1)
+    for steps, words in ((dataset.total_steps - 1, "more"), (dataset.total_steps + 1, f"only {dataset.total_steps}")):
+        dataset.storage.update_metadata({"total_steps": steps})
+        with pytest.raises(LogsError, match=f"says that it has {steps} steps, but its episodes have {words}"):
+            read("offtrace/played-v0")
 
 
 def test_spaces_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

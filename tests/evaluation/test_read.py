@@ -134,10 +134,13 @@ def test_features(form: str) -> None:
     agree(logs, logs_of([row | {"state": list(values)} for row, values in zip(rows, x, strict=True)]))
 
 
-def test_one_column_of_floats_is_a_feature() -> None:
+def test_one_column_of_floats_is_a_feature_unless_states_are_given() -> None:
     rows = drawn()
     logs = read(pl.DataFrame(rows).cast({"state": float}), columns=MU)
     agree(logs, logs_of([row | {"state": [row["state"]]} for row in rows]))
+    ids = read(pl.DataFrame(rows).cast({"state": float}), columns=MU, states=5)
+    assert ids.states == 5
+    agree(ids, logs_of(rows))
 
 
 def test_whether_episodes_were_cut_is_asked() -> None:

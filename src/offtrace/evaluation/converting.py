@@ -41,7 +41,8 @@ class Conversion:
         self.states = states
         given = {"state": columns.state, "next_state": columns.next_state}
         present = {name: column for name, column in given.items() if column is not None}
-        if isinstance(columns.state, str) and self._is_id(columns.state):
+        given_ids = states is not None and isinstance(columns.state, str) and self.schema[columns.state].is_float()
+        if isinstance(columns.state, str) and (self._is_id(columns.state) or given_ids):
             made, self.states = self._ids("state", [str(column) for column in present.values()], states)
             self._single |= dict(zip(present, made, strict=True))
         else:

@@ -63,7 +63,11 @@ def read(source: Any, columns: Columns, truncated: str | None, drop: bool, state
     )
     found = _Episodes(columns.behaviour, filling)
     for batch in found.batches(chain([first], episodes)):
+        if filling.filled + len(batch["reward"]) > n:
+            raise _damaged(name, n, "more")
         filling.add(batch)
+    if filling.filled < n:
+        raise _damaged(name, n, f"only {filling.filled:,}")
     starts = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     order = Order(starts, np.arange(len(found.lengths)))
 
@@ -124,6 +128,10 @@ class _Episodes:
         if not len(reward):
             raise LogsError(f"episode {i} has no steps")
         return made
+
+
+def _damaged(name: str, n: int, there: str) -> LogsError:
+    return LogsError(f"{name} says that it has {n:,} steps, but its episodes have {there}: it is damaged")
 
 
 def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

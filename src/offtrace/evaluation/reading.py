@@ -47,7 +47,7 @@ def read(
       one whose last step is not terminated was cut there. Without either, the source must say it: it is not guessed.
     - `on_error`: "raise" names everything impossible with its first rows; "drop" leaves out episodes with any of it, whole.
     - `states`: how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
-      source. Other ones are impossible values.
+      source. Other ones are impossible values. Given, a column of floats holds ids too.
     - `actions`: likewise.
 
     Integers from 0 on are ids as they are. Strings, and integers below 0 or far above the number of steps, are numbered in sorted
