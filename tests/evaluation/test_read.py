@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.by_rows import Rows, agree, logs_of
-from offtrace.evaluation import Columns, LogsError, converting, read
+from offtrace.evaluation import Columns, LogsError, converting, ordering, read
 from offtrace.evaluation.filling import DENSE
 
 MU = Columns(mu="mu")
@@ -79,7 +80,9 @@ def test_rows_in_any_order_give_the_same_logs(data: st.DataObject, text: bool, w
             row["episode"] = f"run {row['episode']}"
     wanted = logs_of(rows)
     columns = Columns(mu="mu", next_state="next" if with_next else None)
-    agree(read(pl.DataFrame(data.draw(st.permutations(rows))), columns=columns), wanted)
+    shuffled, size = pl.DataFrame(data.draw(st.permutations(rows))), data.draw(st.integers(1, 9))
+    with patch.object(converting, "BATCH", size), patch.object(ordering, "CHUNK", size):
+        agree(read(shuffled, columns=columns), wanted)
 
 
 def test_without_steps_rows_are_in_order() -> None:
