@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 import warnings
@@ -20,6 +21,7 @@ from offtrace.evaluation import commands as logs
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
     args = parser().parse_args(arguments)
+    args.typed = shlex.join(["offtrace", *(sys.argv[1:] if arguments is None else arguments)])
     return args.run(args)
 
 
@@ -44,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=_audit)
     _study_commands(commands)
     deep.add(commands)
-    logs.add(commands)
+    logs.add(commands, _evaluation_page)
     return top
 
 
@@ -144,6 +146,12 @@ def _report_study(args: argparse.Namespace) -> int:
     page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
     print(reports.summary(study), f"\nThe page: {page}", sep="\n")
     return 0
+
+
+def _evaluation_page(result: Any, path: Path, typed: str) -> Path:
+    from offtrace import reports
+
+    return reports.evaluation_page(result, path, command=typed)
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -23,8 +23,8 @@ LAMBDA = 0.95
 """Of a rule that has a λ, if none is given."""
 
 
-def add(commands: Any) -> None:
-    """The commands, to those of `offtrace`."""
+def add(commands: Any, write_page: Callable[[Any, Path, str], Path]) -> None:
+    """The commands, to those of `offtrace`. `write_page(result, path, command line)` is given from above."""
     logs = commands.add_parser(
         "logs",
         help="what a policy would be worth, from logs of another one",
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
         if name == "evaluate":
             _add_estimation(made)
         _add_reading(made)
-        made.set_defaults(run=lambda args, run=run: _said(run, args))
+        made.set_defaults(run=lambda args, run=run: _said(run, args), write_page=write_page)
 
 
 def _add_reading(command: argparse.ArgumentParser) -> None:
@@ -100,6 +100,7 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--confidence", type=float, default=0.95, metavar="X", help="of the intervals (0.95)")
     group.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (1000)")
+    group.add_argument("--page", type=Path, metavar="FILE.html", help="also write one HTML page about it")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
 
 
@@ -235,6 +236,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     print(result)
+    if args.page is not None:
+        print(f"The page: {args.write_page(result, args.page, args.typed)}")
     return 0
 
 

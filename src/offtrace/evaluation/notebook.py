@@ -35,15 +35,20 @@ def span(result: Result) -> tuple[float, float]:
 def html(result: Result) -> str:
     """The table."""
     low, high = span(result)
+    digits = decimals(high - low)
     lines = []
     for i, row in enumerate(result.estimates):
         drawn = _drawn(row.low, row.high, row.estimate, low, high, BLUE if i == 0 else GREY)
         rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f}"
-        lines.append(_line(row.title, f"<b>{_number(row.estimate)}</b>", row.low, row.high, drawn, rests))
+        lines.append(
+            _line(
+                row.title, f"<b>{number(row.estimate, digits)}</b>", interval(row.low, row.high, digits), drawn, rests
+            )
+        )
     if (c := result.conservative) is not None:
         drawn = _drawn(c.low, c.high, float("nan"), low, high, GREY)
-        lines.append(_line("conservative", "", c.low, c.high, drawn, ""))
-    heads = ("", "V(π)", f"{100 * result.confidence:g} % interval", _axis(low, high), "rests on episodes")
+        lines.append(_line("conservative", "", interval(c.low, c.high, digits), drawn, ""))
+    heads = ("", "V(π)", f"{100 * result.confidence:g} % interval", _axis(low, high, digits), "rests on episodes")
     head = "".join(
         f'<th style="text-align:{"left" if i == 0 else "right"}">{text}</th>' for i, text in enumerate(heads)
     )
@@ -55,8 +60,12 @@ def html(result: Result) -> str:
     )
 
 
-def _line(title: str, estimate: str, low: float, high: float, drawn: str, rests: str) -> str:
-    interval = "" if np.isnan(low) or np.isnan(high) else f"[{_number(low)}, {_number(high)}]"
+def decimals(width: float) -> int:
+    """So many, for all numbers on an axis of this width, that a thousandth of it is told."""
+    return int(np.clip(3 - np.floor(np.log10(width)), 0, 12))
+
+
+def _line(title: str, estimate: str, interval: str, drawn: str, rests: str) -> str:
     cells = "".join(f'<td style="text-align:right">{text}</td>' for text in (estimate, interval, drawn, rests))
     return f'<tr><td style="text-align:left">{escape(title)}</td>{cells}</tr>'
 
@@ -80,11 +89,19 @@ def _drawn(low: float, high: float, at: float, first: float, last: float, colour
     return f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 
-def _axis(first: float, last: float) -> str:
+def _axis(first: float, last: float, digits: int) -> str:
     """The two ends of the axis, as a heading."""
     style = f'style="display:inline-flex;justify-content:space-between;width:{WIDTH}px;font-weight:normal"'
-    return f"<span {style}><span>{_number(first)}</span><span>{_number(last)}</span></span>"
+    return f"<span {style}><span>{number(first, digits)}</span><span>{number(last, digits)}</span></span>"
 
 
-def _number(x: float) -> str:
-    return "–" if np.isnan(x) else "∞" if x == np.inf else "−∞" if x == -np.inf else f"{x:.4g}".replace("-", "−")
+def interval(low: float, high: float, digits: int) -> str:
+    """`[0.91, 0.95]`, or nothing where there is none."""
+    return "" if np.isnan(low) or np.isnan(high) else f"[{number(low, digits)}, {number(high, digits)}]"
+
+
+def number(x: float, digits: int) -> str:
+    """With so many decimals; ∞, and – for NaN."""
+    if not np.isfinite(x):
+        return "–" if np.isnan(x) else "∞" if x > 0 else "−∞"
+    return (f"{x:.{digits}f}" if abs(x) < 1e6 else f"{x:.3e}").replace("-", "−")

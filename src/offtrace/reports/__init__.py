@@ -1,7 +1,8 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
 `write` makes one HTML page from a study, and the figures for a paper beside it. `statistics` holds the numbers, `views` what each
-figure shows, `page` the HTML, `paper` the PNG and PDF files.
+figure shows, `page` the HTML, `paper` the PNG and PDF files. `evaluation_page` makes one from what `offtrace.evaluation.evaluate`
+found: `evaluated` holds what its figures show, `evaluation` the HTML. What both are made of is in `elements`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-__all__ = ["summary", "write"]
+__all__ = ["evaluation_page", "summary", "write"]
 
 
 def write(study: Any, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
@@ -24,12 +25,29 @@ def write(study: Any, path: str | Path | None = None, *, open_browser: bool = Fa
     study = _opened(study)
     shown = views.Views(study.records(), study.curves(), study.facts())
     target = Path(path) if path is not None else Path(getattr(study, "folder", None) or ".") / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")  # a page is there whole, or not at all
-    part.write_text(page.html(shown), encoding="utf-8")
-    part.replace(target)
+    _put(page.html(shown), target)
     if figures:
         paper.write(shown, target.parent / "figures")
+    if open_browser:
+        webbrowser.open(target.resolve().as_uri())
+    return target
+
+
+def evaluation_page(result: Any, path: str | Path, *, command: str | None = None, open_browser: bool = False) -> Path:
+    """One self-contained page about the `Result` of `offtrace.evaluation.evaluate`; returns where it is.
+
+    `command` is the command line that made it, if one did, to be shown on the page.
+    """
+    from offtrace.evaluation import Result
+    from offtrace.reports import evaluation
+
+    if not isinstance(result, Result):
+        raise TypeError(
+            f"evaluation_page shows what offtrace.evaluation.evaluate returned, and {type(result).__name__} was given; "
+            "for a study, call write."
+        )
+    target = Path(path)
+    _put(evaluation.html(result, command), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target
@@ -41,6 +59,14 @@ def summary(study: Any) -> str:
 
     study = _opened(study)
     return terminal.table(views.Views(study.records(), study.curves(), study.facts()))
+
+
+def _put(text: str, target: Path) -> None:
+    """A page is there whole, or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(target)
 
 
 def _opened(study: Any) -> Any:

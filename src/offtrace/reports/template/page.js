@@ -200,7 +200,7 @@ function lines(source, options) {
     const xs = [...new Set(sloped.flatMap((line) => line.x))].sort((a, b) => a - b);
     if (!xs.length) return nothing(svg, W, H);
     const wide = xs.length > 1 ? [xs[0], xs.at(-1)] : [xs[0] - 0.5, xs[0] + 0.5];
-    const high = body([...shown.flatMap((line) => [...line.y, ...line.low, ...line.high]), options.reference], false);
+    const high = options.domain || body([...shown.flatMap((line) => [...line.y, ...line.low, ...line.high]), options.reference], options.ylog);
     const { X, Y, edge, area } = frame(svg, W, H, wide, high, options);
     if (given(options.reference)) node("line", { class: "ref", x1: edge.left, x2: W - edge.right, y1: Y(options.reference), y2: Y(options.reference) }, svg);
     for (const line of shown.filter((line) => line.level)) [line.x, line.y, line.low, line.high] = [wide, ...["y", "low", "high"].map((k) => [line[k][0], line[k].at(-1)])];
@@ -275,15 +275,17 @@ function points(clouds) {
 
 // --- intervals, one under the other -----------------------------------------------------------------------------------------
 
+const two = (x) => (Math.round(x * 100) / 100 + 0).toFixed(2).replace("-", "−");
 function forest(rows, options) {
   return (svg, W) => {
     const shown = rows.filter((r) => !hidden.has(r.method));
     if (!shown.length) return nothing(svg, W, 80);
     const gap = 27, top = 6, bottom = 36, H = top + gap * Math.max(1, shown.length) + bottom;
-    const left = Math.min(W * 0.42, 14 + 7 * Math.max(4, ...shown.map((r) => r.method.length))), right = 46;
-    const ends = shown.flatMap((r) => [r.value, r.low, r.high, ...(options.include || [])]).filter(given);
-    const [low, high] = [Math.min(...ends), Math.max(...ends)], pad = (high - low) * 0.04 || 0.1;
-    const X = scale(low - pad, high + pad, left, W - right);
+    const value = (r) => r.shown ?? two(r.value);
+    const left = Math.min(W * 0.42, 14 + 7 * Math.max(4, ...shown.map((r) => r.method.length))), right = Math.max(46, 22 + 7 * Math.max(...shown.map((r) => value(r).length)));
+    const ends = options.domain || shown.flatMap((r) => [r.value, r.low, r.high, ...(options.include || [])]).filter(given);
+    const [low, high] = [Math.min(...ends), Math.max(...ends)], pad = options.domain ? 0 : (high - low) * 0.04 || 0.1;
+    const X = scale(low - pad, high + pad, left, W - right), inside = (x) => clamp(x, low - pad, high + pad);
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
     for (const tick of ticks(low - pad, high + pad, clamp(Math.floor((W - left - right) / 55), 2, 5))) {
       node("line", { class: "grid", x1: X(tick), x2: X(tick), y1: top, y2: H - bottom }, svg);
@@ -292,13 +294,17 @@ function forest(rows, options) {
     if (given(options.reference)) node("line", { class: "ref", x1: X(options.reference), x2: X(options.reference), y1: top, y2: H - bottom }, svg);
     node("text", { x: W - right, y: H - 4, "text-anchor": "end" }, svg, options.xlabel);
     const Y = (i) => top + gap * (i + 0.5);
+    if (options.shaded) node("rect", { class: "shaded", x: X(inside(options.shaded.low)), y: top, width: Math.max(1, X(inside(options.shaded.high)) - X(inside(options.shaded.low))), height: H - bottom - top }, svg);
     shown.forEach((r, i) => {
       const into = group(svg, r);
       const label = node("text", { class: "name", x: left - 12, y: Y(i) + 4, "text-anchor": "end" }, into, r.method);
       if (r.method.length * 7 > left - 6) { label.setAttribute("textLength", left - 14); label.setAttribute("lengthAdjust", "spacingAndGlyphs"); }
-      if (given(r.low) && given(r.high)) node("line", { x1: X(r.low), x2: X(r.high), y1: Y(i), y2: Y(i), stroke: colour(r.method), "stroke-width": 7, "stroke-linecap": "round", opacity: 0.32 }, into);
-      mark(into, r.method, X(r.value), Y(i), 1.35);
-      node("text", { class: "strong", x: W - 2, y: Y(i) + 4, "text-anchor": "end" }, into, (Math.round(r.value * 100) / 100 + 0).toFixed(2).replace("-", "−"));
+      if (given(r.low) && given(r.high)) node("line", { x1: X(inside(r.low)), x2: X(inside(r.high)), y1: Y(i), y2: Y(i), stroke: colour(r.method), "stroke-width": given(r.value) ? 7 : 2, "stroke-linecap": "round", opacity: given(r.value) ? 0.32 : 1 }, into);
+      const parts = [r.low, r.high, r.value].filter(given), arrow = (x, way) => node("path", { class: "mark", d: `M${7 * way} 0L${-2 * way} -6V6Z`, fill: colour(r.method), transform: `translate(${x} ${Y(i)})` }, into);
+      if (Math.min(...parts) < low - pad) arrow(left, -1);
+      if (Math.max(...parts) > high + pad) arrow(W - right, 1);
+      if (given(r.value) && inside(r.value) === r.value) mark(into, r.method, X(r.value), Y(i), 1.35);
+      node("text", { class: "strong", x: W - 2, y: Y(i) + 4, "text-anchor": "end" }, into, value(r));
     });
     const over = node("rect", { class: "cursor", x: 1, width: W - 2, height: gap - 2, rx: 5, visibility: "hidden", "stroke-opacity": 0.25 }, svg);
     interactive(svg, {
@@ -310,7 +316,7 @@ function forest(rows, options) {
         over.setAttribute("visibility", "visible");
         over.setAttribute("y", Y(i) - gap / 2 + 1);
         const r = shown[i];
-        return { x: X(r.value), y: Y(i), text: `<strong>${options.says(r)}</strong><table>${row(r.method, format(r.value), range(r.low, r.high))}</table>` };
+        return { x: X(inside(r.value ?? (r.low + r.high) / 2)), y: Y(i), text: `<strong>${options.says(r)}</strong><table>${row(r.method, r.shown ?? format(r.value), r.said ?? range(r.low, r.high))}</table>` };
       },
     });
   };
@@ -395,6 +401,46 @@ function matrix(names, pairs) {
   };
 }
 
+// --- bars: what share of the episodes, and of their weight, has a weight of this size ------------------------------------------
+
+const percent = (x) => `${format(Number((100 * x).toPrecision(3)))}%`;
+const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const power = (k) => (Number.isInteger(k) && k >= -3 && k <= 3 ? format(10 ** k) : `10${[...String(k)].map((c) => SUPERSCRIPT[c] ?? c).join("")}`);
+function bars(bins, names) {
+  return (svg, W) => {
+    const H = Math.round(clamp(W * 0.6, 215, 400)), extra = bins.zero > 0 ? 1 : 0, n = bins.episodes.length + extra; // weights of 0 stand to the left
+    const all = bins.episodes.map((episodes, i) => ({ i: i + extra, shares: [episodes, bins.weight[i]], said: `10^${two(bins.first + i * bins.width)} to 10^${two(bins.first + (i + 1) * bins.width)}` }));
+    if (extra) all.unshift({ i: 0, shares: [bins.zero, 0], said: "0" });
+    const top = Math.max(...all.flatMap((bar) => bar.shares));
+    const edge = { left: 46, right: 16, top: 22, bottom: 36 }, side = (W - edge.left - edge.right) / n;
+    const Y = scale(0, top * 1.05, H - edge.bottom, edge.top);
+    svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
+    for (const tick of ticks(0, top * 1.05, 4)) {
+      node("line", { class: "grid", x1: edge.left, x2: W - edge.right, y1: Y(tick), y2: Y(tick) }, svg);
+      node("text", { x: edge.left - 6, y: Y(tick) + 4, "text-anchor": "end" }, svg, percent(tick));
+    }
+    const at = (k) => edge.left + ((k - bins.first) / bins.width + extra) * side;
+    const every = [1, 2, 5, 10, 20, 50, 100, 1000].find((step) => step * (side / bins.width) > 52) ?? 1000;
+    for (let k = Math.ceil(bins.first / every) * every; at(k) <= W - edge.right + 1; k += every) {
+      node("line", { class: k === 0 ? "ref" : "axis", x1: at(k), x2: at(k), y1: k === 0 ? edge.top : H - edge.bottom, y2: H - edge.bottom + 4 }, svg);
+      node("text", { x: at(k), y: H - edge.bottom + 17, "text-anchor": "middle" }, svg, power(k));
+    }
+    if (extra) node("text", { x: edge.left + side / 2, y: H - edge.bottom + 17, "text-anchor": "middle" }, svg, "0");
+    node("line", { class: "axis", x1: edge.left, x2: W - edge.right, y1: H - edge.bottom, y2: H - edge.bottom }, svg);
+    node("text", { x: 2, y: 11 }, svg, "share");
+    node("text", { x: W - edge.right, y: H - 3, "text-anchor": "end" }, svg, "weight W of an episode");
+    for (const { i, shares } of all) {
+      shares.forEach((share, j) => share > 0 && node("rect", { class: "cell", x: edge.left + side * (i + 0.08 + 0.42 * j), y: Y(share), width: Math.max(1, side * 0.42), height: Math.max(1, Y(0) - Y(share)), fill: colour(names[j]) }, svg));
+    }
+    cellsAt(svg, { left: edge.left, top: edge.top, side, tall: H - edge.top - edge.bottom, columns: n, rows: 1, says: (_, j) => {
+      const bar = all.find(({ i }) => i === j);
+      return bar && `<strong>W ${safe(bar.said)}</strong><table>${names.map((name, k) => row(name, percent(bar.shares[k]), "")).join("")}</table>`;
+    } });
+  };
+}
+/** What the lines or bars of a panel are. */
+const key = (into, names) => html("p", { className: "key", innerHTML: names.map((name) => `<span>${swatch(name)} ${safe(name)}</span>`).join("") }, into.lastElementChild);
+
 // --- the page ---------------------------------------------------------------------------------------------------------------
 
 const FIGURES = {
@@ -430,6 +476,24 @@ const FIGURES = {
     const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
     for (const one of data.aged) panel(into, one.name, "", `${one.name} over age`, lines(() => one.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: from(one.name) === 0.5 ? "probability" : "scaled score", reference: from(one.name), better: 1 }));
   },
+  estimates(into) {
+    const { rows, domain, percent: level } = data.estimates, shaded = rows.find((r) => r.family === "conservative");
+    panel(into, "", "", "Estimates with intervals", forest(rows, { domain, shaded, xlabel: "V(π)", says: (r) => (given(r.value) ? `V(π), ${level} bootstrap interval` : `V(π), ${level} conservative interval`) }));
+    const found = [...new Set(rows.map((r) => r.family))];
+    key(into, found);
+  },
+  weights(into) {
+    const { bins, heaviest, effective } = data.weights;
+    panel(into, "Weights", "What share of the episodes has which weight, and how much of all weight they hold", "Histogram of weights", bars(bins, ["episodes", "importance weights"]));
+    key(into, ["episodes", "importance weights"]);
+    panel(into, "The heaviest episodes", "What share the n heaviest hold together", "Share of the heaviest episodes", lines(() => heaviest.map((line) => ({ ...line })), { xlog: true, xlabel: "n heaviest episodes", xname: "heaviest", ylabel: "share", domain: [0, 1.02], better: 1 }));
+    key(into, heaviest.map((line) => line.method));
+    if (effective.length) panel(into, "Step by step", "What the episodes are worth with the weights up to a step", "Effective episodes by step", lines(() => effective.map((line) => ({ ...line })), { ylog: true, xlabel: "step t", xname: "step", ylabel: "effective episodes", domain: [0.8, 1.2].map((k, i) => k * (i ? Math.max : Math.min)(...effective[0].y.filter((y) => y > 0))), better: 1 }));
+  },
+  credit(into) {
+    panel(into, "", "", "Share of credit within n steps", lines(() => data.credit.map((line) => ({ ...line })), { xlog: true, xlabel: "first n steps", xname: "n =", ylabel: "share of credit", domain: [0, 1.02], better: 1 }));
+    key(into, data.credit.map((line) => line.method));
+  },
   tradeoff(into) {
     for (const env of data.tradeoff) panel(into, env.name, "", `Contraction and variance, ${env.name}`, points(env.lines));
   },
@@ -451,6 +515,7 @@ const FIGURES = {
 
 function legend() {
   const into = find(".legend");
+  if (!into) return;
   const reset = html("button", { type: "button", className: "all", textContent: "Show all", hidden: true });
   const buttons = data.methods.map(({ name }) => {
     const button = html("button", { type: "button", innerHTML: `${swatch(name)}${safe(name)}`, title: "Click to hide or show; with Shift to show it alone" }, into);

@@ -1,0 +1,264 @@
+"""The page of an evaluation from logs, and its table in notebooks: the numbers are the result's, a browser has no complaint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from evaluation import settings
+from offtrace import cli, mdps, reports
+from offtrace.evaluation import Problem, ReadReport, Result, evaluate, simulate
+from offtrace.evaluation.diagnosing import gaps_of
+from offtrace.evaluation.sampled import Sampled
+from offtrace.reports import evaluated, evaluation
+from reports.test_browser import browser  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def good() -> Result:
+    """Near policies, but one action that the logs lack."""
+    mdp, rng = mdps.garnet(6, 3, 2, seed=3, gamma=0.9, terminal=1), np.random.default_rng(0)
+    mu, pi = (mdps.random_policy(mdp, rng, 5.0) for _ in range(2))
+    mu[2] = [0.0, 0.5, 0.5]
+    logs = simulate(mdp, mu, rng=rng, episodes=300, limit=8)
+    problem = Problem("reward is missing", 2, 1, (EVIL,))
+    logs = replace(
+        logs, state_names=(*"ab", EVIL, *"def"), report=ReadReport("march.parquet", 9, 9, True, (problem,), 1, 3)
+    )
+    return evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=0.9)
+
+
+def far() -> Result:
+    """Weights of 10⁻⁴ and of 0, an interval that is open, an estimate that overflows."""
+    mdp = mdps.random_walk(7, gamma=0.99)
+    mu, pi = np.tile([0.9, 0.1], (8, 1)), np.tile([0.1, 0.9], (8, 1))
+    pi[4] = [0.0, 1.0]
+    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=100)
+    result = evaluate(logs, pi, trace=ot.ImportanceSampling(), gamma=mdp.gamma)
+    fitted, direct, third, *others = result.estimates
+    nan = float("nan")
+    third = replace(third, estimate=float("inf"), standard_error=nan, low=nan, high=nan, effective=nan, largest=nan)
+    return replace(result, estimates=(fitted, replace(direct, low=-float("inf")), third, *others))
+
+
+def without_mu() -> Result:
+    logs, pi, mdp = settings.some_logs(episodes=300)
+    return evaluate(replace(logs, log_mu=None), pi, trace=ot.TreeBackup(), gamma=mdp.gamma, behavior=False)
+
+
+def of_features() -> Result:
+    """μ estimated, an action that never occurs, one step an episode."""
+    rng, n = np.random.default_rng(0), 60
+    logs, _, _ = settings.some_logs(episodes=n, limit=1)
+    x = rng.normal(size=(n, 2))
+    logs = replace(logs, state=x, next_state=x, states=0, actions=4)
+    given = {"behavior": lambda x: np.full((len(x), 4), 0.25), "model": "linear"}
+    return evaluate(logs, lambda x: np.full((len(x), 4), 0.25), trace=ot.Retrace(), gamma=0.9, **given)
+
+
+MAKERS = {"good": good, "far": far, "without_mu": without_mu, "of_features": of_features}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Result]:
+    return {name: maker() for name, maker in MAKERS.items()}
+
+
+@pytest.fixture(scope="module")
+def files(results: dict[str, Result], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: reports.evaluation_page(result, folder / f"{name}.html") for name, result in results.items()}
+
+
+def data(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_numbers_are_those_of_the_result(results: dict[str, Result], files: dict[str, Path]) -> None:
+    for name, result in results.items():
+        text = files[name].read_text(encoding="utf-8")
+        *rows, last = (
+            data(text)["estimates"]["rows"] if result.conservative else [*data(text)["estimates"]["rows"], None]
+        )
+        for row, shown in zip(result.estimates, rows, strict=True):
+            given = [row.estimate if np.isfinite(row.estimate) else None, *np.clip([row.low, row.high], -1e300, 1e300)]
+            for key, value in zip(("value", "low", "high"), given, strict=True):
+                assert shown[key] == (None if value is None or np.isnan(value) else pytest.approx(value, rel=1e-4))
+            cells = re.search(rf'<tr><th scope="row" class="t" data-v="{re.escape(row.title)}".*?</tr>', text)
+            assert cells
+            wanted = [str(x) if x == x else "" for x in (min(row.estimate, 1e300), row.standard_error)]
+            assert re.findall(r'data-v="([^"]*)"', cells[0])[1:3] == wanted
+        if result.conservative:
+            assert [last["low"], last["high"]] == pytest.approx(
+                [result.conservative.low, result.conservative.high], rel=1e-4
+            )
+        assert rows[0]["method"] == result.estimates[0].title
+        for warning in result.warnings:
+            assert warning[1:].replace("'", "&#x27;") in text
+        assert "trace=" in text
+        assert ot.__version__ in text
+
+
+def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
+    results: dict[str, Result], files: dict[str, Path]
+) -> None:
+    text = files["good"].read_text(encoding="utf-8")
+    assert "1 episodes, 3 rows" in text
+    assert "reward is missing" in text
+    assert EVIL not in text
+    assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(', text)
+    result = results["good"]
+    gaps = gaps_of(result.logs, result.policy)
+    assert (gaps[0].state, gaps[0].action) == (EVIL, 0)
+    assert gaps[0].visits == np.count_nonzero(result.logs.state == 2)
+    assert (
+        sum(gap.share for gap in gaps) == pytest.approx(result.diagnosis.support.share) == pytest.approx(gaps[0].share)
+    )
+    assert "Nowhere" in files["without_mu"].read_text(encoding="utf-8")
+    assert "Not known, since μ is not" in files["without_mu"].read_text(encoding="utf-8")
+    features = results["of_features"]
+    assert [(g.state, g.action, g.share) for g in gaps_of(features.logs, features.policy)] == [(None, 3, 0.25)]
+
+
+def test_credit_is_that_of_the_coefficients() -> None:
+    """Against γ^l β_{k:k+l} summed over the diagonals, episode by episode."""
+    logs, pi, _ = settings.some_logs(episodes=30)
+    for trace in (ot.RBIS(lam=0.9), ot.TruncatedIS(bound=2.0), ot.Retrace(lam=0.8, horizon=3)):
+        policy = evaluate(logs, pi, trace=trace, gamma=0.9, resamples=2).policy
+        by_lag = np.zeros(8)
+        with np.errstate(divide="ignore"):
+            log_pi = np.log(pi[logs.state, logs.action])
+        for e in range(logs.episodes):
+            s = slice(logs.starts[e], logs.starts[e + 1])
+            given = {"terminated": logs.terminated[s], "truncated": logs.truncated[s], "log_pi": log_pi[s]}
+            B = ot.coefficients(trace, log_mu=logs.log_mu[s], **given)  # pyright: ignore[reportOptionalSubscript]
+            for lag in range(len(B)):
+                by_lag[lag] += 0.9**lag * np.trace(B, lag)
+        found = Sampled(trace, logs, policy, 0.9).credit(range(1, 9))
+        np.testing.assert_allclose(found, np.cumsum(by_lag) / by_lag.sum(), rtol=1e-12)
+
+
+def test_bins_hold_every_episode_and_all_weight() -> None:
+    weight = np.array([0.0, 1e-3, 2e-3, 1.0, 5.0, 5.0])
+    with np.errstate(divide="ignore"):
+        found = evaluated.bins(np.log(weight), weight / weight.sum())
+    assert found["zero"] == pytest.approx(1 / 6)
+    assert sum(found["episodes"]) + found["zero"] == pytest.approx(1)
+    assert sum(found["weight"]) == pytest.approx(1)
+    i = int((np.log10(5) - found["first"]) / found["width"])
+    assert (found["episodes"][i], found["weight"][i]) == pytest.approx((2 / 6, 10 / weight.sum()))
+    far = evaluated.bins(np.array([-3000.0, 900.0]), np.array([0.0, 1.0]))  # no floats, but weights
+    assert (sum(far["episodes"]), len(far["episodes"]) < 60) == (1.0, True)
+
+
+def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
+    for result in results.values():
+        text = result._repr_html_()
+        assert text.count("<svg") == len(result.estimates) + (result.conservative is not None)
+        assert all(row.title in text for row in result.estimates)
+        assert "nan" not in text
+        assert not re.findall(r"src|href|<script|<style", text)
+    far = results["far"]._repr_html_()
+    assert "[−∞, " in far
+    assert "<path" in far  # an arrow
+    span = evaluation_span(results["good"])
+    assert span[0] < results["good"].value < span[1]
+
+
+def evaluation_span(result: Result) -> tuple[float, float]:
+    low, high = data(evaluation.html(result))["estimates"]["domain"]
+    return low, high
+
+
+def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pl = pytest.importorskip("polars")
+    logs, pi, _ = settings.some_logs(episodes=50)
+    episode = np.repeat(np.arange(50), np.diff(logs.starts))
+    step = np.arange(len(logs)) - logs.starts[episode]
+    names = ("state", "next_state", "action", "reward", "terminated", "truncated", "log_mu")
+    pl.DataFrame({"episode": episode, "step": step} | {n: getattr(logs, n) for n in names}).write_parquet(
+        tmp_path / "l.parquet"
+    )
+    np.savez(tmp_path / "pi.npz", probabilities=pi)
+    page = tmp_path / "out" / "page.html"
+    given = ["--policy", str(tmp_path / "pi.npz"), "--gamma", "0.9", "--lam", "0.7", "--page", str(page)]
+    status = cli.main(
+        ["logs", "evaluate", str(tmp_path / "l.parquet"), *given, "--columns", "log_mu=log_mu", "next_state=next_state"]
+    )
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    assert f"The page: {page}" in said.out
+    text = page.read_text(encoding="utf-8")
+    assert "--lam 0.7 --page" in text
+    assert "RBIS(horizon=None, lam=0.7)" in text
+
+
+def test_only_results_have_such_a_page(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"evaluate returned, and dict was given"):
+        reports.evaluation_page({}, tmp_path / "page.html")
+
+
+@pytest.fixture
+def opened(browser: Any, files: dict[str, Path]) -> Iterator[Any]:  # noqa: F811
+    """`opened(name, width=…, scheme=…)`: a page with no network, whose every complaint and request is kept."""
+    contexts = []
+
+    def open_page(name: str, width: int, scheme: str) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(files[name].as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+FIGURES = {"good": 5, "far": 5, "without_mu": 2, "of_features": 3}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_browser_draws_it_without_a_complaint(opened: Any, name: str, width: int, scheme: str) -> None:
+    page = opened(name, width, scheme)
+    plots = page.locator("[data-figure] .plot").all()
+    assert len(plots) == FIGURES[name]
+    for plot in plots:
+        assert plot.locator("svg .mark, svg .cell").count() > 0
+        svg = plot.locator("svg")
+        svg.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#tip").is_visible()
+        assert re.search(r"\d", page.locator("#tip").inner_text())
+        page.keyboard.press("Escape")
+    head = page.locator("table.data thead button").nth(1)
+    head.click()
+    values = (
+        page.locator("table.data").first.locator("tbody td:nth-child(2)").evaluate_all("c => c.map(x => +x.dataset.v)")
+    )
+    assert values == sorted(values)
+    for details in page.locator("details").all():
+        details.evaluate("d => { d.open = true }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert not re.search("NaN|undefined|Infinity", page.locator("main").inner_html())
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 22, 26)"
+    assert dark == (scheme == "dark")
+    assert page.said == []
+    assert [url for url in page.asked if not url.startswith("file:")] == []
