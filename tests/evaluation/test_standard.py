@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_contributions_of_a_ratio_are_its_derivative(name: str) -> None:
         for sign in (1, -1):
             product = w.product.copy()  # the estimate is of degree 0 in W: weighing an episode more is scaling its W
             product[logs.starts[e] : logs.starts[e + 1]] *= 1 + sign * h
-            again = standard.STANDARD[name].weigh(standard.Weights(w.starts, product, w.gamma), logs.reward)
+            again = standard.STANDARD[name].weigh(replace(w, product=product), logs.reward)
             moved.append(again.contributions.mean())
         assert (moved[0] - moved[1]) / (2 * h) == pytest.approx((found[e] - found.mean()) / E, abs=1e-8)
 

@@ -162,6 +162,16 @@ def test_bins_hold_every_episode_and_all_weight() -> None:
     assert (sum(far["episodes"]), len(far["episodes"]) < 60) == (1.0, True)
 
 
+def test_weights_that_are_no_floats_are_still_weighed(results: dict[str, Result]) -> None:
+    d = results["good"].diagnosis
+    tiny = replace(d, log_weights=np.array([-3000.0, -3000 - np.log(2)]))
+    assert (tiny.effective, tiny.largest) == pytest.approx((1.8, 2 / 3))
+    none = replace(d, log_weights=np.full(3, -np.inf))
+    assert none.effective == 0
+    text = evaluation.html(replace(results["good"], diagnosis=none))
+    assert "nan" not in re.sub("<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
 def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
     for result in results.values():
         text = result._repr_html_()

@@ -22,7 +22,7 @@ MUCH = 0.01  # of the probability of π outside the data
 def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | None) -> Diagnosis:
     """What the answer rests on."""
     return Diagnosis(
-        weights=None if w is None else w.whole,
+        log_weights=None if w is None else w.log_whole,
         effective_by_step=None if w is None else w.effective(),
         trace=sampled.diagnosis(),
         support=support_of(sampled.logs, sampled.policy),
@@ -90,10 +90,12 @@ def warnings_of(
             "trace with the recursive condition"
         )
     if found.support.share > MUCH:
-        where = "there" if logs.tabular else "at all"
+        where, rest = "at all", ""
+        if logs.tabular:
+            where, rest = "there", ", and a table takes it to be worth what the logged actions of the state are"
         yield (
             f"{100 * found.support.share:.2g} % of what the target policy does at logged states was never logged {where}: of "
-            "that the data say nothing, and fitted values take it for 0"
+            f"that the data say nothing{rest}"
         )
     handful = [row for row in rows if row.effective < HANDFUL and np.isfinite(row.effective)]
     if handful:
@@ -102,8 +104,9 @@ def warnings_of(
     if found.weights is not None:
         if found.effective < HANDFUL:
             yield (
-                f"the weights are worth {found.effective:.1f} of {logs.episodes:,} episodes, one has {100 * found.largest:.0f} % "
-                "of them: importance sampling of whole episodes says little here"
+                f"the weights are worth {found.effective:.1f} of {logs.episodes:,} episodes"
+                + (f", one has {100 * found.largest:.0f} % of them" if found.effective else "")
+                + ": importance sampling of whole episodes says little here"
             )
         if not 0.5 < found.mean_weight < 2:
             yield (
@@ -112,7 +115,7 @@ def warnings_of(
             )
     for row in rows:
         if not np.isfinite(row.estimate):
-            yield f"{row.title}: the products of ratios overflow"
+            yield f"{row.title}: the products of ratios overflow, or are all 0"
         elif row.standard_error == 0:
             yield f"{row.title}: all episodes contribute the same, so that its interval is a point and says nothing"
         elif row.low == -np.inf or row.high == np.inf:
@@ -120,7 +123,7 @@ def warnings_of(
     cut = logs.truncated[logs.starts[1:] - 1] & ~logs.terminated[logs.starts[1:] - 1]
     if cut.any() and found.weights is not None:
         yield (
-            f"{100 * cut.mean():.2g} % of the episodes were truncated: what came after is taken from the direct method, by "
+            f"{100 * cut.mean():.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
             "importance sampling too"
         )
     if mu.estimated:

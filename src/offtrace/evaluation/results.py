@@ -50,8 +50,8 @@ class Support:
 class Diagnosis:
     """What the answer rests on."""
 
-    weights: np.ndarray | None
-    """The product of ratios of each whole episode [E]; None where μ is not known."""
+    log_weights: np.ndarray | None
+    """log W [E], W the product of ratios of a whole episode, which soon is no float; None where μ is not known."""
     effective_by_step: np.ndarray | None
     """Kish's effective number of episodes for the products up to each step [T]."""
     trace: Statistics
@@ -61,16 +61,30 @@ class Diagnosis:
     """What each episode contributes to the fitted estimate [E]; None for a regressor, and where it was not asked for."""
 
     @property
+    def weights(self) -> np.ndarray | None:
+        """W [E]."""
+        with np.errstate(over="ignore"):
+            return None if self.log_weights is None else np.exp(self.log_weights)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """W / ΣW [E], also where W itself is no float; NaN where μ is not known or all W are 0."""
+        if self.log_weights is None or not self.log_weights.max() > -np.inf:
+            return np.array([np.nan])
+        w = np.exp(self.log_weights - self.log_weights.max())
+        return w / w.sum()
+
+    @property
     def effective(self) -> float:
-        """Kish's effective number of episodes, (ΣW)² / ΣW²."""
-        return float("nan") if self.weights is None else kish(self.weights)
+        """Kish's effective number of episodes, (ΣW)² / ΣW²; 0 where all W are 0."""
+        if self.log_weights is None:
+            return float("nan")
+        return 0.0 if np.isnan(self.largest) else kish(self.shares)
 
     @property
     def largest(self) -> float:
         """The largest share of one episode in ΣW."""
-        if self.weights is None or not 0 < self.weights.sum() < np.inf:
-            return float("nan")
-        return float(self.weights.max() / self.weights.sum())
+        return float(self.shares.max())
 
     @property
     def mean_weight(self) -> float:

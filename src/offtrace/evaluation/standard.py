@@ -16,7 +16,7 @@ out, as is sometimes done, takes the mean over the episodes that still run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,8 @@ class Weights:
     product: np.ndarray
     """W_t [N]."""
     gamma: float
+    log_whole: np.ndarray
+    """log W_{T−1} [E]."""
 
     @property
     def episodes(self) -> int:
@@ -77,7 +79,7 @@ def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float) ->
     """The products of ratios of these logs."""
     product = np.empty(len(logs))
     _products(np.asarray(log_pi), np.asarray(log_mu), logs.starts, product)
-    return Weights(logs.starts, product, gamma)
+    return Weights(logs.starts, product, gamma, np.add.reduceat(log_pi - log_mu, logs.starts[:-1]))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -137,7 +139,12 @@ def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
 def truncated(w: Weights, x: np.ndarray, bound: float | None = None) -> Estimate:
     """(1/E) Σ_e Σ_t γ^t min(c, W_t) x_t. Biased towards 0 where the bound acts."""
     c = np.sqrt(w.episodes) if bound is None else bound
-    return per_decision(Weights(w.starts, np.minimum(w.product, c), w.gamma), x)
+    return per_decision(replace(w, product=np.minimum(w.product, c)), x)
+
+
+def cut(logs: Logs) -> np.ndarray:
+    """Whether each step [N] was followed by more that is not seen."""
+    return logs.truncated & ~logs.terminated
 
 
 @dataclass(frozen=True)
@@ -148,21 +155,11 @@ class Standard:
     weigh: Callable[[Weights, np.ndarray], Estimate]
     doubly_robust: bool = False
 
-    def needs_values(self, logs: Logs) -> bool:
-        """Whether it needs the values of the direct method."""
-        return self.doubly_robust or bool(logs.truncated[logs.starts[1:] - 1].any())
-
-    def signal(self, logs: Logs, gamma: float, q: np.ndarray | None, v: np.ndarray | None) -> np.ndarray:
-        """x_t [N]; q and v [N] are Q̂(s_t, a_t) and V̂(s_{t+1}), None where they are not needed."""
-        if q is None or v is None:
-            return logs.reward
-        γ, subtracted = self.shares(logs, gamma)
-        return logs.reward + np.where(γ > 0, γ * v, 0.0) - (q if subtracted else 0.0)
-
-    def shares(self, logs: Logs, gamma: float) -> tuple[np.ndarray, bool]:
-        """With which factor V̂(s_{t+1}) enters x_t [N], and whether Q̂(s_t, a_t) is subtracted."""
-        goes_on = ~logs.terminated if self.doubly_robust else logs.truncated & ~logs.terminated
-        return gamma * goes_on, self.doubly_robust
+    def signal(self, logs: Logs, gamma: float, q: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """x_t [N]; q and v [N] are Q̂(s_t, a_t) and V̂(s_{t+1}), of which only what the estimator uses is read."""
+        goes_on = ~logs.terminated if self.doubly_robust else cut(logs)
+        x = logs.reward + np.where(goes_on, gamma * v, 0.0)
+        return x - q if self.doubly_robust else x
 
 
 STANDARD = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from offtrace.evaluation import notebook
 from offtrace.evaluation.evaluating import DIRECT, FITTED
@@ -67,14 +66,10 @@ def drawable(x: float) -> float:
 
 def _weights(result: Result) -> dict[str, Any] | None:
     """Of whole episodes: how they are spread, what the heaviest hold, and what all are worth up to each step."""
-    logs, d = result.logs, result.diagnosis
-    if logs.log_mu is None or d.effective_by_step is None:
+    d = result.diagnosis
+    if d.log_weights is None or d.effective_by_step is None:
         return None
-    sampled = Sampled(result.trace, logs, result.policy, result.gamma)
-    log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
-    # in logarithms: a product is no float after 1,000 steps
-    log_weight = np.add.reduceat(log_pi - logs.log_mu, logs.starts[:-1])
-    share = np.exp(log_weight - logsumexp(log_weight)) if log_weight.max() > -np.inf else np.zeros(len(log_weight))
+    share = np.broadcast_to(np.nan_to_num(d.shares), d.log_weights.shape)
     heaviest = [_heaviest(WEIGHTS, share)]
     if d.influence is not None:
         pull = np.abs(d.influence - d.influence.mean())
@@ -82,7 +77,11 @@ def _weights(result: Result) -> dict[str, Any] | None:
             heaviest.append(_heaviest("fitted", pull / pull.sum()))
     steps = np.unique(np.linspace(0, len(d.effective_by_step) - 1, POINTS).astype(int))
     effective = _line(WEIGHTS, steps, d.effective_by_step[steps])
-    return {"bins": bins(log_weight, share), "heaviest": heaviest, "effective": [effective] if len(steps) > 1 else []}
+    return {
+        "bins": bins(d.log_weights, share),
+        "heaviest": heaviest,
+        "effective": [effective] if len(steps) > 1 else [],
+    }
 
 
 def bins(log_weight: np.ndarray, share: np.ndarray) -> dict[str, Any]:
