@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from timing import emit
 
 import offtrace as ot
 from offtrace.deep import Config
@@ -65,28 +66,29 @@ def example(steps: int) -> float:
     return int(found[1].replace(",", "")) / float(found[2])
 
 
-def speed() -> list[tuple[str, float]]:
-    """Ratios, taken in turns."""
+def speed() -> None:
+    """Frames per second of both, taken in turns."""
     config = Config(game="CartPole-v1", frames=150_000, **ALIKE)
     ours, theirs = [], []
     for _ in range(3):
         ours.append(rate(config, 5.0))
         theirs.append(example(8_000))
-    print(f"CartPole: offtrace.deep {np.median(ours):,.0f} frames/s, the PyTorch example {np.median(theirs):,.0f}")
-    return [("deep against the PyTorch example, CartPole", float(np.median(ours) / np.median(theirs)))]
+    emit("deep", case="CartPole, against examples/dqn_torch.py", ours=np.median(ours), theirs=np.median(theirs))
 
 
-def traces() -> list[tuple[str, float]]:
-    """Throughput of each trace as a share of one-step's, in turns."""
-    rules = [ot.OneStep(), ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)]
-    rates: dict[str, list[float]] = {rule.title: [] for rule in rules}
+def traces() -> None:
+    """Frames per second of each trace and of one-step, in turns."""
+    one, rules = (
+        ot.OneStep(),
+        (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)),
+    )
+    rates: dict[str, list[float]] = {rule.title: [] for rule in (one, *rules)}
     for _ in range(3):
-        for rule in rules:
+        for rule in (one, *rules):
             rates[rule.title].append(rate(Config(game="minatar/breakout", trace=rule), 6.0))
-    one = float(np.median(rates["One-step"]))
-    for title, found in rates.items():
-        print(f"Breakout, {title}: {np.median(found):,.0f} frames/s, {np.median(found) / one:.3f} of one-step's")
-    return [(f"{title}, throughput of one-step's", float(np.median(found)) / one) for title, found in rates.items()]
+    for rule in rules:
+        found = np.median(rates[rule.title]), np.median(rates[one.title])
+        emit("deep", case=f"Breakout, {rule.title} against one-step", ours=found[0], theirs=found[1])
 
 
 def cartpole(seeds: int = 10) -> None:
@@ -109,4 +111,8 @@ def cartpole(seeds: int = 10) -> None:
 
 
 if __name__ == "__main__":
-    {"speed": speed, "traces": traces, "cartpole": cartpole}[sys.argv[1]]()
+    if sys.argv[1:] == ["cartpole"]:
+        cartpole()
+    else:
+        speed()
+        traces()

@@ -201,6 +201,16 @@ def logs(records: list[Record]) -> list[str]:
     )
 
 
+def deep(records: list[Record]) -> list[str]:
+    return table(
+        "what | ratio | frames/s | peer's frames/s",
+        (
+            (r["case"], f"{r['ours'] / r['theirs']:.2f}", f"{r['ours']:,.0f}", f"{r['theirs']:,.0f}")
+            for r in of(records, "deep")
+        ),
+    )
+
+
 def claims(records: list[Record]) -> list[str]:
     """Every claim with its worst case."""
     rows: list[tuple] = []
@@ -292,6 +302,15 @@ def claims(records: list[Record]) -> list[str]:
     judge("reading 10⁷ steps of Parquet ≤ 2× polars' own scan of it", times, lambda x: x <= 2)
     beyond = {case: r["extra_mb"] - r["logs_mb"] for case, r in ordered.items()}
     judge("reading takes < 200 MB beyond the logs", beyond, lambda mb: mb < 200, unit=" MB")
+    trained = {r["case"]: r["ours"] / r["theirs"] for r in of(records, "deep")}
+    against = {case: x for case, x in trained.items() if "one-step" not in case}
+    judge("deep agents: frames per second ≥ 3× the PyTorch example's", against, lambda x: x >= 3, min)
+    judge(
+        "a trace instead of one-step costs < 10 % of training throughput",
+        {case: x for case, x in trained.items() if case not in against},
+        lambda x: x > 0.9,
+        min,
+    )
     imports = {"": r["median"]} if (r := next(iter(of(records, "import")), None)) else {}
     heavy = [name for r in of(records, "import") for name in r["heavy"] if name in ("torch", "jax")]
     if heavy:

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import environments
+import gpu_report
 import report
 
 FAILED = "the benchmark failed, its error is printed above"
@@ -34,6 +35,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "learners": None,
     "studies": None,
     "evaluation": None,
+    "deep": None,
     "peers": "peers",
     "peers --all-cores": "peers",
     "against_tianshou": "tianshou",
@@ -56,6 +58,7 @@ SECTIONS = (
     ("Learners: long episodes", "episodes", HERE / "learners.py", report.episodes),
     ("Studies", "framework", HERE / "studies.py", report.framework),
     ("Values from logs: reading", "logs", HERE / "evaluation.py", report.logs),
+    ("Deep agents", "deep", HERE / "deep.py", report.deep),
 )
 NOTES = {
     "laboratory": "One run each, compiled code warm, one process for all.",
@@ -68,6 +71,10 @@ NOTES = {
         "10⁷ steps of Parquet into checked logs, against `polars.scan_parquet(…).select(…).collect()` of the same columns. "
         "Memory is the growth of a fresh process's peak, beside the logs themselves; next states, which the file does not hold, "
         "are part of them."
+    ),
+    "deep": (
+        "Frames per second while training, compiled, one seed. The PyTorch example has the same network, update ratio and game; "
+        "its evaluations are not counted."
     ),
     "framework": "One run each. The start of a study is about two seconds, whatever its size.",
     "episodes": "CPU nanoseconds a step, online, on a corridor too long to leave, γ = 0.99, λ = 0.9.",
@@ -155,7 +162,7 @@ def write_up(records: list[report.Record], missing: dict[str, str]) -> str:
                 "",
                 *body(records),
             ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *gpu_report.kept()])
 
 
 HEAD = """# Results
