@@ -11,15 +11,17 @@ import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns import triton_kernels as kernels
+from offtrace.returns import triton_caps, triton_kernels, triton_walks
 from offtrace.returns.triton_rules import MOST, bound, factors, step
 from offtrace.traces import StepTrace, Trace
 
-BLOCK = 64  # steps of a block, and starts of a program
-CHUNK = 1024  # steps that a scan takes at once
-SCAN, PREPARE = 1024, 512  # elements of a program
-SCAN_WARPS, PREPARE_WARPS, SWEEP_WARPS, WALK_WARPS = 4, 4, 1, 2
-LIMITS = {torch.float32: (1e15, 1e-18), torch.float64: (1e100, 1e-100)}
+# The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
+ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each thread of a warp
+BLOCK = 8  # steps whose products are taken together: one thread's
+CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
+LINE = 64  # starts of a program that has one row only
+RANGE = {torch.float32: (1e18, 1e-36), torch.float64: (1e100, 1e-200)}
+"""How large products within a block may be, or how small their inverses; and how small the weights of a program's starts."""
 
 
 @cache
@@ -46,22 +48,22 @@ def takes(trace: Trace) -> bool:
 
 @cache
 def _bound(rule: Any, parameters: int) -> dict[str, Any]:
-    rule = factors(rule, parameters)
-    link = bound(kernels.link, factors=rule)
-    walk = bound(kernels.walk, link=link)
+    enters = bound(triton_kernels.enters, factors=factors(rule, parameters))
+    link = bound(triton_kernels.link, enters=enters)
+    walk = bound(triton_walks.walk, link=link)
     return {
-        "linear": bound(kernels.linear_rows, link=link),
-        "prepare": bound(kernels.prepare, link=link),
-        "sweep": bound(kernels.sweep, walk=walk),
-        "walk": bound(kernels.walk_rows, walk=walk),
+        "linear": bound(triton_kernels.linear_rows, enters=enters),
+        "prepare": bound(triton_caps.prepare, enters=enters),
+        "sweep": bound(triton_caps.sweep, walk=walk),
+        "walk": bound(triton_walks.walk_rows, walk=walk),
     }
 
 
 GIVEN = {
-    "linear": kernels.linear_rows,
-    "prepare": kernels.prepare,
-    "sweep": kernels.sweep,
-    "walk": kernels.walk_rows,
+    "linear": triton_kernels.linear_rows,
+    "prepare": triton_caps.prepare,
+    "sweep": triton_caps.sweep,
+    "walk": triton_walks.walk_rows,
 }
 
 
@@ -80,10 +82,10 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
         kernel = _custom(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0)
         (B, T), out = x["reward"].shape, torch.empty_like(x["reward"])
         has_pair = "pair" in trace.reads
-        n = min(BLOCK, triton.next_power_of_2(T))
+        n = min(LINE, triton.next_power_of_2(T))
         kernel[(B, triton.cdiv(T, n))](
             *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *_numbers(*carry),
-            *_split(float(trace.lam)), **flags, PAIR=has_pair, N=n, num_warps=WALK_WARPS,
+            *_split(float(trace.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
         )  # fmt: skip
         return out
     numbers += _numbers(*map(float, trace.parameters))
@@ -93,7 +95,7 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
 
 @cache
 def _custom(function: Any, carries: int) -> Any:
-    return bound(kernels.step_rows, step=step(function, carries))
+    return bound(triton_walks.step_rows, step=step(function, carries))
 
 
 def _launch(
@@ -107,38 +109,38 @@ def _launch(
 ) -> Tensor:
     B, T = arrays[0].shape
     out = torch.empty_like(arrays[0])
+    rows, length = min(ROWS, triton.next_power_of_2(B)), triton.next_power_of_2(T)
     if per_decision and lags is None:
-        n = min(CHUNK, triton.next_power_of_2(T))
-        rows = max(1, SCAN // n)
+        groups = max(1, min(CHUNK, length) // 8)
+        rows = max(1, SCAN // (8 * groups))
         made["linear"][(triton.cdiv(B, rows),)](
-            *arrays, out, B, T, *numbers, **flags, ROWS=rows, N=n, num_warps=SCAN_WARPS
+            *arrays, out, B, T, *numbers, **flags, ROWS=rows, GROUPS=groups, num_warps=4
         )
         return out
-    n = min(BLOCK, max(16, triton.next_power_of_2(T)))
-    blocks = triton.cdiv(T, n)
     if lags is not None:
         lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=out.device)
-        made["walk"][(B, blocks)](
-            *arrays, out, lags, len(lags) + 1, B, T, *numbers, **flags, RECURSIVE=recursive, LAGS=True, N=n, num_warps=WALK_WARPS
+        starts = min(STARTS, length)
+        made["walk"][(triton.cdiv(B, rows), triton.cdiv(T, starts))](
+            *arrays, out, lags, len(lags) + 1, B, T, *numbers, **flags,
+            RECURSIVE=recursive, LAGS=True, ROWS=rows, M=starts, num_warps=1,
         )  # fmt: skip
         return out
     kind = torch.float64 if out.dtype is torch.float64 else torch.float32
-    room = torch.empty((5 if recursive else 4, B, blocks * n), dtype=kind, device=out.device)
-    segments = torch.empty((B, blocks * n), dtype=torch.int8, device=out.device)
-    ends = torch.empty((B, blocks, 2), dtype=torch.float64, device=out.device)
-    wide = torch.empty((B, blocks), dtype=torch.int32, device=out.device)
-    R, D, C, E = room[:4]
-    scratch = (R, D, C, room[-1] if recursive else C, E, segments, ends, wide)
-    rows = max(1, PREPARE // n)
+    starts = max(BLOCK, min(STARTS, length))
+    groups, parts = triton.cdiv(B, rows), triton.cdiv(T, starts)
+    steps = parts * starts
+    room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
+    ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
+    most, least = RANGE[kind]
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
-    made["prepare"][(triton.cdiv(B, rows), blocks)](
-        *arrays, *scratch, B, T, blocks, *numbers, *LIMITS[kind], **flags,
-        RECURSIVE=recursive, ROWS=rows, N=n, num_warps=PREPARE_WARPS
+    made["prepare"][(groups, parts)](
+        *arrays, room, ends, B, T, steps, *numbers, **flags,
+        RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=most, num_warps=4,
     )  # fmt: skip
-    made["sweep"][(B, blocks)](
-        *arrays, *scratch, out, B, T, blocks, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive, N=n,
-        MOST_BLOCKS=triton.next_power_of_2(blocks), LARGEST=3e38 if kind is torch.float32 else 1e308, num_warps=SWEEP_WARPS,
+    made["sweep"][(groups, parts)](
+        *arrays, room, ends, out, B, T, steps, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
+        ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -160,10 +162,10 @@ def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Ten
     """e, the gradient by δ."""
     out = gradient.clone()
     B, T = gradient.shape
-    n = min(BLOCK, triton.next_power_of_2(T))
-    kernel: Any = kernels.transpose_rows
+    n = min(LINE, triton.next_power_of_2(T))
+    kernel: Any = triton_walks.transpose_rows
     kernel[(B, triton.cdiv(T, n))](
         gradient, g, ratio, cap, out, lags if len(lags) else gradient, len(lags) + 1, T,
-        RECURSIVE=recursive, LAGS=len(lags) > 0, N=n, num_warps=WALK_WARPS,
+        RECURSIVE=recursive, LAGS=len(lags) > 0, N=n, num_warps=2,
     )  # fmt: skip
     return out

@@ -7,6 +7,7 @@ is all that is recorded here. Numbers are arguments of the function: another λ 
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -20,6 +21,8 @@ from offtrace.traces import Step
 
 MOST = 4
 """Parameters of a rule, and numbers in a carry, that a kernel takes."""
+PER_STEP = ("pi", "mu", "rho", "lag", "start_pair", "pair", "c0", "c1", "c2", "c3")
+"""Names of what changes from step to step."""
 _serial = count()
 
 
@@ -47,7 +50,16 @@ def _binary(sign: str) -> tuple[Callable[..., Symbol], Callable[..., Symbol]]:
     )
 
 
-for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "and": "&", "or": "|"}.items():
+def _over(a: Any, b: Any) -> Symbol:
+    """a / b. What does not change with the step is inverted once: a division takes as long as ten products."""
+    if isinstance(b, Symbol) and set(re.findall(r"\w+", b.text)) & set(PER_STEP):
+        return Symbol(f"({_text(a)} / {_text(b)})")
+    return Symbol(f"({_text(a)} * (1.0 / {_text(b)}))")
+
+
+Symbol.__truediv__ = _over  # pyright: ignore[reportAttributeAccessIssue]
+Symbol.__rtruediv__ = lambda b, a: _over(a, b)  # pyright: ignore[reportAttributeAccessIssue]
+for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|"}.items():
     _plain, _reflected = _binary(_sign)
     setattr(Symbol, f"__{_name}__", _plain)
     setattr(Symbol, f"__r{_name}__", _reflected)
