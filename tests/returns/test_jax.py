@@ -17,7 +17,8 @@ from jax.test_util import check_grads  # noqa: E402
 
 import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
-from offtrace.returns import by_definition, jax_kernels, on_jax  # noqa: E402
+from offtrace.returns import by_definition, jax_kernels, on_jax, pallas_kernels  # noqa: E402
+from offtrace.returns import given as by_numba  # noqa: E402
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -67,11 +68,11 @@ def in_jax(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: jnp.asarray(a) if isinstance(a, np.ndarray) else a for name, a in arrays.items()}
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@pytest.mark.parametrize(("trace", "dtype"), [*((t, np.float64) for t in TRACES), *((t, np.float32) for t in SOME)])
 @quick
 @given(data=st.data())
 def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) -> None:
+    """Float32 is taken to float64 first: what follows is one and the same for all traces."""
     batch = to_one_shape(data.draw(trajectories(dtype)))
     wanted, scale = correct_by_definition(trace, batch)
     with jax.enable_x64(dtype == np.float64):
@@ -80,7 +81,7 @@ def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) 
         assert_close(np.asarray(found), wanted, scale, dtype)
 
 
-@pytest.mark.parametrize("trace", SOME, ids=name_of)
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)], ids=name_of)
 def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
         patch.setattr(jax_kernels, "LEAF", 16)
@@ -88,6 +89,52 @@ def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
         np.testing.assert_allclose(
             ot.targets(trace, **in_jax(batch), check=False), ot.targets(trace, **batch), rtol=1e-11, atol=1e-12
         )
+
+
+@pytest.fixture
+def by_pallas(monkeypatch: Any) -> Any:
+    """The kernel for GPUs, run by Pallas' interpreter."""
+    monkeypatch.setattr(pallas_kernels, "INTERPRET", True)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_the_kernel_for_gpus(recursive: bool, by_pallas: Any) -> None:
+    """More starts than a program has; cuts, caps of 0 and 1e100, ratios of e^±69, weights of 1e-15."""
+    rng = np.random.default_rng(0)
+    delta, g, ratio, cap = rng.uniform(0.2, 1.5, (4, 5, 37))
+    delta -= 0.8
+    g[0, ::9] = ratio[1, 5::10] = cap[1, 7::13] = 0.0
+    ratio[2, 3::9], ratio[2, 5::9] = np.exp(-69), np.exp(69)
+    g[3], ratio[4, ::2], cap[4, 3::5] = 1e-15, 1e200, 1e100
+    no_lags = np.empty(0)
+    wanted = by_numba.correct(delta, g, ratio, cap, no_lags, recursive)
+    scale = by_numba.correct(np.abs(delta), g, ratio, cap, no_lags, recursive)
+    step = np.pad(ratio[:, 1:], ((0, 0), (0, 1)), constant_values=1.0)
+    ends = (step == 0) | (g == 0)  # as `on_jax` hands them over
+    with jax.enable_x64(True):
+        arrays = delta, np.where(ends, 0.0, g), np.where(ends, 1.0, step), cap
+        found = np.asarray(pallas_kernels.capped(*map(jnp.asarray, arrays), recursive))
+    assert (np.abs(found - wanted) <= 1e-12 * scale).all()
+
+
+def test_the_kernel_for_gpus_inside_vmap_and_grad(by_pallas: Any) -> None:
+    arrays = in_jax(sample(8, shape=(3, 10)))
+    gamma = arrays.pop("gamma")
+
+    def loss(reward: Any, arrays: Any) -> Any:
+        targets = ot.targets(ot.RBIS(0.9), **{**arrays, "reward": reward}, gamma=gamma, differentiable=True)
+        return (targets**2).sum(), targets
+
+    call = jax.vmap(jax.jit(jax.grad(loss, has_aux=True)))
+    with jax.enable_x64(True):  # the interpreter has float64 only where it is on for all
+        found = call(arrays["reward"], arrays)
+    pallas_kernels.INTERPRET = False
+    jax.clear_caches()
+    for mine, wanted in zip(found, call(arrays["reward"], arrays), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [ot.PengQ(0.6), ot.NStep(3), ot.NStep(20)])
@@ -106,7 +153,7 @@ def test_peng_and_n_step_are_their_definitions(rule: Any, data: Any) -> None:
 
 @pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3), ot.ABQ(0.9)], ids=name_of)
 def test_the_same_however_it_is_called(trace: Any) -> None:
-    batch = sample()
+    batch = sample(shape=(3, 7))
     arrays, wanted = in_jax(batch), ot.targets(trace, **batch)
 
     def call(arrays: Any) -> Any:
@@ -166,18 +213,23 @@ def test_traces_are_pytrees(trace: Any) -> None:
     assert hash(structure) == hash(jax.tree.structure(back))
 
 
-@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3)], ids=name_of)
+@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6)], ids=name_of)
 def test_gradients(trace: Any) -> None:
     with jax.enable_x64(True):
-        arrays = in_jax(sample(3, np.float64, (2, T)))
+        arrays = in_jax(sample(3, np.float64, (2, 7)))
         names = ("reward", "q", "next_value", *(("log_pi",) if isinstance(trace, ot.Retrace) else ()))
 
         def call(*values: Any) -> Any:
             return ot.targets(trace, **{**arrays, **dict(zip(names, values, strict=True))}, differentiable=True)
 
         check_grads(jax.jit(call), [arrays[n] for n in names], order=1, modes=["rev"])
-        gradient = jax.grad(lambda r: ot.targets(trace, **{**arrays, "reward": r}).sum())(arrays["reward"])
-        assert not gradient.any()  # unless asked for
+
+
+def test_there_is_no_gradient_unless_asked_for() -> None:
+    arrays = in_jax(sample(3))
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+        gradient = jax.grad(lambda r, t=trace: ot.targets(t, **{**arrays, "reward": r}).sum())(arrays["reward"])
+        assert not gradient.any()
 
 
 def test_gradients_in_float32_through_vmap_and_jit_in_any_order() -> None:

@@ -26,10 +26,19 @@ Both sums run over just the terms that are wanted, so nothing cancels that would
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+
+if hasattr(jax, "enable_x64"):
+    in_float64: Any = partial(jax.enable_x64, True)
+else:  # before JAX 0.8
+    from jax.experimental import enable_x64  # pyright: ignore
+
+    in_float64: Any = enable_x64
 
 LEAF = 16  # up to this many steps a block is done lag by lag: unrolled, and one loop to the compiler
 HUGE = 1e300  # products are held below it, so that no infinity meets a zero

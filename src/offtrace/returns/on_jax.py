@@ -20,15 +20,12 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from offtrace.returns import jax_kernels as kernels
+from offtrace.returns.jax_kernels import in_float64
 from offtrace.returns.on_numpy import lag_caps
+from offtrace.returns.pallas_kernels import capped
 from offtrace.returns.plain import probabilities, td_errors
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, Step, StepTrace, Trace, pytrees, rules
 from offtrace.trajectory import FLAGS, FLOATS
-
-if hasattr(jax, "enable_x64"):
-    in_float64 = partial(jax.enable_x64, True)
-else:  # before JAX 0.8
-    from jax.experimental import enable_x64 as in_float64  # pyright: ignore
 
 for rule in (*rules(), StepTrace, HistoryTrace):
     pytrees.register(rule)
@@ -243,7 +240,7 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any) -> Any:
     ends = (step == 0) | (next_cap == 0) if trace.recursive else step == 0
     g, step = jnp.where(ends, 0.0, discount * decay), jnp.where(ends, 1.0, step)
     if lags is None:
-        return kernels.capped(delta, g, step, cap, recursive=trace.recursive)
+        return capped(delta, g, step, cap, trace.recursive)
     bounds = jnp.asarray(lags)
 
     def beta(product: Any, lag: Any, later: Any) -> tuple[Any, Any]:
