@@ -1,46 +1,68 @@
-"""The Triton kernels on a real GPU: checked on fresh random inputs against float64, then timed. `python benchmarks/gpu.py`.
+"""The kernels on a real GPU, through PyTorch and through JAX: checked against float64, then timed.
 
-Times are medians of device events around replays of a CUDA graph that holds one call, after warm-up; beside them the same for a
-graph of twenty calls, divided by twenty, and for copying one input array with clone().
+    python benchmarks/gpu.py > benchmarks/gpu.jsonl     on a machine with a GPU: one record a line
+    python benchmarks/gpu_report.py                     anywhere: those records into RESULTS.md
+
+PyTorch: medians of device events around replays of a CUDA graph that holds one call, or twenty (the time is then divided by
+twenty), after warm-up; beside them the same for copying one input array with clone(), and the time of a plain call as the host
+sees it. JAX: as the host sees it, of a jitted call to its end; and of a hundred calls in a row, divided by a hundred.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "src"))
+SHAPES = ((4096, 256), (1024, 1024))
+DEVICE = "cuda"
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+def traces() -> list[Any]:
+    import offtrace as ot
+
+    return [
+        ot.Retrace(lam=0.9), ot.ImportanceSampling(lam=0.9), ot.QLambda(lam=0.7), ot.TreeBackup(lam=1.0),
+        ot.NonMarkovRetrace(lam=0.9), ot.NonMarkovRetrace(lam=1.0), ot.RBIS(lam=0.9), ot.RBIS(lam=0.1),
+        ot.HistoryBounded(bound=3.0), ot.TruncatedIS(bound=1.0, lam=0.95), ot.TruncatedIS(bound=2.5, lam=1.0),
+        ot.TruncatedIS(bound=1.0, lam=0.05), ot.TruncatedIS(bound=(0.5, 2.0), lam=0.9),
+        ot.Retrace(lam=0.9, horizon=5), ot.NonMarkovRetrace(lam=0.9, horizon=5),
+    ]  # fmt: skip
 
 
-import offtrace as ot
-from offtrace.returns import triton_calls
+def timed_traces() -> list[Any]:
+    import offtrace as ot
 
-CUDA = torch.device("cuda")
-TRACES = [
-    ot.Retrace(lam=0.9), ot.ImportanceSampling(lam=0.9), ot.QLambda(lam=0.7), ot.TreeBackup(lam=1.0),
-    ot.NonMarkovRetrace(lam=0.9), ot.NonMarkovRetrace(lam=1.0), ot.RBIS(lam=0.9), ot.HistoryBounded(bound=3.0),
-    ot.TruncatedIS(bound=1.0, lam=0.95), ot.TruncatedIS(bound=2.5, lam=1.0), ot.TruncatedIS(bound=(0.5, 2.0), lam=0.9),
-    ot.Retrace(lam=0.9, horizon=5), ot.NonMarkovRetrace(lam=0.9, horizon=5),
-]  # fmt: skip
+    return [ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)]
 
 
 def example(B: int, T: int, dtype: Any, seed: int, ends: float = 0.01, spread: float = 0.8) -> dict[str, Any]:
-    g = torch.Generator(CUDA).manual_seed(seed)
-    r, q, v = (torch.randn(B, T, generator=g, device=CUDA).to(dtype) for _ in range(3))
-    lm, lp = ((1 - spread * torch.rand(B, T, generator=g, device=CUDA)).log().to(dtype) for _ in range(2))
-    end, cut = (torch.rand(B, T, generator=g, device=CUDA) < ends for _ in range(2))
+    """π and μ of the actions taken are uniform on [1 − spread, 1], independently: harder than sampled data."""
+    import torch
+
+    g = torch.Generator(DEVICE).manual_seed(seed)
+    r, q, v = (torch.randn(B, T, generator=g, device=DEVICE).to(dtype) for _ in range(3))
+    lm, lp = ((1 - spread * torch.rand(B, T, generator=g, device=DEVICE)).log().to(dtype) for _ in range(2))
+    end, cut = (torch.rand(B, T, generator=g, device=DEVICE) < ends for _ in range(2))
     return {
         "reward": r, "q": q, "next_value": v, "log_mu": lm, "log_pi": lp, "terminated": end, "truncated": cut, "gamma": 0.99
     }  # fmt: skip
 
 
-def reference(trace: Any, x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def reference(trace: Any, x: dict[str, Any]) -> tuple[Any, Any]:
     """Δ and Σ|γβδ| by the recursion of every start, in float64, written apart from the package."""
+    import torch
+
     f = {n: a.double() for n, a in x.items() if isinstance(a, torch.Tensor)}
     pi, rho, lam = f["log_pi"].exp(), (f["log_pi"] - f["log_mu"]).exp(), getattr(trace, "lam", 1.0)
     one = torch.ones_like(rho)
@@ -56,7 +78,8 @@ def reference(trace: Any, x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor
     T = delta.shape[1]
     total, scale = delta.clone(), delta.abs()
     w, y = torch.ones_like(delta), torch.ones_like(delta)
-    k = torch.arange(T, device=CUDA)
+    k = torch.arange(T, device=DEVICE)
+    bounds = torch.tensor(getattr(trace, "bound", 1.0), device=DEVICE, dtype=torch.float64).reshape(-1)
     for t in range(1, T):
         old = k < t
         h = x["gamma"] * decay * (~(x["terminated"] | x["truncated"])[:, t - 1 : t]).double()
@@ -66,12 +89,7 @@ def reference(trace: Any, x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor
             y = torch.where(old, y.minimum(cap[:, t : t + 1]), y)
         read = y.minimum(cap[:, t : t + 1])
         if name == "TruncatedIS":
-            bound = trace.bound
-            bound = bound if isinstance(bound, tuple) else (bound,)
-            by_lag = torch.tensor(
-                [bound[min(max(t - int(s), 1), len(bound)) - 1] for s in range(T)], device=CUDA
-            ).double()
-            read = y.minimum(by_lag)
+            read = y.minimum(bounds[(t - k - 1).clamp(0, len(bounds) - 1)])
         if trace.horizon is not None:
             read = torch.where(t - k < trace.horizon, read, 0.0)
         term = torch.where(old & (w != 0), w * read * delta[:, t : t + 1], 0.0)
@@ -79,45 +97,161 @@ def reference(trace: Any, x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor
     return total, scale
 
 
-def check() -> float:
+class Poisoned:
+    """torch, but fresh memory is full of NaN, or of −77: what no kernel writes, or reads before it is written, shows."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        if name not in ("empty", "empty_like"):
+            return getattr(torch, name)
+
+        def make(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            fresh = getattr(torch, name)(*arguments, **named)
+            return fresh.fill_(torch.nan if fresh.is_floating_point() else -77)
+
+        return make
+
+
+def as_jax(x: dict[str, Any]) -> dict[str, Any]:
+    """The same arrays, in the same memory."""
+    import jax
+    import torch
+
+    def one(a: Any) -> Any:
+        if not isinstance(a, torch.Tensor):
+            return a
+        return jax.dlpack.from_dlpack(a.view(torch.uint8)) != 0 if a.dtype is torch.bool else jax.dlpack.from_dlpack(a)
+
+    return {n: one(a) for n, a in x.items()}
+
+
+def worst_of(job: tuple[str, int]) -> float:
+    """The worst error of a trace on fresh random inputs, of what is allowed. Compiling takes most of it: a process each."""
+    import torch
+
+    library, which = job
+    trace = traces()[which]
+    call, cases = (by_jax, CASES[1:2]) if library == "JAX" else (by_torch, CASES)
     worst = 0.0
-    shapes = [(4, 1), (3, 17), (64, 256), (16, 1000), (5, 1300)]
-    for i, trace in enumerate(TRACES):
-        for j, (B, T) in enumerate(shapes):
-            for dtype, bound in ((torch.float32, 2e-6), (torch.float64, 1e-12)):
-                x = example(B, T, dtype, 1000 * i + j, ends=(0.0, 0.02)[i % 2], spread=(0.8, 0.9999)[j % 2])
-                x["log_pi"][0, T // 2] = -torch.inf
-                torch.full((B, T), torch.nan, device=CUDA, dtype=dtype)  # poisons what the allocator hands out next
-                found = ot.corrections(trace, **x)
-                wanted, scale = reference(trace, x)
-                error = ((found.double() - wanted).abs() / scale.clamp(min=1e-300)).max().item() / bound
-                worst = max(worst, error)
-                if not error <= 1:
-                    print(f"BAD {trace} {(B, T)} {dtype}: error {error:.3g} times what is allowed")
-    x = {n: a.requires_grad_() if n == "q" else a for n, a in example(3, 40, torch.float64, 7).items()}
-    host = {n: a.detach().cpu() if isinstance(a, torch.Tensor) else a for n, a in x.items()}
-    for trace in (ot.Retrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(bound=1.5), ot.Retrace(lam=0.9, horizon=5)):
-        out = ot.targets(trace, **x, differentiable=True)
-        (gradient,) = torch.autograd.grad(out.square().sum(), x["q"])
-        assert torch.isfinite(gradient).all()
-        nudge = 1e-6 * torch.randn_like(x["q"])
-        near = ot.targets(trace, **(x | {"q": x["q"].detach() + nudge})) - ot.targets(
-            trace, **(x | {"q": x["q"].detach() - nudge})
-        )
-        slope = (near * out.detach()).sum().item()  # d(out²)/2 along the nudge, by differences
-        assert abs((gradient * nudge).sum().item() - slope) < 1e-6 * abs(slope) + 1e-12, trace
-    pair = torch.randint(0, 3, (3, 40), device=CUDA)
-    for trace in (ot.replacing(lam=0.9), ot.count_dependent(lam=0.9)):
-        custom = ot.targets(
-            trace, **{n: a.detach() if isinstance(a, torch.Tensor) else a for n, a in x.items()}, pair=pair
-        )
-        torch.testing.assert_close(custom.cpu(), ot.targets(trace, **host, pair=pair.cpu()))
-        assert torch.isfinite(custom).all()
+    for j, (B, T, kinds) in enumerate(cases):
+        for dtype, bound in ((torch.float32, 2e-6), (torch.float64, 1e-12))[:kinds]:
+            x = example(B, T, dtype, 1000 * which + j, ends=(0.0, 0.02)[(which + j) % 2], spread=(0.8, 0.9999)[j % 2])
+            x["log_pi"][0, T // 2] = -torch.inf
+            if B > 2 and not trace.per_decision:
+                x["log_pi"][1, :: max(1, T // 7)] -= 80.0  # products that float32 does not hold
+                x["log_pi"][2, :: max(1, T // 5)] += 30.0
+            wanted, scale = reference(trace, x)
+            off = ((call(trace, x).double() - wanted).abs() / scale.clamp(min=1e-300)).nan_to_num(nan=float("inf"))
+            worst = max(worst, off.max().item() / bound)
+            if not worst <= 1:
+                print(f"BAD {library} {trace} {(B, T)} {dtype}: {worst:.3g} times what is allowed", file=sys.stderr)
     return worst
 
 
-def timed(call: Any, repeats: int = 1) -> float:
+CASES = ((64, 256, 2), (70, 333, 1), (3, 17, 1))
+"""Rows, steps, and how many of float32 and float64."""
+
+
+def by_torch(trace: Any, x: dict[str, Any]) -> Any:
+    import torch
+
+    import offtrace as ot
+    from offtrace.returns import triton_calls
+
+    poisoned: Any = Poisoned()
+    triton_calls.torch = poisoned  # pyright: ignore[reportAttributeAccessIssue]
+    found = ot.corrections(trace, **x)
+    triton_calls.torch = torch
+    if not poisoned.count:
+        raise AssertionError("no fresh memory was seen: what was to be poisoned is made elsewhere")
+    return found
+
+
+def by_jax(trace: Any, x: dict[str, Any]) -> Any:
+    import jax
+    import torch
+
+    import offtrace as ot
+
+    arrays = as_jax(x)
+    gamma = arrays.pop(
+        "gamma"
+    )  # a number: as an argument of jit it would be float32, and so would be every power of it
+    return torch.from_dlpack(jax.jit(lambda arrays: ot.corrections(trace, **arrays, gamma=gamma))(arrays))
+
+
+def check(library: str) -> list[dict[str, Any]]:
+    """Every trace against the reference, side by side, and what else is promised."""
+    jobs = [(library, i) for i in range(len(traces()))]
+    with ProcessPoolExecutor(12, get_context("spawn")) as pool:
+        worst = list(pool.map(worst_of, jobs))
+    (check_torch if library == "PyTorch" else check_jax)()
+    return [{"table": "gpu check", "library": library, "worst": max(worst), "traces": len(worst)}]
+
+
+def check_torch() -> None:
+    """Gradients against slopes, custom traces against the host."""
+    import torch
+
+    import offtrace as ot
+
+    x = {n: a.requires_grad_() if n == "q" else a for n, a in example(3, 40, torch.float64, 7).items()}
+    plain = {n: a.detach() if isinstance(a, torch.Tensor) else a for n, a in x.items()}
+    host = {n: a.cpu() if isinstance(a, torch.Tensor) else a for n, a in plain.items()}
+    for trace in (ot.Retrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(bound=1.5), ot.Retrace(lam=0.9, horizon=5)):
+        out = ot.targets(trace, **x, differentiable=True)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x["q"])
+        nudge = 1e-6 * torch.randn_like(plain["q"])
+        near = ot.targets(trace, **(plain | {"q": plain["q"] + nudge})) - ot.targets(
+            trace, **(plain | {"q": plain["q"] - nudge})
+        )
+        slope = (near * out.detach()).sum().item()  # d(out²)/2 along the nudge, by differences
+        if not abs((gradient * nudge).sum().item() - slope) < 1e-6 * abs(slope) + 1e-12:
+            raise AssertionError(f"the gradient of {trace} is not its slope")
+    pair = torch.randint(0, 3, (3, 40), device=DEVICE)
+    for trace in (ot.replacing(lam=0.9), ot.count_dependent(lam=0.9)):
+        custom = ot.targets(trace, **plain, pair=pair)
+        torch.testing.assert_close(custom.cpu(), ot.targets(trace, **host, pair=pair.cpu()))
+
+
+def check_jax() -> None:
+    """Gradients, mapped and not, against those on the CPU; float64."""
+    import jax
+    import torch
+
+    import offtrace as ot
+    from offtrace.returns import on_jax
+
+    with on_jax.in_float64():
+        x = example(33, 300, torch.float64, 5)
+        trace = ot.RBIS(lam=0.9)
+        wanted, scale = reference(trace, x)
+        if not ((by_jax(trace, x) - wanted).abs() <= 1e-12 * scale).all():
+            raise AssertionError("float64 under JAX is not what it should be")
+    arrays = as_jax(example(6, 50, torch.float32, 3))
+    gamma = arrays.pop("gamma")
+    host = {n: jax.device_put(a, jax.devices("cpu")[0]) for n, a in arrays.items()}
+    for trace in (ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)):
+
+        def loss(reward: Any, arrays: Any, trace: Any = trace) -> Any:
+            return (ot.targets(trace, **{**arrays, "reward": reward}, gamma=gamma, differentiable=True) ** 2).sum()
+
+        wanted = jax.device_get(jax.jit(jax.grad(loss))(host["reward"], host))
+        ways = jax.jit(jax.grad(loss)), jax.vmap(jax.jit(jax.grad(loss)))
+        for found in (jax.device_get(way(arrays["reward"], arrays)) for way in ways):
+            if not abs(found - wanted).max() <= 1e-4 * abs(wanted).max():
+                raise AssertionError(f"the gradient of {trace} on the GPU is not that on the CPU")
+
+
+def in_graph(call: Any, repeats: int = 1) -> float:
     """Microseconds of one call inside a graph of so many."""
+    import torch
+
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -138,49 +272,106 @@ def timed(call: Any, repeats: int = 1) -> float:
     return statistics.median(times[10:])
 
 
-def eager(call: Any) -> float:
+def seen_by_host(call: Any, wait: Any, calls: int = 1, repeats: int = 40) -> float:
+    """Microseconds of a call, of so many before the host waits."""
     times = []
-    for _ in range(50):
-        torch.cuda.synchronize()
+    for _ in range(repeats + 5):
         start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) * 1e6)
-    return statistics.median(times[10:])
+        for _ in range(calls - 1):
+            call()
+        wait(call())
+        times.append((time.perf_counter() - start) * 1e6 / calls)
+    return statistics.median(times[5:])
+
+
+def time_torch() -> list[dict[str, Any]]:
+    import torch
+
+    import offtrace as ot
+
+    records = []
+    for B, T in SHAPES:
+        for spread in (0.8, 0.99):
+            x = example(B, T, torch.float32, 0, spread=spread)
+            copy = {"one": in_graph(x["reward"].clone), "twenty": in_graph(x["reward"].clone, 20)}
+            for trace in timed_traces():
+
+                def call(trace: Any = trace, x: Any = x) -> Any:
+                    return ot.targets(trace, **x)
+
+                records.append({
+                    "table": "gpu torch", "rule": type(trace).__name__, "shape": [B, T], "spread": spread,
+                    "one": in_graph(call), "twenty": in_graph(call, 20), "copy_one": copy["one"],
+                    "copy_twenty": copy["twenty"], "eager": seen_by_host(call, lambda _: torch.cuda.synchronize()),
+                })  # fmt: skip
+    return records
+
+
+def scan_of_rlax(lam: float, gamma: float) -> Any:
+    """Retrace as rlax 0.1.9 does it (`general_off_policy_returns_from_q_and_v`): a scan over time, mapped over rows."""
+    import jax
+    import jax.numpy as jnp
+
+    def row(x: dict[str, Any]) -> Any:
+        discount = gamma * (1.0 - x["terminated"])
+        c = lam * jnp.minimum(1.0, jnp.exp(x["log_pi"] - x["log_mu"]))[1:] * (1.0 - x["truncated"][:-1])
+        last = x["reward"][-1] + discount[-1] * x["next_value"][-1]
+
+        def body(acc: Any, xs: Any) -> Any:
+            reward, discount, c, v, q = xs
+            acc = reward + discount * (v - c * q + c * acc)
+            return acc, acc
+
+        xs = x["reward"][:-1], discount[:-1], c, x["next_value"][:-1], x["q"][1:]
+        _, returns = jax.lax.scan(body, last, xs, reverse=True)
+        return jnp.concatenate([returns, last[None]])
+
+    return jax.jit(jax.vmap(row))
+
+
+def time_jax() -> list[dict[str, Any]]:
+    import jax
+    import numpy as np
+    import torch
+
+    import offtrace as ot
+
+    records = []
+    for B, T in SHAPES:
+        x = as_jax(example(B, T, torch.float32, 0))
+        gamma = x.pop("gamma")
+        scan = scan_of_rlax(0.9, gamma)
+        near = np.abs(scan(x) - ot.targets(ot.Retrace(0.9), **x, gamma=gamma)).max()
+        if not near < 1e-3:
+            raise AssertionError(f"the scan is not Retrace: {near}")
+        peer = seen_by_host(lambda x=x, scan=scan: scan(x), jax.block_until_ready)
+        many = seen_by_host(lambda x=x, scan=scan: scan(x), jax.block_until_ready, 20, 10)
+        for trace in timed_traces():
+            ours = jax.jit(lambda x, trace=trace, gamma=gamma: ot.targets(trace, **x, gamma=gamma))
+            records.append({
+                "table": "gpu jax", "rule": type(trace).__name__, "shape": [B, T], "scan": peer, "scan_many": many,
+                "one": seen_by_host(lambda x=x, ours=ours: ours(x), jax.block_until_ready),
+                "many": seen_by_host(lambda x=x, ours=ours: ours(x), jax.block_until_ready, 100, 10),
+            })  # fmt: skip
+    return records
+
+
+def machine() -> list[dict[str, Any]]:
+    import jax
+    import torch
+    import triton
+
+    return [{
+        "table": "gpu machine", "date": datetime.date.today().isoformat(), "card": torch.cuda.get_device_name(),
+        "versions": f"PyTorch {torch.__version__}, Triton {triton.__version__}, JAX {jax.__version__}",
+    }]  # fmt: skip
 
 
 def main() -> None:
-    print(torch.cuda.get_device_name(), "torch", torch.__version__)
-    print(f"worst error: {check():.3g} of what is allowed (2e-6 in float32, 1e-12 in float64, of Σ|γβδ|)")
-    tune = "--tune" in sys.argv
-    for B, T in ((4096, 256), (1024, 1024)):
-        for spread in (0.8, 0.99):
-            x = example(B, T, torch.float32, 0, spread=spread)
-            copy, copies = (timed(lambda x=x: x["reward"].clone(), n) for n in (1, 20))
-            print(f"[{B}, {T}] spread {spread}: clone {copy:.2f} µs, in twenty {copies:.2f} µs")
-            for trace in (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)):
-                one = timed(lambda trace=trace, x=x: ot.targets(trace, **x))
-                whole = eager(lambda trace=trace, x=x: ot.targets(trace, **x))
-                many = timed(lambda trace=trace, x=x: ot.targets(trace, **x), 20)
-                ratios = f"{one:7.1f} µs {one / copy:5.1f}×   in twenty {many:7.1f} µs {many / copies:5.1f}×"
-                print(f"  {type(trace).__name__:18} {ratios}   eager {whole:6.0f} µs")
-        if not tune:
-            continue
-        x = example(B, T, torch.float32, 0)
-        for block in (32, 64):
-            for warps in (1, 2):
-                triton_calls.BLOCK, triton_calls.SWEEP_WARPS = block, warps
-                traces = (ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9))
-                found = [timed(lambda t=t, x=x: ot.targets(t, **x)) for t in traces]
-                print(f"  block {block:4} warps {warps}:", *(f"{f:7.1f}" for f in found), flush=True)
-        triton_calls.BLOCK, triton_calls.SWEEP_WARPS = 64, 1
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for t in traces:
-                for _ in range(5):
-                    ot.targets(t, **x)
-            torch.cuda.synchronize()
-        for event in (profile.events() or [])[::5]:
-            print("   ", event.name[:30], f"{event.device_time:.1f} µs")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    for part in (machine, partial(check, "PyTorch"), time_torch, partial(check, "JAX"), time_jax):
+        for record in part():
+            print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":

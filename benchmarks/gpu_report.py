@@ -1,0 +1,68 @@
+"""The records of `gpu.py` → the last section of RESULTS.md. They are kept, since most machines could not make them again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from report import Record, of, shape, table
+
+HERE = Path(__file__).resolve().parent
+RECORDS = HERE / "gpu.jsonl"
+HEADING = "## On a GPU"
+LIMITS = {"Retrace": (3, 4), "NonMarkovRetrace": (10, 25), "RBIS": (10, 25), "TruncatedIS": (12, 30)}
+"""Times clone(), at T = 256 and at T = 1,024."""
+AGAINST_A_SCAN = 20
+
+
+def tables(records: list[Record]) -> list[str]:
+    lines = [f"- {r['date']}, one {r['card']}, {r['versions']}" for r in of(records, "gpu machine")]
+    lines += [
+        f"- {r['library']}: {r['traces']} traces on fresh random inputs, in poisoned memory, against float64: the largest error "
+        f"is {r['worst']:.2f} of what is allowed (2e-6 in float32, 1e-12 in float64, of Σ|γβδ|)"
+        for r in of(records, "gpu check")
+    ]
+    lines += [f"- {r['text']}" for r in of(records, "gpu note")]
+
+    def against_clone(r: Record) -> tuple:
+        one, twenty = (r[n] / r[f"copy_{n}"] for n in ("one", "twenty"))
+        limit = LIMITS[r["rule"]][r["shape"][1] > 256]
+        verdict = "met" if one <= limit else "**not met**"
+        return (
+            r["rule"], shape(r), f"{1 - r['spread']:.2g} – 1", f"{r['one']:.1f}", f"{one:.1f}×", f"≤ {limit}×", verdict,
+            f"{r['twenty']:.1f}", f"{twenty:.1f}×", f"{r['eager']:.0f}",
+        )  # fmt: skip
+
+    def against_scan(r: Record) -> tuple:
+        one, many = r["scan"] / r["one"], r["scan_many"] / r["many"]
+        return (
+            r["rule"], shape(r), f"{r['scan']:,.0f}", f"{r['one']:.0f}", f"{one:.0f}×", f"{r['scan_many']:,.0f}",
+            f"{r['many']:.0f}", f"{many:.0f}×", "met" if min(one, many) >= AGAINST_A_SCAN else "**not met**",
+        )  # fmt: skip
+
+    header = "rule | shape | π, μ in | one call, µs | / clone() | wanted | | in twenty, µs | / clone() | eager, µs"
+    lines += ["", *table(header, map(against_clone, of(records, "gpu torch")))]
+    header = "rule | shape | scan, µs | one call, µs | scan / ours | scan in a row, µs | calls in a row, µs | scan / ours | ≥ 20×"
+    return [*lines, *table(header, map(against_scan, of(records, "gpu jax")))]
+
+
+def section(records: list[Record]) -> list[str]:
+    note = (
+        "PyTorch: the whole call, float32, captured in a CUDA graph, alone or twenty times in a row (time for one), against "
+        "copying one input array measured the same way: alone, clone() is mostly its launch. JAX: `ot.targets` under jit "
+        "against rlax's Retrace, a scan over time, whatever the trace; as the host sees it, one call waited for, and calls in a "
+        "row. Episodes of 50 steps on average. Measured by `benchmarks/gpu.py`, on another machine: its records are kept in "
+        "`benchmarks/gpu.jsonl`."
+    )
+    return [HEADING, "", note, "", *tables(records)]
+
+
+def kept() -> list[str]:
+    """The section, of the records that are there."""
+    return section([json.loads(line) for line in RECORDS.read_text().splitlines()])
+
+
+if __name__ == "__main__":
+    page = HERE / "RESULTS.md"
+    before = page.read_text().split(HEADING)[0]
+    page.write_text("\n".join([before.rstrip() + "\n", *kept()]))
