@@ -111,9 +111,20 @@ def weighted_doubly_robust(episodes: list[Episode], γ: float) -> float:
     return total
 
 
+def among_logged(logs: Logs, pi: np.ndarray) -> np.ndarray:
+    """π(a|s) over the actions that were logged in s; 0 where none of π's was."""
+    found = np.zeros(pi.shape)
+    for s in range(len(pi)):
+        logged = [a for a in range(pi.shape[1]) if any((logs.state == s) & (logs.action == a))]
+        total = sum(pi[s, a] for a in logged)
+        for a in logged:
+            found[s, a] = pi[s, a] / total if total else 0.0
+    return found
+
+
 def system(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """A and b of the sampled operator's fixed point Aq = b over pairs (s, a), each episode counted `weights` times."""
-    n, A = logs.states * logs.actions, logs.actions
+    n, A, valued = logs.states * logs.actions, logs.actions, among_logged(logs, pi)
     matrix, right = np.zeros((n, n)), np.zeros(n)
     for e in range(len(logs.starts) - 1):
         first, last = int(logs.starts[e]), int(logs.starts[e + 1])
@@ -138,14 +149,16 @@ def system(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = Non
                 if not logs.terminated[first + t]:
                     after = int(logs.next_state[first + t])
                     for a in range(A):
-                        matrix[pair[k], after * A + a] -= w * γ * pi[after, a]
+                        matrix[pair[k], after * A + a] -= w * γ * valued[after, a]
     return matrix, right
 
 
 def fixed_point(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = None) -> np.ndarray:
-    """Q [S, A] of the sampled operator; 0 where a pair does not occur."""
+    """Q [S, A] of the sampled operator; V(s) where a pair does not occur."""
     matrix, right = system(trace, logs, pi, γ, weights)
     seen = np.bincount(logs.state * logs.actions + logs.action, minlength=len(right)) > 0
     q = np.zeros(len(right))
     q[seen] = np.linalg.solve(matrix[np.ix_(seen, seen)], right[seen])
-    return q.reshape(pi.shape)
+    q = q.reshape(pi.shape)
+    v = (among_logged(logs, pi) * q).sum(axis=1)
+    return np.where(seen.reshape(pi.shape), q, v[:, None])

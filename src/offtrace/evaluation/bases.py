@@ -23,7 +23,11 @@ KEPT = 1 << 25  # numbers: features of this many are kept, those of longer logs 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """θ = Q, one number for each pair (s, a). Pairs that do not occur keep 0."""
+    """θ = Q, one number for each pair (s, a).
+
+    Of an action that was never logged in a state nothing is known: it is taken to be worth what the logged ones are worth to π,
+    so that V(s) is the mean over those alone. (To leave it at 0 would favour what is not known wherever rewards are negative.)
+    """
 
     sampled: Sampled
 
@@ -42,12 +46,15 @@ class Table:
         """How often each pair occurs [S·A]."""
         return sum(self.sampled.each(lambda p: np.bincount(self._pair(p), minlength=self.size), self.piece))  # pyright: ignore
 
-    @property
+    @cached_property
     def _pi(self) -> np.ndarray:
+        """π over the actions that were logged in each state [S, A]; 0 where none of π's was."""
         table = self.sampled.policy.table
         if table is None:
             raise TypeError("a table of values needs states that are ids")
-        return table
+        logged = np.where(self.counts.reshape(table.shape) > 0, table, 0.0)
+        total = logged.sum(axis=1, keepdims=True)
+        return np.where(total == 1.0, table, logged / np.where(total > 0, total, 1.0))
 
     def _pair(self, piece: slice) -> np.ndarray:
         logs = self.sampled.logs
@@ -76,19 +83,22 @@ class Table:
     def pull(self, c: np.ndarray, theta: np.ndarray, piece: slice, delta: np.ndarray) -> np.ndarray:
         """c·φ_k times what step k pulls at its pair [n], as if its episode were left out.
 
-        Without the n_e steps of the episode, the mean over a pair's n steps moves by ΣΔ / (n − n_e), not ΣΔ / n; and a pair that
-        only this episode has would be left at 0. Where pairs have many steps this is cΔ_k; where they have few, it keeps
-        intervals honest.
+        Without the n_e steps of the episode, the mean over a pair's n steps moves by ΣΔ / (n − n_e), not ΣΔ / n; and V(s) would
+        do without a pair that only this episode has. Where pairs have many steps this is cΔ_k; where they have few, it
+        keeps intervals honest.
         """
         pair, logs = self._pair(piece), self.sampled.logs
         episode = np.searchsorted(logs.starts, np.arange(piece.start, piece.stop), side="right")
         _, which, times = np.unique(episode * self.size + pair, return_inverse=True, return_counts=True)
-        n, of_episode = self.counts[pair], times[which]
-        return c[pair] * np.where(n > of_episode, delta * n / np.maximum(n - of_episode, 1), theta[pair])
+        n, of_episode, share = self.counts[pair], times[which], self._pi.ravel()[pair]
+        alone = theta[pair] - np.where(share < 1, self.values(theta, logs.state[piece]), 0.0)
+        alone /= np.where(share < 1, 1 - share, 1.0)
+        return c[pair] * np.where(n > of_episode, delta * n / np.maximum(n - of_episode, 1), alone)
 
     def q(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """Q(s, ·) [n, A]."""
-        return theta.reshape(self._pi.shape)[states]
+        """Q(s, ·) [n, A]; V(s) for actions that were not logged there."""
+        logged = self.counts.reshape(self._pi.shape)[states] > 0
+        return np.where(logged, theta.reshape(self._pi.shape)[states], self.values(theta, states)[:, None])
 
     def values(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""

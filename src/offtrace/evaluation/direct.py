@@ -1,9 +1,10 @@
 """The direct method (fitted Q evaluation), and what standard estimators take from it.
 
-It gives them V̂ beyond a truncation, and Q̂ to be doubly robust. A table or a linear function is fitted once to all logs; that
-an episode also moves Q̂, and by it the estimate, counts in what it contributes. A regressor is cross-fitted: Q̂ at a step comes
-from a fit that saw no step of its fold of episodes, and its own error is left out of the interval (in a doubly robust estimate it
-is of second order).
+It gives them V̂ beyond a truncation, and Q̂ to be doubly robust. For the latter it is cross-fitted: Q̂ at a step comes from a fit
+that saw no step of its fold of episodes. (Fitted to the same steps, a table with few steps to a pair leaves TD errors near 0, and
+with them nothing that could correct it.) Its own error is of second order there. Beyond a truncation, a table or a linear
+function is that of all logs, and that an episode also moves V̂ counts in what it contributes; of a regressor, cross-fitted here
+too, this is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from offtrace.evaluation.fitted import Features, Fit, Regressed, Regressor, fit
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.policies import Policy
 from offtrace.evaluation.sampled import Sampled
-from offtrace.evaluation.standard import Standard, Weights
+from offtrace.evaluation.standard import Standard, Weights, cut
 from offtrace.evaluation.starts import Starts, take
 from offtrace.traces import OneStep
 
@@ -46,15 +47,14 @@ class Direct:
         return fit(self.sampled, self.model)
 
     @cached_property
-    def at_steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Q̂(s_t, a_t) and V̂(s_{t+1}) at the logged steps [N], and V̂(s_0) [E]."""
+    def crossed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Q̂(s_t, a_t) and V̂(s_{t+1}) at the logged steps [N], and V̂(s_0) [E], each from a fit without its fold of episodes."""
         logs = self.logs
-        if not isinstance(self.model, Regressor):
-            return *self.fit.at_steps, self.starts.contributions(self.fit.values(self.starts.state))
         q, v, first = np.empty(len(logs)), np.zeros(len(logs)), np.empty(logs.episodes)
-        fold = deal(logs, self.folds, self.seed)
+        folds = min(self.folds, logs.episodes)
+        fold = deal(logs, folds, self.seed)
         of_step = np.repeat(fold, np.diff(logs.starts))
-        for f in range(self.folds):
+        for f in range(folds):
             others = Sampled(OneStep(), take(logs, np.flatnonzero(fold != f)), self.policy, self.gamma)
             found, here, on = fit(others, self.model), of_step == f, (of_step == f) & ~logs.terminated
             q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
@@ -64,20 +64,23 @@ class Direct:
 
     def estimate(self, standard: Standard, w: Weights) -> np.ndarray:
         """What each episode contributes to a standard estimate [E]."""
-        logs, needed = self.logs, standard.needs_values(self.logs)
-        q, v, first = self.at_steps if needed else (None, None, 0.0)
+        logs, beyond = self.logs, cut(self.logs)
+        by_regressor = isinstance(self.model, Regressor)
+        nothing = np.zeros(len(logs))
+        q, v, first = nothing, nothing, 0.0
+        if standard.doubly_robust or (by_regressor and beyond.any()):
+            q, v, first = self.crossed
+        elif beyond.any():
+            q, v = self.fit.at_steps
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore"
-        ):  # a product that overflows is told in the result
+        ):  # the result tells of products that overflow
             found = standard.weigh(w, standard.signal(logs, self.gamma, q, v))
-            contributions = found.contributions + (first if standard.doubly_robust else 0.0)
-        if not needed or not np.isfinite(contributions).all():
-            return contributions
-        if isinstance(self.model, Regressor) or isinstance(self.fit, Regressed):
-            return contributions
-        basis, (γ, subtracted), a = self.fit.basis, standard.shares(logs, self.gamma), found.by_step
-        parts = self.sampled.each(lambda p: basis.spread(p, -a[p] if subtracted else None, (a * γ)[p]), basis.piece)
-        gradient = sum(parts, np.zeros(basis.size))
         if standard.doubly_robust:
-            gradient = gradient + basis.spread_values(self.starts.state, self.starts.weight)
-        return contributions + logs.episodes * self.fit.influence(gradient)
+            return found.contributions + first
+        known = not by_regressor and np.isfinite(found.by_step).all()
+        if not beyond.any() or not known or isinstance(self.fit, Regressed):
+            return found.contributions
+        basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
+        gradient = sum(self.sampled.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
+        return found.contributions + logs.episodes * self.fit.influence(gradient)

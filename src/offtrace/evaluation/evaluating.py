@@ -207,8 +207,8 @@ def _refitted(
 
 def check_ends(logs: Logs) -> None:
     """Every episode must end, and only where it ends."""
-    if not logs.episodes or not len(logs):
-        raise ValueError("the logs hold no episode")
+    if logs.episodes < 2:
+        raise ValueError(f"the logs hold {logs.episodes} episodes: it takes two at least to know a spread")
     ends = logs.terminated | logs.truncated
     last = logs.starts[1:] - 1
     if not ends[last].all():
