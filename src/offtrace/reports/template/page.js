@@ -168,7 +168,9 @@ function frame(svg, W, H, x, y, options) {
   const xTicks = options.xlog ? logTicks(...x, 5) : ticks(...x, clamp(Math.floor(W / 75), 3, 6));
   for (const tick of xTicks) {
     node("line", { class: "axis", x1: X(tick), x2: X(tick), y1: H - edge.bottom, y2: H - edge.bottom + 4 }, svg);
-    node("text", { x: X(tick), y: H - edge.bottom + 17, "text-anchor": "middle" }, svg, format(tick));
+    const room = 3.4 * format(tick).length;  // half of the label: at the right edge it must not be cut
+    const anchor = X(tick) + room > W ? "end" : "middle";
+    node("text", { x: anchor === "end" ? W : X(tick), y: H - edge.bottom + 17, "text-anchor": anchor }, svg, format(tick));
   }
   node("text", { x: 2, y: 11 }, svg, options.ylabel);
   node("text", { x: W - edge.right, y: H - 3, "text-anchor": "end" }, svg, options.xlabel);
