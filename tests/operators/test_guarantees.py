@@ -193,7 +193,7 @@ def test_monte_carlo_estimates_means_and_variances() -> None:
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     Q = rng.normal(size=(3, 2))
     truth = Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu)
-    guess = Operator(mdp, ot.StepTrace(_retrace, lam=0.9), pi=pi, mu=mu, budget=0.5)
+    guess = Operator(mdp, ot.StepTrace(_retrace, lam=0.9), pi=pi, mu=mu, budget=2.0)
     assert guess.method == "Monte Carlo"
     assert not guess.certain
     assert (np.abs(guess.C - truth.C) <= guess.C_error + 1e-9).all()

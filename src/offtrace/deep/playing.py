@@ -155,8 +155,8 @@ def _of(path: Path) -> tuple[Config, str, list[int]]:
     """The configuration of a checkpoint, but for its trace, which is in words; and its seeds."""
     about = checkpoints.about(path)
     try:
-        seeds, rule, hidden = (about.pop(name) for name in ("seeds", "trace", "hidden"))
-        return Config(**about, hidden=tuple(hidden)), rule, seeds
+        seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        return Config(**about, hidden=tuple(hidden)), ", ".join(traces) if traces else rule, seeds
     except (TypeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} was written by another version ({error})") from error
 
