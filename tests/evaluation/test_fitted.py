@@ -128,7 +128,7 @@ def test_diagnosis_in_pieces_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> 
         assert number == pytest.approx(getattr(whole, name)), name
 
 
-def test_one_hot_features_are_a_table() -> None:
+def test_one_hot_features_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of states, of pairs, and a regressor that takes means give what the table gives."""
     tree = pytest.importorskip("sklearn.tree")
     mdp, rng = mdps.garnet(5, 2, 2, seed=0, gamma=0.9, terminal=1), np.random.default_rng(0)
@@ -140,6 +140,11 @@ def test_one_hot_features_are_a_table() -> None:
         for row, wanted in zip(result.estimates, table.estimates, strict=True):
             assert row.estimate == pytest.approx(wanted.estimate, abs=1e-5), row.estimator
             assert row.standard_error == pytest.approx(wanted.standard_error, rel=0.1), row.estimator
+    monkeypatch.setattr(fitted, "FEW", 0)  # by GMRES, too
+    by_sweeps = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, model=Features(eye))
+    assert [row.estimate for row in by_sweeps.estimates] == pytest.approx(
+        [r.estimate for r in table.estimates], abs=1e-5
+    )
     model = Regressor(lambda: tree.DecisionTreeRegressor(random_state=0), of_states=eye, tolerance=1e-6)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, model=model, refits=12)
     for name in ("fitted", "direct method"):

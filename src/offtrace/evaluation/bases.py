@@ -18,6 +18,7 @@ import scipy.linalg
 
 from offtrace.evaluation.sampled import PIECE, Sampled
 
+DEPENDENT = 1e-10  # features depend on each other where an eigenvalue is below this share of the largest
 KEPT = 1 << 25  # numbers: features of this many are kept, those of longer logs are made anew in every sweep
 
 
@@ -111,7 +112,10 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Q = φ(s, a)·θ, fitted by least squares. θ has the smallest norm where the features do not determine it."""
+    """Q = φ(s, a)·θ, fitted by least squares, with φ made orthonormal over the logged steps: Σ_t φ_t φ_tᵀ = I.
+
+    Directions in which the given features hardly vary (or depend on each other) are left out.
+    """
 
     sampled: Sampled
     features: Callable[[np.ndarray], Any] | None
@@ -121,17 +125,38 @@ class Linear:
     _kept: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @cached_property
-    def size(self) -> int:
-        """The number of parameters."""
-        return self._phi(self.sampled.logs.state[:1], self.sampled.logs.action[:1]).shape[1]
-
-    @property
     def piece(self) -> int:
         """Steps of a piece."""
-        return max(1, min(PIECE, (1 << 22) // self.size))
+        given = self._given(self.sampled.logs.state[:1], self.sampled.logs.action[:1]).shape[1]
+        return max(1, min(PIECE, (1 << 22) // given))
+
+    @cached_property
+    def _root(self) -> np.ndarray:
+        """R [given, p], so that φ R is orthonormal: from the eigenvectors of Σ φφᵀ, its diagonal scaled to 1."""
+        logs = self.sampled.logs
+
+        def products(piece: slice) -> np.ndarray:
+            x = self._given(logs.state[piece], logs.action[piece])
+            return x.T @ x
+
+        gram = np.asarray(sum(self.sampled.each(products, self.piece)))
+        size = np.sqrt(np.diag(gram))
+        scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
+        values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])
+        kept = values > DEPENDENT * values[-1]
+        return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return self._root.shape[1]
 
     def _phi(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """φ(s, a) [n, p]."""
+        return self._given(states, actions) @ self._root
+
+    def _given(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """φ(s, a) as it was given."""
         if self.pairs is not None:
             return _matrix(self.pairs(states, actions), len(states), "features of (s, a)")
         return self._blocks(states, np.eye(self.sampled.logs.actions)[actions])
@@ -139,7 +164,7 @@ class Linear:
     def _phi_bar(self, states: np.ndarray, pi: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) φ(s, a) [n, p]."""
         if self.pairs is None:
-            return self._blocks(states, pi)
+            return self._blocks(states, pi) @ self._root
         n = len(states)
         return sum(pi[:, [a]] * self._phi(states, np.full(n, a)) for a in range(pi.shape[1]))  # pyright: ignore
 
@@ -149,7 +174,7 @@ class Linear:
         x = np.column_stack([np.ones(len(x)), x])
         return (weights[:, :, None] * x[:, None, :]).reshape(len(x), -1)
 
-    def _both(self, piece: slice) -> tuple[np.ndarray, np.ndarray]:
+    def features_at(self, piece: slice) -> tuple[np.ndarray, np.ndarray]:
         """φ_t and φ'_t [n, p] of a piece."""
         if piece.start in self._kept:
             return self._kept[piece.start]
@@ -162,36 +187,30 @@ class Linear:
             self._kept[piece.start] = made
         return made
 
-    @cached_property
-    def _inverse(self) -> np.ndarray:
-        """The pseudoinverse of Σ_t φ_t φ_tᵀ."""
-        gram: Any = sum(self.sampled.each(lambda p: self._both(p)[0].T @ self._both(p)[0], self.piece))
-        return np.asarray(scipy.linalg.pinvh(gram))
-
     def read(self, theta: np.ndarray, piece: slice) -> tuple[np.ndarray, np.ndarray]:
         """q [n] and v [n] of a piece."""
-        now, following = self._both(piece)
+        now, following = self.features_at(piece)
         return now @ theta, following @ theta
 
     def spread(self, piece: slice, u: np.ndarray | None, w: np.ndarray | None) -> np.ndarray:
         """Σ_t u_t φ_t + w_t φ'_t."""
-        now, following = self._both(piece)
+        now, following = self.features_at(piece)
         total = np.zeros(self.size)
         if u is not None:
             total += u @ now
         return total if w is None else total + w @ following
 
     def mean(self, vector: np.ndarray) -> np.ndarray:
-        """(Σ φφᵀ)⁻¹ times the vector."""
-        return self._inverse @ vector
+        """(Σ φφᵀ)⁻¹ times the vector, which is the vector."""
+        return vector
 
     def free(self, vector: np.ndarray) -> np.ndarray:
-        """The part of the vector that the data say nothing of: here it is left at the smallest norm."""
+        """The part of the vector that the data say nothing of: here there is none."""
         return np.zeros_like(vector)
 
     def pull(self, c: np.ndarray, theta: np.ndarray, piece: slice, delta: np.ndarray) -> np.ndarray:
         """c·φ_k Δ_k [n]."""
-        return (self._both(piece)[0] @ c) * delta
+        return (self.features_at(piece)[0] @ c) * delta
 
     def q(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""

@@ -6,8 +6,8 @@ Where Q is linear in its parameters θ (a table, features), one sweep is affine:
     A = Σ_k φ_k Σ_t γ^{t−k} β_{k:t} (φ_t − γφ'_t)ᵀ
 
 Its fixed point, Aθ = b, is found by GMRES on N⁻¹A, each product with which is a sweep: far fewer sweeps than the iteration takes,
-and a fixed point also where the iteration diverges. A itself is never formed. How much each episode moves the answer
-(`Fit.influence`) takes one more such solution, with Aᵀ: that is what makes a bootstrap cheap.
+and a fixed point also where the iteration diverges. How much each episode moves the answer (`Fit.influence`) takes one more such
+solution, with Aᵀ: that is what makes a bootstrap cheap. A itself is formed only where there are few features.
 
 Any regressor of scikit-learn's interface (boosted trees, a network) is fitted anew in every sweep, to the features and the action
 as columns of 0 and 1.
@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from offtrace.evaluation.bases import Linear, Table, _matrix
@@ -28,7 +29,8 @@ from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.sampled import Sampled
 
 TOLERANCE = 1e-8  # of the residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖
-RESTART, CYCLES = 60, 20  # GMRES: vectors that are kept, and how often it starts again with none
+FEW = 1000  # features for which A is formed
+KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and how often it starts again with none
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Fit:
     sweeps: int
     """How many were made."""
     converged: bool
+    inverse: np.ndarray | None = None
+    """A⁻¹ where A was formed."""
 
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
@@ -133,7 +137,7 @@ class Fit:
 
             return sum(sampled.each(of, basis.piece), basis.free(u))
 
-        c = basis.mean(_solve(transposed, gradient)[0])
+        c = basis.mean(_solve(transposed, gradient)[0]) if self.inverse is None else gradient @ self.inverse
 
         def moved(piece: slice) -> np.ndarray:
             q, v = basis.read(theta, piece)
@@ -183,11 +187,28 @@ def fit(sampled: Sampled, model: Features | Regressor | None = None) -> Fit | Re
         of_states = None if model.of_pairs else _states_to_features(model.of_states, sampled.logs)
         basis = Linear(sampled, of_states, model.of_pairs)
     constant = sweep(basis, np.zeros(basis.size))
+    if isinstance(basis, Linear) and basis.size <= FEW:
+        matrix = _formed(basis)
+        inverse = np.asarray(scipy.linalg.pinv(matrix))
+        theta = inverse @ constant
+        left = np.linalg.norm(matrix @ theta - constant)
+        return Fit(basis, theta, 2, bool(left <= 1e-6 * np.linalg.norm(constant)), inverse)
     theta, sweeps, converged = _solve(
         lambda θ: basis.free(θ) - sweep(basis, θ, rewards=False),
         constant,
     )
     return Fit(basis, theta, sweeps + 1, converged)
+
+
+def _formed(basis: Linear) -> np.ndarray:
+    """A [p, p]: Σ_t z_t (φ_t − γφ'_t)ᵀ, with the eligibility z_t = Σ_{k≤t} γ^{t−k} β_{k:t} φ_k."""
+    sampled = basis.sampled
+
+    def of(piece: slice) -> np.ndarray:
+        now, following = basis.features_at(piece)
+        return sampled.transposed(piece, now).T @ (now - sampled.gamma * following)
+
+    return np.asarray(sum(sampled.each(of, basis.piece)))
 
 
 def sweep(basis: Table | Linear, theta: np.ndarray, *, rewards: bool = True) -> np.ndarray:
@@ -211,8 +232,9 @@ def _solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tu
         made += 1
         return product(x)
 
+    kept = min(len(right), max(30, min(300, KEPT // len(right))))
     system = LinearOperator((len(right), len(right)), matvec=counted, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-    solution, failed = gmres(system, right, rtol=TOLERANCE, restart=min(RESTART, len(right)), maxiter=CYCLES)
+    solution, failed = gmres(system, right, rtol=TOLERANCE, restart=kept, maxiter=CYCLES)
     return np.asarray(solution), made, failed == 0
 
 

@@ -72,7 +72,7 @@ class Sampled:
         return corrections(self._cut(piece), reward=reward, q=q, next_value=next_value, **arrays)
 
     def transposed(self, piece: slice, u: np.ndarray) -> np.ndarray:
-        """y [n] of a piece; its transpose is `corrections` as a function of δ."""
+        """y of a piece, for u [n] or for many at once, [n, m]; the transpose of `corrections` as a function of δ."""
         trace, arrays = self._cut(piece), self._arrays(piece)
         if isinstance(trace, StepTrace | HistoryTrace):
             return self._by_coefficients(trace, arrays, u)
@@ -80,17 +80,18 @@ class Sampled:
         decay, ratio, cap = (factor[0] for factor in on_numpy.normal_form(trace, x))
         ends = arrays["terminated"] | arrays["truncated"]
         lags = on_numpy.lag_caps(trace, len(u))
-        out = np.empty(len(u))
+        columns = np.ascontiguousarray(u.reshape(len(u), -1))
+        out = columns.copy()
         if trace.per_decision and lags is None:
-            _forward(ends, self.gamma, decay * ratio, u, out)
+            _forward(ends, self.gamma, decay * ratio, out)
         else:
             lags = np.full(len(u), np.inf) if lags is None else lags
-            _each_start(ends, self.gamma, decay, ratio, cap, trace.recursive, lags, u, out)
-        return out
+            _each_start(ends, self.gamma, decay, ratio, cap, trace.recursive, lags, columns, out)
+        return out.reshape(u.shape)
 
     def _by_coefficients(self, trace: Trace, arrays: dict[str, Any], u: np.ndarray) -> np.ndarray:
         """For custom traces: β_{k:t} of one episode after the other."""
-        gamma, out = arrays.pop("gamma"), np.empty(len(u))
+        gamma, out = arrays.pop("gamma"), np.empty(u.shape)
         first = 0
         for last in np.flatnonzero(arrays["terminated"] | arrays["truncated"]) + 1:
             B = coefficients(trace, **{name: a if a is None else a[first:last] for name, a in arrays.items()})
@@ -193,18 +194,17 @@ class Sampled:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(ends, gamma, c, u, out):
-    """y_t = u_t + γ c_t y_{t−1}, c = decay · ratio, within an episode."""
-    y, on = 0.0, False
-    for t in range(len(u)):
-        y = u[t] + (gamma * c[t] * y if on and c[t] > 0 else 0.0)
-        out[t], on = y, not ends[t]
+def _forward(ends, gamma, c, y):
+    """y_t = u_t + γ c_t y_{t−1}, c = decay · ratio, within an episode; y [n, m] holds u when it comes."""
+    for t in range(1, len(y)):
+        if not ends[t - 1] and c[t] > 0:
+            for j in range(y.shape[1]):
+                y[t, j] += gamma * c[t] * y[t - 1, j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _each_start(ends, gamma, decay, ratio, cap, recursive, lags, u, out):
-    """y from every start by itself, in the normal form; stopped where the weight is 0 or forgotten."""
-    out[:] = u
+    """y [n, m] from every start by itself, in the normal form; stopped where the weight is 0 or forgotten."""
     for k in range(len(u)):
         x = w = 1.0
         for t in range(k + 1, min(len(u), k + 1 + len(lags))):
@@ -217,4 +217,6 @@ def _each_start(ends, gamma, decay, ratio, cap, recursive, lags, u, out):
             read = min(x, cap[t])
             if recursive:
                 x = read
-            out[t] += w * min(read, lags[t - k - 1]) * u[k]
+            β = w * min(read, lags[t - k - 1])
+            for j in range(u.shape[1]):
+                out[t, j] += β * u[k, j]
