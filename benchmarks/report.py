@@ -201,6 +201,18 @@ def logs(records: list[Record]) -> list[str]:
     )
 
 
+def fitting(records: list[Record]) -> list[str]:
+    lines = [
+        f"One sweep of {r['steps']:,} steps in {r['episodes']:,} episodes: {r['seconds']:.2f} s, peak {r['peak_gb']:.2f} GB."
+        for r in of(records, "evaluation sweep")
+    ]
+    lines += [
+        f"All nine estimators with their intervals from {r['steps']:,} steps: {r['seconds']:.1f} s, {r['sweeps']} sweeps to fit."
+        for r in of(records, "evaluation")
+    ]
+    return ["\n".join(lines), ""]
+
+
 def deep(records: list[Record]) -> list[str]:
     return table(
         "what | ratio | frames/s | peer's frames/s",
@@ -297,6 +309,14 @@ def claims(records: list[Record]) -> list[str]:
     judge("a study's first result < 3 s, warm", soon, lambda s: s < 3, unit=" s")
     summed = {f"{r['rows']:,} rows": r["read"] + r["summarised"] for r in of(records, "reading")}
     judge("10⁶ rows read and summarised in < 5 s", summed, lambda s: s < 5, unit=" s")
+    swept = {f"{r['steps']:,} steps": r for r in of(records, "evaluation sweep")}
+    judge(
+        "a fitted sweep of 10⁷ logged steps, RBIS, < 10 s",
+        {k: r["seconds"] for k, r in swept.items()},
+        lambda s: s < 10,
+        unit=" s",
+    )
+    judge("the same in < 2 GB", {k: r["peak_gb"] for k, r in swept.items()}, lambda gb: gb < 2, unit=" GB")
     ordered = {r["case"]: r for r in of(records, "logs") if r["case"] != "shuffled"}
     times = {case: r["ratio"] for case, r in ordered.items()}
     judge("reading 10⁷ steps of Parquet ≤ 2× polars' own scan of it", times, lambda x: x <= 2)

@@ -35,6 +35,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "learners": None,
     "studies": None,
     "evaluation": None,
+    "evaluation_sweep": None,
     "deep": None,
     "peers": "peers",
     "peers --all-cores": "peers",
@@ -58,6 +59,7 @@ SECTIONS = (
     ("Learners: long episodes", "episodes", HERE / "learners.py", report.episodes),
     ("Studies", "framework", HERE / "studies.py", report.framework),
     ("Values from logs: reading", "logs", HERE / "evaluation.py", report.logs),
+    ("Values from logs: fitting", "evaluation sweep", HERE / "evaluation_sweep.py", report.fitting),
     ("Deep agents", "deep", HERE / "deep.py", report.deep),
 )
 NOTES = {
@@ -71,6 +73,9 @@ NOTES = {
         "10⁷ steps of Parquet into checked logs, against `polars.scan_parquet(…).select(…).collect()` of the same columns. "
         "Memory is the growth of a fresh process's peak, beside the logs themselves; next states, which the file does not hold, "
         "are part of them."
+    ),
+    "evaluation sweep": (
+        "A Garnet of 1,000 states and 10 actions, RBIS, λ = 0.95, γ = 0.99, a table. Memory is the peak of the process, logs included."
     ),
     "deep": (
         "Frames per second while training, compiled, one seed. The PyTorch example has the same network, update ratio and game; "

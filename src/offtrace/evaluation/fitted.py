@@ -28,7 +28,7 @@ from offtrace.evaluation.bases import Linear, Table, _matrix
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.sampled import Sampled
 
-TOLERANCE = 1e-8  # of the residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖
+TOLERANCE = 1e-10  # of the residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖
 FEW = 1000  # features for which A is formed
 KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and how often it starts again with none
 
