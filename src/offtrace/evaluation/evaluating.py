@@ -51,17 +51,18 @@ def evaluate(
 ) -> Result:
     """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
-    `target_policy`  a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
-    `trace`          the rule of the fitted estimate: `ot.RBIS(lam=0.95)`, …
-    `model`          of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
-    `estimators`     names out of `ESTIMATORS`; None takes all that can be computed
-    `behavior`       μ where the logs have none, or another one: see `offtrace.evaluation.behavior`
-    `initial`        the first states to average over, in place of the logs' own: states, or a distribution [S]
-    `resamples`      of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
-    `folds`          of the cross-fitting of μ and of a regressor in doubly robust estimates
-    `bound`          the bound c of truncated IS; √E if None
-    `rewards`        their range (lo, hi), and `horizon`, the most steps that an episode can have, for the conservative interval;
-                     the data's own if None
+    - `target_policy`: a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
+    - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
+    - `model` of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
+    - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
+    - `behavior`: None (μ as logged, estimated where it is not), "estimate", False (never), a classifier to estimate it with, or μ
+      itself as a table or a callable
+    - `initial`: the first states to average over, in place of the logs' own; states, or a distribution [S]
+    - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
+    - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
+    - `bound`: that of truncated IS, √E if None
+    - `rewards`: their range (lo, hi), and `horizon`: the most steps that an episode can have, for the conservative interval; the
+      data's own if None
     """
     call = _call(locals())
     check_ends(logs)
