@@ -75,7 +75,7 @@ NOTES = {
         "are part of them."
     ),
     "evaluation sweep": (
-        "A Garnet of 1,000 states and 10 actions, RBIS, λ = 0.95, γ = 0.99, a table. Memory is the process's peak, logs included."
+        "A Garnet of 1,000 states and 10 actions, RBIS, λ = 0.95, γ = 0.99, a table. Memory is the peak of the process, logs too."
     ),
     "deep": (
         "Frames per second while training, compiled, one seed. The PyTorch example has the same network, update ratio and game; "
