@@ -181,7 +181,8 @@ class Linear:
         logs = self.sampled.logs
         on = ~logs.terminated[piece]  # after an end the next state may be anything
         following = np.zeros((len(on), self.size))
-        following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_probabilities(piece)[on])
+        if on.any():
+            following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_probabilities(piece)[on])
         made = self._phi(logs.state[piece], logs.action[piece]), following
         if len(logs) * self.size <= KEPT:
             self._kept[piece.start] = made

@@ -58,7 +58,8 @@ class Direct:
             others = Sampled(OneStep(), take(logs, np.flatnonzero(fold != f)), self.policy, self.gamma)
             found, here, on = fit(others, self.model), of_step == f, (of_step == f) & ~logs.terminated
             q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
-            v[on] = found.values(logs.next_state[on])
+            if on.any():
+                v[on] = found.values(logs.next_state[on])
             first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
         return q, v, first
 

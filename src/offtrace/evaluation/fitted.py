@@ -88,7 +88,9 @@ def _sklearn(name: str) -> Any:
 
 def _network(seed: int) -> Any:
     scale = _sklearn("preprocessing").StandardScaler()
-    network = _sklearn("neural_network").MLPRegressor((64, 64), early_stopping=True, random_state=seed)
+    network = _sklearn("neural_network").MLPRegressor(
+        hidden_layer_sizes=(64, 64), early_stopping=True, random_state=seed
+    )
     whole = _sklearn("pipeline").make_pipeline(scale, network)
     return _sklearn("compose").TransformedTargetRegressor(whole, transformer=_sklearn("preprocessing").StandardScaler())
 
@@ -281,7 +283,7 @@ def _predictions(
     """q [N] and v [N], 0 after an end."""
     A = pi.shape[1]
     v = np.zeros(len(x))
-    for a in range(A):
+    for a in range(A if len(on) else 0):  # regressors take no empty arrays
         v[on] += pi[:, a] * model.predict(_with_action(following, np.full(len(following), a), A))
     return np.asarray(model.predict(_with_action(x, action, A)), float), v
 
@@ -292,7 +294,11 @@ def _following(
     """Features and π(·|s') of the next states that count, and which steps they follow: after an end they may be anything."""
     logs = sampled.logs
     on = np.flatnonzero(~logs.terminated)
-    return features(logs.next_state[on]), sampled.next_probabilities(slice(0, len(logs)))[on], on
+    return (
+        features(logs.next_state[on]) if len(on) else np.empty((0, 0)),
+        sampled.next_probabilities(slice(0, len(logs)))[on],
+        on,
+    )
 
 
 def _with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:

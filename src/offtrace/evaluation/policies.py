@@ -31,7 +31,7 @@ class Policy:
         """π(·|s) [n, A] in float64: of ids [n], or of features [n, d]."""
         if self.table is not None:
             return self.table[states]
-        found = np.empty((len(states), self.actions))
+        found = np.empty((len(states), self.actions))  # of no states the policy is not asked
         for first in range(0, len(states), PIECE):
             piece = slice(first, first + PIECE)
             found[piece] = _checked(self.ask(states[piece]), len(states[piece]), self.actions, self.called, first)
