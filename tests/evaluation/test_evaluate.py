@@ -78,6 +78,11 @@ def test_bootstrap_is_exact_in_the_end() -> None:
     assert low[0] == pytest.approx(x.mean() - half, abs=0.1 * half)
     assert high[0] == pytest.approx(x.mean() + half, abs=0.1 * half)
     assert (low[1], high[1]) == (7.0, 7.0)
+    skewed = (
+        np.random.default_rng(0).exponential(size=(50, 1)) ** 2
+    )  # with a few more of the large ones the mean would be larger
+    (low,), (high,) = intervals.bootstrap(skewed, 0.95, 4000, 1)
+    assert high - skewed.mean() > 1.3 * (skewed.mean() - low)
 
 
 def test_truncated_episodes_bootstrap_and_terminated_ones_do_not() -> None:

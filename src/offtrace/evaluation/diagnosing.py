@@ -16,7 +16,7 @@ from offtrace.evaluation.sampled import PIECE, Sampled
 from offtrace.evaluation.standard import Weights
 
 HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
-MUCH = 0.01  # of the probability of π outside the data
+MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 
 
 def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | None) -> Diagnosis:
@@ -121,7 +121,7 @@ def warnings_of(
         elif row.low == -np.inf or row.high == np.inf:
             yield f"{row.title}: its interval is open, since draws without the few episodes that matter are likely"
     cut = logs.truncated[logs.starts[1:] - 1] & ~logs.terminated[logs.starts[1:] - 1]
-    if cut.any() and found.weights is not None:
+    if cut.mean() > MUCH and found.weights is not None:
         yield (
             f"{100 * cut.mean():.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
             "importance sampling too"
