@@ -95,8 +95,11 @@ def test_truncated_episodes_bootstrap_and_terminated_ones_do_not() -> None:
         terminated=no, truncated=last, log_mu=np.log(np.full(n, 0.5)), states=1, actions=2,
     )  # fmt: skip
     pi = np.array([[0.5, 0.5]])
-    for row in evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=0.9).estimates:
+    result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=0.9)
+    for row in result.estimates:
         assert row.estimate == pytest.approx(10.0, rel=1e-6), row.estimator
+    assert result.conservative is not None
+    assert result.conservative.high >= 10.0 - 1e-9  # the largest value there is, and nothing after a cut says otherwise
     ended = replace(logs, terminated=last, truncated=no)
     wanted = 1 + 0.9 + 0.81
     for row in evaluate(ended, pi, trace=ot.RBIS(lam=1.0), gamma=0.9, estimators=list(ESTIMATORS[2:7])).estimates:
