@@ -65,11 +65,34 @@ def test_contributions_of_a_ratio_are_its_derivative(name: str) -> None:
     for e in (0, 3, 7):
         moved = []
         for sign in (1, -1):
-            product = w.product.copy()  # the estimate is of degree 0 in W: weighing an episode more is scaling its W
-            product[logs.starts[e] : logs.starts[e + 1]] *= 1 + sign * h
-            again = standard.STANDARD[name].weigh(replace(w, product=product), logs.reward)
+            log = w.log.copy()  # the estimate is of degree 0 in W: weighing an episode more is scaling its W
+            log[logs.starts[e] : logs.starts[e + 1]] += np.log1p(sign * h)
+            again = standard.STANDARD[name].weigh(replace(w, log=log), logs.reward)
             moved.append(again.contributions.mean())
         assert (moved[0] - moved[1]) / (2 * h) == pytest.approx((found[e] - found.mean()) / E, abs=1e-8)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+@pytest.mark.parametrize("name", ["weighted IS", "weighted per-decision IS"])
+def test_weighted_estimates_do_without_floats_for_their_weights(name: str, ratio: float) -> None:
+    """2,000 more steps in front of all episodes, with one ratio and no reward: W is 0 or ∞ in floats, and nothing changes."""
+    logs, pi, _ = settings.some_logs(limit=None)
+    with np.errstate(divide="ignore"):
+        log_pi = np.log(pi)[logs.state, logs.action]
+    assert logs.log_mu is not None
+    more, E = 2000, logs.episodes
+    before = standard.weights(logs, log_pi, logs.log_mu, 1.0)
+    front = np.repeat(logs.starts[:-1], more)
+    longer = replace(logs, starts=logs.starts + more * np.arange(E + 1), reward=np.insert(logs.reward, front, 0.0))
+    log_ratio = np.insert(log_pi - logs.log_mu, front, math.log(ratio))
+    after = standard.weights(longer, log_ratio, np.zeros(len(log_ratio)), 1.0)
+    assert np.all((after.whole == 0) | (after.whole == np.inf))
+    weigh = standard.STANDARD[name].weigh
+    with np.errstate(invalid="ignore"):
+        wanted, found = weigh(before, logs.reward).contributions, weigh(after, longer.reward).contributions
+    assert np.isfinite(wanted).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(after.effective()[more:], before.effective(), rtol=1e-9)
 
 
 def test_an_overflowing_product_does_not_hide() -> None:

@@ -27,30 +27,39 @@ from offtrace.evaluation.logs import Logs
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The products of ratios in every episode."""
+    """The products of ratios in every episode, as logarithms: those of long episodes are no floats."""
 
     starts: np.ndarray
     """[E + 1]: where episodes begin."""
-    product: np.ndarray
-    """W_t [N]."""
+    log: np.ndarray
+    """log W_t [N]."""
     gamma: float
-    log_whole: np.ndarray
-    """log W_{T−1} [E]."""
 
     @property
     def episodes(self) -> int:
         """E."""
         return len(self.starts) - 1
 
+    @cached_property
+    def product(self) -> np.ndarray:
+        """W_t [N]."""
+        with np.errstate(over="ignore"):
+            return np.exp(self.log)
+
     @property
     def whole(self) -> np.ndarray:
         """W_{T−1} [E]: of whole episodes."""
         return self.product[self.starts[1:] - 1]
 
+    @property
+    def log_whole(self) -> np.ndarray:
+        """log W_{T−1} [E]."""
+        return self.log[self.starts[1:] - 1]
+
     @cached_property
     def age(self) -> np.ndarray:
         """The number t [N] of each step in its episode."""
-        return np.arange(len(self.product)) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        return np.arange(len(self.log)) - np.repeat(self.starts[:-1], np.diff(self.starts))
 
     @cached_property
     def discount(self) -> np.ndarray:
@@ -61,35 +70,45 @@ class Weights:
         """The sum of x [N] over each episode [E]."""
         return np.add.reduceat(x, self.starts[:-1])
 
-    def totals(self, values: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Σ_e of values [N] at each t, where an episode that is over counts with `last` [E]: [T]."""
+    def log_totals(self, power: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+        """log Σ_e W_t^power at each t [T], and what the episodes that are over have in it, each with its last W [T]."""
         lengths = np.diff(self.starts)
-        T = int(lengths.max())
-        over = np.cumsum(np.bincount(lengths, last, T + 1))[:T]
-        return np.bincount(self.age, values, T) + over
+        running, last = (
+            _log_sums(power * log, at, int(lengths.max()) + 1)
+            for log, at in ((self.log, self.age), (self.log_whole, lengths))
+        )
+        over = np.logaddexp.accumulate(last)
+        return np.logaddexp(running, over)[:-1], over[:-1]
 
     def effective(self) -> np.ndarray:
-        """Kish's effective number of episodes at each t, (Σ W_t)² / Σ W_t²: [T]."""
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            squares = self.totals(self.product**2, self.whole**2)
-            return self.totals(self.product, self.whole) ** 2 / squares
+        """Kish's effective number of episodes at each t, (Σ W_t)² / Σ W_t²: [T]; NaN where all W_t are 0."""
+        with np.errstate(invalid="ignore"):
+            return np.exp(2 * self.log_totals()[0] - self.log_totals(2.0)[0])
 
 
 def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float) -> Weights:
     """The products of ratios of these logs."""
-    product = np.empty(len(logs))
-    _products(np.asarray(log_pi), np.asarray(log_mu), logs.starts, product)
-    return Weights(logs.starts, product, gamma, np.add.reduceat(log_pi - log_mu, logs.starts[:-1]))
+    log = np.empty(len(logs))
+    _sums(np.asarray(log_pi), np.asarray(log_mu), logs.starts, log)
+    return Weights(logs.starts, log, gamma)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _products(log_pi, log_mu, starts, out):
+def _sums(log_pi, log_mu, starts, out):
     for e in range(len(starts) - 1):
-        w = 1.0
+        log = 0.0
         for t in range(starts[e], starts[e + 1]):
-            ρ = np.exp(log_pi[t] - log_mu[t])
-            w = w * ρ if ρ > 0 else 0.0  # an overflow does not survive a zero
-            out[t] = w
+            log += log_pi[t] - log_mu[t]
+            out[t] = log
+
+
+def _log_sums(log: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
+    """log Σ exp(log_i) over the i with at_i = j, for each j < size."""
+    largest = np.full(size, -np.inf)
+    np.maximum.at(largest, at, log)
+    scale = np.where(largest > -np.inf, largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return scale + np.log(np.bincount(at, np.exp(log - scale[at]), size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +130,7 @@ def ordinary(w: Weights, x: np.ndarray) -> Estimate:
 
 def weighted(w: Weights, x: np.ndarray) -> Estimate:
     """Σ_e W_{T−1} Σ_t γ^t x_t / Σ_e W_{T−1}."""
-    share = w.whole / w.whole.sum()
+    share = np.exp(w.log_whole - np.logaddexp.reduce(w.log_whole))
     returns = w.by_episode(w.discount * x)
     value = share @ returns
     return Estimate(value + w.episodes * share * (returns - value), w.discount * np.repeat(share, np.diff(w.starts)))
@@ -125,21 +144,31 @@ def per_decision(w: Weights, x: np.ndarray) -> Estimate:
 
 def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
     """Σ_t γ^t Σ_e W_t x_t / Σ_e W_t."""
-    total = w.totals(w.product, w.whole)
-    mean = w.totals(w.product * x, np.zeros(w.episodes)) / total
-    γ = w.gamma ** np.arange(len(total))
-    by_step = (γ / total)[w.age] * w.product
-    after = np.append(
-        np.cumsum((γ * mean / total)[::-1])[::-1], 0.0
-    )  # what an episode that is over gives, by its length
-    moved = w.by_episode(by_step * (x - mean[w.age])) - w.whole * after[np.diff(w.starts)]
-    return Estimate(γ @ mean + w.episodes * moved, by_step)
+    total, over = w.log_totals()
+    share, γ = np.exp(w.log - total[w.age]), w.gamma ** np.arange(len(total))
+    mean = np.bincount(w.age, share * x, len(total))
+    after = np.zeros(len(total) + 1)
+    _after(γ * mean, total, over, after)
+    lengths = np.diff(w.starts)
+    moved = w.by_episode(w.discount * share * (x - mean[w.age]))
+    at_rest = np.exp(w.log_whole - np.append(over, np.inf)[lengths]) * after[lengths]
+    moved -= np.where(w.log_whole > -np.inf, at_rest, 0.0)
+    return Estimate(γ @ mean + w.episodes * moved, w.discount * share)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _after(x, total, over, out):
+    """Σ_{u≥t} x_u O_t / Σ_e W_u, O_t being what the episodes that are over have in Σ_e W_t: it only grows, so no factor is above 1."""
+    for t in range(len(x) - 1, -1, -1):
+        if over[t] > -np.inf:
+            grown = np.exp(over[t] - over[t + 1]) if t + 1 < len(x) else 0.0
+            out[t] = x[t] * np.exp(over[t] - total[t]) + grown * out[t + 1]
 
 
 def truncated(w: Weights, x: np.ndarray, bound: float | None = None) -> Estimate:
     """(1/E) Σ_e Σ_t γ^t min(c, W_t) x_t. Biased towards 0 where the bound acts."""
     c = np.sqrt(w.episodes) if bound is None else bound
-    return per_decision(replace(w, product=np.minimum(w.product, c)), x)
+    return per_decision(replace(w, log=np.minimum(w.log, np.log(c))), x)
 
 
 def cut(logs: Logs) -> np.ndarray:
