@@ -112,13 +112,13 @@ def weighted_doubly_robust(episodes: list[Episode], γ: float) -> float:
 
 
 def among_logged(logs: Logs, pi: np.ndarray) -> np.ndarray:
-    """π(a|s) over the actions that were logged in s; 0 where none of π's was."""
+    """π(a|s) over the actions that were logged in s, all alike where none of π's was; 0 where there is none."""
     found = np.zeros(pi.shape)
     for s in range(len(pi)):
         logged = [a for a in range(pi.shape[1]) if any((logs.state == s) & (logs.action == a))]
         total = sum(pi[s, a] for a in logged)
         for a in logged:
-            found[s, a] = pi[s, a] / total if total else 0.0
+            found[s, a] = pi[s, a] / total if total else 1 / len(logged)
     return found
 
 

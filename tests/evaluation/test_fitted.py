@@ -80,6 +80,17 @@ def test_fixed_point_and_influence_are_those_of_the_definition(
     assert influence.sum() == pytest.approx(0.0, abs=1e-6)
 
 
+def test_what_was_never_logged_is_worth_what_was() -> None:
+    """Few logs and a greedy π: in some states its action was never logged, and all that were count alike."""
+    logs, pi, mdp = settings.some_logs(episodes=6)
+    pi = np.eye(3)[[0, 1, 2, 0, 1]]
+    valued = by_formula.among_logged(logs, pi)
+    assert set(np.unique(np.abs(valued - pi).sum(axis=1) > 0)) == {False, True}
+    found = fitted.fit(Sampled(ot.Retrace(lam=0.9), logs, as_policy(pi, logs), mdp.gamma))
+    wanted = by_formula.fixed_point(ot.Retrace(lam=0.9), logs, pi, mdp.gamma)
+    np.testing.assert_allclose(found.q(np.arange(logs.states)), wanted, atol=1e-6)
+
+
 def test_plain_iteration_ends_in_the_same_point_and_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     s = operator(ot.RBIS(lam=0.9))
     found = fitted.fit(s)
@@ -102,9 +113,12 @@ def test_plain_iteration_ends_in_the_same_point_and_pieces_change_nothing(monkey
     np.testing.assert_allclose(in_pieces, found.influence(gradient), atol=1e-10)
 
 
-def test_pull_of_a_table_is_that_of_leaving_an_episode_out() -> None:
+@pytest.mark.parametrize("greedy", [False, True])
+def test_pull_of_a_table_is_that_of_leaving_an_episode_out(greedy: bool) -> None:
     """With γ = 0 leaving an episode out is exact: V without it is V less its influence, a pair that only it has included."""
     logs, pi, _ = settings.some_logs(episodes=14, limit=1)  # one step each, so that no two pairs of a state go at once
+    if greedy:  # in some states π's only action was logged once, in others never
+        pi = np.eye(3)[[0, 1, 2, 0, 1]]
     s = Sampled(ot.OneStep(), logs, as_policy(pi, logs), 0.0)
     found = fitted.fit(s)
     assert isinstance(found, fitted.Fit)
@@ -117,6 +131,9 @@ def test_pull_of_a_table_is_that_of_leaving_an_episode_out() -> None:
         assert isinstance(without, fitted.Fit)
         wanted.append(whole - without.values(first).sum())
     assert (found.basis.counts == 1).any()  # pyright: ignore
+    if greedy:
+        of_pi = [int(np.sum((logs.state == s) & (logs.action == pi[s].argmax()))) for s in first]
+        assert {0, 1} <= set(of_pi), of_pi
     np.testing.assert_allclose(found.influence(gradient), np.array(wanted) - np.mean(wanted), atol=1e-8)
 
 

@@ -27,7 +27,8 @@ class Table:
     """θ = Q, one number for each pair (s, a).
 
     Of an action that was never logged in a state nothing is known: it is taken to be worth what the logged ones are worth to π,
-    so that V(s) is the mean over those alone. (To leave it at 0 would favour what is not known wherever rewards are negative.)
+    so that V(s) is the mean over those alone, or over all logged ones alike where none of π's was. (To leave it at 0 would
+    favour what is not known wherever rewards are negative.) A state in which nothing was logged is worth 0.
     """
 
     sampled: Sampled
@@ -49,13 +50,15 @@ class Table:
 
     @cached_property
     def _pi(self) -> np.ndarray:
-        """π over the actions that were logged in each state [S, A]; 0 where none of π's was."""
+        """π over the actions that were logged in each state [S, A]; all of them alike where none of π's was."""
         table = self.sampled.policy.table
         if table is None:
             raise TypeError("a table of values needs states that are ids")
-        logged = np.where(self.counts.reshape(table.shape) > 0, table, 0.0)
-        total = logged.sum(axis=1, keepdims=True)
-        return np.where(total == 1.0, table, logged / np.where(total > 0, total, 1.0))
+        logged = self.counts.reshape(table.shape) > 0
+        kept = np.where(logged, table, 0.0)
+        kept = np.where(kept.any(axis=1, keepdims=True), kept, logged)
+        total = kept.sum(axis=1, keepdims=True)
+        return kept / np.where(total > 0, total, 1.0)
 
     def _pair(self, piece: slice) -> np.ndarray:
         logs = self.sampled.logs
@@ -92,7 +95,10 @@ class Table:
         episode = np.searchsorted(logs.starts, np.arange(piece.start, piece.stop), side="right")
         _, which, times = np.unique(episode * self.size + pair, return_inverse=True, return_counts=True)
         n, of_episode, share = self.counts[pair], times[which], self._pi.ravel()[pair]
-        alone = theta[pair] - np.where(share < 1, self.values(theta, logs.state[piece]), 0.0)
+        logged, known = self.counts.reshape(self._pi.shape) > 0, theta.reshape(self._pi.shape)
+        total, several = (x.sum(axis=1)[logs.state[piece]] for x in (np.where(logged, known, 0.0), logged))
+        others = (total - theta[pair]) / np.maximum(several - 1, 1)  # where π has no other: all that were logged, alike
+        alone = theta[pair] - np.where(share < 1, self.values(theta, logs.state[piece]), others)
         alone /= np.where(share < 1, 1 - share, 1.0)
         return c[pair] * np.where(n > of_episode, delta * n / np.maximum(n - of_episode, 1), alone)
 

@@ -158,7 +158,7 @@ def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _after(x, total, over, out):
-    """Σ_{u≥t} x_u O_t / Σ_e W_u, O_t being what the episodes that are over have in Σ_e W_t: it only grows, so no factor is above 1."""
+    """Σ_{u≥t} x_u O_t / Σ_e W_u, O_t the part in Σ_e W_t of the episodes that are over: it only grows: no factor is above 1."""
     for t in range(len(x) - 1, -1, -1):
         if over[t] > -np.inf:
             grown = np.exp(over[t] - over[t + 1]) if t + 1 < len(x) else 0.0
