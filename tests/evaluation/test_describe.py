@@ -110,10 +110,11 @@ def test_commands(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     weights = np.delete(weights, bad)
     assert f"worth {weights.sum() ** 2 / (weights**2).sum():,.1f} episodes" in said
     arguments = ["logs", "evaluate", log, "--policy", policy, "--trace", "rbis", "--lam", "0.9", "--gamma", "0.8"]
-    assert cli.main([*arguments, *options, "--resamples", "50"]) == 0
+    assert cli.main([*arguments, *options, "--resamples", "50", "--rewards", "-9", "9", "--longest", "99"]) == 0
     said = capsys.readouterr()
     assert "dropped 1 episode" in said.out
     assert "fitted, RBIS, λ = 0.9" in said.out
+    assert "rewards in [-9, 9] (as stated), episodes of at most 99 steps, independent" in said.out
     assert said.err == ""
 
 

@@ -192,7 +192,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"trace": ot.AlphaRetrace(mix=0.5)}, "evaluates the mixture"),
     ({"trace": ot.NStep(3)}, "not of the operator's form"),
     ({"rewards": (0.0, 0.1)}, "but the logs have them from"),
-    ({"horizon": 2}, "but one in the logs has"),
+    ({"rewards": (1.0,)}, r"their range \(lo, hi\)"),
+    ({"longest": 2}, "but one in the logs has"),
+    ({"longest": 2.5}, "longest must be an integer"),
+    ({"confidence": 1.0}, r"confidence must lie in \(0, 1\)"),
+    ({"resamples": 0}, "resamples must be an integer of at least 1"),
+    ({"refits": -1}, "refits must be an integer"),
+    ({"folds": 2.5}, "folds must be an integer"),
+    ({"bound": 0}, "must be above 0"),
+    ({"trace": ot.VariableLambda(lam=[0.5, 0.5])}, "one λ for each of the"),
 ]
 
 
@@ -202,6 +210,74 @@ def test_bad_input_is_named(wrong: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"target_policy": pi, "trace": ot.RBIS(lam=0.9), "gamma": mdp.gamma, **wrong}
     with pytest.raises((ValueError, TypeError), match=message):
         evaluate(logs, given.pop("target_policy"), **given)
+
+
+def test_a_target_without_support_is_refused_and_what_is_no_logs_too() -> None:
+    logs, _, mdp = settings.some_logs()
+    named = replace(logs, actions=4, action_names=("up", "down", "left", "right"))
+    taken = named.action_names[logs.action[0]]
+    with pytest.raises(
+        ValueError, match=rf"none of the {len(logs)} logged actions, such as '{taken}' in state \d at step 0"
+    ):
+        evaluate(named, np.tile([0.0, 0, 0, 1], (5, 1)), trace=ot.RBIS(), gamma=mdp.gamma)
+    with pytest.raises(TypeError, match=r"evaluation.read or simulate make, got str"):
+        evaluate("logs.parquet", np.ones((5, 3)) / 3, trace=ot.RBIS(), gamma=mdp.gamma)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_was_never_reached_is_said() -> None:
+    """All episodes cut before the later layers: what those are worth is in no log, and no estimate that needs it is right."""
+    mdp, mu, pi, truth = settings.near()
+    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300, limit=3)
+    result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, rewards=(-4.0, 4.0))
+    into = np.count_nonzero(logs.truncated & (logs.next_state >= 9))
+    assert result.value != pytest.approx(truth, rel=0.1)
+    assert any(f"{into} of 300 episodes were cut in states in which nothing was logged" in w for w in result.warnings)
+    assert result.conservative is not None
+    assert result.conservative.low <= truth <= result.conservative.high
+    assert result.state_values is not None
+    assert np.isnan(result.state_values).nonzero()[0].tolist() == list(range(9, 18))
+    assert result.state_values[18] == 0  # episodes end there
+    initial = np.where(np.arange(mdp.S) == 12, 0.25, 0.75 * mdp.start)
+    given = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, initial=initial)
+    assert any("25 % of the first states given" in w for w in given.warnings)
+    whole = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300)
+    assert not any("was logged" in w for w in evaluate(whole, pi, trace=ot.RBIS(), gamma=mdp.gamma).warnings)
+
+
+def test_without_a_discount_a_cut_leaves_the_conservative_interval_open() -> None:
+    """γ = 1: what comes after a cut has no bound, unless it is said how long episodes can be."""
+    logs, pi, _ = settings.some_logs(limit=3)
+    assert logs.reward.min() < 0 < logs.reward.max()
+
+    def bounds(logs: Logs, **given: Any) -> tuple[float, float, str]:
+        c = evaluate(logs, pi, trace=ot.OneStep(), gamma=1.0, estimators="IS", resamples=2, **given).conservative
+        assert c is not None
+        return c.low, c.high, c.assumes
+
+    low, high, assumes = bounds(logs)
+    assert (low, high) == (-np.inf, np.inf)
+    assert "any length" in assumes
+    low, high, _ = bounds(replace(logs, reward=np.abs(logs.reward)))
+    assert 0 <= low < high == np.inf
+    low, high, assumes = bounds(logs, longest=20)
+    assert -np.inf < low < high < np.inf
+    assert "at most 20 steps, " in assumes
+
+
+def test_warnings_name_all_rows_of_a_kind_at_once() -> None:
+    """Weights that are all 0 from some step on: some estimates are 0, some are not defined, and two lines say so."""
+    mdp = mdps.random_walk(7, gamma=0.9)
+    pi = np.tile([0.0, 1.0], (8, 1))
+    logs = simulate(mdp, np.tile([0.8, 0.2], (8, 1)), rng=np.random.default_rng(0), episodes=50)
+    result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
+    undefined = [w for w in result.warnings if "not defined" in w]
+    assert undefined == [
+        "weighted per-decision IS, weighted IS, weighted doubly robust: not defined, since at some step no episode has any weight"
+    ]
+    points = [w for w in result.warnings if "is a point" in w]
+    assert len(points) == 1
+    assert "per-decision IS, ordinary IS, truncated IS" in points[0]
+    assert "nan" not in str(result)
 
 
 def test_ends_must_be_flagged_and_mu_may_be_missing_only_where_it_is_not_needed() -> None:

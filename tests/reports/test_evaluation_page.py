@@ -131,6 +131,16 @@ def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
     assert [(g.state, g.action, g.share) for g in gaps_of(features.logs, features.policy)] == [(None, 3, 0.25)]
 
 
+def test_only_intervals_contradict(results: dict[str, Result]) -> None:
+    """An estimate of 0 whose interval is a point, for want of any weight, contradicts nothing."""
+    first, second, third, *_ = results["good"].estimates
+    nowhere = replace(third, estimate=9.0, low=9.0, high=9.0, standard_error=0.0)
+    text = evaluation.html(replace(results["good"], estimates=(first, second, nowhere)))
+    assert "The intervals of the other estimators that have one (1 of 2) overlap that of the first." in text
+    far = replace(nowhere, low=8.0, high=10.0, standard_error=0.5)
+    assert "not what all estimators say" in evaluation.html(replace(results["good"], estimates=(first, second, far)))
+
+
 def test_credit_is_that_of_the_coefficients() -> None:
     """Against γ^l β_{k:k+l} summed over the diagonals, episode by episode."""
     logs, pi, _ = settings.some_logs(episodes=30)

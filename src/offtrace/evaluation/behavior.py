@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.evaluation.describing import counts
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.policies import as_policy
 
@@ -63,10 +64,9 @@ def deal(logs: Logs, folds: int, seed: int) -> np.ndarray:
 
 
 def _counted(logs: Logs) -> np.ndarray:
-    pair = logs.state * logs.actions + logs.action
-    both = np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
+    both = counts(logs)
     with np.errstate(divide="ignore", invalid="ignore"):  # states and pairs that do not occur are not read
-        return np.log(both / both.sum(axis=1, keepdims=True)).ravel()[pair]
+        return np.log(both / both.sum(axis=1, keepdims=True))[logs.state, logs.action]
 
 
 def _cross_fitted(logs: Logs, classifier: Any, folds: int, seed: int) -> np.ndarray:

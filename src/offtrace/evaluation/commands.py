@@ -100,6 +100,19 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--confidence", type=float, default=0.95, metavar="X", help="of the intervals (0.95)")
     group.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (1000)")
+    group.add_argument(
+        "--rewards",
+        type=float,
+        nargs=2,
+        metavar=("LO", "HI"),
+        help="their range, for the conservative interval (the data's)",
+    )
+    group.add_argument(
+        "--longest",
+        type=int,
+        metavar="N",
+        help="the most steps that an episode can have, for the conservative interval",
+    )
     group.add_argument("--page", type=Path, metavar="FILE.html", help="also write one HTML page about it")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
 
@@ -206,9 +219,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from offtrace.evaluation.describing import coverage
     from offtrace.evaluation.evaluating import evaluate
-    from offtrace.evaluation.policies import as_policy
 
     of_rule = {name: getattr(args, name) for name in _parameters() if name in args}
     if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
@@ -218,12 +229,6 @@ def _evaluate(args: argparse.Namespace) -> int:
     logs = _read(args, target)
     if logs.report is not None:
         print(logs.report)
-    covered = coverage(logs, as_policy(target.probabilities, logs))
-    if not covered.could:
-        raise ValueError(
-            f"the target policy takes none of the {len(logs):,} logged actions, such as those of {', '.join(covered.first_not)}: "
-            "nothing can be said about it"
-        )
     result = evaluate(
         logs,
         target.probabilities,
@@ -233,6 +238,8 @@ def _evaluate(args: argparse.Namespace) -> int:
         behavior={"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
         confidence=args.confidence,
         resamples=args.resamples,
+        rewards=args.rewards,
+        longest=args.longest,
         seed=args.seed,
     )
     print(result)

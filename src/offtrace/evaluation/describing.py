@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.policies import Policy, as_policy
 from offtrace.evaluation.problems import ReadReport
+from offtrace.evaluation.results import kish, shares
 
 PIECE = 1 << 18
 """Steps that are asked for at a time."""
@@ -38,7 +38,7 @@ class Coverage:
     effective: float
     """Kish's effective number of episodes; NaN if μ is not known."""
     largest: float
-    """The largest share of one episode in ΣW; NaN if μ is not known."""
+    """The largest share of one episode in ΣW; NaN if μ is not known or all W are 0."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class Description:
             if t.pairs is not None:
                 first = f": {', '.join(t.first_unseen)}" if t.first_unseen else ""
                 rows.append(("", f"{t.unseen:,} of the {t.pairs:,} pairs (s, a) that it takes never occur{first}"))
-            worth = f"worth {t.effective:,.1f} episodes, the largest has {100 * t.largest:.3g} % of them"
+            worth = f"worth {t.effective:,.1f} episodes, " + (
+                f"the largest has {100 * t.largest:.3g} % of them" if t.effective else "since all are 0"
+            )
             rows.append(("weights", "need μ" if np.isnan(t.effective) else worth))
         return "\n".join(f"{name:<9} {text}" for name, text in rows)
 
@@ -128,7 +130,7 @@ def coverage(logs: Logs, policy: Policy) -> Coverage:
                 log_ratio = np.log(taken) - logs.log_mu[piece]
             begin, end = np.searchsorted(logs.starts, (piece.start, piece.stop))
             log_weights.append(np.add.reduceat(log_ratio, logs.starts[begin:end] - piece.start))
-    effective, largest = _effective(np.concatenate(log_weights)) if log_weights else (np.nan, np.nan)
+    share = shares(np.concatenate(log_weights)) if log_weights else np.array([np.nan])
     pairs, unseen, first_unseen = _pairs(logs, policy)
     where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in first]
     return Coverage(
@@ -137,30 +139,26 @@ def coverage(logs: Logs, policy: Policy) -> Coverage:
         pairs=pairs,
         unseen=unseen,
         first_unseen=first_unseen,
-        effective=effective,
-        largest=largest,
+        effective=kish(share) if log_weights else np.nan,
+        largest=float(share.max()),
     )
 
 
-def _effective(log_weights: np.ndarray) -> tuple[float, float]:
-    """Kish's number and the largest share, in logarithms: products of ratios of long episodes are no floats."""
-    if not (top := log_weights.max()) > -np.inf:
-        return 0.0, 0.0
-    total = logsumexp(log_weights)
-    return float(np.exp(2 * total - logsumexp(2 * log_weights))), float(np.exp(top - total))
+def counts(logs: Logs) -> np.ndarray:
+    """How often each action was logged in each state [S, A]."""
+    pair = logs.state * logs.actions + logs.action
+    return np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
 
 
 def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[str, ...]]:
     """The pairs (s, a) that the policy takes in states of the logs, those that never occur, and the names of their first."""
     if policy.table is None:
         return None, None, ()
-    counts = np.bincount(logs.state * logs.actions + logs.action, minlength=policy.table.size).reshape(
-        policy.table.shape
-    )
-    there = counts.sum(axis=1) > 0
+    logged = counts(logs)
+    there = logged.sum(axis=1) > 0
     there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
     takes = (policy.table > 0) & there[:, None]
-    unseen = np.argwhere(takes & (counts == 0))
+    unseen = np.argwhere(takes & (logged == 0))
     names = logs.state_names or range(logs.states), logs.action_names or range(logs.actions)
     first = tuple(f"({names[0][s]!r}, {names[1][a]!r})" for s, a in unseen[:FIRST])
     return int(takes.sum()), len(unseen), first

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from offtrace.evaluation.behavior import Behavior
+from offtrace.evaluation.describing import counts
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.policies import Policy
 from offtrace.evaluation.results import Diagnosis, Row, Support
 from offtrace.evaluation.sampled import PIECE, Sampled
-from offtrace.evaluation.standard import Weights
+from offtrace.evaluation.standard import Weights, cut
+from offtrace.evaluation.starts import Starts
 
 HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
@@ -33,10 +35,8 @@ def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | No
 def support_of(logs: Logs, policy: Policy) -> Support:
     """Where the target policy leaves the data."""
     if policy.table is not None:
-        pair = logs.state * logs.actions + logs.action
-        counts = np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
-        visits = counts.sum(axis=1)
-        outside = np.where(counts == 0, policy.table, 0.0).sum(axis=1)
+        logged = counts(logs)
+        visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
         return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
     never = np.bincount(logs.action, minlength=logs.actions) == 0
     if not never.any():
@@ -69,19 +69,24 @@ def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
         means = np.sum(sums, axis=0) / len(logs)
         found = [Gap(None, actions[a], float(p), len(logs), float(p)) for a, p in zip(never, means, strict=True) if p]
         return sorted(found, key=lambda gap: -gap.share)
-    pair = logs.state * logs.actions + logs.action
-    counts = np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
-    share = np.where(counts == 0, policy.table, 0.0) * (counts.sum(axis=1, keepdims=True) / len(logs))
+    logged = counts(logs)
+    share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
     states = logs.state_names or range(logs.states)
     order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
     return [
-        Gap(states[s], actions[a], float(policy.table[s, a]), int(counts[s].sum()), float(share[s, a]))
+        Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))
         for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
     ]
 
 
 def warnings_of(
-    logs: Logs, mu: Behavior, rows: Sequence[Row], found: Diagnosis, unsettled: Sequence[int]
+    logs: Logs,
+    mu: Behavior,
+    starts: Starts,
+    rows: Sequence[Row],
+    found: Diagnosis,
+    unsettled: Sequence[int],
+    table: bool,
 ) -> Iterator[str]:
     """What one should know before relying on the numbers, the gravest first."""
     for sweeps in unsettled:
@@ -90,13 +95,22 @@ def warnings_of(
             "trace with the recursive condition"
         )
     if found.support.share > MUCH:
-        where, rest = "at all", ""
-        if logs.tabular:
-            where, rest = "there", ", and a table takes it to be worth what the logged actions of the state are"
+        where = "there" if logs.tabular else "at all"
+        rest = ", and a table takes it to be worth what the logged actions of the state are" if table else ""
         yield (
             f"{100 * found.support.share:.2g} % of what the target policy does at logged states was never logged {where}: of "
             f"that the data say nothing{rest}"
         )
+    if table and found.support.visits is not None:
+        unknown = found.support.visits == 0
+        into = np.count_nonzero(unknown[logs.next_state[cut(logs)]])
+        if into > MUCH * logs.episodes:
+            yield (
+                f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "
+                "is taken for worth 0"
+            )
+        if (lost := starts.weight[unknown[starts.state]].sum()) > 0:
+            yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
     handful = [row for row in rows if row.effective < HANDFUL and np.isfinite(row.effective)]
     if handful:
         names = ", ".join(f"{row.title} ({row.effective:.0f})" for row in handful)
@@ -113,18 +127,32 @@ def warnings_of(
                 f"the weights have the mean {found.mean_weight:.2g}, and should have 1: the few episodes that matter for the "
                 "target policy are missing, or μ is not what it was said to be"
             )
-    for row in rows:
-        if not np.isfinite(row.estimate):
-            yield f"{row.title}: the products of ratios overflow, or are all 0"
-        elif row.standard_error == 0:
-            yield f"{row.title}: all episodes contribute the same, so that its interval is a point and says nothing"
-        elif row.low == -np.inf or row.high == np.inf:
-            yield f"{row.title}: its interval is open, since draws without the few episodes that matter are likely"
-    cut = logs.truncated[logs.starts[1:] - 1] & ~logs.terminated[logs.starts[1:] - 1]
-    if cut.mean() > MUCH and found.weights is not None:
+    yield from _odd_rows(rows, found)
+    share = cut(logs).sum() / logs.episodes
+    if share > MUCH and found.weights is not None:
         yield (
-            f"{100 * cut.mean():.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
+            f"{100 * share:.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
             "importance sampling too"
         )
     if mu.estimated:
         yield f"μ was {mu.origin} from these very data: intervals take it for known"
+
+
+def _odd_rows(rows: Sequence[Row], found: Diagnosis) -> Iterator[str]:
+    """Estimates that are no numbers, and intervals that are none."""
+    nothing = found.effective_by_step is not None and np.isnan(found.effective_by_step).any()
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if np.isnan(row.estimate) and nothing:
+            words = "not defined, since at some step no episode has any weight"
+        elif not np.isfinite(row.estimate):
+            words = "the products of ratios overflow"
+        elif row.standard_error == 0:
+            words = "all episodes contribute the same, so that the interval is a point and says nothing"
+        elif row.low == -np.inf or row.high == np.inf:
+            words = "the interval is open, since draws without the few episodes that matter are likely"
+        else:
+            continue
+        kinds.setdefault(words, []).append(row.title)
+    for words, titles in kinds.items():
+        yield f"{', '.join(titles)}: {words}"

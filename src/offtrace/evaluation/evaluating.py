@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from offtrace.evaluation.bases import Table
 from offtrace.evaluation.behavior import Behavior, behavior_of
 from offtrace.evaluation.diagnosing import diagnosis_of, warnings_of
 from offtrace.evaluation.direct import Direct
-from offtrace.evaluation.fitted import Fit, Regressor, as_model, fit
+from offtrace.evaluation.fitted import Fit, Regressed, Regressor, as_model, fit
 from offtrace.evaluation.intervals import bootstrap, conservative
 from offtrace.evaluation.logs import Logs
 from offtrace.evaluation.policies import as_policy
@@ -22,8 +23,8 @@ from offtrace.evaluation.results import Result, Row, kish
 from offtrace.evaluation.sampled import Sampled
 from offtrace.evaluation.standard import STANDARD, truncated, weights
 from offtrace.evaluation.starts import Starts, take
-from offtrace.traces import Trace
-from offtrace.traces.base import number
+from offtrace.traces import Trace, VariableLambda
+from offtrace.traces.base import number, whole
 
 FITTED, DIRECT = "fitted", "direct method"
 ESTIMATORS = (FITTED, DIRECT, *STANDARD)
@@ -46,7 +47,7 @@ def evaluate(
     folds: int = 5,
     bound: float | None = None,
     rewards: tuple[float, float] | None = None,
-    horizon: int | None = None,
+    longest: int | None = None,
     seed: int = 0,
 ) -> Result:
     """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
@@ -61,22 +62,25 @@ def evaluate(
     - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `bound`: that of truncated IS, √E if None
-    - `rewards`: their range (lo, hi), and `horizon`: the most steps that an episode can have, for the conservative interval; the
-      data's own if None
+    - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
+      guessed from the data if None
     """
     call = _call(locals())
-    check_ends(logs)
-    gamma, confidence = number("gamma", gamma, 0.0, 1.0), number("confidence", confidence, 0.0, 1.0)
+    _check_logs(logs)
+    gamma = number("gamma", gamma, 0.0, 1.0)
+    _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
     policy, mu = as_policy(target_policy, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     starts = Starts.of(logs, initial)
     names = _names(estimators, mu, starts)
     kind = as_model(model, logs, seed)
     sampled = Sampled(trace, logs, policy, gamma)
+    log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
+    _check_support(logs, log_pi)
     main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
     w = None
     if logs.log_mu is not None:
-        w = weights(logs, np.concatenate(list(sampled.each(sampled.log_pi))), logs.log_mu, gamma)
+        w = weights(logs, log_pi, logs.log_mu, gamma)
 
     contributions: dict[str, np.ndarray] = {}
     for name in names:
@@ -95,14 +99,14 @@ def evaluate(
 
     bounds = None
     if w is not None and starts.own:
-        bounds = conservative(logs, w, confidence, rewards, horizon, mu.estimated)
+        bounds = conservative(logs, w, confidence, rewards, longest, mu.estimated)
     found = diagnosis_of(sampled, w, contributions.get(FITTED) if isinstance(main, Fit) else None)
     unsettled = [f.sweeps for f in (main, *([direct.fit] if "fit" in vars(direct) else [])) if not f.converged]
     return Result(
         estimates=tuple(rows),
         conservative=bounds,
         diagnosis=found,
-        warnings=tuple(warnings_of(logs, mu, rows, found, unsettled)),
+        warnings=tuple(warnings_of(logs, mu, starts, rows, found, unsettled, table=kind is None)),
         trace=trace,
         gamma=gamma,
         confidence=confidence,
@@ -110,7 +114,7 @@ def evaluate(
         steps=len(logs),
         behavior=mu.origin,
         mu_estimated=mu.estimated,
-        state_values=main.values(np.arange(logs.states)) if logs.tabular else None,
+        state_values=_state_values(main, logs) if logs.tabular else None,
         values=main.values,
         q=main.q,
         sweeps=main.sweeps,
@@ -192,6 +196,8 @@ def _refitted(
     row: Row, sampled: Sampled, kind: Regressor, starts: Starts, confidence: float, refits: int, seed: int
 ) -> Row:
     """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
+    if refits and isinstance(sampled.trace, VariableLambda):
+        raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
     rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
     for _ in range(refits):
         logs = take(sampled.logs, rng.integers(0, E, E))
@@ -206,10 +212,50 @@ def _refitted(
     )
 
 
-def check_ends(logs: Logs) -> None:
+def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
+    """V^π(s) [S]; of a table NaN where nothing was logged, unless episodes terminate there."""
+    values = found.values(np.arange(logs.states))
+    if isinstance(found, Fit) and isinstance(found.basis, Table):
+        known = np.bincount(logs.state, minlength=logs.states) > 0
+        known[logs.next_state[logs.terminated]] = True
+        values[~known] = np.nan
+    return values
+
+
+def _check_numbers(
+    confidence: Any, resamples: Any, refits: Any, folds: Any, bound: Any, rewards: Any, longest: Any
+) -> None:
+    """Those of `evaluate`, as far as nothing else looks at them."""
+    if not 0.0 < number("confidence", confidence, 0.0, 1.0) < 1.0:
+        raise ValueError(f"confidence must lie in (0, 1), as 0.95 does, got {confidence!r}")
+    whole("resamples", resamples)
+    whole("folds", folds)
+    if refits != 0:
+        whole("refits", refits)
+    if longest is not None:
+        whole("longest", longest)
+    if bound is not None and number("bound", bound, 0.0, np.inf) == 0.0:
+        raise ValueError("bound of truncated IS must be above 0, got 0")
+    if rewards is not None and np.shape(rewards) != (2,):
+        raise ValueError(f"rewards must be their range (lo, hi), got {rewards!r}")
+
+
+def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
+    if np.all(log_pi == -np.inf):
+        actions, states = (logs.action_names or range(logs.actions)), (logs.state_names or range(logs.states))
+        there = f" in state {states[logs.state[0]]!r}" if logs.tabular else ""
+        raise ValueError(
+            f"the target policy takes none of the {len(logs):,} logged actions, such as {actions[logs.action[0]]!r}{there} at "
+            "step 0 of episode 0: nothing can be said about it"
+        )
+
+
+def _check_logs(logs: Logs) -> None:
     """Every episode must end, and only where it ends."""
+    if not isinstance(logs, Logs):
+        raise TypeError(f"logs must be those that offtrace.evaluation.read or simulate make, got {type(logs).__name__}")
     if logs.episodes < 2:
-        raise ValueError(f"the logs hold {logs.episodes} episodes: it takes two at least to know a spread")
+        raise ValueError(f"the logs hold only {logs.episodes} episode: it takes two at least to know a spread")
     ends = logs.terminated | logs.truncated
     last = logs.starts[1:] - 1
     if not ends[last].all():

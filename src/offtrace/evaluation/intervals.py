@@ -77,10 +77,13 @@ def conservative(
     w: Weights,
     confidence: float,
     rewards: tuple[float, float] | None,
-    horizon: int | None,
+    longest: int | None,
     estimated: bool,
 ) -> Conservative:
-    """The interval by Anderson's inequality; `rewards` (lo, hi) and `horizon` H are the data's own where they are None."""
+    """The interval by Anderson's inequality; `rewards` (lo, hi) and `longest` H are guessed from the data where they are None.
+
+    H matters where γ = 1 or it is given. An episode that was cut was longer than the log shows, so then H is no guess but ∞.
+    """
     seen = float(logs.reward.min()), float(logs.reward.max())
     lo, hi = seen if rewards is None else rewards
     if not lo <= seen[0] or not seen[1] <= hi:
@@ -88,24 +91,31 @@ def conservative(
             f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
         )
     lo, hi = min(lo, 0.0), max(hi, 0.0)  # after its end an episode goes on with reward 0
-    longest = int(np.diff(logs.starts).max())
-    if horizon is not None and horizon < longest:
-        raise ValueError(
-            f"horizon says that no episode has more than {horizon} steps, but one in the logs has {longest}"
-        )
-    H = horizon if horizon is not None else np.inf if w.gamma < 1 else longest
     lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
-    with np.errstate(invalid="ignore"):  # ∞ · 0, where a product overflows and nothing is left to add
-        rest = np.where(ended, w.whole * _discounts(w.gamma, lengths, H), 0.0)
-        below, above = (
-            w.by_episode(np.where(x > 0, w.discount * w.product * x, 0.0)) + (rest * bound if bound > 0 else 0.0)
-            for x, bound in ((logs.reward - lo, -lo), (hi - logs.reward, hi))
+    if longest is not None and longest < lengths.max():
+        raise ValueError(
+            f"longest says that no episode has more than {longest} steps, but one in the logs has {lengths.max()}"
         )
-    δ, all_steps = (1 - confidence) / 2, float(_discounts(w.gamma, np.zeros(1), H)[0])
-    low, high = lo * all_steps + mean_at_least(below, δ), hi * all_steps - mean_at_least(above, δ)
+    guessed = int(lengths.max()) if w.gamma == 1 and ended.all() else np.inf
+    H = guessed if longest is None else longest
+    all_steps = float(_discounts(w.gamma, np.zeros(1), H)[0])
+
+    def least(reward: np.ndarray, lo: float) -> float:
+        """A lower bound of V(π) for rewards of at least lo ≤ 0."""
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # ∞ · 0, where a product overflows and nothing is left to add
+            x = w.by_episode(np.where(reward > lo, w.discount * w.product * (reward - lo), 0.0))
+            if lo < 0:
+                x += np.where(ended, w.whole * _discounts(w.gamma, lengths, H) * -lo, 0.0)
+        if lo < 0 and all_steps == np.inf:
+            return -np.inf
+        return (lo * all_steps if lo < 0 else 0.0) + mean_at_least(x, (1 - confidence) / 2)
+
+    low, high = least(logs.reward, lo), -least(-logs.reward, -hi)
     given = "as stated" if rewards is not None else "as the data have them, which is a guess"
     reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
-    if w.gamma == 1 and horizon is None:
+    if longest is None and np.isfinite(H):
         reach += " (the longest logged, which is a guess)"
     note = f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}, independent episodes"
     return Conservative(

@@ -68,18 +68,13 @@ class Diagnosis:
 
     @property
     def shares(self) -> np.ndarray:
-        """W / ΣW [E], also where W itself is no float; NaN where μ is not known or all W are 0."""
-        if self.log_weights is None or not self.log_weights.max() > -np.inf:
-            return np.array([np.nan])
-        w = np.exp(self.log_weights - self.log_weights.max())
-        return w / w.sum()
+        """W / ΣW [E]; NaN where μ is not known or all W are 0."""
+        return np.array([np.nan]) if self.log_weights is None else shares(self.log_weights)
 
     @property
     def effective(self) -> float:
         """Kish's effective number of episodes, (ΣW)² / ΣW²; 0 where all W are 0."""
-        if self.log_weights is None:
-            return float("nan")
-        return 0.0 if np.isnan(self.largest) else kish(self.shares)
+        return float("nan") if self.log_weights is None else kish(self.shares)
 
     @property
     def largest(self) -> float:
@@ -111,7 +106,7 @@ class Result:
     """Where μ comes from, in words."""
     mu_estimated: bool
     state_values: np.ndarray | None
-    """V^π(s) [S] of the fitted estimate; 0 where no action of π was ever logged. None for features."""
+    """V^π(s) [S] of the fitted estimate; NaN where a table has nothing logged, 0 where episodes terminate. None for features."""
     values: Callable[[np.ndarray], np.ndarray]
     """States → V^π [n] of the fitted estimate."""
     q: Callable[[np.ndarray], np.ndarray]
@@ -180,15 +175,23 @@ class Result:
                 f"    {c.assumes}",
             ]
         if d.weights is not None:
-            share = f"largest share {100 * d.largest:.2g} %"
-            lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}, {share}")
+            share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
+            lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")
         lines.append(f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut")
         lines += [f"  ! {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
+def shares(log_weights: np.ndarray) -> np.ndarray:
+    """W / ΣW, also where W itself is no float; NaN where all W are 0."""
+    if log_weights.max() == -np.inf:
+        return np.full(len(log_weights), np.nan)
+    w = np.exp(log_weights - log_weights.max())
+    return w / w.sum()
+
+
 def kish(x: np.ndarray) -> float:
-    """(Σ|x|)² / Σx², computed so that nothing overflows."""
+    """(Σ|x|)² / Σx², computed so that nothing overflows; 0 where there is nothing."""
     largest = np.abs(x).max()
     if not 0 < largest < np.inf:
         return 0.0

@@ -53,8 +53,11 @@ class Sampled:
         if trace.needs_mu and self.logs.log_mu is None:
             raise ValueError(
                 f"{trace.title} needs μ(a|s) of the actions taken, and these logs have none: let it be estimated "
-                "(behavior=None), give it as a policy (behavior=…), or take a trace that needs no μ: TreeBackup, QLambda, OneStep"
+                "(behavior=None, --behavior logged), give it as a policy (behavior=…), or take a trace that needs no μ: "
+                "TreeBackup, QLambda, OneStep"
             )
+        if isinstance(trace, VariableLambda) and np.shape(trace.lam) != (len(self.logs),):
+            raise ValueError(f"lam must hold one λ for each of the {len(self.logs):,} steps, got {np.shape(trace.lam)}")
 
     def each(self, work: Callable[[slice], T], steps: int = PIECE) -> Iterator[T]:
         """`work` on every piece, on all cores, the results in order (so that sums are the same every time)."""
@@ -119,7 +122,7 @@ class Sampled:
 
     @cached_property
     def _of_features(self) -> tuple[np.ndarray, np.ndarray]:
-        """log π(a|s) [N] and π(·|s') [N, A], asked for once: a policy may be a network. Terminal states are asked too."""
+        """log π(a|s) [N] and π(·|s') [N, A], asked for once: a policy may be a network."""
         logs = self.logs
         taken, following = np.empty(len(logs)), np.empty((len(logs), logs.actions))
         for piece in logs.pieces(PIECE):

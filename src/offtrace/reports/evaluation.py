@@ -68,11 +68,14 @@ def _answer(result: Result) -> list[str]:
     if (c := result.conservative) is not None:
         kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
         said.append(f"The conservative {level} interval, which {kind}, is {say.interval(c.low, c.high)}.")
-    known = [row for row in others if np.isfinite(row.estimate) and not np.isnan(row.low)]
+    known = [row for row in others if row.low < row.high]  # a point says nothing
     apart = [row for row in known if row.high < first.low or row.low > first.high]
-    if known and not np.isnan(first.low):
+    if known and first.low < first.high:
         names = listed([f"{row.title} {say.interval(row.low, row.high)}" for row in apart])
-        agree = f"The intervals of all {len(known)} other estimators overlap that of the first."
+        all_of = f"all {len(known)} other estimators"
+        if len(known) < len(others):
+            all_of = f"the other estimators that have one ({len(known)} of {len(others)})"
+        agree = f"The intervals of {all_of} overlap that of the first."
         said.append(f"It is **not what all estimators say**: {names} {_lie(apart)} apart from it." if apart else agree)
     return said
 
@@ -160,8 +163,7 @@ def _leaving(result: Result) -> tuple[str, str, str]:
     there = "in that state" if result.logs.tabular else "anywhere"
     body += (
         f'<p class="lead">{percent(share)} of what the target policy does at logged states was never logged {there}. Of that the '
-        "data say nothing, and fitted values take it for 0. What matters most comes first: the share of all steps at which the "
-        "target policy would do so.</p>"
+        "data say nothing. What matters most comes first: the share of all steps at which the target policy would do so.</p>"
     )
     lines = []
     for gap in gaps[:GAPS]:
