@@ -126,6 +126,8 @@ def test_commands(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
         (["--columns", "stte=s"], "got 'stte=s' (did you mean 'state'?)"),
         (["--columns", "truncated=", "next_state=next"], 'truncated="at end"'),
         (["--policy", "{folder}/log.parquet"], "no .npz file"),
+        (["--policy", "{folder}/cut.npz"], "no .npz file"),
+        (["--policy", "{folder}/pi.npy"], "no .npz file"),
         (["--policy", "{folder}/half.npz"], "sums to 0.5"),
         (["--policy", "{folder}/q.npz"], "no array 'probabilities'"),
         (["--policy", "{folder}/none.npz"], "none.npz"),
@@ -139,6 +141,8 @@ def test_commands(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors_are_words(files: Any, capsys: pytest.CaptureFixture[str], extra: list[str], words: str) -> None:
     folder, _, pi = files
     np.savez(folder / "half.npz", probabilities=pi / 2)
+    (folder / "cut.npz").write_bytes((folder / "half.npz").read_bytes()[:100])
+    np.save(folder / "pi.npy", pi)
     np.savez(folder / "q.npz", q=pi)
     np.savez(folder / "unnamed.npz", probabilities=pi)
     np.savez(folder / "few.npz", probabilities=pi[:, :2] / pi[:, :2].sum(axis=1, keepdims=True), actions=["a", "b"])

@@ -189,6 +189,7 @@ def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
         assert all(row.title in text for row in result.estimates)
         assert "nan" not in text
         assert not re.findall(r"src|href|<script|<style", text)
+        assert result.conservative is None or result.conservative.assumes in text
     far = results["far"]._repr_html_()
     assert "[−∞, " in far
     assert "<path" in far  # an arrow

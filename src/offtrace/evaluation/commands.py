@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -79,7 +80,8 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
 
 def _add_estimation(command: argparse.ArgumentParser) -> None:
     of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
-    of_rule.add_argument("--trace", default="rbis", metavar="NAME", help="of the fitted estimate (rbis)")
+    names = ", ".join(rule.__name__ for rule in _rules())
+    of_rule.add_argument("--trace", default="rbis", metavar="NAME", help=f"of the fitted estimate (RBIS): {names}")
     for name, (kind, whose) in _parameters().items():
         words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
         of_rule.add_argument(
@@ -117,18 +119,19 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
 
 
+def _rules() -> list[type[Trace]]:
+    """Those that a command line can name: C-trace adapts a number, and variable λ has one for every step."""
+    return [rule for rule in rules() if issubclass(rule, Trace) and rule not in (CTrace, VariableLambda)]
+
+
 def _parameters() -> dict[str, tuple[Any, str]]:
     """Of all traces: their types, and whose they are."""
     found: dict[str, tuple[Any, list[str]]] = {}
-    for rule in rules():
-        if issubclass(rule, Trace) and rule not in (
-            CTrace,
-            VariableLambda,
-        ):  # which need a number for every step, or adapt one
-            kinds = get_type_hints(rule)
-            for field in fields(rule):
-                kind = int if kinds[field.name] == int | None else _numbers
-                found.setdefault(field.name, (kind, []))[1].append(rule.__name__)
+    for rule in _rules():
+        kinds = get_type_hints(rule)
+        for field in fields(rule):
+            kind = int if kinds[field.name] == int | None else _numbers
+            found.setdefault(field.name, (kind, []))[1].append(rule.__name__)
     return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
 
 
@@ -156,10 +159,12 @@ def load_policy(file: Path) -> Target:
     from offtrace.mdps.policies import check_rows  # here, so that --help need not wait for SciPy
 
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             there = {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, AttributeError) as error:  # np.load has no error of its own
-        raise ValueError(f"{file} is no .npz file of plain arrays: {error}") from None
+    except (ValueError, EOFError, TypeError, BadZipFile):  # np.load has no error of its own
+        raise ValueError(
+            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one"
+        ) from None
     if "probabilities" not in there:
         raise ValueError(
             f"{file} has no array 'probabilities' [S, A]{did_you_mean('probabilities', list(there))}: it has {sorted(there)}. "

@@ -111,7 +111,7 @@ def warnings_of(
             )
         if (lost := starts.weight[unknown[starts.state]].sum()) > 0:
             yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
-    handful = [row for row in rows if row.effective < HANDFUL and np.isfinite(row.effective)]
+    handful = [row for row in rows if 0 < row.effective < HANDFUL]
     if handful:
         names = ", ".join(f"{row.title} ({row.effective:.0f})" for row in handful)
         yield f"rests on a handful of episodes, so that neither estimate nor interval can be relied on: {names}"

@@ -53,10 +53,11 @@ def html(result: Result) -> str:
         f'<th style="text-align:{"left" if i == 0 else "right"}">{text}</th>' for i, text in enumerate(heads)
     )
     about = f"{result.episodes:,} episodes, {result.steps:,} steps; γ = {result.gamma:g}; μ {result.behavior}"
+    given = "" if c is None else f"<div>The conservative interval takes for given: {escape(c.assumes)}</div>"
     warned = "".join(f'<div><b style="color:{ORANGE}">!</b> {escape(text)}</div>' for text in result.warnings)
     return (
         f"<div><div>V(π) from {escape(about)}</div><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-        f"{warned}</div>"
+        f"{given}{warned}</div>"
     )
 
 
@@ -86,7 +87,7 @@ def _drawn(low: float, high: float, at: float, first: float, last: float, colour
             parts.append(f'<path d="M{tip} {middle}L{base} {middle - 5}V{middle + 5}Z" fill="{colour}"/>')
     if first <= at <= last:
         parts.append(f'<circle cx="{x(at):.1f}" cy="{middle}" r="4.5" fill="{colour}"/>')
-    return f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(parts)}</svg>'
+    return f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{"".join(parts)}</svg>'
 
 
 def _axis(first: float, last: float, digits: int) -> str:
