@@ -264,6 +264,25 @@ def test_without_a_discount_a_cut_leaves_the_conservative_interval_open() -> Non
     assert "at most 20 steps, " in assumes
 
 
+def test_what_does_not_settle_has_no_interval() -> None:
+    """One state, reward 1, for ever, γ = 1: there is no fixed point, and no estimate is moved by the attempt to find one."""
+    n = 30
+    zeros, no, last = np.zeros(n, int), np.zeros(n, bool), np.arange(n) % 3 == 2
+    logs = Logs(
+        starts=np.arange(0, n + 1, 3), state=zeros, next_state=zeros, action=np.arange(n) % 2, reward=np.ones(n),
+        terminated=no, truncated=last, log_mu=np.log(np.full(n, 0.5)), states=1, actions=2,
+    )  # fmt: skip
+    result = evaluate(logs, [[0.5, 0.5]], trace=ot.RBIS(lam=0.9), gamma=1.0)
+    assert result.warnings[0].startswith("fitted, direct method: the iteration did not settle")
+    for row in result.estimates[2:7]:
+        assert row.estimate == pytest.approx(3.0), row.estimator
+    for row in result.estimates[:7]:
+        assert np.isnan([row.low, row.high, row.standard_error]).all(), row.estimator
+    assert result.diagnosis.influence is None
+    assert str(result) == repr(result)
+    assert "nan" not in result._repr_html_()
+
+
 def test_warnings_name_all_rows_of_a_kind_at_once() -> None:
     """Weights that are all 0 from some step on: some estimates are 0, some are not defined, and two lines say so."""
     mdp = mdps.random_walk(7, gamma=0.9)

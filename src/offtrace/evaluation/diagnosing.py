@@ -28,7 +28,7 @@ def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | No
         effective_by_step=None if w is None else w.effective(),
         trace=sampled.diagnosis(),
         support=support_of(sampled.logs, sampled.policy),
-        influence=influence,
+        influence=None if influence is None or np.isnan(influence).any() else influence,
     )
 
 
@@ -85,14 +85,14 @@ def warnings_of(
     starts: Starts,
     rows: Sequence[Row],
     found: Diagnosis,
-    unsettled: Sequence[int],
+    unsettled: Sequence[str],
     table: bool,
 ) -> Iterator[str]:
     """What one should know before relying on the numbers, the gravest first."""
-    for sweeps in unsettled:
+    if unsettled:
         yield (
-            f"the fitted iteration did not settle in {sweeps} sweeps: its values are no fixed point; try a smaller λ or a "
-            "trace with the recursive condition"
+            f"{', '.join(unsettled)}: the iteration did not settle, so that its values are no fixed point, and what takes them "
+            "has no interval; try a γ below 1, a smaller λ, or a trace with the recursive condition"
         )
     if found.support.share > MUCH:
         where = "there" if logs.tabular else "at all"

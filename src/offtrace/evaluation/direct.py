@@ -63,25 +63,27 @@ class Direct:
             first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
         return q, v, first
 
-    def estimate(self, standard: Standard, w: Weights) -> np.ndarray:
-        """What each episode contributes to a standard estimate [E]."""
+    def estimate(self, standard: Standard, w: Weights) -> tuple[float, np.ndarray]:
+        """A standard estimate, and what each episode contributes [E]."""
         logs, beyond = self.logs, cut(self.logs)
         by_regressor = isinstance(self.model, Regressor)
         nothing = np.zeros(len(logs))
         q, v, first = nothing, nothing, 0.0
-        if standard.doubly_robust or (by_regressor and beyond.any()):
+        if standard.doubly_robust:
             q, v, first = self.crossed
+        elif by_regressor and beyond.any():
+            q, v, _ = self.crossed
         elif beyond.any():
             q, v = self.fit.at_steps
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore"
         ):  # the result tells of products that overflow
             found = standard.weigh(w, standard.signal(logs, self.gamma, q, v))
-        if standard.doubly_robust:
-            return found.contributions + first
+            contributions = found.contributions + first
+            value = float(contributions.mean())
         known = not by_regressor and np.isfinite(found.by_step).all()
-        if not beyond.any() or not known or isinstance(self.fit, Regressed):
-            return found.contributions
+        if standard.doubly_robust or not beyond.any() or not known or isinstance(self.fit, Regressed):
+            return value, contributions
         basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
         gradient = sum(self.sampled.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
-        return found.contributions + logs.episodes * self.fit.influence(gradient)
+        return value, contributions + logs.episodes * self.fit.influence(gradient)

@@ -82,16 +82,16 @@ def evaluate(
     if logs.log_mu is not None:
         w = weights(logs, log_pi, logs.log_mu, gamma)
 
-    contributions: dict[str, np.ndarray] = {}
+    estimates: dict[str, tuple[float, np.ndarray]] = {}
     for name in names:
         if name in (FITTED, DIRECT):
-            contributions[name] = starts.of_fit(main if name == FITTED else direct.fit)
+            estimates[name] = starts.of_fit(main if name == FITTED else direct.fit)
         elif w is not None:
             standard = STANDARD[name]
             if standard.weigh is truncated:
                 standard = replace(standard, weigh=partial(truncated, bound=bound))
-            contributions[name] = direct.estimate(standard, w)
-    rows = _rows(contributions, trace, confidence, resamples, seed)
+            estimates[name] = direct.estimate(standard, w)
+    rows = _rows(estimates, trace, confidence, resamples, seed)
     for i, row in enumerate(rows):
         if isinstance(kind, Regressor) and row.estimator in (FITTED, DIRECT):
             again = sampled if row.estimator == FITTED else direct.sampled
@@ -100,8 +100,9 @@ def evaluate(
     bounds = None
     if w is not None and starts.own:
         bounds = conservative(logs, w, confidence, rewards, longest, mu.estimated)
-    found = diagnosis_of(sampled, w, contributions.get(FITTED) if isinstance(main, Fit) else None)
-    unsettled = [f.sweeps for f in (main, *([direct.fit] if "fit" in vars(direct) else [])) if not f.converged]
+    found = diagnosis_of(sampled, w, estimates[FITTED][1] if FITTED in estimates and isinstance(main, Fit) else None)
+    fits = {FITTED: main} | ({DIRECT: direct.fit} if "fit" in vars(direct) else {})
+    unsettled = [name for name, each in fits.items() if not each.converged]
     return Result(
         estimates=tuple(rows),
         conservative=bounds,
@@ -166,21 +167,19 @@ def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> li
 
 
 def _rows(
-    contributions: dict[str, np.ndarray], trace: Trace, confidence: float, resamples: int, seed: int
+    estimates: dict[str, tuple[float, np.ndarray]], trace: Trace, confidence: float, resamples: int, seed: int
 ) -> list[Row]:
-    """Estimates with bootstrap intervals, all from the same draws of episodes."""
-    columns = np.column_stack(list(contributions.values()))
-    finite = np.array([np.isfinite(x).all() for x in contributions.values()])
+    """Estimates with bootstrap intervals of what episodes contribute, all from the same draws of episodes."""
+    columns = np.column_stack([x for _, x in estimates.values()])
+    finite = np.array([np.isfinite(x).all() for x in columns.T])
     low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
     rows = []
-    for j, name in enumerate(contributions):
-        x = columns[:, j]
-        with np.errstate(invalid="ignore", over="ignore"):
-            value, d = float(x.mean()), x - x.mean()
+    for j, (name, (value, x)) in enumerate(estimates.items()):
         title = _fitted_title(trace) if name == FITTED else STANDARD[name].title if name in STANDARD else name
-        if not finite[j]:  # a product of ratios that overflows
+        if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
             rows.append(Row(name, title, value, *[float("nan")] * 5))
             continue
+        d = x - x.mean()
         share = float(np.abs(d).max() / np.abs(d).sum()) if d.any() else float("nan")
         error = float(x.std() / np.sqrt(len(x)))
         rows.append(Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share))

@@ -125,7 +125,7 @@ class Fit:
         """How much each episode moves a quantity with this gradient g in θ [E]: g·A⁻¹ Σ_{k in e} φ_k Δ_k.
 
         That is the derivative by its weight. In a table it is rather what the quantity loses without the episode (`Table.pull`).
-        The mean over episodes is 0.
+        The mean over episodes is 0. NaN where A has no inverse, so that there is no such thing.
         """
         sampled, basis, theta = self.basis.sampled, self.basis, self.theta
         logs = sampled.logs
@@ -139,7 +139,13 @@ class Fit:
 
             return sum(sampled.each(of, basis.piece), basis.free(u))
 
-        c = basis.mean(_solve(transposed, gradient)[0]) if self.inverse is None else gradient @ self.inverse
+        if self.inverse is not None:
+            c, solved = gradient @ self.inverse, True
+        else:
+            solution, _, solved = _solve(transposed, gradient)
+            c = basis.mean(solution)
+        if not (solved and self.converged):
+            return np.full(logs.episodes, np.nan)
 
         def moved(piece: slice) -> np.ndarray:
             q, v = basis.read(theta, piece)
@@ -309,7 +315,8 @@ def _states_to_features(given: Any, logs: Logs) -> Callable[[np.ndarray], Any] |
     """φ(s) as a callable, or None where the states are features."""
     if given is None and logs.tabular:
         raise ValueError(
-            "the states of these logs are ids: say what their features are, of_states=φ, as a table [S, d]"
+            "the states of these logs are ids: say what their features are, with Features(φ) or Regressor(make, of_states=φ), "
+            "φ a table [S, d] or a callable"
         )
     if given is None or callable(given):
         return given

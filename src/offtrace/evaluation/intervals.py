@@ -112,7 +112,7 @@ def conservative(
             return -np.inf
         return (lo * all_steps if lo < 0 else 0.0) + mean_at_least(x, (1 - confidence) / 2)
 
-    low, high = least(logs.reward, lo), -least(-logs.reward, -hi)
+    low, high = least(logs.reward, lo), 0.0 - least(-logs.reward, -hi)
     given = "as stated" if rewards is not None else "as the data have them, which is a guess"
     reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
     if longest is None and np.isfinite(H):

@@ -75,7 +75,8 @@ def _table(policy: Any, logs: Logs, called: str) -> np.ndarray:
     if array.shape != (logs.states, logs.actions):
         raise ValueError(
             f"{called} is a table of shape {array.shape}, but these logs have {logs.states} states and {logs.actions} "
-            f"actions: it must be [S, A] = {(logs.states, logs.actions)}"
+            f"actions: it must be [S, A] = {(logs.states, logs.actions)}. If it has some that a log does not show, give "
+            "`read` their number or names: states=…, actions=…"
         )
     return _checked(array, logs.states, logs.actions, called)
 

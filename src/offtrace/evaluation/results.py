@@ -58,7 +58,7 @@ class Diagnosis:
     """`offtrace.diagnose` of the trace on these logs: effective horizon, share of cut traces, …"""
     support: Support
     influence: np.ndarray | None
-    """What each episode contributes to the fitted estimate [E]; None for a regressor, and where it was not asked for."""
+    """What each episode contributes to the fitted estimate [E]; None where that is not known or not asked for."""
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -87,7 +87,7 @@ class Diagnosis:
         return float("nan") if self.weights is None else float(self.weights.mean())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What `evaluate` returns; prints as a table."""
 
@@ -157,7 +157,7 @@ class Result:
 
         return notebook.html(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
         width = max(len(row.title) for row in self.estimates)
         lines = [

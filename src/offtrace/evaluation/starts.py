@@ -48,12 +48,14 @@ class Starts:
         """From V^π at the states, what each episode contributes to V(π) by its own first state [E]."""
         return values if self.own else np.full(self.episodes, self.weight @ values)
 
-    def of_fit(self, found: Fit | Regressed) -> np.ndarray:
-        """What each episode contributes to V(π) of a fit [E]: by its first state, and by its pull on Q̂ where that is known."""
-        by_start = self.contributions(found.values(self.state))
+    def of_fit(self, found: Fit | Regressed) -> tuple[float, np.ndarray]:
+        """V(π) of a fit, and what each episode contributes [E]: by its first state, and by its pull on Q̂ where that is known."""
+        values = found.values(self.state)
+        value, by_start = float(self.weight @ values), self.contributions(values)
         if isinstance(found, Regressed):
-            return by_start
-        return by_start + self.episodes * found.influence(found.basis.spread_values(self.state, self.weight))
+            return value, by_start
+        pull = found.influence(found.basis.spread_values(self.state, self.weight))
+        return value, by_start + self.episodes * pull
 
 
 def take(logs: Logs, episodes: np.ndarray) -> Logs:
