@@ -46,3 +46,13 @@ def some_logs(seed: int = 0, episodes: int = 40, limit: int | None = 7) -> tuple
     pi = mdps.random_policy(mdp, rng, 2.0)
     pi[1] = [0.0, 0.3, 0.7]
     return simulate(mdp, mu, rng=rng, episodes=episodes, limit=limit), pi, mdp
+
+
+def for_ever() -> Logs:
+    """One state, two actions, reward 1 at every step: ten episodes, each cut after three."""
+    n = 30
+    zeros, last = np.zeros(n, int), np.arange(n) % 3 == 2
+    return Logs(
+        starts=np.arange(0, n + 1, 3), state=zeros, next_state=zeros, action=np.arange(n) % 2, reward=np.ones(n),
+        terminated=np.zeros(n, bool), truncated=last, log_mu=np.log(np.full(n, 0.5)), states=1, actions=2,
+    )  # fmt: skip

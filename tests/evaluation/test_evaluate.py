@@ -87,20 +87,14 @@ def test_bootstrap_is_exact_in_the_end() -> None:
 
 def test_truncated_episodes_bootstrap_and_terminated_ones_do_not() -> None:
     """One state, reward 1, for ever: cut after 3 steps V is 1 / (1 − γ) for every estimator; ended there, 1 + γ + γ²."""
-    n = 30
-    last = np.arange(n) % 3 == 2
-    zeros, no = np.zeros(n, int), np.zeros(n, bool)
-    logs = Logs(
-        starts=np.arange(0, n + 1, 3), state=zeros, next_state=zeros, action=np.arange(n) % 2, reward=np.ones(n),
-        terminated=no, truncated=last, log_mu=np.log(np.full(n, 0.5)), states=1, actions=2,
-    )  # fmt: skip
+    logs = settings.for_ever()
     pi = np.array([[0.5, 0.5]])
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=0.9)
     for row in result.estimates:
         assert row.estimate == pytest.approx(10.0, rel=1e-6), row.estimator
     assert result.conservative is not None
     assert result.conservative.high >= 10.0 - 1e-9  # the largest value there is, and nothing after a cut says otherwise
-    ended = replace(logs, terminated=last, truncated=no)
+    ended = replace(logs, terminated=logs.truncated, truncated=logs.terminated)
     wanted = 1 + 0.9 + 0.81
     for row in evaluate(ended, pi, trace=ot.RBIS(lam=1.0), gamma=0.9, estimators=list(ESTIMATORS[2:7])).estimates:
         assert row.estimate == pytest.approx(wanted), row.estimator
@@ -266,13 +260,7 @@ def test_without_a_discount_a_cut_leaves_the_conservative_interval_open() -> Non
 
 def test_what_does_not_settle_has_no_interval() -> None:
     """One state, reward 1, for ever, γ = 1: there is no fixed point, and no estimate is moved by the attempt to find one."""
-    n = 30
-    zeros, no, last = np.zeros(n, int), np.zeros(n, bool), np.arange(n) % 3 == 2
-    logs = Logs(
-        starts=np.arange(0, n + 1, 3), state=zeros, next_state=zeros, action=np.arange(n) % 2, reward=np.ones(n),
-        terminated=no, truncated=last, log_mu=np.log(np.full(n, 0.5)), states=1, actions=2,
-    )  # fmt: skip
-    result = evaluate(logs, [[0.5, 0.5]], trace=ot.RBIS(lam=0.9), gamma=1.0)
+    result = evaluate(settings.for_ever(), [[0.5, 0.5]], trace=ot.RBIS(lam=0.9), gamma=1.0)
     assert result.warnings[0].startswith("fitted, direct method: the iteration did not settle")
     for row in result.estimates[2:7]:
         assert row.estimate == pytest.approx(3.0), row.estimator
