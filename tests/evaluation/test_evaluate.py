@@ -119,6 +119,9 @@ def test_unknown_mu_is_estimated_by_counts_and_said() -> None:
     pytest.importorskip("sklearn.ensemble")
     with pytest.importorskip("threadpoolctl").threadpool_limits(1):  # OpenMP spins where cores are busy
         by_trees = evaluate(features, lambda x: pi[x.argmax(axis=1)], trace=ot.RBIS(lam=0.9), gamma=0.9, folds=2)
+        rare = replace(features, action=np.where(np.arange(len(logs)) == 5, 2, features.action % 2))
+        with pytest.raises(ValueError, match=r"could not be estimated by Hist.*occurs 1 times. Give another"):
+            evaluate(rare, lambda x: pi[x.argmax(axis=1)], trace=ot.RBIS(lam=0.9), gamma=0.9, folds=2)
     assert by_trees.behavior == "estimated by HistGradientBoostingClassifier, 2 folds of episodes"
 
 

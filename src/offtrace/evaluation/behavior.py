@@ -80,7 +80,15 @@ def _cross_fitted(logs: Logs, classifier: Any, folds: int, seed: int) -> np.ndar
     for f in range(folds):
         here = fold == f
         model: Any = clone(classifier)
-        model.fit(states[~here], logs.action[~here])
+        try:
+            model.fit(states[~here], logs.action[~here])
+        except ValueError as error:
+            times = np.bincount(logs.action[~here])
+            raise ValueError(
+                f"μ could not be estimated by {type(classifier).__name__}: {error} The rarest action without fold {f} of "
+                f"{folds} occurs {times[times > 0].min()} times. Give another classifier or the known μ (behavior=…), drop such "
+                "episodes, or do without μ (behavior=False)"
+            ) from error
         column = np.full(logs.actions, -1)
         column[np.asarray(model.classes_, int)] = np.arange(len(model.classes_))
         found, of = model.predict_proba(states[here]), column[logs.action[here]]
