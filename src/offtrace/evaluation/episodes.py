@@ -60,6 +60,7 @@ def read(source: Any, columns: Columns, truncated: str | None, drop: bool, state
         is_log=columns.log_mu is not None,
         states=states,
         actions=actions,
+        cut_at_end=truncated == "at end",
     )
     found = _Episodes(columns.behaviour, filling)
     for batch in found.batches(chain([first], episodes)):
@@ -75,7 +76,7 @@ def read(source: Any, columns: Columns, truncated: str | None, drop: bool, state
         episode = int(order.episode(np.array([row]))[0])
         return f"{row:,} (episode {found.ids[episode]}, step {row - starts[episode]})"
 
-    return filling.finished(order, name, cut_at_end=truncated == "at end", drop=drop, words=words)
+    return filling.finished(order, name, drop=drop, words=words)
 
 
 class _Episodes:

@@ -38,15 +38,20 @@ class Filling:
     """The source has log μ."""
     states: Names = None
     actions: Names = None
-    place: np.ndarray | None = None
-    """[N]: the step of each row; None: they stand in order."""
+    cut_at_end: bool = False
+    """An episode whose last step is not terminated was cut there."""
+    order: Order | None = None
+    """Of the rows; None: they stand in order, and where episodes begin is said when all are there."""
     problems: Problems = field(default_factory=Problems)
 
     def __post_init__(self) -> None:
         shape, kind = ((self.n, self.features), np.float64) if self.features else (self.n, np.int64)
-        self.filled = 0
+        self.filled = self.steps = 0
+        self.place = None if self.order is None else self.order.place
+        self.at_once = self.order is not None and self.place is None and not self.has_next
+        """Rows come in order and episodes are known: each goes where it stays, and to the step before as its next state."""
         self.state = np.empty(shape, kind)
-        self.next_state = np.empty(shape, kind) if self.has_next else None
+        self.next_state = np.empty(shape, kind) if self.has_next or self.at_once else None
         self.action = np.empty(self.n, np.int64)
         self.reward = np.empty(self.n)
         self.terminated = np.empty(self.n, np.bool_)
@@ -70,27 +75,60 @@ class Filling:
                 bad(f"{name} is missing, or neither 0 nor 1", flag >= NO_FLAG)
                 flag = flag == 1
             getattr(self, name)[at] = flag
-        self._add_states(batch, at, bad)
+        rows = self._put_next(batch["state"], begin, end) if self.at_once else None
+        if rows is not None:
+            at = slice(self.steps, self.steps + len(rows))
+            self.steps = at.stop
+
+        def put(array: np.ndarray, values: np.ndarray) -> None:
+            if rows is None:
+                array[at] = values
+            else:
+                values.take(rows, axis=0, out=array[at], mode="clip")  # other modes need a buffer
+
+        self._check_states("state", batch["state"], bad)
+        put(self.state, batch["state"])
+        if self.has_next and self.next_state is not None:
+            self._check_states("next_state", beyond := self._beyond(batch, at), bad)
+            put(self.next_state, beyond)
         self._check_ids("action", batch["action"], self.actions, bad)
-        self.action[at] = batch["action"]
+        put(self.action, batch["action"])
         if not _finite(batch["reward"]):
             bad("reward is missing, NaN or infinite", ~np.isfinite(batch["reward"]))
-        self.reward[at] = batch["reward"]
+        put(self.reward, batch["reward"])
         if self.log_mu is not None:
-            self.log_mu[at] = self._log_mu(batch, bad)
+            put(self.log_mu, self._log_mu(batch, bad))
 
-    def _add_states(self, batch: dict[str, np.ndarray], at: Any, bad: Any) -> None:
-        self._check_states("state", batch["state"], bad)
-        self.state[at] = batch["state"]
-        if self.next_state is not None:
-            ended = self.terminated[at]  # nothing is read there: a missing next state is no problem
-            beyond = batch["next_state"]
-            if not _finite(beyond) if self.features else beyond.min(initial=0) == MISSING:
-                lacks = ended & (~np.isfinite(beyond).all(axis=1) if self.features else beyond == MISSING)
-                beyond = beyond.copy()
-                beyond[lacks] = batch["state"][lacks]
-            self._check_states("next_state", beyond, bad)
-            self.next_state[at] = beyond
+    def _put_next(self, state: np.ndarray, begin: int, end: int) -> np.ndarray:
+        """Next states of the steps among these rows, and which rows these are; a row that is none only says where a cut was."""
+        assert self.order is not None
+        assert self.next_state is not None
+        starts = self.order.starts
+        first, last = np.searchsorted(starts, [begin, end], side="right")
+        ends = starts[first:last] - 1
+        cut = ~self.terminated[ends]
+        if not self.cut_at_end:
+            cut &= self.truncated[ends]
+        self.truncated[ends] = cut
+        ends -= begin
+        own = ends[~cut]  # what comes after them is not read
+        rows = np.delete(np.arange(end - begin), ends[cut])
+        following = rows + 1
+        following[own - np.cumsum(cut)[~cut]] = own
+        # the row after the last is not here: it is put where it belongs when it comes
+        state.take(following, axis=0, out=self.next_state[self.steps : self.steps + len(rows)], mode="clip")
+        if starts[first - 1] < begin:
+            self.next_state[self.steps - 1] = state[0]
+        return rows
+
+    def _beyond(self, batch: dict[str, np.ndarray], at: Any) -> np.ndarray:
+        """The column `next_state`; after a terminated step nothing is read: a missing one is no problem."""
+        beyond, ended = batch["next_state"], self.terminated[at]
+        if not _finite(beyond) if self.features else beyond.min(initial=0) == MISSING:
+            lacks = ended & (~np.isfinite(beyond).all(axis=1) if self.features else beyond == MISSING)
+            beyond = beyond.copy()
+            beyond[lacks] = batch["state"][lacks]
+        return beyond
 
     def _check_states(self, name: str, values: np.ndarray, bad: Any) -> None:
         if not self.features:
@@ -121,33 +159,34 @@ class Filling:
             bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
         return log_mu
 
-    def finished(self, order: Order, source: str, *, cut_at_end: bool, drop: bool, words: Any) -> Logs:
+    def finished(self, order: Order, source: str, *, drop: bool, words: Any) -> Logs:
         """The logs, if nothing is wrong with them, or without the episodes where something is."""
-        starts, ends = order.starts, order.starts[1:] - 1
-        self._check_ends(order, cut_at_end)
+        lengths, ends = np.diff(order.starts), order.starts[1:] - 1
+        self._check_ends(order)
         self.truncated[ends] &= ~self.terminated[ends]
         problems, concerned = self.problems.settled(order.episode, words)
         if problems and (not drop or len(concerned) == len(ends)):
             raise refusal(source, problems, len(concerned), len(ends), drop)
         good = np.ones(len(ends), np.bool_)
         good[concerned] = False
-        kept = np.diff(starts)
-        only_next = np.zeros(0, np.int64)
-        if self.next_state is None:
-            self.next_state = _following(self.state, ends)
-            only_next = np.flatnonzero(good & self.truncated[ends])
-            kept[only_next] -= 1
-            self.truncated[(ends[only_next] - 1)[kept[only_next] > 0]] = True
-        if len(only_next) or len(concerned):
-            keep = np.repeat(good, np.diff(starts))
-            keep[ends[only_next]] = False
-            self._compress(keep)
-            kept[~good] = 0
-        if not (left := kept[kept > 0]).size:
+        cut = np.zeros_like(good) if self.has_next else self.truncated[ends]
+        kept = np.where(good, lengths - cut, 0)
+        if not (left := kept > 0).any():
             raise LogsError(
                 f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
                 "declare Columns(next_state=…)"
             )
+        if self.next_state is None:
+            self.next_state = _following(self.state, ends)
+        keep = np.repeat(good, lengths - cut if self.at_once else lengths)
+        if not self.at_once:
+            keep[ends[cut]] = False
+        self._compress(keep)
+        starts = np.concatenate([[0], np.cumsum(kept[left])])
+        terminated = self.terminated[ends[left]]
+        self.terminated, self.truncated = np.zeros((2, starts[-1]), np.bool_)
+        self.terminated[starts[1:] - 1] = terminated
+        self.truncated[starts[1:] - 1] = ~terminated
         report = ReadReport(
             source=source,
             rows=self.n,
@@ -155,13 +194,13 @@ class Filling:
             in_order=order.place is None,
             problems=problems,
             dropped=len(concerned),
-            dropped_rows=int(np.diff(starts)[concerned].sum()),
-            only_next=len(only_next),
-            emptied=int((kept[only_next] == 0).sum()),
+            dropped_rows=int(lengths[concerned].sum()),
+            only_next=int((good & cut).sum()),
+            emptied=int((good & ~left).sum()),
         )
-        return self._logs(np.concatenate([[0], np.cumsum(left)]), report)
+        return self._logs(starts, report)
 
-    def _check_ends(self, order: Order, cut_at_end: bool) -> None:
+    def _check_ends(self, order: Order) -> None:
         """An episode ends with its last step, and there only; the rows without an episode have no end."""
         ends = order.starts[1:] - 1
         inner = np.flatnonzero(self.terminated | self.truncated)
@@ -170,7 +209,7 @@ class Filling:
             inner = inner[inner > ends[0]]
         self.problems.add("a step after its episode's end", np.sort(order.rows(inner + 1)))
         open_ends = ends[~(self.terminated[ends] | self.truncated[ends]) & (order.episodes != MISSING)]
-        if cut_at_end:
+        if self.cut_at_end:
             self.truncated[open_ends] = True
         else:
             self.problems.add(
@@ -189,11 +228,13 @@ class Filling:
                 to += len(part)
             return array[:to]
 
-        names = ("state", "next_state", "action", "reward", "terminated", "truncated", "log_mu")
-        there = [name for name in names if getattr(self, name) is not None]
+        names = ("state", "next_state", "action", "reward", "log_mu")
+        there = {name: array for name in names if (array := getattr(self, name)) is not None}
+        if keep.all():
+            vars(self).update((name, array[: len(keep)]) for name, array in there.items())
+            return
         with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
-            for name, array in zip(there, pool.map(compressed, [getattr(self, name) for name in there]), strict=True):
-                setattr(self, name, array)
+            vars(self).update(zip(there, pool.map(compressed, there.values()), strict=True))
 
     def _logs(self, starts: np.ndarray, report: ReadReport) -> Logs:
         states, state_names = (0, ())

@@ -99,7 +99,8 @@ def _table(
         is_log=columns.log_mu is not None,
         states=made.states,
         actions=made.actions,
-        place=found.place,
+        cut_at_end=truncated == "at end",
+        order=found,
         problems=problems,
     )
     for batch in made.rows():
@@ -109,4 +110,4 @@ def _table(
         code = found.episodes[found.episode(np.array([row]))[0]]
         return f"{table.words(row)} (episode {made.episode_name(int(code))})"
 
-    return filling.finished(found, table.name, cut_at_end=truncated == "at end", drop=drop, words=words)
+    return filling.finished(found, table.name, drop=drop, words=words)
