@@ -164,6 +164,7 @@ def test_other_first_states() -> None:
     by_weights = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, initial=weights)
     assert everywhere.state_values is not None
     assert everywhere.value == pytest.approx(everywhere.state_values @ weights)
+    assert "initial=<list of 300>" in evaluate(logs, pi, trace=ot.RBIS(), gamma=0.9, initial=[0] * 300).call
     assert by_weights.rows()[0]["low"] == pytest.approx(everywhere.rows()[0]["low"])
     assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method"]
     assert everywhere.conservative is None
@@ -189,6 +190,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"trace": ot.AlphaRetrace(mix=0.5)}, "evaluates the mixture"),
     ({"trace": ot.NStep(3)}, "not of the operator's form"),
     ({"rewards": (0.0, 0.1)}, "but the logs have them from"),
+    ({"rewards": (-np.inf, np.inf)}, "two finite numbers"),
     ({"rewards": (1.0,)}, r"their range \(lo, hi\)"),
     ({"longest": 2}, "but one in the logs has"),
     ({"longest": 2.5}, "longest must be an integer"),
@@ -226,7 +228,7 @@ def test_what_was_never_reached_is_said() -> None:
     mdp, mu, pi, truth = settings.near()
     logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300, limit=3)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, rewards=(-4.0, 4.0))
-    into = np.count_nonzero(logs.truncated & (logs.next_state >= 9))
+    into = np.count_nonzero(logs.next_state[logs.truncated] >= 9)
     assert result.value != pytest.approx(truth, rel=0.1)
     assert any(f"{into} of 300 episodes were cut in states in which nothing was logged" in w for w in result.warnings)
     assert result.conservative is not None

@@ -131,6 +131,8 @@ def _call(given: dict[str, Any]) -> str:
     def said(value: Any) -> str:
         if isinstance(value, np.ndarray):
             return f"<array {list(value.shape)} of {value.dtype}>"
+        if isinstance(value, list | tuple) and len(value) > len(ESTIMATORS):
+            return f"<{type(value).__name__} of {len(value)}>"
         if value is None or isinstance(value, bool | int | float | str | tuple | list | np.generic | Trace):
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
@@ -235,8 +237,8 @@ def _check_numbers(
         whole("longest", longest)
     if bound is not None and number("bound", bound, 0.0, np.inf) == 0.0:
         raise ValueError("bound of truncated IS must be above 0, got 0")
-    if rewards is not None and np.shape(rewards) != (2,):
-        raise ValueError(f"rewards must be their range (lo, hi), got {rewards!r}")
+    if rewards is not None and (np.shape(rewards) != (2,) or not np.isfinite(rewards).all()):
+        raise ValueError(f"rewards must be their range (lo, hi), two finite numbers, got {rewards!r}")
 
 
 def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
