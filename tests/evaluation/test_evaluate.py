@@ -163,7 +163,7 @@ def test_other_first_states() -> None:
     weights = np.array([2 / 3, 0, 0, 1 / 3, 0])
     by_weights = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, initial=weights)
     assert everywhere.state_values is not None
-    assert everywhere.value == pytest.approx(everywhere.state_values @ weights)
+    assert everywhere.value == pytest.approx(np.nansum(everywhere.state_values * weights))
     assert "initial=<list of 300>" in evaluate(logs, pi, trace=ot.RBIS(), gamma=0.9, initial=[0] * 300).call
     assert by_weights.rows()[0]["low"] == pytest.approx(everywhere.rows()[0]["low"])
     assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method"]
@@ -234,8 +234,7 @@ def test_what_was_never_reached_is_said() -> None:
     assert result.conservative is not None
     assert result.conservative.low <= truth <= result.conservative.high
     assert result.state_values is not None
-    assert np.isnan(result.state_values).nonzero()[0].tolist() == list(range(9, 18))
-    assert result.state_values[18] == 0  # episodes end there
+    assert np.isnan(result.state_values).nonzero()[0].tolist() == list(range(9, 19))
     initial = np.where(np.arange(mdp.S) == 12, 0.25, 0.75 * mdp.start)
     given = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, initial=initial)
     assert any("25 % of the first states given" in w for w in given.warnings)

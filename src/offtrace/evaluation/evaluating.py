@@ -214,12 +214,10 @@ def _refitted(
 
 
 def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
-    """V^π(s) [S]; of a table NaN where nothing was logged, unless episodes terminate there."""
+    """V^π(s) [S]; of a table NaN where nothing was logged."""
     values = found.values(np.arange(logs.states))
     if isinstance(found, Fit) and isinstance(found.basis, Table):
-        known = np.bincount(logs.state, minlength=logs.states) > 0
-        known[logs.next_state[logs.terminated]] = True
-        values[~known] = np.nan
+        values[np.bincount(logs.state, minlength=logs.states) == 0] = np.nan
     return values
 
 

@@ -106,7 +106,7 @@ class Result:
     """Where μ comes from, in words."""
     mu_estimated: bool
     state_values: np.ndarray | None
-    """V^π(s) [S] of the fitted estimate; NaN where a table has nothing logged, 0 where episodes terminate. None for features."""
+    """V^π(s) [S] of the fitted estimate; NaN where a table has nothing logged. None for features."""
     values: Callable[[np.ndarray], np.ndarray]
     """States → V^π [n] of the fitted estimate."""
     q: Callable[[np.ndarray], np.ndarray]
