@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from evaluation.by_rows import Rows, agree, logs_of
 from offtrace.evaluation import Columns, LogsError, converting, ordering, read
 from offtrace.evaluation.filling import DENSE
+from offtrace.evaluation.logs import Following
 
 MU = Columns(mu="mu")
 
@@ -120,6 +121,53 @@ def test_large_integers_are_numbered_and_small_ones_are_not() -> None:
     logs = read(pl.DataFrame(rows), columns=MU)
     assert logs.state_names == tuple(DENSE * i for i in range(5))
     agree(logs, logs_of([row | {"state": row["state"] // DENSE} for row in rows]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), form=st.sampled_from(["ids", "features"]), in_order=st.booleans(), at_end=st.booleans())
+def test_dropped_episodes_leave_the_others_as_they_are(
+    data: st.DataObject, form: str, in_order: bool, at_end: bool
+) -> None:
+    rows = drawn(data.draw(st.integers(0, 1000)), episodes=data.draw(st.integers(2, 12)))
+    rows += [row | {"episode": 99, "terminated": row["step"] == 2} for row in rows[:1] * 3]
+    for step, row in enumerate(rows[-3:]):
+        row |= {"step": step, "terminated": step == 2, "truncated": False}
+    spoiled = data.draw(st.sets(st.sampled_from(sorted({row["episode"] for row in rows[:-3]}))))
+    given = [row | {"reward": None} if row["episode"] in spoiled else row for row in rows]
+    frame = pl.DataFrame(given if in_order else data.draw(st.permutations(given)), infer_schema_length=None)
+    if at_end:
+        frame = frame.drop("truncated")
+    columns, size = MU, data.draw(st.integers(1, 9))
+    if form == "features":
+        frame = frame.with_columns(x=pl.col("state"), y=-pl.col("state"))
+        columns = Columns(state=("x", "y"), mu="mu")
+        rows = [row | {"state": [row["state"], -row["state"]]} for row in rows]
+    with patch.object(converting, "BATCH", size), patch.object(ordering, "CHUNK", size):
+        logs = read(frame, columns=columns, on_error="drop", truncated="at end" if at_end else None)
+    agree(logs, logs_of([row for row in rows if row["episode"] not in spoiled], at_end))
+    assert logs.report is not None
+    assert logs.report.dropped == len(spoiled)
+
+
+@pytest.mark.parametrize("width", [0, 2])
+def test_following_states_are_read_like_an_array(width: int) -> None:
+    rng, n = np.random.default_rng(0), 20
+    state = rng.normal(size=(n, width)) if width else rng.integers(9, size=n)
+    terminated, truncated = np.zeros((2, n), bool)
+    terminated[[3, 12]] = truncated[[0, 7, 19]] = True
+    beyond = -1 - state[:3]
+    wanted = np.concatenate([state[1:], state[:1]])
+    wanted[[3, 12]], wanted[[0, 7, 19]] = state[[3, 12]], beyond
+    found = Following(state, terminated, truncated, beyond)
+    assert (len(found), found.shape, found.dtype) == (n, wanted.shape, wanted.dtype)
+    np.testing.assert_array_equal(found, wanted)
+    on = np.array([7, 7, -1, 2, -13])
+    several = (slice(2, 9), slice(None, None, -3), slice(30, 40), on, on[:0], on.reshape(5, 1), truncated, ~terminated)
+    for at in (*several, 4, 7, -1):
+        np.testing.assert_array_equal(found[at], wanted[at], err_msg=str(at))
+    for at in (20, [3, -21]):
+        with pytest.raises(IndexError):
+            found[at]
 
 
 @pytest.mark.parametrize("form", ["columns", "list", "array"])

@@ -17,8 +17,8 @@ from offtrace.evaluation.tables import Table, polars
 if TYPE_CHECKING:
     import polars as pl
 
-BATCH = 100_000
-"""Rows at a time: a few megabytes, which a cache may hold."""
+BATCH = 1 << 17
+"""At most so many rows at a time: a few megabytes, which a cache may hold."""
 
 
 class Conversion:
@@ -78,7 +78,16 @@ class Conversion:
             yield made
 
     def _batches(self, columns: dict[str, pl.Expr]) -> Iterator[pl.DataFrame]:
-        yield from self.frame.select(**columns).collect_batches(chunk_size=BATCH, engine="streaming")
+        """Pieces as the source has them, which need no copy; larger ones are cut, and small ones joined."""
+        held: list[pl.DataFrame] = []
+        for piece in self.frame.select(**columns).collect_batches(engine="streaming"):
+            for part in piece.iter_slices(BATCH):
+                held.append(part)
+                if sum(map(len, held)) > BATCH // 2:
+                    yield polars().concat(held)
+                    held = []
+        if held:
+            yield polars().concat(held)
 
     def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
         """Integers as they are; strings by their place among all names, or among those that are given."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from offtrace.evaluation.columns import MISSING, NO_FLAG, UNKNOWN, Names
-from offtrace.evaluation.logs import Logs
+from offtrace.evaluation.logs import Following, Logs
 from offtrace.evaluation.ordering import Order, chunks
 from offtrace.evaluation.problems import LogsError, Problems, ReadReport, refusal
 from offtrace.trajectory import TOLERANCE
@@ -49,9 +50,10 @@ class Filling:
         self.filled = self.steps = 0
         self.place = None if self.order is None else self.order.place
         self.at_once = self.order is not None and self.place is None and not self.has_next
-        """Rows come in order and episodes are known: each goes where it stays, and to the step before as its next state."""
+        """Rows come in order, and it is known where episodes end: a row that only says where one was cut is left out at once."""
         self.state = np.empty(shape, kind)
-        self.next_state = np.empty(shape, kind) if self.has_next or self.at_once else None
+        self.next_state = np.empty(shape, kind) if self.has_next else None
+        self.beyond: list[np.ndarray] = []
         self.action = np.empty(self.n, np.int64)
         self.reward = np.empty(self.n)
         self.terminated = np.empty(self.n, np.bool_)
@@ -75,20 +77,22 @@ class Filling:
                 bad(f"{name} is missing, or neither 0 nor 1", flag >= NO_FLAG)
                 flag = flag == 1
             getattr(self, name)[at] = flag
-        rows = self._put_next(batch["state"], begin, end) if self.at_once else None
-        if rows is not None:
-            at = slice(self.steps, self.steps + len(rows))
+        cut = None
+        if self.at_once:
+            cut = self._cut(begin, end)
+            self.beyond.append(batch["state"][cut])
+            at = slice(self.steps, self.steps + end - begin - len(cut))
             self.steps = at.stop
 
         def put(array: np.ndarray, values: np.ndarray) -> None:
-            if rows is None:
+            if cut is None:
                 array[at] = values
             else:
-                values.take(rows, axis=0, out=array[at], mode="clip")  # other modes need a buffer
+                _put_others(values, cut, array[at])
 
         self._check_states("state", batch["state"], bad)
         put(self.state, batch["state"])
-        if self.has_next and self.next_state is not None:
+        if self.next_state is not None:
             self._check_states("next_state", beyond := self._beyond(batch, at), bad)
             put(self.next_state, beyond)
         self._check_ids("action", batch["action"], self.actions, bad)
@@ -99,27 +103,16 @@ class Filling:
         if self.log_mu is not None:
             put(self.log_mu, self._log_mu(batch, bad))
 
-    def _put_next(self, state: np.ndarray, begin: int, end: int) -> np.ndarray:
-        """Next states of the steps among these rows, and which rows these are; a row that is none only says where a cut was."""
+    def _cut(self, begin: int, end: int) -> np.ndarray:
+        """Which of these rows only say where an episode was cut, and are no steps."""
         assert self.order is not None
-        assert self.next_state is not None
-        starts = self.order.starts
-        first, last = np.searchsorted(starts, [begin, end], side="right")
-        ends = starts[first:last] - 1
+        first, last = np.searchsorted(self.order.starts, [begin, end], side="right")
+        ends = self.order.starts[first:last] - 1
         cut = ~self.terminated[ends]
         if not self.cut_at_end:
             cut &= self.truncated[ends]
         self.truncated[ends] = cut
-        ends -= begin
-        own = ends[~cut]  # what comes after them is not read
-        rows = np.delete(np.arange(end - begin), ends[cut])
-        following = rows + 1
-        following[own - np.cumsum(cut)[~cut]] = own
-        # the row after the last is not here: it is put where it belongs when it comes
-        state.take(following, axis=0, out=self.next_state[self.steps : self.steps + len(rows)], mode="clip")
-        if starts[first - 1] < begin:
-            self.next_state[self.steps - 1] = state[0]
-        return rows
+        return ends[cut] - begin
 
     def _beyond(self, batch: dict[str, np.ndarray], at: Any) -> np.ndarray:
         """The column `next_state`; after a terminated step nothing is read: a missing one is no problem."""
@@ -176,8 +169,8 @@ class Filling:
                 f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
                 "declare Columns(next_state=…)"
             )
-        if self.next_state is None:
-            self.next_state = _following(self.state, ends)
+        beyond = np.concatenate(self.beyond) if self.at_once else self.state[ends[cut]]
+        beyond = beyond[(good & (lengths > 1))[cut]]
         keep = np.repeat(good, lengths - cut if self.at_once else lengths)
         if not self.at_once:
             keep[ends[cut]] = False
@@ -198,7 +191,7 @@ class Filling:
             only_next=int((good & cut).sum()),
             emptied=int((good & ~left).sum()),
         )
-        return self._logs(starts, report)
+        return self._logs(starts, beyond, report)
 
     def _check_ends(self, order: Order) -> None:
         """An episode ends with its last step, and there only; the rows without an episode have no end."""
@@ -236,16 +229,18 @@ class Filling:
         with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
             vars(self).update(zip(there, pool.map(compressed, there.values()), strict=True))
 
-    def _logs(self, starts: np.ndarray, report: ReadReport) -> Logs:
+    def _logs(self, starts: np.ndarray, beyond: np.ndarray, report: ReadReport) -> Logs:
         states, state_names = (0, ())
-        assert self.next_state is not None
         if not self.features:
-            states, state_names = _numbered((self.state, self.next_state), self.states)
+            others = beyond if self.next_state is None else self.next_state
+            states, state_names = _numbered((self.state, others), self.states)
         actions, action_names = _numbered((self.action,), self.actions)
         return Logs(
             starts=starts,
             state=self.state,
-            next_state=self.next_state,
+            next_state=Following(self.state, self.terminated, self.truncated, beyond)
+            if self.next_state is None
+            else self.next_state,
             action=self.action,
             reward=self.reward,
             terminated=self.terminated,
@@ -259,18 +254,19 @@ class Filling:
         )
 
 
+@njit(cache=True, nogil=True)
+def _put_others(values: np.ndarray, without: np.ndarray, out: np.ndarray) -> None:
+    """values[i] of all i that are not in `without`, which is sorted."""
+    begin = 0
+    for left_out, i in enumerate(np.append(without, len(values))):
+        out[begin - left_out : i - left_out] = values[begin:i]
+        begin = i + 1
+
+
 def _finite(values: np.ndarray) -> bool:
     """A sum is finite only if all are: one pass without a temporary array. False if it overflows, so that one looks closer."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()))
-
-
-def _following(state: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The state of the next step; an episode's last step has its own, which is not read or not known."""
-    following = np.empty_like(state)
-    following[:-1] = state[1:]
-    following[ends] = state[ends]
-    return following
 
 
 def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[Any, ...]]:
@@ -279,7 +275,7 @@ def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[An
         return len(known), known
     if isinstance(known, int):
         return known, ()
-    low, high = min(int(a.min()) for a in arrays), max(int(a.max()) for a in arrays)
+    low, high = min(int(a.min()) for a in arrays if len(a)), max(int(a.max()) for a in arrays if len(a))
     if low >= 0 and high < max(DENSE, len(arrays[0])):
         return high + 1, ()
     names = np.zeros(0, np.int64)

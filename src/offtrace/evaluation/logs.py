@@ -18,6 +18,37 @@ if TYPE_CHECKING:
     from offtrace.evaluation.problems import ReadReport
 
 
+class Following:
+    """The next state of each step where it is the state of the step after: read like an array, but states are in memory once.
+
+    next_state[i] = state[i + 1];   beyond[j] after the j-th truncated step;   state[i], not to be read, after a terminated one
+    """
+
+    def __init__(self, state: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, beyond: np.ndarray) -> None:
+        self.state, self.terminated, self.truncated, self.beyond = state, terminated, truncated, beyond
+        self.cut = np.flatnonzero(truncated)
+        self.shape, self.dtype = state.shape, state.dtype
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __getitem__(self, steps: Any) -> np.ndarray:
+        truncated = self.truncated[steps]  # raises what an array would
+        if isinstance(steps, slice):
+            at = np.arange(*steps.indices(len(self)))
+        else:
+            at = np.asarray(steps)
+            at = np.flatnonzero(at) if at.dtype == np.bool_ else at % len(self)
+        if not at.ndim:
+            return self[at[None]][0]
+        found = self.state.take(at + ~(truncated | self.terminated[steps]), axis=0)
+        found[truncated] = self.beyond[np.searchsorted(self.cut, at[truncated])]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Logs:
     """N steps of E episodes. Arrays are checked when they are made; see `offtrace.evaluation.read`."""
@@ -26,8 +57,8 @@ class Logs:
     """[E + 1], int64: where each episode begins; the last is N."""
     state: np.ndarray
     """[N] int64 ids of states 0 … states − 1, or [N, d] float64 features."""
-    next_state: np.ndarray
-    """Like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
+    next_state: np.ndarray | Following
+    """Read like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
     action: np.ndarray
     """[N] int64 ids 0 … actions − 1."""
     reward: np.ndarray

@@ -86,14 +86,13 @@ class _Sorting:
         """The next rows; `rows` are their numbers in the source."""
         if not len(episode):
             return
-        before = np.empty_like(episode)
-        before[1:] = episode[:-1]
-        before[0] = episode[0] if self.last is None else self.last[0]
-        new = episode != before
-        new[0] |= self.last is None
-        if (episode < before).any():
+        begin = 1 + np.flatnonzero(episode[1:] != episode[:-1])
+        down = (episode[begin] < episode[begin - 1]).any()
+        if self.last is None or episode[0] != self.last[0]:
+            down |= self.last is not None and episode[0] < self.last[0]
+            begin = np.append(0, begin)
+        if down:
             raise _UnsortedError
-        begin = np.flatnonzero(new)
         if episode[0] == MISSING:  # which sorts first
             self.problems.add("episode is missing", rows[episode == MISSING])
         if step is not None:
@@ -106,13 +105,12 @@ class _Sorting:
         self.n += len(episode)
 
     def _steps(self, episode: np.ndarray, step: np.ndarray, begin: np.ndarray, rows: np.ndarray) -> None:
-        before = np.empty_like(step)
-        before[1:] = step[:-1]
-        before[0] = step[0] if self.last is None else self.last[1]
-        ahead = step - before
+        last = step[:1] if self.last is None else [self.last[1]]
+        ahead = np.diff(step, prepend=last)
         ahead[begin] = 1
         if (ahead == 1).all() and (step[begin] != MISSING).all():
             return
+        before = np.append(last, step[:-1])
         down = step < before
         down[begin] = False
         if down.any():
