@@ -132,6 +132,31 @@ def test_many_rows_and_programs(recursive: bool, case: str) -> None:
 
 
 @pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("ratios", [(0.1, 10.0), (10.0, 0.1)])
+def test_traces_that_come_back(recursive: bool, ratios: tuple[float, float]) -> None:
+    """From 10⁻⁶⁰, and from 10⁶⁰, which float32 does not hold."""
+    g, ratio, cap = (np.full((2, 160), x, np.float32) for x in (1.0, 1.0, 1.5))
+    ratio[:, 20:80], ratio[:, 80:140] = ratios
+    assert _error_in_float32(g, ratio, cap, recursive) <= 1e-6
+
+
+def test_the_sum_of_a_long_row_keeps_its_digits() -> None:
+    """One number after the other, it would be off by 4.7e-7."""
+    g, ratio, cap = (np.full((2, 384), x, np.float32) for x in (1.0, 1.0, 1.5))
+    assert _error_in_float32(g, ratio, cap, recursive=True) <= 3.5e-7
+
+
+def _error_in_float32(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, recursive: bool) -> float:
+    """Of what is wanted, where all δ are positive."""
+    delta = np.random.default_rng(0).exponential(size=g.shape).astype(np.float32)
+    wanted = by_numba.correct(*(a.astype(float) for a in (delta, g, ratio, cap)), np.empty(0), recursive)  # pyright: ignore
+    with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
+        tensors = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
+        found = triton_calls.given(*tensors, None, per_decision=False, recursive=recursive)
+    return (np.abs(found.numpy() - wanted) / wanted).max()
+
+
+@pytest.mark.parametrize("recursive", [True, False])
 @pytest.mark.parametrize("lags", [[], [2.0, 0.7, 0.3]])
 def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     rng = np.random.default_rng(0)

@@ -38,6 +38,8 @@ class Given(NamedTuple):
     """The rule's structure, without its numbers."""
     shape: tuple[int, ...]
     add_q: bool
+    single: bool
+    """Whether the result will be float32."""
 
 
 def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, **arrays: Any) -> Any:
@@ -60,7 +62,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
         td_errors(x, without_q=x.q is None)
         probabilities(x, trace.reads)
     numbers, rule = tree_flatten(trace)
-    return compute(_result, Given(rule, shape, add_q), numbers, arrays, dtype, differentiable)
+    return compute(_result, Given(rule, shape, add_q, dtype == np.float32), numbers, arrays, dtype, differentiable)
 
 
 def agree(arrays: dict[str, Any]) -> tuple[tuple[int, ...], Any]:
@@ -219,12 +221,12 @@ def _result(given: Given, numbers: Any, real: Any, other: Any) -> Any:
         out = _peng(rule, x, one_step, discount) if isinstance(rule, PengQ) else _n_step(rule, x, one_step, discount)
         out = out if given.add_q else out - x.q
     else:
-        out = _corrections(rule, x, one_step - x.q, discount)
+        out = _corrections(rule, x, one_step - x.q, discount, given.single)
         out = x.q + out if given.add_q else out
     return jnp.where(x.valid, out, 0.0).reshape(given.shape)
 
 
-def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any) -> Any:
+def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool) -> Any:
     """Δ [N, T] by the kernel that fits."""
     N, T = delta.shape
     if isinstance(trace, StepTrace):
@@ -240,7 +242,7 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any) -> Any:
     ends = (step == 0) | (next_cap == 0) if trace.recursive else step == 0
     g, step = jnp.where(ends, 0.0, discount * decay), jnp.where(ends, 1.0, step)
     if lags is None:
-        return capped(delta, g, step, cap, trace.recursive)
+        return capped(delta, g, step, cap, trace.recursive, single)
     bounds = jnp.asarray(lags)
 
     def beta(product: Any, lag: Any, later: Any) -> tuple[Any, Any]:
@@ -311,7 +313,7 @@ def coefficients(trace: Trace, **arrays: Any) -> Any:
         del arrays["gamma"]
         return jnp.asarray(calls.coefficients(trace, **as_numpy(arrays)), dtype)
     numbers, rule = tree_flatten(trace)
-    return compute(_matrix, Given(rule, shape, False), numbers, arrays, dtype, False)
+    return compute(_matrix, Given(rule, shape, False, dtype == np.float32), numbers, arrays, dtype, False)
 
 
 def _matrix(given: Given, numbers: Any, real: Any, other: Any) -> Any:
@@ -320,7 +322,7 @@ def _matrix(given: Given, numbers: Any, real: Any, other: Any) -> Any:
         {n: jnp.broadcast_to(a, (T, T)) if a.ndim else a for n, a in arrays.items()} for arrays in (real, other)
     )
     x = _rows((T, T), real, other)
-    Δ = _corrections(tree_unflatten(given.rule, numbers), x, jnp.eye(T), jnp.where(x.goes_on, 1.0, 0.0))
+    Δ = _corrections(tree_unflatten(given.rule, numbers), x, jnp.eye(T), jnp.where(x.goes_on, 1.0, 0.0), given.single)
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 

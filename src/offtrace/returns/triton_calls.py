@@ -20,8 +20,10 @@ ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each threa
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 LINE = 64  # starts of a program that has one row only
-RANGE = {torch.float32: (1e18, 1e-36), torch.float64: (1e100, 1e-200)}
-"""How large products within a block may be, or how small their inverses; and how small the weights of a program's starts."""
+RANGE = {torch.float32: (1e18, 1e-36, 1e-30, 1e15), torch.float64: (1e100, 1e-200, 1e-280, 1e200)}
+"""How large products within a block may be, or how small their inverses; how small the weights of a program's starts; below
+what a trace may be lost, and how much it may then grow."""
+LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
 
 @cache
@@ -125,13 +127,13 @@ def _launch(
             RECURSIVE=recursive, LAGS=True, ROWS=rows, M=starts, num_warps=1,
         )  # fmt: skip
         return out
-    kind = torch.float64 if out.dtype is torch.float64 else torch.float32
+    kind = torch.float64 if out.dtype is torch.float64 or T > LONGEST else torch.float32
     starts = max(BLOCK, min(STARTS, length))
     groups, parts = triton.cdiv(B, rows), triton.cdiv(T, starts)
     steps = parts * starts
     room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
     ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
-    most, least = RANGE[kind]
+    most, least, lost, back = RANGE[kind]
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     made["prepare"][(groups, parts)](
@@ -140,7 +142,7 @@ def _launch(
     )  # fmt: skip
     made["sweep"][(groups, parts)](
         *arrays, room, ends, out, B, T, steps, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
-        ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, num_warps=1,
+        ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, LOST=lost, BACK=back, num_warps=1,
     )  # fmt: skip
     return out
 

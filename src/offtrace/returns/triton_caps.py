@@ -10,8 +10,10 @@ In blocks of N steps let R_t, D_t be the products of ratio and of h_t = discount
 `prepare` makes C, E, 1/R, D. In `sweep` a thread has a row to itself, with M starts side by side, and goes from step to step.
 From block to block only P and W change, the products of ratio and h that lead there: one each for a row, in float64. x takes
 over a power of two of P, which costs no digit. So float32 arrays are swept in float32; a trace below its range counts as 0.
+The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the order of traces: it tells if one that was lost comes
+back, and how much it could weigh. So is the highest, which for a cap at read-out may leave the range at the other end.
 
-Where products within a block leave the range in which all this is exact, the starts are walked by definition.
+Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -102,7 +104,7 @@ def sweep(
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    LEAST: tl.constexpr,
+    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """Δ of M starts of ROWS rows, as [M, ROWS]."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
@@ -117,13 +119,19 @@ def sweep(
         W *= tl.load(end + m * 2 * ROWS + ROWS)
     odd = (W < LEAST).to(tl.int32)
     W = 1.0 / tl.sqrt(W)  # the weights of the first and of the last start are then as far from 1
+    foremost = W
     P = tl.full([1, ROWS], 1.0, tl.float64)
+    lowest = P
+    highest = P
+    back = tl.zeros([1, ROWS], tl.float64)  # what a trace has grown by since it was lost, as it is weighed
+    fall = tl.full([1, ROWS], float("inf"), tl.float64)  # what one has fallen by since it was too large
     x = tl.zeros([M, ROWS], kind)
     acc = tl.zeros([M, ROWS], kind)
     unit = tl.zeros([M, ROWS], kind)
     for m in range(M // N):  # starts join: until then x is 0
         inverse = 1.0 / P.to(kind)
         scale = (P * W).to(kind)
+        part = tl.zeros([M, ROWS], kind)  # few numbers are added up at a time: the sum of a long row keeps its digits
         for j in tl.static_range(N):
             joins = i == m * N + j
             c = tl.load(at)
@@ -132,12 +140,15 @@ def sweep(
                 c = tl.maximum(c, 0.0)
             start = tl.load(at + 2 * ROWS) * inverse
             y = tl.where(joins, start, tl.minimum(x, c * inverse))
-            acc += tl.load(at + ROWS) * scale * y
+            part += tl.load(at + ROWS) * scale * y
             unit = tl.where(joins, tl.load(at + 3 * ROWS) * W.to(kind), unit)
             x = y if RECURSIVE else tl.where(joins, start, x)
             at += 4 * ROWS
+        acc += part
         R = tl.load(end)
         odd |= (R != R).to(tl.int32)
+        lowest = tl.minimum(lowest * tl.abs(R), 1.0)
+        highest = tl.maximum(highest * tl.abs(R), 1.0)
         P, power = mantissa(P * tl.abs(R))
         x = x * power.to(kind)
         W = W * tl.load(end + ROWS)
@@ -147,18 +158,25 @@ def sweep(
     while (t < steps) & (left != 0):
         inverse = 1.0 / P.to(kind)
         scale = (P * W).to(kind)
+        part = tl.zeros([M, ROWS], kind)
         for _ in tl.static_range(N):
             c = tl.load(at)
             if not RECURSIVE:
                 scale = tl.where(c < 0.0, 0.0, scale)
             y = tl.minimum(x, c * inverse)
-            acc += tl.load(at + ROWS) * scale * y
+            part += tl.load(at + ROWS) * scale * y
             if RECURSIVE:
                 x = y
             at += 4 * ROWS
+        acc += part
         R = tl.load(end)
-        odd |= ((R != R) & (W != 0.0)).to(tl.int32)
-        W = tl.where(R < 0.0, 0.0, W * tl.load(end + ROWS))
+        D = tl.load(end + ROWS)
+        lowest = tl.minimum(lowest * tl.abs(R), 1.0)
+        highest = tl.maximum(highest * tl.abs(R), 1.0)
+        back = tl.where(lowest < LOST, W * foremost, back * tl.abs(R) * D)
+        fall = tl.where(highest > 1.0 / LOST, 1.0, fall * tl.abs(R))
+        odd |= (((R != R) | (back > BACK) | ((fall < 1.0 / BACK) & (not RECURSIVE))) & (W != 0.0)).to(tl.int32)
+        W = tl.where(R < 0.0, 0.0, W * D)
         P, power = mantissa(P * tl.abs(R))
         x = x * power.to(kind)
         end += 2 * ROWS
