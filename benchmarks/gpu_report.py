@@ -19,7 +19,8 @@ def tables(records: list[Record]) -> list[str]:
     lines = [f"- {r['date']}, one {r['card']}, {r['versions']}" for r in of(records, "gpu machine")]
     lines += [
         f"- {r['library']}: {r['traces']} traces on fresh random inputs{', in poisoned memory' * (r['library'] == 'PyTorch')}, "
-        f"against float64: the largest error is {r['worst']:.2f} of what is allowed (2e-6 in float32, 1e-12 in float64, of Σ|γβδ|)"
+        f"against float64: the largest error is {r['worst']:.2f} of what is allowed (2e-6 in float32, 1e-12 in float64, "
+        "of Σ|γβδ|)"
         for r in of(records, "gpu check")
     ]
 
