@@ -275,14 +275,13 @@ def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[An
         return len(known), known
     if isinstance(known, int):
         return known, ()
-    low, high = min(int(a.min()) for a in arrays if len(a)), max(int(a.max()) for a in arrays if len(a))
-    if low >= 0 and high < max(DENSE, len(arrays[0])):
-        return high + 1, ()
+    parts = [array[chunk] for array in arrays for chunk in chunks(len(array))]
+    ranges = np.array([(part.min(), part.max()) for part in parts])
+    if ranges.min() >= 0 and ranges.max() < max(DENSE, len(arrays[0])):
+        return int(ranges.max()) + 1, ()
     names = np.zeros(0, np.int64)
-    for array in arrays:
-        for chunk in chunks(len(array)):
-            names = np.union1d(names, array[chunk])
-    for array in arrays:
-        for chunk in chunks(len(array)):
-            array[chunk] = np.searchsorted(names, array[chunk])
+    for part in parts:
+        names = np.union1d(names, part)
+    for part in parts:
+        part[:] = np.searchsorted(names, part)
     return len(names), tuple(names.tolist())
