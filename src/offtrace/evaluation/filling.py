@@ -88,7 +88,9 @@ class Filling:
             if cut is None:
                 array[at] = values
             else:
-                _put_others(values, cut, array[at])
+                given, into = values.reshape(-1).view(np.int64), array[at].reshape(-1).view(np.int64)
+                given.flags.writeable = False  # as most are: one type of arrays, compiled once
+                _put_others(given, len(given) // len(values), cut, into)
 
         self._check_states("state", batch["state"], bad)
         put(self.state, batch["state"])
@@ -255,12 +257,13 @@ class Filling:
 
 
 @njit(cache=True, nogil=True)
-def _put_others(values: np.ndarray, without: np.ndarray, out: np.ndarray) -> None:
-    """values[i] of all i that are not in `without`, which is sorted."""
+def _put_others(values: np.ndarray, width: int, without: np.ndarray, out: np.ndarray) -> None:
+    """Rows of `width` values, one after the other, but for those in `without`, which is sorted."""
     begin = 0
-    for left_out, i in enumerate(np.append(without, len(values))):
-        out[begin - left_out : i - left_out] = values[begin:i]
-        begin = i + 1
+    for left_out in range(len(without) + 1):
+        end = without[left_out] if left_out < len(without) else len(values) // width
+        out[(begin - left_out) * width : (end - left_out) * width] = values[begin * width : end * width]
+        begin = end + 1
 
 
 def _finite(values: np.ndarray) -> bool:
