@@ -110,6 +110,8 @@ def test_curves_are_means_over_seeds_of_one_age() -> None:
     assert (lines[0].y[i], lines[0].low[i], lines[0].high[i]) == pytest.approx((same.mean(), *interval), rel=1e-12)
     assert "λ was chosen on the reported seeds" in words.answer(shown)[-1]
     assert {"standing", "lambda", "age", "age-compared", "learning-age-10000"} <= set(paper.draw(shown))
+    one = views.Views(rows.filter(age=1e5), curves.filter(age=1e5), facts)
+    assert not {"age", "age-compared"} & set(paper.draw(one))  # there is nothing to compare
 
 
 def test_the_answer_compares_with_retrace_at_every_age() -> None:

@@ -167,9 +167,11 @@ class Views:
         return self._panels(curves, lines)
 
     def _ages(self) -> dict[str, list[Line]]:
-        """The final phase over the age of the data, each method at its tuned λ, and at the tuned α of each age."""
+        """The final phase over the age of the data, if it has two, each method at its tuned λ, and at the tuned α of each age."""
         best = self.summary.table.filter("best_lam").select("environment", "method", "lam")
         cells = self.summary.configurations.filter(pl.col("phase") == self.summary.final).drop_nulls("age")
+        if cells["age"].n_unique() < 2:
+            return {}
         cells = cells.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
         cells = cells.join(best, on=["environment", "method", "lam"], how="semi", nulls_equal=True).sort("age")
 
