@@ -173,10 +173,13 @@ class Filling:
             )
         beyond = np.concatenate(self.beyond) if self.at_once else self.state[ends[cut]]
         beyond = beyond[(good & (lengths > 1))[cut]]
-        keep = np.repeat(good, lengths - cut if self.at_once else lengths)
-        if not self.at_once:
-            keep[ends[cut]] = False
-        self._compress(keep)
+        if good.all() and (self.at_once or not cut.any()):
+            self._keep(slice(kept.sum()))
+        else:
+            keep = np.repeat(good, lengths - cut if self.at_once else lengths)
+            if not self.at_once:
+                keep[ends[cut]] = False
+            self._keep(keep)
         starts = np.concatenate([[0], np.cumsum(kept[left])])
         terminated = self.terminated[ends[left]]
         self.terminated, self.truncated = np.zeros((2, starts[-1]), np.bool_)
@@ -212,10 +215,12 @@ class Filling:
                 np.sort(order.rows(open_ends)),
             )
 
-    def _compress(self, keep: np.ndarray) -> None:
+    def _keep(self, keep: np.ndarray | slice) -> None:
         """Only these steps, chunk by chunk, in the arrays' own memory, and several arrays at a time."""
 
         def compressed(array: np.ndarray) -> np.ndarray:
+            if isinstance(keep, slice):
+                return array[keep]
             to = 0
             for chunk in chunks(len(keep)):
                 part = array[chunk].take(np.flatnonzero(keep[chunk]), axis=0)
@@ -225,9 +230,6 @@ class Filling:
 
         names = ("state", "next_state", "action", "reward", "log_mu")
         there = {name: array for name in names if (array := getattr(self, name)) is not None}
-        if keep.all():
-            vars(self).update((name, array[: len(keep)]) for name, array in there.items())
-            return
         with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
             vars(self).update(zip(there, pool.map(compressed, there.values()), strict=True))
 
