@@ -182,9 +182,10 @@ class Filling:
             self._keep(keep)
         starts = np.concatenate([[0], np.cumsum(kept[left])])
         terminated = self.terminated[ends[left]]
-        self.terminated, self.truncated = np.zeros((2, starts[-1]), np.bool_)
-        self.terminated[starts[1:] - 1] = terminated
-        self.truncated[starts[1:] - 1] = ~terminated
+        for name, flag in (("terminated", terminated), ("truncated", ~terminated)):
+            setattr(self, name, flags := getattr(self, name)[: starts[-1]])
+            flags[:] = False
+            flags[starts[1:] - 1] = flag
         report = ReadReport(
             source=source,
             rows=self.n,
