@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+import offtrace as ot
 from evaluation.test_read import drawn
 from offtrace import cli
-from offtrace.evaluation import Columns, describe, read
+from offtrace.evaluation import Columns, describe, evaluate, read
 
 NEXT = Columns(mu="mu", next_state="next")
 
@@ -116,6 +118,28 @@ def test_commands(files: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "fitted, RBIS, λ = 0.9" in said.out
     assert "rewards in [-9, 9] (as stated), episodes of at most 99 steps, independent" in said.out
     assert said.err == ""
+
+
+def test_a_policy_of_features_from_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as by `evaluate` itself."""
+    rows = [row | {"x": float(np.sin(row["state"]))} for row in drawn(2, 60)]
+    pl.DataFrame(rows).write_csv(tmp_path / "log.csv")
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\ndef target(x):\n    p = np.exp(x * [0.0, 1.0, 2.0])\n    return p / p.sum(1, keepdims=True)\n"
+    )
+    log, policy = str(tmp_path / "log.csv"), f"{tmp_path / 'mine.py'}:target"
+    options = ["--policy", policy, "--columns", "state=x", "mu=mu"]
+    assert cli.main(["logs", "describe", log, *options]) == 0
+    capsys.readouterr()
+    assert (
+        cli.main(["logs", "evaluate", log, *options, "--gamma", "0.9", "--model", "linear", "--resamples", "50"]) == 0
+    )
+    logs = read(log, columns=Columns(state="x", mu="mu"))
+    target = runpy.run_path(str(tmp_path / "mine.py"))["target"]
+    wanted = evaluate(logs, target, trace=ot.RBIS(lam=0.95), gamma=0.9, model="linear", resamples=50)
+    assert str(wanted) in capsys.readouterr().out
+    assert cli.main(["logs", "evaluate", log, "--policy", policy[:-1], "--gamma", "0.9", "--columns", "state=x"]) == 2
+    assert "makes no 'targe' (did you mean 'target'?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,13 @@ def test_terminated_episodes_need_no_next_state() -> None:
     agree(logs, logs_of([row | {"next": row["state"] if row["next"] is None else row["next"]} for row in rows]))
 
 
+def test_columns_that_are_passed_over_are_named() -> None:
+    frame = pl.DataFrame(drawn(with_next=True)).rename({"next": "next_state"})
+    assert "'mu' was not used" in str(read(frame).report)
+    assert "'next_state' was not used" in str(read(frame).report)
+    assert "not used" not in str(read(frame, columns=Columns(mu="mu", next_state="next_state")).report)
+
+
 def test_logs_without_mu() -> None:
     assert read(pl.DataFrame(drawn())).log_mu is None
     rows = drawn()

@@ -17,6 +17,8 @@ NO_FLAG = 2
 Names = int | tuple[Any, ...] | None
 """Of states or actions: how many ids there are, or what they are called; None: as the source shows."""
 REQUIRED = ("episode", "state", "action", "reward")
+OPTIONAL = ("mu", "log_mu", "next_state")
+"""Not used unless they are declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,11 @@ class Columns:
             for column in value if isinstance(value, tuple) else (value,):
                 if column is not None:
                     yield field.name, column
+
+    def passed_over(self, there: Sequence[str]) -> tuple[str, ...]:
+        """Columns of the source that are called as what is not declared."""
+        used = {column for _, column in self.used()}
+        return tuple(name for name in OPTIONAL if name in there and name not in used and getattr(self, name) is None)
 
     def check(self, there: Sequence[str], truncated: str | None) -> bool:
         """Every declared column must be in the source. Whether `truncated` is."""

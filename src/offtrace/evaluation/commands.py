@@ -1,12 +1,13 @@
 """`offtrace logs describe` and `offtrace logs evaluate`.
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
-`actions` [A] with these names.
+`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes.
 """
 
 from __future__ import annotations
 
 import argparse
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -47,10 +48,10 @@ def add(commands: Any, write_page: Callable[[Any, Path, str], Path]) -> None:
         )
         made.add_argument(
             "--policy",
-            type=Path,
-            metavar="FILE.npz",
+            metavar="FILE",
             required=name == "evaluate",
-            help="the target: `probabilities` [S, A] and, where the log has names, `states` and `actions`",
+            help="the target: an .npz file of `probabilities` [S, A] and, where the log has names, `states` and `actions`; or "
+            "FILE.py:NAME, a function (states → probabilities) or a classifier",
         )
         if name == "evaluate":
             _add_estimation(made)
@@ -93,6 +94,9 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
         )
     group = command.add_argument_group("estimation")
     group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
+    group.add_argument(
+        "--model", choices=("table", "linear", "trees", "network"), help="of Q (a table for ids, linear in features)"
+    )
     group.add_argument("--estimators", nargs="+", metavar="NAME", help="only these (all that can be computed)")
     group.add_argument(
         "--behavior",
@@ -146,16 +150,29 @@ def _numbers(text: str) -> float | tuple[float, ...]:
 class Target(NamedTuple):
     """A policy from a file."""
 
-    probabilities: np.ndarray
-    """[S, A]."""
-    states: int | tuple[Any, ...]
-    """S, or the names of the states."""
-    actions: int | tuple[Any, ...]
-    """A, or the names of the actions."""
+    policy: Any
+    """A table [S, A], a callable or a classifier."""
+    states: int | tuple[Any, ...] | None = None
+    """S, or the names of the states; None: those of the log."""
+    actions: int | tuple[Any, ...] | None = None
+    """A, or the names of the actions; None: those of the log."""
 
 
-def load_policy(file: Path) -> Target:
-    """The target policy of an .npz file."""
+def load_policy(text: str) -> Target:
+    """The target policy that --policy names."""
+    file, colon, name = text.rpartition(":")
+    return Target(_from_python(Path(file), name)) if colon and file.endswith(".py") else _from_npz(Path(text))
+
+
+def _from_python(file: Path, name: str) -> Any:
+    made = runpy.run_path(str(file))
+    if name not in made:
+        there = [each for each in made if not each.startswith("__")]
+        raise ValueError(f"{file} makes no {name!r}{did_you_mean(name, there)}: it makes {', '.join(sorted(there))}")
+    return made[name]
+
+
+def _from_npz(file: Path) -> Target:
     from offtrace.mdps.policies import check_rows  # here, so that --help need not wait for SciPy
 
     try:
@@ -163,7 +180,8 @@ def load_policy(file: Path) -> Target:
             there = {name: arrays[name] for name in arrays.files}
     except (ValueError, EOFError, TypeError, BadZipFile):  # np.load has no error of its own
         raise ValueError(
-            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one"
+            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one; what a Python file makes is "
+            "FILE.py:NAME"
         ) from None
     if "probabilities" not in there:
         raise ValueError(
@@ -219,7 +237,7 @@ def _describe(args: argparse.Namespace) -> int:
     from offtrace.evaluation.describing import describe
 
     target = None if args.policy is None else load_policy(args.policy)
-    print(describe(_read(args, target), None if target is None else target.probabilities))
+    print(describe(_read(args, target), None if target is None else target.policy))
     return 0
 
 
@@ -236,9 +254,10 @@ def _evaluate(args: argparse.Namespace) -> int:
         print(logs.report)
     result = evaluate(
         logs,
-        target.probabilities,
+        target.policy,
         trace=rule,
         gamma=args.gamma,
+        model=args.model,
         estimators=args.estimators,
         behavior={"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
         confidence=args.confidence,

@@ -41,6 +41,8 @@ class Filling:
     actions: Names = None
     cut_at_end: bool = False
     """An episode whose last step is not terminated was cut there."""
+    passed_over: tuple[str, ...] = ()
+    """For the report."""
     order: Order | None = None
     """Of the rows; None: they stand in order, and where episodes begin is said when all are there."""
     problems: Problems = field(default_factory=Problems)
@@ -196,6 +198,7 @@ class Filling:
             dropped_rows=int(lengths[concerned].sum()),
             only_next=int((good & cut).sum()),
             emptied=int((good & ~left).sum()),
+            passed_over=self.passed_over,
         )
         return self._logs(starts, beyond, report)
 

@@ -58,6 +58,8 @@ class ReadReport:
     """Last rows of truncated episodes which, for want of a next state, only are the next state of the row before."""
     emptied: int = 0
     """Truncated episodes of one row, of which nothing is left in this way."""
+    passed_over: tuple[str, ...] = ()
+    """Columns that were not declared, but are called as what could have been."""
 
     def __str__(self) -> str:
         lines = [f"{self.source}: {counted(self.rows, 'row')}, {counted(self.episodes, 'episode')}"]
@@ -69,6 +71,10 @@ class ReadReport:
                 f"the last row of {counted(self.only_next, 'truncated episode')} only served as the next state of the row "
                 f"before, since no next_state is declared: its action and reward are not used{gone}"
             )
+        lines += [
+            f"the column {name!r} was not used, since it is not declared: Columns({name}={name!r}), or --columns {name}={name}"
+            for name in self.passed_over
+        ]
         if self.problems:
             lines.append(f"dropped {counted(self.dropped, 'episode')} ({counted(self.dropped_rows, 'row')}):")
             lines += [f"  {problem}" for problem in self.problems]

@@ -85,7 +85,8 @@ def _found(source: Any, columns: Columns) -> Any:
 def _table(
     table: tables.Table, columns: Columns, truncated: str | None, drop: bool, states: Names, actions: Names
 ) -> Logs:
-    has_truncated = columns.check(table.frame.collect_schema().names(), truncated)
+    there = table.frame.collect_schema().names()
+    has_truncated = columns.check(there, truncated)
     made = Conversion(table, columns, has_truncated, states, actions)
     problems = Problems()
     found = order(made.order, problems)
@@ -100,6 +101,7 @@ def _table(
         states=made.states,
         actions=made.actions,
         cut_at_end=truncated == "at end",
+        passed_over=columns.passed_over(there),
         order=found,
         problems=problems,
     )
