@@ -45,15 +45,20 @@ def begun(config: Config, seeds: int) -> tuple[Compiled, Any, Any]:
     return made, traces, jax.block_until_ready(state)
 
 
-def rate(config: Config, seconds: float, seeds: int = 1) -> float:
-    """Frames per second, all seeds together, once it is compiled."""
-    made, traces, state = begun(config, seeds)
-    started, pieces = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        state, _ = made.advance(traces, state)
-        jax.block_until_ready(state)
-        pieces += 1
-    return pieces * rounds(config) * config.round * seeds / (time.perf_counter() - started)
+class Run:
+    """Training of one seed, which goes on and on."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, (self.made, self.traces, self.state) = config, begun(config, 1)
+
+    def rate(self, seconds: float) -> float:
+        """Frames per second for about so long."""
+        started, pieces = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            self.state, _ = self.made.advance(self.traces, self.state)
+            jax.block_until_ready(self.state)
+            pieces += 1
+        return pieces * rounds(self.config) * self.config.round / (time.perf_counter() - started)
 
 
 def example(steps: int) -> float:
@@ -68,10 +73,10 @@ def example(steps: int) -> float:
 
 def speed() -> None:
     """Frames per second of both, taken in turns."""
-    config = Config(game="CartPole-v1", frames=150_000, **ALIKE)
+    run = Run(Config(game="CartPole-v1", frames=150_000, **ALIKE))
     ours, theirs = [], []
     for _ in range(3):
-        ours.append(rate(config, 5.0))
+        ours.append(run.rate(5.0))
         theirs.append(example(8_000))
     emit("deep", case="CartPole, against examples/dqn_torch.py", ours=np.median(ours), theirs=np.median(theirs))
 
@@ -82,10 +87,11 @@ def traces() -> None:
         ot.OneStep(),
         (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)),
     )
-    rates: dict[str, list[float]] = {rule.title: [] for rule in (one, *rules)}
-    for _ in range(3):
-        for rule in (one, *rules):
-            rates[rule.title].append(rate(Config(game="minatar/breakout", trace=rule), 6.0))
+    runs = {rule.title: Run(Config(game="minatar/breakout", trace=rule)) for rule in (one, *rules)}
+    rates: dict[str, list[float]] = {title: [] for title in runs}
+    for _ in range(15):
+        for title, run in runs.items():
+            rates[title].append(run.rate(1.0))
     for rule in rules:
         found = np.median(rates[rule.title]), np.median(rates[one.title])
         emit("deep", case=f"Breakout, {rule.title} against one-step", ours=found[0], theirs=found[1])

@@ -21,6 +21,7 @@ from offtrace.evaluation.ordering import Order, chunks
 from offtrace.evaluation.problems import LogsError, Problems, ReadReport, refusal
 from offtrace.trajectory import TOLERANCE
 
+LARGEST, LAST = np.finfo(np.float64).max, np.iinfo(np.int64).max
 DENSE = 1 << 16
 """Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
 
@@ -75,7 +76,7 @@ class Filling:
         for name in ("terminated", "truncated"):
             if (flag := batch.get(name)) is None:
                 flag = np.zeros(end - begin, np.uint8)
-            if flag.max(initial=0) >= NO_FLAG:
+            if not within(flag, 0, 1):
                 bad(f"{name} is missing, or neither 0 nor 1", flag >= NO_FLAG)
                 flag = flag == 1
             getattr(self, name)[at] = flag
@@ -101,7 +102,7 @@ class Filling:
             put(self.next_state, beyond)
         self._check_ids("action", batch["action"], self.actions, bad)
         put(self.action, batch["action"])
-        if not _finite(batch["reward"]):
+        if not within(batch["reward"], -LARGEST, LARGEST):
             bad("reward is missing, NaN or infinite", ~np.isfinite(batch["reward"]))
         put(self.reward, batch["reward"])
         if self.log_mu is not None:
@@ -121,7 +122,7 @@ class Filling:
     def _beyond(self, batch: dict[str, np.ndarray], at: Any) -> np.ndarray:
         """The column `next_state`; after a terminated step nothing is read: a missing one is no problem."""
         beyond, ended = batch["next_state"], self.terminated[at]
-        if not _finite(beyond) if self.features else beyond.min(initial=0) == MISSING:
+        if not within(beyond, -LARGEST, LARGEST) if self.features else not within(beyond, MISSING + 1, LAST):
             lacks = ended & (~np.isfinite(beyond).all(axis=1) if self.features else beyond == MISSING)
             beyond = beyond.copy()
             beyond[lacks] = batch["state"][lacks]
@@ -130,15 +131,15 @@ class Filling:
     def _check_states(self, name: str, values: np.ndarray, bad: Any) -> None:
         if not self.features:
             self._check_ids(name, values, self.states, bad)
-        elif not _finite(values):
+        elif not within(values, -LARGEST, LARGEST):
             bad(f"{name} is missing, NaN or infinite", ~np.isfinite(values).all(axis=1))
 
     @staticmethod
     def _check_ids(name: str, values: np.ndarray, known: Names, bad: Any) -> None:
-        least = values.min(initial=0)
-        if least == MISSING:
-            bad(f"{name} is missing or not a whole number", values == MISSING)
-        if isinstance(known, int) and (least < 0 or values.max(initial=0) >= known):
+        if within(values, 0, known - 1 if isinstance(known, int) else LAST):
+            return
+        bad(f"{name} is missing or not a whole number", values == MISSING)
+        if isinstance(known, int):
             kind = name.removeprefix("next_")
             bad(
                 f"{name} is none of the {known:,} that there are, 0 to {known - 1:,} ({kind}s={known})",
@@ -151,7 +152,7 @@ class Filling:
         given = batch["mu"]
         with np.errstate(divide="ignore", invalid="ignore"):
             log_mu = given if self.is_log else np.log(given)
-        if not (log_mu.min(initial=0) > -np.inf and log_mu.max(initial=0) <= TOLERANCE):
+        if not within(log_mu, -LARGEST, TOLERANCE):
             what = "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
             bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
         return log_mu
@@ -272,10 +273,27 @@ def _put_others(values: np.ndarray, width: int, without: np.ndarray, out: np.nda
         begin = end + 1
 
 
-def _finite(values: np.ndarray) -> bool:
-    """A sum is finite only if all are: one pass without a temporary array. False if it overflows, so that one looks closer."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()))
+def within(values: np.ndarray, low: float, high: float) -> bool:
+    """Whether all lie in [low, high]; NaN does not."""
+    flat = values.reshape(-1).view()
+    flat.flags.writeable = False  # as most are: one type of arrays, compiled once
+    return _within(flat, flat.dtype.type(low), flat.dtype.type(high))
+
+
+@njit(cache=True, nogil=True)
+def _within(values, low, high):
+    fine = True
+    for x in values:
+        fine &= (x >= low) & (x <= high)
+    return fine
+
+
+@njit(cache=True, nogil=True)
+def _range(values):
+    low = high = values[0]
+    for x in values:
+        low, high = min(low, x), max(high, x)
+    return low, high
 
 
 def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[Any, ...]]:
@@ -284,10 +302,10 @@ def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[An
         return len(known), known
     if isinstance(known, int):
         return known, ()
-    parts = [array[chunk] for array in arrays for chunk in chunks(len(array))]
-    ranges = np.array([(part.min(), part.max()) for part in parts])
+    ranges = np.array([_range(array) for array in arrays if len(array)])
     if ranges.min() >= 0 and ranges.max() < max(DENSE, len(arrays[0])):
         return int(ranges.max()) + 1, ()
+    parts = [array[chunk] for array in arrays for chunk in chunks(len(array))]
     names = np.zeros(0, np.int64)
     for part in parts:
         names = np.union1d(names, part)
