@@ -77,8 +77,9 @@ def reading(case: str, file: Path) -> None:
 
 
 def memory(case: str, file: Path) -> None:
-    """In this process: how much its peak grows, and the size of the logs."""
-    pl.scan_parquet(file).head(1).collect()
+    """In this process, once the compiled code is loaded: how much its peak grows, and the size of the logs."""
+    with tempfile.TemporaryDirectory() as folder:
+        read(written(Path(folder), case, 10_000), columns=CASES[case])
     RESET.write_text("5")
     before = resident("VmRSS")
     logs = read(file, columns=CASES[case])
