@@ -145,6 +145,9 @@ def worst_of(job: tuple[str, int]) -> float:
             if B > 2 and not trace.per_decision:
                 x["log_pi"][1, :: max(1, T // 7)] -= 80.0  # products that float32 does not hold
                 x["log_pi"][2, :: max(1, T // 5)] += 30.0
+            if B > 3 and not trace.per_decision:
+                x["terminated"][3, T // 3] = True  # and such products where no trace is left
+                x["log_pi"][3, T // 2 : T // 2 + 4] += 70.0
             wanted, scale = reference(trace, x)
             off = ((call(trace, x).double() - wanted).abs() / scale.clamp(min=1e-300)).nan_to_num(nan=float("inf"))
             worst = max(worst, off.max().item() / bound)

@@ -103,15 +103,17 @@ def by_pallas(monkeypatch: Any) -> Any:
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("recursive", [True, False])
 def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> None:
-    """More starts than a program has; cuts, caps of 0 and 1e100, ratios of e^±69, weights of 1e-15; traces lost and found."""
+    """More starts than a program has; cuts, caps of 0 and 1e100, ratios of e^±69, weights of 1e-15; traces lost and found;
+    ratios of 1e200 after a cut, and before one in the same eight steps."""
     rng = np.random.default_rng(0)
-    delta, g, ratio, cap = rng.uniform(0.2, 1.5, (4, 7, 160))
+    delta, g, ratio, cap = rng.uniform(0.2, 1.5, (4, 9, 160))
     delta, g = delta - 0.8, np.minimum(g, 1.0)
     g[0, ::9] = ratio[1, 5::10] = cap[1, 7::13] = 0.0
     ratio[2, 3::9], ratio[2, 5::9] = np.exp(-69), np.exp(69)
     g[3], ratio[4, ::2], cap[4, 3::5] = 1e-15, 1e200, 1e100
     g[5:], ratio[5, 20:80], ratio[5, 80:140] = 0.99, 0.1, 10.0  # 10⁻⁶⁰ and back
     ratio[6, 20:80], ratio[6, 80:140] = 10.0, 0.1
+    ratio[7:, 48:60], g[7, 40], g[8, 53] = 1e200, 0.0, 0.0
     if single:
         delta, g, ratio, cap = (a.clip(None, 1e38).astype(np.float32).astype(float) for a in (delta, g, ratio, cap))
     no_lags = np.empty(0)
@@ -122,7 +124,7 @@ def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> N
     with jax.enable_x64(True):
         arrays = [jnp.asarray(a) for a in (delta, np.where(ends, 0.0, g), np.where(ends, 1.0, step), cap)]
         together = pallas_kernels.capped(*arrays, recursive, single)
-        alone = [pallas_kernels.capped(*(a[i : i + 1] for a in arrays), recursive, single)[0] for i in range(7)]
+        alone = [pallas_kernels.capped(*(a[i : i + 1] for a in arrays), recursive, single)[0] for i in range(9)]
     for found in (together, alone):  # a row that leaves the range of float32 takes its neighbours with it
         assert (np.abs(np.asarray(found) - wanted) <= (2e-6 if single else 1e-12) * scale).all()
 

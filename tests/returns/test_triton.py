@@ -140,6 +140,15 @@ def test_traces_that_come_back(recursive: bool, ratios: tuple[float, float]) -> 
     assert _error_in_float32(g, ratio, cap, recursive) <= 1e-6
 
 
+@pytest.mark.parametrize("cut", [20, 35])
+def test_what_follows_a_cut_is_not_read(cut: int) -> None:
+    """One row ends, and then, or in the same eight steps, leaves the range; the other goes on."""
+    g, ratio, cap = (np.full((2, 64), x, np.float32) for x in (0.95, 1.0, 1.5))
+    g[0, cut], ratio[0, 30:34], ratio[0, 40:44] = 0.0, 1e30, 1e-30
+    for recursive in (True, False):
+        assert _error_in_float32(g, ratio, cap, recursive) <= 1e-6
+
+
 def test_the_sum_of_a_long_row_keeps_its_digits() -> None:
     """One number after the other, it would be off by 4.7e-7."""
     g, ratio, cap = (np.full((2, 384), x, np.float32) for x in (1.0, 1.0, 1.5))

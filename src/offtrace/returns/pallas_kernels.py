@@ -172,9 +172,11 @@ def _scaled(arrays: Any, first: Any, M: int, recursive: bool) -> tuple[Any, Any]
         fall = jnp.where(highest > LOST, 0, s.fall + n)
         fine = (high < MOST) & (low > 1.0 / MOST) & (back + _exponent(W) - _exponent(last) < BACK)
         fine = fine if recursive else fine & (fall > -BACK)
-        odd = jnp.where(fine | (W == 0), odd, 1)
+        left = s.W > 0  # if not, part may be anything
+        odd = jnp.where(fine | ~left, odd, 1)
+        acc = s.acc + jnp.where(left, part, jnp.float32(0))
         x = x * lax.bitcast_convert_type((n + 127) << 23, jnp.float32)  # 2ⁿ
-        return Scaled(x, s.acc + part, unit, P, W, lowest, highest, back, fall, odd)
+        return Scaled(x, acc, unit, P, W, lowest, highest, back, fall, odd)
 
     W = lax.fori_loop(0, M // UNROLLED, weight, ones)
     last = jnp.sqrt(W)  # the weights of the first and of the last start are made to be as far from 1

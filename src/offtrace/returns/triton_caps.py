@@ -168,7 +168,7 @@ def sweep(
             if RECURSIVE:
                 x = y
             at += 4 * ROWS
-        acc += part
+        acc += tl.where(W != 0.0, part, 0.0)  # where no trace is left, part may be anything
         R = tl.load(end)
         D = tl.load(end + ROWS)
         lowest = tl.minimum(lowest * tl.abs(R), 1.0)
