@@ -212,6 +212,24 @@ def test_another_number_is_not_another_program() -> None:
     assert on_jax._program._cache_size() <= before + 1
 
 
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9, horizon=4), ot.PengQ(0.7)], ids=name_of)
+def test_another_length_is_rarely_another_program(trace: Any) -> None:
+    before = on_jax._program._cache_size()
+    for T in (17, 19, 23, 24):
+        batch = sample(T, np.float32, (2, T))
+        found = ot.targets(trace, **in_jax(batch), check=False)
+        np.testing.assert_allclose(found, ot.targets(trace, **batch), rtol=1e-5, atol=1e-5)
+    assert on_jax._program._cache_size() <= before + 2  # one with padding, one without
+
+
+def test_state_targets_of_another_length(monkeypatch: Any) -> None:
+    monkeypatch.setattr(on_jax, "where_from", lambda *trees: (False, False))  # as on a GPU
+    batch = {n: a for n, a in sample(3, np.float32, (2, 21)).items() if n != "pair"}
+    batch["value"] = batch.pop("q")
+    for found, wanted in zip(ot.state_targets(**in_jax(batch)), ot.state_targets(**batch), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("trace", [*TRACES, ot.PengQ(), ot.NStep(2), ot.VariableLambda(np.ones(3))], ids=name_of)
 def test_traces_are_pytrees(trace: Any) -> None:
     leaves, structure = jax.tree.flatten(trace)

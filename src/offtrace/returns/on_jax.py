@@ -62,7 +62,11 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
         td_errors(x, without_q=x.q is None)
         probabilities(x, trace.reads)
     numbers, rule = tree_flatten(trace)
-    return compute(_result, Given(rule, shape, add_q, dtype == np.float32), numbers, arrays, dtype, differentiable)
+    T = shape[-1]
+    if not traced and not any(map(np.ndim, numbers)):
+        arrays, shape = in_bucket(arrays, shape)
+    given = Given(rule, shape, add_q, dtype == np.float32)
+    return compute(_result, given, numbers, arrays, dtype, differentiable)[..., :T]
 
 
 def agree(arrays: dict[str, Any]) -> tuple[tuple[int, ...], Any]:
@@ -108,6 +112,23 @@ def where_from(*trees: Any) -> tuple[bool, bool]:
         return True, False
     devices = {device.platform for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
     return False, devices <= {"cpu"}
+
+
+def in_bucket(arrays: dict[str, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The arrays with padding up to the next 2ⁿ or 3·2ⁿ steps, and their shape: so a new T is rarely a new program."""
+    T = shape[-1]
+    half = 1 << max(3, (T - 1).bit_length() - 1)
+    length = next(n for n in (half, half * 3 // 2, half * 2) if n >= T)
+    if length == T:
+        return arrays, shape
+    there = {name: a for name, a in arrays.items() if np.ndim(a)}
+    return {**arrays, **_padded(there, length - T)}, (*shape[:-1], length)
+
+
+@partial(jax.jit, static_argnums=1)
+def _padded(arrays: dict[str, Any], more: int) -> dict[str, Any]:
+    arrays = {"valid": jnp.ones(arrays["terminated"].shape, bool), **arrays}
+    return tree_map(lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, more)]), arrays)
 
 
 def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -333,8 +354,13 @@ def state_targets(lam: Any, rho_bar: Any, c_bar: Any, **arrays: Any) -> tuple[An
     shape, dtype = agree(arrays)
     numbers = lam, rho_bar, c_bar
     traced, on_cpu = where_from(numbers, arrays)
-    if traced or not on_cpu:
+    if traced:
         return compute(_v_trace, shape, numbers, arrays, dtype, False)
+    if not on_cpu:
+        T = shape[-1]
+        arrays, shape = in_bucket(arrays, shape)
+        target, advantage = compute(_v_trace, shape, numbers, arrays, dtype, False)
+        return target[..., :T], advantage[..., :T]
     lam, rho_bar, c_bar = (float(n) for n in numbers)
     target, advantage = state_values.state_targets(**as_numpy(arrays), lam=lam, rho_bar=rho_bar, c_bar=c_bar)  # pyright: ignore
     return jnp.asarray(target), jnp.asarray(advantage)
