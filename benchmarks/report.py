@@ -115,6 +115,14 @@ def startup(records: list[Record]) -> list[str]:
     return lines + table("first call of | in the very first process | in the second", rows)
 
 
+def tensors(records: list[Record]) -> list[str]:
+    rows = (
+        (r["library"], r["rule"], shape(r), *(f"{r[name]:.0f}" for name in ("numpy_us", "more_us", "cold_us")))
+        for r in of(records, "tensors")
+    )
+    return table("arrays of | rule | shape | NumPy call, µs | more, µs | more, one call alone, µs", rows)
+
+
 def laboratory(records: list[Record]) -> list[str]:
     rows = (
         (r["case"], f"{r['seconds']:.2f} s", f"{r['limit']:g} s", r["told"], f"{r['peak_gb']:.2f} GB")
@@ -309,6 +317,8 @@ def claims(records: list[Record]) -> list[str]:
     judge("a study's first result < 3 s, warm", soon, lambda s: s < 3, unit=" s")
     summed = {f"{r['rows']:,} rows": r["read"] + r["summarised"] for r in of(records, "reading")}
     judge("10⁶ rows read and summarised in < 5 s", summed, lambda s: s < 5, unit=" s")
+    of_torch = {f"{r['rule']}, {shape(r)}": r["more_us"] for r in of(records, "tensors") if r["library"] == "PyTorch"}
+    judge("PyTorch tensors on the CPU: < 20 µs beyond the NumPy call", of_torch, lambda us: us < 20, unit=" µs")
     swept = {f"{r['steps']:,} steps": r for r in of(records, "evaluation sweep")}
     judge(
         "a fitted sweep of 10⁷ logged steps, RBIS, < 10 s",

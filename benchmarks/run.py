@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = {  # script and its options → the environment it needs; None is this one
     "startup": None,
     "memory": None,
+    "tensors": None,
     "aware": None,
     "crossover": None,
     "growth": None,
@@ -49,6 +50,7 @@ SECTIONS = (
         lambda r: report.against_peers(r, "per-decision"),
     ),
     ("V-trace, against peers", "v-trace", HERE / "peers.py", lambda r: report.against_peers(r, "v-trace")),
+    ("PyTorch and JAX on the CPU", "tensors", HERE / "tensors.py", report.tensors),
     ("Trajectory-aware, against Retrace", "aware", HERE / "aware.py", report.aware),
     ("Crossover with the direct O(T²) kernel", "crossover", HERE / "crossover.py", report.crossover),
     ("Growth", "growth", HERE / "growth.py", report.growth),
@@ -98,6 +100,10 @@ NOTES = {
         "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1. Wall time, as users get it: "
         "with more than one row the capped rules share rows among threads from 30,000 steps on, and Retrace, being cheaper, "
         "only from 500,000; so at the two batched shapes they have all cores and Retrace one. [1, 100000] is one thread for both."
+    ),
+    "tensors": (
+        "What a call of `offtrace.targets` takes beyond that with the same batch as NumPy arrays, checks on, float32: one of "
+        "twenty in a row; and one alone, after the others' calls."
     ),
     "crossover": "Time of the direct kernel / time of the one that users get; below 1 direct is faster.",
     "growth": "Nanoseconds a step for one row, one thread, net of the fixed cost of a call.",
