@@ -23,6 +23,7 @@ def tables(records: list[Record]) -> list[str]:
         "of Σ|γβδ|)"
         for r in of(records, "gpu check")
     ]
+    lines += [f"- {r['text']}" for r in of(records, "gpu note")]
 
     def against_clone(r: Record) -> tuple:
         one, twenty = (r[n] / r[f"copy_{n}"] for n in ("one", "twenty"))

@@ -331,7 +331,7 @@ def claims(records: list[Record]) -> list[str]:
     times = {case: r["ratio"] for case, r in ordered.items()}
     judge("reading 10⁷ steps of Parquet ≤ 2× polars' own scan of it", times, lambda x: x <= 2)
     beyond = {case: r["extra_mb"] - r["logs_mb"] for case, r in ordered.items()}
-    judge("reading takes < 400 MB beyond the logs (what polars reads ahead)", beyond, lambda mb: mb < 400, unit=" MB")
+    judge("reading takes < 200 MB beyond the logs", beyond, lambda mb: mb < 200, unit=" MB")
     trained = {r["case"]: r["ours"] / r["theirs"] for r in of(records, "deep")}
     against = {case: x for case, x in trained.items() if "one-step" not in case}
     judge("deep agents: frames per second ≥ 3× the PyTorch example's", against, lambda x: x >= 3, min)
