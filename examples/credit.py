@@ -46,7 +46,9 @@ def sample(steps: int = STEPS, actions: int = 4, seed: int = 4) -> dict[str, Any
     taken = np.arange(steps), action
     truncated, terminated = np.zeros(steps, bool), np.zeros(steps, bool)
     truncated[2 * steps // 3 - 1] = terminated[-1] = True
-    return {"log_pi": log_pi[taken], "log_mu": log_mu[taken], "terminated": terminated, "truncated": truncated}
+    greedy = action == log_pi.argmax(axis=1)
+    logs = {"log_pi": log_pi[taken], "log_mu": log_mu[taken]}
+    return {**logs, "greedy": greedy, "terminated": terminated, "truncated": truncated}
 
 
 def main() -> None:

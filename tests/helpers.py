@@ -108,6 +108,7 @@ def trajectories(
         log_pi = np.minimum(log_ratio + log_mu, 0.0)
     values["next_value"][terminated] = np.nan
     given = {"terminated": terminated, "truncated": truncated, "pair": rng.integers(0, 3, (B, T))}
+    given["greedy"] = rng.random((B, T)) < 0.8
     gamma: Any = draw(st.sampled_from([0.0, 0.9, 0.99, 1.0]))
     if draw(st.booleans()):
         gamma = rng.choice([0.0, 0.5, 0.99, 1.0], (B, T))

@@ -11,6 +11,7 @@ and s_{t+1} were seen:
     log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t); given only where the rule uses them
     gamma             a number, or [B, T]: γ_t discounts from t to t+1
     valid             optional; False marks padding, where nothing is read and outputs are 0
+    greedy            optional; whether a_t maximises Q(s_t, ·), for rules that cut where it does not
     pair              optional; an integer id of (s_t, a_t), for custom traces that ask for it
 
 No trace crosses a terminated, truncated or invalid step. A row may hold several episodes; its end bootstraps.

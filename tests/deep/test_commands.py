@@ -157,7 +157,7 @@ def test_every_field_is_an_option() -> None:
         (["--trace", "truncated is", "--bound", "0,1,0", "--lam", "0.5"], ot.TruncatedIS(bound=(0, 1, 0), lam=0.5)),
         (["--trace", "history-bounded", "--bound", "2"], ot.HistoryBounded(bound=2.0)),
         (["--trace", "q(sigma)", "--sigma", "0.1"], ot.QSigma(sigma=0.1, lam=0.9)),
-        (["--trace", "abq", "--zeta", "0.7"], ot.ABQ(zeta=0.7)),
+        (["--trace", "abq", "--zeta", "0.7", "--psi0", "1", "--psi-max", "2"], ot.ABQ(0.7, 1.0, 2.0)),
     ],
 )
 def test_any_rule_with_its_parameters(given: list[str], made: Any) -> None:

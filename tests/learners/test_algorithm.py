@@ -125,6 +125,7 @@ def corrections(trace: Any, visits: list[by_definition.Visit], mdp: MDP) -> np.n
     }
     with np.errstate(divide="ignore"):
         arrays |= {"log_pi": np.log([v.pi for v in visits]), "log_mu": np.log([v.mu for v in visits])}
+        arrays["greedy"] = np.array([v.greedy for v in visits])
     if isinstance(trace, ot.VariableLambda):
         trace = ot.VariableLambda(lam=trace.lam.ravel()[arrays["pair"]])
     Δ = ot.corrections(trace, gamma=mdp.gamma, **arrays)

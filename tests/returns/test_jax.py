@@ -165,7 +165,7 @@ def test_peng_and_n_step_are_their_definitions(rule: Any, data: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-10)
 
 
-@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3), ot.ABQ(0.9)], ids=name_of)
+@pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6), ot.NStep(3), ot.ABQ(0.9, 1.0, 2.0)], ids=name_of)
 def test_the_same_however_it_is_called(trace: Any) -> None:
     batch = sample(shape=(3, 7))
     arrays, wanted = in_jax(batch), ot.targets(trace, **batch)

@@ -38,7 +38,7 @@ TRACES = [
     ot.QSigma(sigma=0.4, lam=0.9),
     ot.AlphaRetrace(mix=0.6, lam=0.9),
     ot.CTrace(mix=0.3, lam=0.95),
-    ot.ABQ(zeta=0.7),
+    ot.ABQ(zeta=0.7, psi0=1.0, psi_max=2.0),
     *(ot.TruncatedIS(bound=bound, lam=0.9) for bound in (0.0, 0.5, 1.0, 3.0, (0, 1, 0), (2.0, 0.5), (0, 0))),
     *(ot.HistoryBounded(bound=bound) for bound in (0.0, 0.5, 1.0, 2.0, 1e6)),
     ot.Retrace(lam=0.9, horizon=1),
@@ -71,6 +71,7 @@ def trajectory(rng: np.random.Generator, T: int = STEPS, spread: float = 1.0, ze
     next_value = rng.normal(size=T)
     return {
         "pair": rng.integers(PAIRS, size=T),
+        "greedy": rng.random(T) < 0.8,
         "reward": rng.normal(size=T),
         "q": rng.normal(size=T),
         "next_value": np.where(end, np.nan, next_value),
@@ -83,7 +84,12 @@ def trajectory(rng: np.random.Generator, T: int = STEPS, spread: float = 1.0, ze
 
 
 def only_what_is_read(trace: ot.Trace, x: dict) -> dict:
-    unread = {"log_pi": not trace.needs_pi, "log_mu": not trace.needs_mu, "pair": "pair" not in trace.reads}
+    unread = {
+        "log_pi": not trace.needs_pi or trace.needs_greedy,
+        "greedy": not trace.needs_greedy,
+        "log_mu": not trace.needs_mu,
+        "pair": "pair" not in trace.reads,
+    }
     return {name: array for name, array in x.items() if not unread.get(name, False)}
 
 
@@ -105,7 +111,7 @@ def algorithm_1(trace: ot.Trace, x: dict, gradients: np.ndarray) -> np.ndarray:
     """z_t = Σ_k (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k, one term after the other."""
     T = len(x["reward"])
     seen = only_what_is_read(trace, x)
-    flags = {n: seen[n] for n in ("terminated", "truncated", "log_pi", "log_mu", "pair") if n in seen}
+    flags = {n: seen[n] for n in ("terminated", "truncated", "log_pi", "log_mu", "pair", "greedy") if n in seen}
     B = by_definition.coefficients(trace, **flags)
     z = np.zeros((T, gradients.shape[1]))
     for t in range(T):
@@ -158,9 +164,18 @@ NUMBERS = st.floats(-5, 5)
 LOG_PI = st.sampled_from([-math.inf, -70.0, -3.0, -1.0, -0.5, 0.0])
 LOG_MU = st.sampled_from([-70.0, -3.0, -1.0, -0.5, 0.0])
 ONE_STEP = st.tuples(
-    st.integers(0, PAIRS - 1), NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.booleans(), LOG_PI, LOG_MU, st.floats(0, 1)
+    st.integers(0, PAIRS - 1),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.booleans(),
+    st.booleans(),
+    LOG_PI,
+    LOG_MU,
+    st.floats(0, 1),
+    st.booleans(),
 )
-NAMES = ("pair", "reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "gamma")
+NAMES = ("pair", "reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "gamma", "greedy")
 
 
 @settings(max_examples=300, deadline=None)
@@ -285,7 +300,7 @@ def test_what_is_returned_is_the_callers():
         (ot.Retrace(), {"log_pi": math.inf}, ValueError, "log_pi must be finite or -inf, got inf"),
         (ot.Retrace(), {"log_pi": 10.0, "log_mu": -700.0}, ValueError, "ratio is too large"),
         (ot.TreeBackup(), {"log_pi": 0.5}, ValueError, "log_pi is above 0, got 0.5"),
-        (ot.ABQ(), {"log_mu": 0.5}, ValueError, "log_mu is above 0, got 0.5"),
+        (ot.ABQ(0.5, 1.0, 2.0), {"log_mu": 0.5}, ValueError, "log_mu is above 0, got 0.5"),
         (ot.replacing(), {"where": np.ones(3)}, TypeError, "pair must be an integer id .* got None"),
     ],
 )

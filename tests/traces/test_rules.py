@@ -104,7 +104,8 @@ def test_metadata_is_true(trace: ot.Trace) -> None:
         T = 8
         mu, pi = rng.uniform(0.02, 1, T), rng.uniform(0.02, 1, T)
         no = np.zeros(T, bool)
-        beta = ot.coefficients(trace, terminated=no, truncated=no, log_pi=np.log(pi), log_mu=np.log(mu))[0]
+        logs = {"log_pi": np.log(pi), "log_mu": np.log(mu), "greedy": rng.random(T) < 0.9}
+        beta = ot.coefficients(trace, terminated=no, truncated=no, **logs)[0]
         violated |= bool((beta[1:] > beta[:-1] * (pi / mu)[1:] * (1 + 1e-12)).any())
     # λ = 0, a bound of 0 or a short horizon leave nothing that could violate it.
     harmless = trace.horizon or getattr(trace, "lam", 1.0) == 0 or trace == ot.TruncatedIS(bound=0.0)
@@ -117,7 +118,8 @@ def test_per_decision_traces_factor(trace: ot.Trace) -> None:
     rng = np.random.default_rng(1)
     no = np.zeros(6, bool)
     mu, pi = rng.uniform(0.1, 1, 6), rng.uniform(0.1, 1, 6)
-    B = ot.coefficients(trace, terminated=no, truncated=no, log_pi=np.log(pi), log_mu=np.log(mu))
+    logs = {"log_pi": np.log(pi), "log_mu": np.log(mu), "greedy": np.array([True, True, True, False, True, True])}
+    B = ot.coefficients(trace, terminated=no, truncated=no, **logs)
     for s in range(6):
         np.testing.assert_allclose(B[0, s:], B[0, s] * B[s, s:], rtol=1e-12)
 

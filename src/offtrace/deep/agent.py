@@ -75,7 +75,8 @@ class Agent:
         c = self.config
         n, window = drawn.observation.shape[:2]
         fixed = self.values(learner.target, drawn.observation.reshape(n * window, *self.shape)).reshape(online.shape)
-        π = probabilities(c.policies, online if c.double else fixed, c.target)
+        chosen_by = online if c.double else fixed
+        π = probabilities(c.policies, chosen_by, c.target)
         return {
             "reward": drawn.reward,
             "q": of_action(fixed[:, :-1], drawn.action),
@@ -84,6 +85,7 @@ class Agent:
             "truncated": drawn.truncated,
             "valid": drawn.valid,
             "log_pi": jnp.log(of_action(π[:, :-1], drawn.action)),
+            "greedy": of_action(chosen_by[:, :-1], drawn.action) >= jnp.max(chosen_by[:, :-1], axis=-1),
             "log_mu": drawn.log_mu,
             "gamma": c.gamma,
         }

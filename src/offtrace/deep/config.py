@@ -79,6 +79,9 @@ class Config:
             raise TypeError(
                 f"{type(self.trace).__name__} cannot learn from this memory: it needs μ of all actions, or a λ for each step"
             )
+        getattr(
+            self.trace, "parameters", ()
+        )  # a rule that lacks constants says so here, not in the middle of a program
         for name in ("frames", "envs", "every", "batch", "length", "capacity", "minibatches", "target_every"):
             self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number ≥ 1")
         for name in ("burn_in", "warm_up", "explore_frames"):

@@ -24,7 +24,7 @@ from offtrace.evaluation.policies import Policy
 from offtrace.returns import coefficients, corrections, diagnose, on_numpy
 from offtrace.returns.calls import as_trace, checked
 from offtrace.returns.diagnosis import Statistics
-from offtrace.traces import AlphaRetrace, CTrace, HistoryTrace, StepTrace, Trace, VariableLambda
+from offtrace.traces import HistoryTrace, StepTrace, Trace, VariableLambda
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
@@ -45,10 +45,15 @@ class Sampled:
 
     def __post_init__(self) -> None:
         trace = as_trace(self.trace)
-        if isinstance(trace, AlphaRetrace | CTrace) and trace.mix < 1:
+        if trace.target_share < 1:
             raise ValueError(
-                f"{trace.title} with a mix of {trace.mix:g} evaluates the mixture of π and μ, not π: for that value, give the "
-                "mixture as the target policy and Retrace as the trace"
+                f"{trace.title} with a mix of {trace.target_share:g} evaluates the mixture of π and μ, not π: for that value, "
+                "give the mixture as the target policy and Retrace as the trace"
+            )
+        if trace.needs_greedy and any(self._soft(piece) for piece in self.logs.pieces(PIECE)):
+            raise ValueError(
+                f"{trace.title} is defined by the greedy action, which a soft target policy does not tell: give a greedy policy, "
+                "one action with probability 1 in each state, or take another trace"
             )
         if trace.needs_mu and self.logs.log_mu is None:
             raise ValueError(
@@ -58,6 +63,10 @@ class Sampled:
             )
         if isinstance(trace, VariableLambda) and np.shape(trace.lam) != (len(self.logs),):
             raise ValueError(f"lam must hold one λ for each of the {len(self.logs):,} steps, got {np.shape(trace.lam)}")
+
+    def _soft(self, piece: slice) -> bool:
+        log_pi = self.log_pi(piece)
+        return bool(((log_pi < 0) & (log_pi > -np.inf)).any())
 
     def each(self, work: Callable[[slice], T], steps: int = PIECE) -> Iterator[T]:
         """`work` on every piece, on all cores, the results in order (so that sums are the same every time)."""

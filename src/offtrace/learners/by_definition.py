@@ -118,6 +118,8 @@ class Visit:
     truncated: bool
     pi: float
     """π(a|s)."""
+    greedy: bool
+    """Whether a maximised Q(s, ·)."""
     mu: float
     """μ(a|s)."""
     q: float
@@ -163,15 +165,12 @@ def learn(
         for a in range(A):
             Q[s, a] += spread * draws.normal() if spread else 0.0
     N = np.zeros((S, A))
-    mix = trace.mix if isinstance(trace, tr.AlphaRetrace | tr.CTrace) else 1.0
     lived, waiting = Lived(Q), np.zeros((S, A))
     episode, history, s = 0, [], draws.pick(mdp.start)
 
     def next_value(after: int, at: tuple[int, int]) -> float:
-        both = mix * probabilities(target, after, Q[after], *at) + (1 - mix) * probabilities(
-            behavior, after, Q[after], *at
-        )
-        return float(both @ Q[after])
+        both = (probabilities(policy, after, Q[after], *at) for policy in (target, behavior))
+        return float(trace.evaluated(*both) @ Q[after])
 
     def update_of(history: list[Visit]) -> np.ndarray:
         """[S, A]: what the last step of a history changes, without the step size."""
@@ -192,7 +191,8 @@ def learn(
         truncated = not terminated and len(history) + 1 == limit
         π, μ = (float(probabilities(policy, s, Q[s], *at)[a]) for policy in (target, behavior))
         v = 0.0 if terminated else next_value(after, at)
-        history.append(Visit(s, a, reward, after, terminated, truncated, π, μ, float(Q[s, a]), v))
+        best = bool(Q[s, a] == Q[s].max())
+        history.append(Visit(s, a, reward, after, terminated, truncated, π, best, μ, float(Q[s, a]), v))
         lived.visits.append(history[-1])
         if update != "replay":
             N[s, a] += 1
@@ -206,9 +206,8 @@ def learn(
                     π = float(probabilities(target, old.s, Q[old.s], *at)[old.a])
                     v = 0.0 if old.terminated else next_value(old.after, at)
                     ends = (old.terminated, old.truncated)
-                    sequence.append(
-                        Visit(old.s, old.a, old.reward, old.after, *ends, π, old.mu, float(Q[old.s, old.a]), v)
-                    )
+                    q, best = float(Q[old.s, old.a]), bool(Q[old.s, old.a] == Q[old.s].max())
+                    sequence.append(Visit(old.s, old.a, old.reward, old.after, *ends, π, best, old.mu, q, v))
                     N[old.s, old.a] += 1
                     waiting += update_of(sequence)
                     if any(ends):
@@ -238,7 +237,7 @@ def _next(mdp: MDP, s: int, a: int, draws: SplitMix) -> tuple[int, float]:
 
 def _beta(trace: tr.Trace, history: list[Visit], A: int) -> float:
     """β of a history, from nothing but the history."""
-    π, μ = [v.pi for v in history], [v.mu for v in history]
+    π, μ = [float(v.greedy) if trace.needs_greedy else v.pi for v in history], [v.mu for v in history]
     pairs = [v.s * A + v.a for v in history]
     λ = [trace.lam[v.s, v.a] for v in history] if isinstance(trace, tr.VariableLambda) else None
     return beta(trace, π, μ, [p / m for p, m in zip(π, μ, strict=True)], pairs, λ)

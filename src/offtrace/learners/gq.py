@@ -15,6 +15,7 @@ for small step sizes, α below α_w; large ones add noise that can make these di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -55,6 +56,17 @@ class GQ:
     def rule(self) -> ImportanceSampling:
         """The trace whose eligibility vector is e."""
         return ImportanceSampling(lam=self.lam)
+
+    target_share: ClassVar[float] = 1.0
+    """It evaluates π: see `Trace.target_share`."""
+
+    def evaluated(self, target: Any, behavior: Any) -> Any:
+        """π: see `Trace.evaluated`."""
+        return target
+
+    def for_policies(self, target: Any, behavior: Any) -> GQ:
+        """It has no constants that depend on the policies: see `Trace.for_policies`."""
+        return self
 
     @property
     def title(self) -> str:

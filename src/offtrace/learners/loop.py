@@ -71,8 +71,10 @@ class Plan(NamedTuple):
     way: int
     custom: bool
     recursive: bool
-    mix: float
-    """The policy of δ is mix·π + (1 − mix)·μ; 1 but for α-Retrace."""
+    share: float
+    """The policy of δ is share·π + (1 − share)·μ: see `Trace.target_share`."""
+    greedy: bool
+    """Whether the rule reads π of the greedy policy: see `Rule.needs_greedy`."""
     reach: int
     """The horizon."""
     forget: float
@@ -163,7 +165,7 @@ class Memory(NamedTuple):
 # Memory.i
 SEED, BEGUN, STATE, AGE, T, E, MARK, LOOK_STATE, LOOKS, DIRTY, HEAD, FILLED, ACTION, SINCE = range(14)
 # Memory.f
-DISCOUNT, GAIN, RETURN, RETURNS, FINISHED, ALPHA, PI, MU, VALUE = range(9)
+DISCOUNT, GAIN, RETURN, RETURNS, FINISHED, ALPHA, PI, MU, VALUE, GREEDILY = range(10)
 
 
 def memory(size: int, A: int, k: int, by_visits: bool, update: int, capacity: int, second: bool) -> Memory:
@@ -172,7 +174,7 @@ def memory(size: int, A: int, k: int, by_visits: bool, update: int, capacity: in
     ring = capacity if update == REPLAY else 0
     return Memory(
         i=np.zeros(14, np.int64),
-        f=np.zeros(9),
+        f=np.zeros(10),
         streams=np.zeros(2, np.uint64),
         θ=np.zeros(size),
         U=np.zeros(some),
@@ -293,8 +295,8 @@ def expected(plan, features, m, μ, π, s):
     q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[1]
     best, _, ties, total = best_of(q)
     v = value(π, s, q, best, ties, total)
-    if plan.mix < 1.0:
-        v = plan.mix * v + (1.0 - plan.mix) * value(μ, s, q, best, ties, total)
+    if plan.share < 1.0:
+        v = plan.share * v + (1.0 - plan.share) * value(μ, s, q, best, ties, total)
     return v
 
 
@@ -314,6 +316,8 @@ def replay(plan, factors, custom, features, settings, μ, π, m, kept):
             q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
             best, _, ties, _ = best_of(q)
             π_a = probability(π, s, q, best, ties, a)
+            if plan.greedy:
+                π_a = 1.0 if q[a] == best else 0.0
             δ = r + settings.gamma * v - q[a]
             if not np.isfinite(δ):
                 m.θ[0] = np.nan  # so that all see it
@@ -419,7 +423,10 @@ def set_levels(behavior, target, settings, A, m):
 
 @merged
 def act(features, behavior, target, settings, m, s, begins):
-    """Choose an action in s, and remember s, a, μ(a|s), π(a|s) and q(s, a). `begins`: an episode begins in s."""
+    """Choose an action in s, and remember s, a, μ(a|s), π(a|s), q(s, a), and whether a is greedy.
+
+    `begins`: an episode begins in s.
+    """
     if begins:
         m.i[AGE] = 0
         m.f[GAIN], m.f[RETURN], m.f[DISCOUNT] = 1.0, 0.0, 0.0
@@ -432,7 +439,7 @@ def act(features, behavior, target, settings, m, s, begins):
     a = choose(uniform(m.streams, LIVING), μ, s, q, best, arg, ties)
     m.i[STATE], m.i[ACTION] = s, a
     m.f[MU], m.f[PI] = probability(μ, s, q, best, ties, a), probability(π, s, q, best, ties, a)
-    m.f[VALUE] = q[a]
+    m.f[VALUE], m.f[GREEDILY] = q[a], 1.0 if q[a] == best else 0.0
     return a
 
 
@@ -454,11 +461,12 @@ def observe(features, plan, factors, custom, behavior, target, settings, m, kept
         over = np.isnan(m.θ[0])
     else:
         v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
+        π_a = m.f[GREEDILY] if plan.greedy else m.f[PI]
         δ = r + γ * v - m.f[VALUE]
         if not np.isfinite(δ):
             m.θ[0] = np.nan  # so that all see it
             over = True
-        elif not learn(plan, factors, custom, features, settings, m, kept, m.f[DISCOUNT], s, a, δ, m.f[PI], m.f[MU]):
+        elif not learn(plan, factors, custom, features, settings, m, kept, m.f[DISCOUNT], s, a, δ, π_a, m.f[MU]):
             return BAD
         elif plan.second > 0.0:
             correct(plan, features, γ, m, kept, π, m.f[ALPHA], δ, s, a, after, terminated)

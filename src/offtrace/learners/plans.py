@@ -21,19 +21,7 @@ from offtrace.learners.histories import Past
 from offtrace.learners.loop import Plan
 from offtrace.learners.native import compiled_for
 from offtrace.returns import elementwise
-from offtrace.traces import (
-    INFINITY,
-    RBIS,
-    AlphaRetrace,
-    CTrace,
-    HistoryBounded,
-    HistoryTrace,
-    NonMarkovRetrace,
-    Step,
-    StepTrace,
-    Trace,
-    TruncatedIS,
-)
+from offtrace.traces import HistoryTrace, Step, StepTrace, Trace
 
 FOR_EVER = 2**62
 to_fixed_tuple: Any = unsafe.to_fixed_tuple
@@ -62,14 +50,16 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
         carry = 1.0, 1.0  # π and μ of the start
     elif isinstance(trace, StepTrace):
         carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
-    old, small = (float(np.log(max(f / _largest(trace), 1e-150))) for f in (1e-18, FORGET))
+    largest = trace.largest
+    old, small = (float(np.log(max(f / largest, 1e-150))) for f in (1e-18, FORGET))
     made = Plan(
         way=way,
         custom=custom,
         recursive=trace.recursive,
-        mix=float(trace.mix) if isinstance(trace, AlphaRetrace | CTrace) else 1.0,
+        share=float(trace.target_share),
+        greedy=trace.needs_greedy,
         reach=reach,
-        forget=max(1e-18 / _largest(trace), 1e-150),
+        forget=max(1e-18 / largest, 1e-150),
         log_forget=(old, small),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
@@ -83,15 +73,6 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
     if isinstance(trace, StepTrace):
         return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
     return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
-
-
-def _largest(trace: Trace) -> float:
-    """How large a start's x can be when another enters with 1, and β at all; ∞ where it is not known."""
-    if type(trace) in (NonMarkovRetrace, RBIS):
-        return 1.0
-    if isinstance(trace, TruncatedIS | HistoryBounded):
-        return max(1.0, float(np.max(trace.bound)))
-    return INFINITY
 
 
 def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:

@@ -227,6 +227,17 @@ def coded(name: str, given: Any, shape: tuple[int, int] | None) -> Coded:
     return Coded(TABLE, np.array(Constant(0.0).coded), 0, table)
 
 
+def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest probability of each pair, whatever Q and the schedule are: a table's are its own."""
+    if policy.kind == TABLE:
+        return policy.table, policy.table
+    low, high = 0.0, 1.0  # of a softmax, and of an ε that changes
+    if policy.kind == GREEDY and policy.level[0] == CONSTANT:
+        ε = policy.level[1]
+        low, high = ε / A, 1.0 - ε + ε / A
+    return np.array([low]), np.array([high])
+
+
 GREEDILY = EpsilonGreedy(0.0)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from offtrace.learners import blocks
 from offtrace.learners.gq import GQ
 from offtrace.learners.loop import OFFLINE, ONLINE, REPLAY, Settings
-from offtrace.learners.policies import GREEDILY, TABLE, Coded, Constant, Policy, Schedule, as_schedule, coded
+from offtrace.learners.policies import GREEDILY, TABLE, Coded, Constant, Policy, Schedule, as_schedule, coded, extremes
 from offtrace.learners.results import Learned
 from offtrace.learners.worlds import Environment, environment
-from offtrace.mdps import MDP, mixture
+from offtrace.mdps import MDP
 from offtrace.returns.calls import as_trace
-from offtrace.traces import AlphaRetrace, CTrace, Trace
+from offtrace.traces import Trace
 
 PAIRS_TO_CERTIFY = 200
 """Up to so many pairs, `evaluate` asks `certify` whether the trace converges at all."""
@@ -96,10 +96,11 @@ def evaluate(
     where = environment(env, gamma, features)
     rule = _trace(trace)
     policies = coded("mu", mu, where.shape), coded("pi", pi, where.shape)
+    rule = _for_policies(rule, where, *policies)
     _require_support(where, rule, ("mu", "pi"), *policies)
     mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
     if mdp and truth is None and features is None:
-        truth = mdp.q(_mixture(rule, pi, mu))
+        truth = mdp.q(rule.evaluated(policies[1].table, policies[0].table))
     made = _settings(where, rule, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
     if mdp and certify:
         _warn_if_it_diverges(rule, mdp, pi, mu)
@@ -162,6 +163,7 @@ def control(
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
+    rule = _for_policies(rule, where, *policies)
     _require_support(where, rule, ("behavior", "target"), *policies)
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     made = _settings(
@@ -190,16 +192,16 @@ def _trace(given: Any) -> Trace | GQ:
     return as_trace(offtrace.trace(given) if isinstance(given, str) else given)
 
 
-def _mixture(rule: Trace | GQ, pi: Any, mu: Any) -> Any:
-    """Whose values the trace finds: π's, or α-Retrace's mixture."""
-    return mixture(pi, mu, rule.mix) if isinstance(rule, AlphaRetrace | CTrace) else pi
+def _for_policies(rule: Trace | GQ, where: Environment, behavior: Coded, target: Coded) -> Any:
+    """The rule with the constants of these policies, where it has such."""
+    return rule.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
 
 
 def _require_support(
     where: Environment, rule: Trace | GQ, names: tuple[str, str], behavior: Coded, target: Coded
 ) -> None:
     """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
-    if behavior.kind != TABLE or (isinstance(rule, AlphaRetrace | CTrace) and rule.mix == 0.0):
+    if behavior.kind != TABLE or rule.target_share == 0.0:
         return
     wanted = target.table > 0.0 if target.kind == TABLE else np.ones(behavior.table.shape, bool)
     missing = wanted & (behavior.table == 0.0) & where.visited(behavior.table)[:, None]
@@ -213,8 +215,8 @@ def _require_support(
 
 def _warn_if_it_diverges(rule: Trace | GQ, mdp: MDP, pi: Any, mu: Any) -> None:
     """Where theory gives no promise, a second is spent on finding out."""
-    if isinstance(rule, GQ) or rule.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
-        return
+    if isinstance(rule, GQ) or rule.recursive_condition or rule.needs_greedy or mdp.pairs > PAIRS_TO_CERTIFY:
+        return  # what needs the greedy action has no linear operator
     from offtrace.operators import certify, closed
 
     with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from offtrace.mdps import MDP
 from offtrace.operators import lattice
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
-from offtrace.traces import AlphaRetrace, HistoryTrace, StepTrace, Trace, VariableLambda
+from offtrace.traces import HistoryTrace, StepTrace, Trace, VariableLambda
 
 ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""
@@ -121,6 +121,11 @@ def _check(trace: Any, states: int, actions: int, gamma: float, budget: float) -
                 else "its λ belongs to one trajectory. Use a trace with one λ"
             )
         )
+    if trace.needs_greedy:
+        raise TypeError(
+            f"falsify cannot search with {trace.title}: it is defined by the greedy action, and the search goes over soft "
+            "target policies. Certify it on an MDP with a greedy target instead"
+        )
     if states < 1 or actions < 1:
         raise ValueError(f"states and actions must be at least 1, got {states} and {actions}")
     if not 0 < gamma < 1:
@@ -167,11 +172,18 @@ class _Search:
         if isinstance(trace, StepTrace):
             C = np.stack([lattice.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
         else:
-            factors = trace.normal_form(np, pi, mu, pi / mu)
+            decay, ratio, cap = self._factors(pi, mu)
             bounds = np.array(trace.lag_bound or (np.inf,))
-            C = lattice.discounted(P, mu, *factors, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH)
-        target = trace.mix * pi + (1 - trace.mix) * mu if isinstance(trace, AlphaRetrace) else pi
-        return lattice.eigenvalues(C, P, target, γ)
+            C = lattice.discounted(P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH)
+        return lattice.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
+
+    def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Any:
+        """decay, ratio and cap of each lane, [K, S·A], with the constants of each lane's policies where the rule has such."""
+        made = [self.trace.for_policies((π, π), (μ, μ)) for π, μ in zip(pi, mu, strict=True)]
+        if all(trace is self.trace for trace in made):
+            return self.trace.normal_form(np, pi, mu, pi / mu)
+        each = [t.normal_form(np, π, μ, π / μ) for t, π, μ in zip(made, pi, mu, strict=True)]
+        return [np.stack([np.broadcast_to(f, pi.shape[1]) for f in factor]) for factor in zip(*each, strict=True)]
 
     def _certified(self) -> Operator:
         """The best so far by `Operator`; where it diverges, with probabilities that a person can read if those serve as well."""

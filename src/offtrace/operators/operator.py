@@ -57,7 +57,8 @@ class Operator:
         if not budget > 0:
             raise ValueError(f"budget must be a number of seconds above 0, got {budget!r}")
         self.setting = setting(mdp, trace, pi, mu)
-        self.mdp, self.trace, self.tolerance, self.budget = mdp, trace, float(tolerance), float(budget)
+        self.mdp, self.trace = mdp, self.setting.trace
+        self.tolerance, self.budget = float(tolerance), float(budget)
         self._rng = rng
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from offtrace.traces import AlphaRetrace, CTrace, HistoryTrace, Rule, StepTrace, Trace, VariableLambda
+from offtrace.traces import HistoryTrace, Rule, StepTrace, Trace, VariableLambda
 
 EPS = float(np.finfo(float).eps)
 
@@ -132,6 +132,12 @@ def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
             f"on an MDP, VariableLambda needs lam for each pair, {list(shape)}, got {list(trace.lam.shape)}"
         )
     live = ~np.asarray(mdp.terminal, dtype=bool)
+    trace = trace.for_policies(*(np.broadcast_to(p[live], (2, *p[live].shape)) for p in (pi, mu)))
+    if trace.needs_greedy and ((pi > 0) & (pi < 1) & live[:, None]).any():
+        raise ValueError(
+            f"{trace.title} is defined by the greedy action, which a soft pi does not tell: give a greedy policy, one action "
+            "with probability 1 in each state"
+        )
     missed = live[:, None] & (mu == 0) & (pi > 0)
     if missed.any():
         s, a = (int(i) for i in np.argwhere(missed)[0])
@@ -156,8 +162,8 @@ def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
                 raise ValueError(
                     f"{name} of {trace.title} must be at least 0, got {factor[s, a]} at state {s}, action {a}"
                 )
-    target = trace.mix * pi + (1 - trace.mix) * mu if isinstance(trace, AlphaRetrace | CTrace) else pi
     gamma = float(mdp.gamma)
+    target = trace.evaluated(pi, mu)
     made = Setting(mdp, trace, pi, mu, target, P, gamma, rho, *factors)
     if gamma == 1:
         for name, policy in (("mu", mu), ("pi", target)):

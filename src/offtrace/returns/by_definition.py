@@ -45,14 +45,14 @@ def beta(
         case tr.Retrace():
             return math.prod(lam * min(1.0, rho[i]) for i in past)
         case tr.WatkinsQ():
-            return lam**t if all(pi[i] > 0 for i in past) else 0.0
+            return lam**t if all(pi[i] == 1 for i in past) else 0.0  # π of the greedy policy
         case tr.VariableLambda():
             return math.prod(lam_t[i] * rho[i] for i in past)
         case tr.QSigma():
             return math.prod(lam * (trace.sigma * rho[i] + (1 - trace.sigma) * pi[i]) for i in past)
         case tr.AlphaRetrace() | tr.CTrace():
             return math.prod(lam * min(1.0, trace.mix * rho[i] + 1 - trace.mix) for i in past)
-        case tr.ABQ(zeta=zeta, psi0=psi0, psi_max=psi_max):
+        case tr.ABQ(zeta=zeta, psi0=float(psi0), psi_max=float(psi_max)):
             psi = 2 * zeta * psi0 + max(0, 2 * zeta - 1) * (psi_max - 2 * psi0)
             return math.prod(min(psi, 1 / max(mu[i], pi[i])) * pi[i] for i in past)
         case tr.NonMarkovRetrace():
@@ -93,6 +93,7 @@ def coefficients(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
 ) -> np.ndarray:
     """β_{k:t} as a [T, T] upper-triangular matrix."""
     T = len(terminated)
@@ -105,6 +106,8 @@ def coefficients(
     if log_pi is not None and log_mu is not None:
         both = zip(log_pi, log_mu, valid, strict=True)
         rho = [math.exp(float(x) - float(y)) if ok else math.nan for x, y, ok in both]
+    if trace.needs_greedy and greedy is not None:
+        pi = [1.0 if g else 0.0 for g in greedy]
     lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else nothing
 
     B = np.zeros((T, T))
@@ -139,14 +142,14 @@ def corrections(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
     δ = td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma)
     γ = [float(g) for g in np.broadcast_to(gamma, T)]
-    B = coefficients(
-        trace, terminated=terminated, truncated=truncated, log_pi=log_pi, log_mu=log_mu, valid=valid, pair=pair
-    )
+    logs = {"log_pi": log_pi, "log_mu": log_mu}
+    B = coefficients(trace, terminated=terminated, truncated=truncated, valid=valid, pair=pair, greedy=greedy, **logs)
     Δ, scale = np.zeros(T), np.zeros(T)
     for k in range(T):
         terms = [math.prod(γ[k:t]) * B[k, t] * δ[t] for t in range(k, T) if B[k, t] != 0]

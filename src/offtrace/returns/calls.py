@@ -8,6 +8,7 @@ import numpy as np
 
 from offtrace.returns import custom, on_numpy
 from offtrace.returns.beside import n_step, peng
+from offtrace.returns.greedy import log_pi_of_greedy
 from offtrace.returns.layout import batch_first
 from offtrace.returns.plain import discounts
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
@@ -27,6 +28,7 @@ def targets(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
     time_major: Any = False,
     differentiable: Any = False,
     check: Any = None,
@@ -36,7 +38,8 @@ def targets(
     Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) β_{k:t} δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t
 
     `trace` gives β; PengQ and NStep give their own return and read no q. The result has the kind, shape and dtype of the
-    input, and is 0 at invalid steps.
+    input, and is 0 at invalid steps. `greedy`, whether the action taken maximises Q(s_t, ·), is read by rules that cut where
+    it is not (Watkins' Q(λ)); it takes the place of log_pi there.
 
     `time_major` takes [T, B]; a trailing dimension of 1 is taken as well. `differentiable` lets gradients through, where the
     arrays have any. `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a
@@ -61,6 +64,7 @@ def targets(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        greedy=greedy,
         time_major=time_major,
         differentiable=differentiable,
         check=check,
@@ -80,6 +84,7 @@ def corrections(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
     time_major: Any = False,
     differentiable: Any = False,
     check: Any = None,
@@ -100,6 +105,7 @@ def corrections(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        greedy=greedy,
         time_major=time_major,
         differentiable=differentiable,
         check=check,
@@ -115,6 +121,7 @@ def coefficients(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
 ) -> Any:
     """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix, float64; 0 across an end or padding.
 
@@ -128,12 +135,12 @@ def coefficients(
     if backend_of(terminated) == "torch":
         from offtrace.returns import on_torch
 
-        return on_torch.through_host(coefficients, trace, terminated, truncated, log_pi, log_mu, valid, pair)
+        return on_torch.through_host(coefficients, trace, terminated, truncated, log_pi, log_mu, valid, pair, greedy)
     if "jax" in (backend_of(terminated), backend_of(log_pi)):
         from offtrace.returns import on_jax
 
         row = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}
-        return on_jax.coefficients(trace, **row, valid=valid, pair=pair)
+        return on_jax.coefficients(trace, **row, valid=valid, pair=pair, greedy=greedy)
     x = checked(
         trace,
         terminated=terminated,
@@ -143,6 +150,7 @@ def coefficients(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        greedy=greedy,
     )
     if len(x.shape) != 1:
         raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
@@ -231,12 +239,14 @@ def checked(trace: Rule, **arrays: Any) -> Trajectory:
     return check(**needed(trace, **arrays), bounded=bounded)
 
 
-def needed(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, **arrays: Any) -> dict[str, Any]:
+def needed(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, greedy: Any = None, **arrays: Any) -> dict[str, Any]:
     """The arrays without those that the rule does not read; one that is missing is an error."""
     if not isinstance(trace, Rule):
         as_trace(trace)
     reads = trace.reads
-    if not trace.needs_pi:
+    if trace.needs_greedy:
+        log_pi = log_pi_of_greedy(trace, log_pi, greedy, **arrays)
+    elif not trace.needs_pi:
         log_pi = None
     elif log_pi is None:
         raise TypeError(f"log_pi is missing: {trace.title} needs log π(a_t|s_t) of the actions taken")

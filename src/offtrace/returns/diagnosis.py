@@ -67,6 +67,7 @@ def diagnose(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
 ) -> Diagnosis:
     """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed.
 
@@ -94,6 +95,7 @@ def diagnose(
         log_mu=log_mu,
         valid=valid,
         pair=pair,
+        greedy=greedy,
     )
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
@@ -202,6 +204,7 @@ def credit_figure(
     log_mu: Any = None,
     valid: Any = None,
     pair: Any = None,
+    greedy: Any = None,
     title: str = "",
 ) -> Any:
     """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.
@@ -217,6 +220,7 @@ def credit_figure(
         "log_mu": log_mu,
         "valid": valid,
         "pair": pair,
+        "greedy": greedy,
     }
     matrices = [(_label(trace), coefficients(trace, **given)) for trace in traces]
     above = None

@@ -143,7 +143,7 @@ def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
 
 def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Tensor:
     """`coefficients` of tensors, as a float64 tensor on their device."""
-    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
+    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair", "greedy")
     views = {n: _on_host(a) for n, a in zip(names, arrays, strict=True)}
     return torch.from_numpy(function(trace, **views)).to(arrays[0].device)
 

@@ -16,6 +16,7 @@ import numpy as np
 from offtrace.returns.calls import as_trace
 from offtrace.returns.elementwise import LARGEST_LOG
 from offtrace.returns.eligibility import Now, keeper
+from offtrace.returns.greedy import log_pi_of_greedy
 from offtrace.traces import HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import TOLERANCE
 
@@ -71,12 +72,13 @@ class Stream:
         log_pi: Any = None,
         log_mu: Any = None,
         pair: Any = None,
+        greedy: Any = None,
     ) -> np.ndarray:
         """Take step t and return δ_t z_t, float64 [size]: times a step size, it is added to the table or the weights.
 
         `where` is the id of (s_t, a_t) in the table, or the gradient of q(s_t, a_t), [size]. The others are those of
         `targets` at one step: next_value is not read where terminated, log_pi and log_mu only where the rule needs it,
-        `pair` (in a table: `where`, if not given) only by custom traces that ask for it.
+        `pair` (in a table: `where`, if not given) only by custom traces that ask for it, `greedy` only by Watkins' Q(λ).
         """
         terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
         γ = _number("gamma", gamma)
@@ -86,7 +88,7 @@ class Stream:
         δ = _number("reward", reward) + ahead - _number("q", q)
         if not math.isfinite(δ):
             raise ValueError(f"the TD error is {δ}, though every input is finite: look for values of extreme size")
-        now = self._see(where, pair, log_pi, log_mu)
+        now = self._see(where, pair, log_pi, log_mu, greedy)
 
         with np.errstate(all="ignore"):  # what has overflowed is found below
             if self._discount == 0.0:
@@ -101,7 +103,7 @@ class Stream:
             raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
         return update
 
-    def _see(self, where: Any, pair: Any, log_pi: Any, log_mu: Any) -> Now:
+    def _see(self, where: Any, pair: Any, log_pi: Any, log_mu: Any, greedy: Any) -> Now:
         reads, title = self.trace.reads, self.trace.title
         if self._length is not None and self.count >= self._length:
             raise ValueError(f"{title} holds numbers for {self._length} steps: there is none for step {self.count}")
@@ -109,6 +111,9 @@ class Stream:
         tabular = isinstance(where, int)
         if self._tabular not in (None, tabular):
             raise TypeError("where must be an id at every step of a stream, or a gradient at every step")
+        if self.trace.needs_greedy:
+            flag = None if greedy is None else np.array(_flag("greedy", greedy))
+            log_pi = log_pi_of_greedy(self.trace, log_pi, flag, terminated=np.array(False))
         log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi else math.nan
         log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu else math.nan
         if "rho" in reads and log_π - log_μ >= LARGEST_LOG:

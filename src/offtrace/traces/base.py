@@ -44,6 +44,8 @@ class Rule:
     """Other names under which `offtrace.trace` finds it."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Which of "pi", "mu", "rho" the rule looks at. "rho" alone accepts densities; "pi" and "mu" are probabilities."""
+    needs_greedy: ClassVar[bool] = False
+    """Whether the π that the rule reads is that of the greedy policy: 1 where the action taken is greedy in Q, else 0."""
     citation: ClassVar[str] = ""
     """How to cite the rule."""
 
@@ -70,6 +72,8 @@ class Trace(Rule):
     horizon: int | None = field(default=None, kw_only=True)
     """β is 0 from this lag on; None means no limit."""
 
+    in_normal_form: ClassVar[bool] = True
+    """Whether the rule states `factors`; if not, it is a custom trace with a `step` or a `beta` of its own."""
     recursive: ClassVar[bool] = False
     """Whether x itself is clipped at the cap, so that a clipped trace goes on from the cap."""
     per_decision: ClassVar[bool] = True
@@ -110,6 +114,40 @@ class Trace(Rule):
     def lag_bound(self) -> tuple[float, ...] | None:
         """A bound on x for lags 1, 2, …, the last one holding for all later lags; None where the rule has none."""
         return None
+
+    @property
+    def target_share(self) -> float:
+        """The policy that the rule evaluates is target_share · π + (1 − target_share) · μ: π itself, but for a few rules."""
+        return 1.0
+
+    def evaluated(self, target: Any, behavior: Any) -> Any:
+        """The policy whose values are the rule's fixed point, of tables or of probabilities: it is the policy in δ."""
+        share = self.target_share
+        return target if share == 1.0 else share * target + (1.0 - share) * behavior
+
+    def for_policies(self, target: Any, behavior: Any) -> Self:
+        """The same rule with the constants that depend on the policies, where it has such and they were left open.
+
+        `target` and `behavior` are the smallest and the largest probability of each pair, (low, high), as arrays that
+        broadcast; those of a fixed policy are equal.
+        """
+        return self
+
+    @property
+    def largest(self) -> float:
+        """An upper bound of β, and of x where another start enters with 1: ∞ where none is plain from the rule's own lines.
+
+        It is plain where decay and cap do not depend on the step: decay ≤ 1 and a constant cap.
+        """
+        nan = float("nan")
+        decay, ratio, cap = self.factors(np, nan, nan, nan, *self.parameters)
+        lags = self.lag_bound
+        if np.ndim(decay) or np.ndim(cap) or not decay <= 1.0:
+            return INFINITY
+        if self.per_decision and np.ndim(ratio) == 0 and ratio <= 1.0:
+            return 1.0
+        bound = cap if lags is None else min(cap, max(lags))
+        return max(1.0, float(bound)) if bound >= 0.0 else INFINITY
 
     @property
     def parameters(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from numbers import Real
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from offtrace.traces.base import Trace, number
+from offtrace.traces.base import INFINITY, Trace, number
 
 
 class Step(NamedTuple):
@@ -55,7 +55,13 @@ class StepTrace(Trace):
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
+    in_normal_form: ClassVar = False
     citation: ClassVar = "a custom trace: cite its author"
+
+    @property
+    def largest(self) -> float:
+        """What was promised."""
+        return INFINITY if self.bound is None else max(1.0, self.bound)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +115,13 @@ class HistoryTrace(Trace):
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
+    in_normal_form: ClassVar = False
     citation: ClassVar = "a custom trace: cite its author"
+
+    @property
+    def largest(self) -> float:
+        """What was promised."""
+        return INFINITY if self.bound is None else max(1.0, self.bound)
 
     def __post_init__(self) -> None:
         super().__post_init__()

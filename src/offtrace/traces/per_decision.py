@@ -109,19 +109,24 @@ class Retrace(Trace):
 @register
 @dataclass(frozen=True)
 class WatkinsQ(Trace):
-    """β_t = λ^t until π(a_t|s_t) = 0, then 0. Meant for greedy π, for which the recursive condition holds; not for soft ones."""
+    """β_t = λ^t while the actions taken are greedy in Q, 0 from the first that is not: Watkins' Q(λ).
+
+    Whether an action is greedy is not read off a soft π: tell it with `greedy=…`, or give log π of a greedy policy (0 or −inf).
+    Learners and deep agents know Q and ask it. The recursive condition holds where π itself is greedy, not under a soft π.
+    """
 
     lam: float = 1.0
 
     title: ClassVar = "Watkins' Q(λ)"
     aliases: ClassVar = ("watkins", "watkins q(lambda)", "watkins' q(lambda)")
     reads: ClassVar = ("pi",)
+    needs_greedy: ClassVar = True
     recursive_condition: ClassVar = False
     citation: ClassVar = "Watkins (1989), Learning from delayed rewards, PhD thesis, King's College, Cambridge"
 
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
-        return lam, xp.where(pi > 0, 1.0, 0.0), INFINITY
+        return lam, pi, INFINITY  # π of the greedy policy
 
 
 @register
@@ -209,6 +214,10 @@ class AlphaRetrace(Trace):
         super().__post_init__()
         self._set("mix", number("mix", self.mix, 0.0, 1.0))
 
+    @property
+    def target_share(self) -> float:
+        return self.mix
+
     @staticmethod
     def factors(xp, pi, mu, rho, mix, lam):
         return lam, xp.minimum(mix * rho + (1.0 - mix), 1.0), INFINITY
@@ -248,6 +257,10 @@ class CTrace(Trace):
     def parameters(self) -> tuple[Any, ...]:
         return self.mix, self.lam
 
+    @property
+    def target_share(self) -> float:
+        return self.mix
+
     factors = staticmethod(AlphaRetrace.factors)
 
     def moved(self, measured_rate: float) -> CTrace:
@@ -262,12 +275,14 @@ class CTrace(Trace):
 class ABQ(Trace):
     """β_t = ∏ min(ψ, 1/max(μ_i, π_i)) π_i, ψ = 2ζψ0 + max(0, 2ζ−1)(ψ_max − 2ψ0): action-dependent bootstrapping.
 
-    ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ.
+    ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ. The constants belong to the policies: ψ0 is one over the
+    largest max(μ, π) of all pairs, ψ_max one over the smallest above 0. `ABQ.from_policies` computes them; learners, operators,
+    studies and logs, which know the policies, do so where they are None.
     """
 
     zeta: float = 0.5
-    psi0: float = 1.0
-    psi_max: float = 2.0
+    psi0: float | None = None
+    psi_max: float | None = None
 
     title: ClassVar = "ABQ"
     aliases: ClassVar = ("abq(zeta)", "abq(ζ)")
@@ -281,16 +296,49 @@ class ABQ(Trace):
         super().__post_init__()
         self._set("zeta", number("zeta", self.zeta, 0.0, 1.0))
         for name in ("psi0", "psi_max"):
-            self._set(name, number(name, getattr(self, name), 0.0, sys.float_info.max))
-        if not self.psi0 <= self.psi_max:
+            if getattr(self, name) is not None:
+                self._set(name, number(name, getattr(self, name), 0.0, sys.float_info.max))
+        if self.psi0 is not None and self.psi_max is not None and not self.psi0 <= self.psi_max:
             raise ValueError(f"ABQ needs psi0 ≤ psi_max, got psi0={self.psi0!r}, psi_max={self.psi_max!r}")
+
+    @classmethod
+    def from_policies(cls, zeta: float, target: Any, behavior: Any, *, horizon: int | None = None) -> ABQ:
+        """The rule with the published constants of two policies, tables [S, A] or [A].
+
+        >>> import numpy as np
+        >>> ABQ.from_policies(0.5, target=np.array([0.9, 0.1]), behavior=np.array([0.5, 0.5]))
+        ABQ(horizon=None, zeta=0.5, psi0=1.1111111111111112, psi_max=2.0)
+        """
+        target, behavior = np.asarray(target, float), np.asarray(behavior, float)
+        if target.shape != behavior.shape:
+            raise ValueError(f"target has shape {target.shape} but behavior has shape {behavior.shape}")
+        return cls(zeta, horizon=horizon).for_policies((target, target), (behavior, behavior))
+
+    def for_policies(self, target: Any, behavior: Any) -> ABQ:
+        """ψ0 and ψ_max of these policies, unless they were given."""
+        if self.psi0 is not None and self.psi_max is not None:
+            return self
+        low, high = (np.maximum(a, b) for a, b in zip(target, behavior, strict=True))
+        if not np.max(high) > 0:
+            raise ValueError("no action has a probability above 0: these are not policies")
+        low = low[low > 0] if np.any(low > 0) else high[high > 0]
+        psi0 = float(1 / np.max(high)) if self.psi0 is None else self.psi0
+        return replace(self, psi0=psi0, psi_max=float(1 / np.min(low)) if self.psi_max is None else self.psi_max)
 
     @property
     def psi(self) -> float:
         """ψ(ζ)."""
+        psi_max = self.psi_max
+        if psi_max is None and self.psi0 is not None and isinstance(self.zeta, float) and self.zeta <= 0.5:
+            psi_max = self.psi0  # it has no part in ψ then
+        if self.psi0 is None or psi_max is None:
+            raise ValueError(
+                "ABQ does not know its constants ψ0 and ψ_max, which belong to the two policies: make it with "
+                "ABQ.from_policies(zeta, target, behavior), or give psi0 and psi_max"
+            )
         excess = 2 * self.zeta - 1
         excess = (excess + abs(excess)) / 2  # max(0, ·), which a number under JAX cannot be asked for
-        return 2 * self.zeta * self.psi0 + excess * (self.psi_max - 2 * self.psi0)
+        return 2 * self.zeta * self.psi0 + excess * (psi_max - 2 * self.psi0)
 
     @property
     def parameters(self) -> tuple[Any, ...]:

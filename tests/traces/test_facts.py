@@ -1,0 +1,100 @@
+"""Facts that live on the trace: the policy it evaluates, constants that belong to policies, an upper bound of β."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from helpers import BUILT_IN, name_of
+from offtrace.learners import EpsilonGreedy, control, evaluate
+from offtrace.learners.plans import plan
+from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
+from offtrace.operators import Operator, lattice
+from offtrace.operators.falsify import _Search
+
+
+@pytest.mark.parametrize(
+    "trace", [ot.CTrace(mix=0.3, rate=0.8, lam=0.9), ot.AlphaRetrace(mix=0.3, lam=0.9)], ids=name_of
+)
+def test_the_search_climbs_on_the_operator(trace: ot.Trace) -> None:
+    """The objective of `falsify` and the operator's spectral radius agree where the target is a mixture."""
+    search = _Search(trace, 3, 2, 0.98)
+    theta = np.random.default_rng(0).normal(size=(4, 6 * 5))
+    h = np.full(4, 0.5)
+    P, pi, mu = lattice.decode(theta, 3, 2, h, np.full(4, 2.0))
+    found = np.abs(search._eigenvalues(P, pi, mu, h)).max(axis=1)
+    for at in range(4):
+        radius = search._operator(P[at], pi[at], mu[at]).spectral_radius
+        assert radius.lower - 1e-3 <= found[at] <= radius.upper + 1e-3
+
+
+@dataclass(frozen=True)
+class Capped(ot.Trace):
+    """Truncated IS under another name, in a file of its own."""
+
+    bound: float = 1.0
+    lam: float = 1.0
+    reads = ("rho",)
+    per_decision = False
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, bound, lam):
+        return lam, rho, bound
+
+
+def test_a_new_capped_rule_is_forgotten_like_a_built_in_one() -> None:
+    for bound in (0.5, 1.0, 3.0):
+        new, built_in = plan(Capped(bound, 0.9), (3, 2))[0], plan(ot.TruncatedIS(bound, 0.9), (3, 2))[0]
+        assert new.forget == built_in.forget
+        assert new.log_forget == built_in.log_forget
+    mdp = random_walk(7, gamma=0.95)
+    pi = np.tile([0.8, 0.2], (mdp.S, 1))
+    runs = [
+        evaluate(mdp, rule, pi=pi, mu=uniform(mdp), alpha=0.1, steps=3000, certify=False).Q
+        for rule in (Capped(1.0, 0.9), ot.TruncatedIS(1.0, 0.9))
+    ]
+    np.testing.assert_array_equal(runs[0], runs[1])
+
+
+@pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)
+def test_no_coefficient_is_above_the_bound(trace: ot.Trace) -> None:
+    rng = np.random.default_rng(0)
+    no = np.zeros(30, bool)
+    logs = {"log_pi": np.log(rng.uniform(0.01, 1, 30)), "log_mu": np.log(rng.uniform(0.01, 1, 30)), "greedy": no | True}
+    assert ot.coefficients(trace, terminated=no, truncated=no, **logs).max() <= trace.largest
+
+
+def test_abq_has_the_published_constants() -> None:
+    """ψ0 = 1/max max(μ, π), ψ_max = 1/min max(μ, π) over the pairs with max(μ, π) > 0."""
+    pi, mu = np.array([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5]]), np.array([[0.5, 0.5, 0.0], [0.6, 0.3, 0.1]])
+    trace = ot.ABQ.from_policies(0.8, pi, mu)
+    assert (trace.zeta, trace.psi0, trace.psi_max) == (0.8, 1 / 0.9, 1 / 0.3)
+    assert trace.psi == pytest.approx(2 * 0.8 / 0.9 + 0.6 * (1 / 0.3 - 2 / 0.9))
+    rng = np.random.default_rng(0)
+    mdp = garnet(6, 3, 2, seed=0, gamma=0.9)
+    pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
+    both = np.maximum(pi, mu)
+    wanted = ot.ABQ(0.7, psi0=1 / both.max(), psi_max=1 / both.min())
+    assert Operator(mdp, ot.ABQ(0.7), pi=pi, mu=mu).trace == wanted
+    run = {"pi": pi, "mu": mu, "alpha": 0.1, "steps": 500}
+    np.testing.assert_array_equal(evaluate(mdp, ot.ABQ(0.7), **run).Q, evaluate(mdp, wanted, **run).Q)
+
+
+def test_abq_of_epsilon_greedy_policies() -> None:
+    """Four actions, ε = 0.2 and 0.1: max(μ, π) is 0.925 on the greedy action and 0.05 on the others."""
+    run = {"behavior": EpsilonGreedy(0.2), "target": EpsilonGreedy(0.1), "alpha": 0.5, "steps": 500}
+    found = control(bifurcation(1), ot.ABQ(0.7), **run).Q
+    np.testing.assert_array_equal(found, control(bifurcation(1), ot.ABQ(0.7, 1 / 0.925, 1 / 0.05), **run).Q)
+
+
+def test_abq_without_its_constants_says_what_to_do() -> None:
+    zero, no = np.zeros(3), np.zeros(3, bool)
+    given = {"reward": zero, "q": zero, "next_value": zero, "terminated": no, "truncated": no, "gamma": 0.9}
+    with pytest.raises(ValueError, match=r"ABQ\.from_policies\(zeta, target, behavior\), or give psi0 and psi_max"):
+        ot.targets(ot.ABQ(0.5), log_pi=zero, log_mu=zero, **given)
+    assert replace(ot.ABQ(0.5), psi0=1.0).psi == 1.0
+    with pytest.raises(ValueError, match="target has shape"):
+        ot.ABQ.from_policies(0.5, np.ones((2, 1)), np.ones(2))
