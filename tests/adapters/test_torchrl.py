@@ -12,72 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torchrl
 from tensordict import TensorDict
-from tensordict.nn import InteractionType, TensorDictModule, TensorDictSequential
-from tensordict.nn import set_interaction_type as interaction
-from torch import Tensor, nn
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
 from torchrl.data import Categorical, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from torchrl.envs import GymEnv
-from torchrl.modules import EGreedyModule, ProbabilisticActor, QValueActor
-from torchrl.objectives import A2CLoss, DQNLoss, SoftUpdate
+from torchrl.modules import EGreedyModule, QValueActor
+from torchrl.objectives import DQNLoss, SoftUpdate
 from torchrl.objectives.utils import ValueEstimators, build_value_estimator, get_value_estimator_entry
-from torchrl.objectives.value import GAE, TDLambdaEstimator, VTrace
-from torchrl.objectives.value.functional import vtrace_advantage_estimate
 
 import offtrace as ot
 from helpers import TRACES, correct_by_definition, name_of
 from offtrace.adapters.torchrl import StateEstimator, TraceEstimator, epsilon_greedy, greedy, log_mu, softmax
-from offtrace.returns import by_definition
+from torchrl_batches import A, Table, batch, q_network, γ
 
-A, γ = 3, 0.875  # torchrl keeps γ in float32
 POLICIES = {"greedy": greedy, "epsilon-greedy": epsilon_greedy(0.25), "softmax": softmax(0.5)}
 MIXED = (ot.AlphaRetrace, ot.CTrace)
-
-
-class Table(nn.Module):
-    """Values that are looked up by the number of the state, float64."""
-
-    def __init__(self, width: int, seed: int = 0) -> None:
-        super().__init__()
-        made = torch.randn(40, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        self.values = nn.Parameter(made)
-
-    def forward(self, state: Tensor) -> Tensor:
-        return self.values[state[..., 0].long()]
-
-
-def q_network(seed: int = 0) -> Any:
-    return QValueActor(Table(A, seed), in_keys=["state"], spec=Categorical(A))
-
-
-def batch(*shape: int, seed: int = 0) -> Any:
-    """Random steps with ends; where an episode goes on, the next state is the one that follows."""
-    rng = torch.Generator().manual_seed(seed)
-
-    def drawn(high: int, *size: int) -> Tensor:
-        return torch.randint(high, size, generator=rng)
-
-    state, after = drawn(40, *shape, 1), drawn(40, *shape, 1)
-    terminated, cut = drawn(6, *shape, 1) == 0, drawn(6, *shape, 1) == 0
-    done = terminated | cut
-    following = torch.cat([state[..., 1:, :], after[..., -1:, :]], -2)
-    reward, log_prob = torch.rand(2, *shape, 1, generator=rng, dtype=torch.float64)
-    after = {
-        "state": torch.where(done, after, following).repeat_interleave(2, -1).double(),
-        "reward": reward,
-        "done": done,
-    }
-    return TensorDict(
-        {
-            "state": state.repeat_interleave(2, -1).double(),
-            "action": drawn(A, *shape),
-            "action_log_prob": (0.2 + 0.8 * log_prob)[..., 0].log(),
-            "pair": drawn(4, *shape),
-            "next": after | {"terminated": terminated, "truncated": done & ~terminated},
-        },
-        shape,
-    )
 
 
 def by_hand(data: Any, network: Any, policy: Any, **change: Any) -> dict[str, Any]:
@@ -279,100 +229,6 @@ def test_the_registry() -> None:
     assert isinstance(loss.value_estimator, TraceEstimator)
     assert loss.value_estimator.gamma == 0.99
     loss(batch(2, 4))
-
-
-def actor() -> Any:
-    logits = TensorDictModule(Table(A, 5), ["state"], ["logits"])
-    law = torch.distributions.Categorical
-    return ProbabilisticActor(logits, in_keys=["logits"], distribution_class=law, return_log_prob=True)
-
-
-def critic() -> Any:
-    return TensorDictModule(Table(1, 7), ["state"], ["state_value"])
-
-
-def off_policy(data: Any) -> tuple[Tensor, Tensor]:
-    """log π of the action taken, and log μ."""
-    π = torch.distributions.Categorical(logits=actor()[0].module.values.detach()[data["state"][..., 0].long()])
-    return π.log_prob(data["action"])[..., None], data["action_log_prob"][..., None]
-
-
-@pytest.mark.parametrize("lmbda", [0.0, 0.75, 1.0])
-def test_state_values_on_policy_are_those_of_gae_and_td_lambda(lmbda: float) -> None:
-    data, options = batch(4, 9), {"gamma": γ, "lmbda": lmbda, "value_network": critic()}
-    found = StateEstimator(**options)(data.clone())
-    gae = GAE(**options)(data.clone())
-    for key in ("advantage", "value_target"):
-        torch.testing.assert_close(found[key], gae[key], rtol=1e-6, atol=1e-6)
-    td_lambda = TDLambdaEstimator(**options, vectorized=False)(data.clone())
-    torch.testing.assert_close(found["value_target"], td_lambda["value_target"], rtol=1e-6, atol=1e-6)
-
-
-def test_v_trace_is_the_definition_and_that_of_torchrl_also_at_a_truncation() -> None:
-    data = batch(4, 9)
-    assert data["next", "truncated"][:, :-1].any()
-    log_pi, log_mu = off_policy(data)
-    found = StateEstimator(gamma=γ, value_network=critic(), actor_network=actor())(data.clone())
-    table = critic().module.values.detach()
-    given = {
-        "value": table[data["state"][..., 0].long()], "next_value": table[data["next", "state"][..., 0].long()],
-        **{name: data["next", name] for name in ("reward", "terminated", "truncated")}, "log_pi": log_pi, "log_mu": log_mu,
-    }  # fmt: skip
-    for row in range(4):
-        arrays = {name: a[row, :, 0].numpy() for name, a in given.items()}
-        target, advantage = by_definition.state_targets(**arrays, gamma=γ)
-        np.testing.assert_allclose(found["value_target"][row, :, 0], target, rtol=1e-12)
-        np.testing.assert_allclose(found["advantage"][row, :, 0], advantage, rtol=1e-12, atol=1e-12)
-    after = data["next"]
-    advantage, target = vtrace_advantage_estimate(
-        γ, log_pi, log_mu, given["value"], given["next_value"], after["reward"], after["done"], after["terminated"]
-    )
-    if torchrl.__version__ < "0.14":  # at a truncation inside a row v_{k+1} was the next episode's
-        leaked = (log_pi - log_mu).exp().clamp(max=1) * γ * (target.roll(-1, 1) - given["next_value"])
-        inside = after["truncated"] & (torch.arange(9) < 8)[:, None]
-        advantage = advantage - torch.where(inside, leaked, 0.0)
-    torch.testing.assert_close(found["value_target"], target, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found["advantage"], advantage, rtol=1e-6, atol=1e-6)
-
-
-def test_torchrl_v_trace_takes_another_action() -> None:
-    """torchrl's VTrace takes π of the mode, or of an action that it draws: on-policy its ρ is not 1."""
-    data, options = batch(4, 9), {"gamma": γ, "value_network": critic(), "actor_network": actor()}
-    mode = actor()[0].module.values[data["state"][..., 0].long()].argmax(-1)
-    values = critic().module.values.detach()
-    value, next_value = (values[data[key][..., 0].long()] for key in ("state", ("next", "state")))
-    after, (of_mode, log_mu) = data["next"], off_policy(data.clone().set("action", mode))
-    _, wanted = vtrace_advantage_estimate(
-        γ, of_mode, log_mu, value, next_value, after["reward"], after["done"], after["terminated"]
-    )
-    with interaction(InteractionType.DETERMINISTIC):
-        theirs = VTrace(**options)(data.clone())["value_target"]
-    torch.testing.assert_close(theirs, wanted)
-    assert (theirs - StateEstimator(**options)(data.clone())["value_target"]).abs().max() > 0.1
-
-    data["action_log_prob"] = off_policy(data)[0][..., 0]
-    gae = GAE(gamma=γ, lmbda=1.0, value_network=critic())(data.clone())["value_target"]
-    torch.testing.assert_close(StateEstimator(**options)(data.clone())["value_target"], gae, rtol=1e-6, atol=1e-6)
-    torch.manual_seed(0)
-    with interaction(InteractionType.RANDOM):
-        drawn = [VTrace(**options)(data.clone())["value_target"] for _ in range(2)]
-    assert not torch.equal(*drawn)
-    assert all((target - gae).abs().max() > 0.1 for target in drawn)
-
-
-@pytest.mark.parametrize("off", [True, False])
-def test_a2c_loss(off: bool) -> None:
-    data = batch(4, 6)
-    loss: Any = A2CLoss(actor(), critic(), entropy_bonus=False)
-    estimator = StateEstimator.for_loss(loss, gamma=γ, **({} if off else {"actor_network": None}))
-    loss.make_value_estimator(estimator)
-    made = estimator(data.clone())
-    log_pi, _ = off_policy(data)
-    found = loss(data)
-    torch.testing.assert_close(found["loss_objective"], -(log_pi * made["advantage"]).mean())
-    with torch.no_grad():  # the estimator's actor is the loss's own, as it stands
-        loss.actor_network_params["module", "0", "module", "values"].mul_(0.5)
-    assert torch.equal(estimator(data.clone())["advantage"], made["advantage"]) != off
 
 
 def test_policies() -> None:

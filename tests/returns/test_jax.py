@@ -311,6 +311,31 @@ def test_v_trace() -> None:
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
+def test_v_trace_has_gradients_where_asked() -> None:
+    batch = sample(7)
+    batch["value"] = batch.pop("q")
+    del batch["pair"]
+    weights = np.random.default_rng(0).normal(size=(2, *batch["reward"].shape))
+
+    def loss(value: Any, differentiable: bool = True) -> Any:
+        made = ot.state_targets(**(in_jax(batch) | {"value": value}), lam=0.9, differentiable=differentiable)
+        return sum(jnp.sum(w * a) for w, a in zip(weights, made, strict=True))
+
+    def moved(by: np.ndarray) -> Any:
+        exact = {n: a.astype(float) if np.ndim(a) and a.dtype.kind == "f" else a for n, a in batch.items()}
+        made = ot.state_targets(**(exact | {"value": exact["value"] + by}), lam=0.9)
+        return sum(np.sum(w * a) for w, a in zip(weights, made, strict=True))
+
+    value = jnp.asarray(batch["value"], jnp.float32)
+    wanted = np.zeros(value.shape)
+    for place in np.ndindex(value.shape):  # the result is linear in the values
+        one = np.zeros(value.shape)
+        one[place] = 1.0
+        wanted[place] = moved(one) - moved(-one)
+    np.testing.assert_allclose(jax.grad(loss)(value), wanted / 2, rtol=1e-4, atol=1e-5)
+    assert not jax.grad(loss)(value, differentiable=False).any()
+
+
 def test_bad_input_is_named() -> None:
     trace, arrays = ot.Retrace(0.9), in_jax(sample())
     with pytest.raises(ValueError, match="nothing is broadcast"):

@@ -136,6 +136,27 @@ def test_v_trace_under_vmap_and_compile_and_in_bfloat16() -> None:
     torch.testing.assert_close(f(*half), tuple(a.bfloat16() for a in wanted), rtol=0, atol=0)
 
 
+def test_v_trace_has_gradients_where_asked() -> None:
+    arrays = state_values()
+    names = ("reward", "value", "next_value", "log_pi", "log_mu")
+    given = tuple(arrays[name].requires_grad_() for name in names)
+
+    def f(*given: Any, **options: Any) -> Any:
+        return tuple(ot.state_targets(**(arrays | dict(zip(names, given, strict=True))), lam=0.8, **options))
+
+    constant, found = f(*given), f(*given, differentiable=True)
+    torch.testing.assert_close(found, constant)
+    assert not any(a.requires_grad for a in constant)
+    assert torch.autograd.gradcheck(lambda *given: f(*given, differentiable=True), given)
+    with torch.no_grad():
+        arrays["reward"][1, 4] = torch.nan
+    with pytest.raises(ValueError, match=r"reward must be finite.*\[1, 4\]"):
+        f(*given, differentiable=True)
+    on_numpy: Any = {"value" if name == "q" else name: a for name, a in example().items()}
+    with pytest.raises(TypeError, match="NumPy has no gradients"):
+        ot.state_targets(**on_numpy, differentiable=True)
+
+
 @pytest.mark.parametrize("trace", [*SOME, *CUSTOM], ids=name_of)
 def test_without_a_check_nothing_is_raised_and_the_rest_is_right(trace: Any) -> None:
     pair = {"pair": torch.zeros(3, 9, dtype=torch.long)}

@@ -3,8 +3,8 @@
     TraceEstimator    targets for Q(s, a), by any trace; registered with torchrl as "offtrace"
     StateEstimator    targets and advantages for V(s): V-trace, or GAE without an actor; registered as "offtrace_states"
 
-A batch may be flat, [N], as torchrl's SliceSampler gives it: the last step of each slice is marked as truncated. Where torchrl
-itself differs:
+A batch may be flat, [N], as torchrl's samplers give it. A trace then passes from one step to the next only where the batch shows
+that the next one follows (`torchrl_order`); a flat batch that shows nothing is refused. Where torchrl itself differs:
 
 - torchrl's VTrace takes log π of an action that it draws from the actor, or of the actor's mode, instead of the action that
   was taken, so that its ρ is another action's. Here it is always that of the action taken.
@@ -14,19 +14,18 @@ itself differs:
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
-from tensordict.nn import dispatch, set_composite_lp_aggregate
+from tensordict.nn import dispatch
 from torch import Tensor
 from torchrl.objectives.utils import register_value_estimator
 
 from offtrace.adapters.torchrl_entries import Estimator, found
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
+from offtrace.adapters.torchrl_states import StateEstimator
 from offtrace.returns.calls import as_trace, targets
-from offtrace.returns.state_values import state_targets
 from offtrace.traces import AlphaRetrace, CTrace, Rule
 
 __all__ = ["Policy", "StateEstimator", "TraceEstimator", "epsilon_greedy", "greedy", "log_mu", "softmax"]
@@ -220,79 +219,3 @@ class TraceEstimator(Estimator):
                 f"action taken under {keys.taken_action!r} as well"
             )
         return found(tensordict, keys.action)
-
-
-@register_value_estimator("offtrace_states", default_kwargs={"gamma": 0.99})
-class StateEstimator(Estimator):
-    """`offtrace.state_targets`: V-trace with λ, and GAE(λ) where there is no `actor_network`.
-
-    `value_network` writes V(s) as `value`; without one the tensordict holds it, and V(s') as ("next", value). `actor_network`
-    gives log π of the action taken; log μ is the entry `sample_log_prob`. Without it the data counts as on-policy, ρ = 1.
-    """
-
-    actor_network: Any
-
-    def __init__(
-        self,
-        *,
-        gamma: float,
-        value_network: Any,
-        actor_network: Any = None,
-        lmbda: float = 1.0,
-        rho_thresh: float = 1.0,
-        c_thresh: float = 1.0,
-        time_dim: int | None = None,
-        device: Any = None,
-    ) -> None:
-        super().__init__(gamma=gamma, value_network=value_network, time_dim=time_dim, device=device)
-        self.options = {"lam": lmbda, "rho_bar": rho_thresh, "c_bar": c_thresh}
-        self.__dict__["actor_network"] = actor_network  # not a part of this module, as the value network is not
-
-    @classmethod
-    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> StateEstimator:
-        """The estimator of a loss, with its critic and its actor; `actor_network=None` is GAE."""
-        if "actor_network" not in hyperparams:
-            actor = loss_module.actor_network
-            if getattr(loss_module, "functional", False):
-                actor = deepcopy(actor)
-                loss_module.actor_network_params.to_module(actor, preserve_module_state=False)
-            hyperparams["actor_network"] = actor
-        return super().for_loss(loss_module, **hyperparams)
-
-    def _reads(self) -> list[Any]:
-        keys, actor = self.tensor_keys, self.actor_network
-        return [] if actor is None else [keys.action, keys.sample_log_prob, *actor.in_keys]
-
-    @dispatch()
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, tensordict: TensorDictBase, *, params: Any = None, target_params: Any = None, time_dim: int | None = None
-    ) -> TensorDictBase:
-        """Write `value_target` and `advantage`. V(s) is that of `params`, V(s') that of `target_params`."""
-        keys, after = self.tensor_keys, found(tensordict, "next")
-        rows, steps = self._steps(tensordict, time_dim)
-        with torch.no_grad():
-            if self.value_network is None:
-                value, next_value = found(tensordict, keys.value), found(after, keys.value)
-            else:
-                value = self._evaluated(tensordict, keys.value, params)
-                next_value = self._evaluated(after, keys.value, target_params if target_params is not None else params)
-            value, next_value = rows.of(keys.value, value), rows.of(keys.value, next_value)
-            log_pi = log_mu = torch.zeros_like(value)
-            if self.actor_network is not None:
-                log_pi, log_mu = (rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(tensordict))
-        made = state_targets(**steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options)
-        tensordict.set(keys.advantage, rows.restored(made.advantage))
-        tensordict.set(keys.value_target, rows.restored(made.target))
-        return tensordict
-
-    def _log_probabilities(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """log π and log μ of the action taken."""
-        keys, actor = self.tensor_keys, self.actor_network
-        π = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
-        with set_composite_lp_aggregate(True):
-            return π.log_prob(found(tensordict, keys.action)), found(tensordict, keys.sample_log_prob)
-
-    def value_estimate(self, tensordict: TensorDictBase, target_params: Any = None, **options: Any) -> Tensor:  # pyright: ignore
-        """The targets."""
-        made = self(tensordict.copy(), target_params=target_params, **options)
-        return made.get(self.tensor_keys.value_target)

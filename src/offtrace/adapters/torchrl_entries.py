@@ -1,4 +1,7 @@
-"""What the torchrl estimators have in common: the entries of a TensorDict [*B, T], as the rows of a trajectory and back."""
+"""What the torchrl estimators have in common: the entries of a TensorDict [*B, T], as the rows of a trajectory and back.
+
+A flat batch [N] is one row only where its steps follow one another: `torchrl_order` finds where they do.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives.value import ValueEstimatorBase
 
+from offtrace.adapters.torchrl_order import cuts
 from offtrace.traces.base import number
 
 
@@ -63,6 +67,11 @@ class Estimator(ValueEstimatorBase):
         sample_log_prob: NestedKey | None = None  # log μ: "action_log_prob", or what torchrl is set to
         log_pi: NestedKey = "log_pi"
         pair: NestedKey = "pair"
+        # What tells whether the steps of a flat batch follow one another.
+        traj_ids: NestedKey = ("collector", "traj_ids")
+        index: NestedKey = "index"  # the place in a replay buffer
+        step_count: NestedKey = "step_count"
+        observation: NestedKey = "observation"  # read only where there is no value network, which knows its inputs
 
     default_keys = _AcceptedKeys
     tensor_keys: Any
@@ -100,9 +109,16 @@ class Estimator(ValueEstimatorBase):
         keys, after = self.tensor_keys, found(tensordict, "next")
         reward = found(after, keys.reward)
         rows = Rows(tensordict.shape, self._get_time_dim(time_dim, tensordict), reward.shape)
+        if tensordict.ndim > 1 and reward.shape == tensordict.shape and tensordict.shape[-1] == 1:
+            raise ValueError(
+                f"the batch size {tuple(tensordict.shape)} and the rewards both end in 1: that is either one step or a trailing "
+                "dimension of the entries. Give a TensorDict of batch size [*B, T] with rewards [*B, T, 1]"
+            )
         done = found(after, keys.done)
         terminated = after.get(keys.terminated, done)
-        truncated = done | after.get(keys.truncated, done)
+        truncated = rows.of(keys.truncated, done | after.get(keys.truncated, done))
+        if (cut := cuts(tensordict, keys, self._state_keys(), rows, truncated)) is not None:
+            truncated = truncated | cut
         valid, steps = (tensordict.get(key, None) for key in (keys.valid, keys.steps_to_next_obs))
         gamma: Any = self.gamma
         if steps is not None:
@@ -110,15 +126,19 @@ class Estimator(ValueEstimatorBase):
         return rows, {
             "reward": rows.of(keys.reward, reward),
             "terminated": rows.of(keys.terminated, terminated),
-            "truncated": rows.of(keys.truncated, truncated),
+            "truncated": truncated,
             "valid": None if valid is None else rows.of(keys.valid, valid),
             "gamma": gamma,
         }
 
-    def _evaluated(self, data: TensorDictBase, key: NestedKey, params: Any) -> Tensor:
-        """What the network writes under `key`; the tensordict stays as it is."""
+    def _state_keys(self) -> list[Any]:
+        """The entries that say in which state a step is."""
+        return [self.tensor_keys.observation] if self.value_network is None else [*self.value_network.in_keys]
+
+    def _evaluated(self, data: TensorDictBase, key: NestedKey, params: Any, keep: bool = False) -> Tensor:
+        """What the network writes under `key`; the tensordict stays as it is. With `keep` the network sees what stands there."""
         network: Any = self.value_network
-        data = data.select(*network.in_keys, strict=False)
+        data = data.select(*network.in_keys, *([key] if keep else []), strict=False)
         with nullcontext() if params is None else params.to_module(network, preserve_module_state=False):
             return found(network(data), key)
 

@@ -347,19 +347,19 @@ def _matrix(given: Given, numbers: Any, real: Any, other: Any) -> Any:
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-def state_targets(lam: Any, rho_bar: Any, c_bar: Any, **arrays: Any) -> tuple[Any, Any]:
-    """V-trace's target and advantage, without gradient."""
+def state_targets(lam: Any, rho_bar: Any, c_bar: Any, *, differentiable: bool, **arrays: Any) -> tuple[Any, Any]:
+    """V-trace's target and advantage."""
     from offtrace.returns import state_values
 
     shape, dtype = agree(arrays)
     numbers = lam, rho_bar, c_bar
     traced, on_cpu = where_from(numbers, arrays)
     if traced:
-        return compute(_v_trace, shape, numbers, arrays, dtype, False)
+        return compute(_v_trace, shape, numbers, arrays, dtype, differentiable)
     if not on_cpu:
         T = shape[-1]
         arrays, shape = in_bucket(arrays, shape)
-        target, advantage = compute(_v_trace, shape, numbers, arrays, dtype, False)
+        target, advantage = compute(_v_trace, shape, numbers, arrays, dtype, differentiable)
         return target[..., :T], advantage[..., :T]
     lam, rho_bar, c_bar = (float(n) for n in numbers)
     target, advantage = state_values.state_targets(**as_numpy(arrays), lam=lam, rho_bar=rho_bar, c_bar=c_bar)  # pyright: ignore

@@ -303,16 +303,20 @@ def _following(array: Any) -> Any:
 
 
 def state_targets(
-    host: Callable[..., Any], numbers: tuple[float, ...], check: bool | None, arrays: dict[str, Any]
+    host: Callable[..., Any],
+    numbers: tuple[float, ...],
+    check: bool | None,
+    arrays: dict[str, Any],
+    differentiable: bool,
 ) -> tuple[Tensor, ...]:
-    """V-trace's target and advantage, without gradient: by `host`, which takes NumPy arrays, where that may be."""
-    seen = _seen_by_torch()
-    if not seen and arrays["reward"].device.type == "cpu":
+    """V-trace's target and advantage: by `host`, which takes NumPy arrays, where that may be."""
+    seen, on_cpu = _seen_by_torch(), arrays["reward"].device.type == "cpu"
+    if not (differentiable or seen) and on_cpu:
         return _on_cpu(partial(host, *numbers), agree, lambda a: v_trace(*numbers, **a), check, arrays)
     agree(arrays)
-    if check and not seen:
+    if not seen and (check or (check is None and on_cpu)):
         host(*numbers, **{name: _on_host(a) for name, a in arrays.items()})
-    return v_trace(*numbers, **_detached(arrays))
+    return v_trace(*numbers, **(arrays if differentiable else _detached(arrays)))
 
 
 def v_trace(lam: float, rho_bar: float, c_bar: float, *, value: Tensor, **arrays: Any) -> tuple[Tensor, ...]:

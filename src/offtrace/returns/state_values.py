@@ -24,7 +24,7 @@ class StateTargets(NamedTuple):
     target: Any
     """v_k, the regression target for V(s_k)."""
     advantage: Any
-    """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient."""
+    """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient. GAE's is `target − value`: see `state_targets`."""
 
 
 def state_targets(
@@ -42,6 +42,7 @@ def state_targets(
     c_bar: float = 1.0,
     valid: Any = None,
     time_major: Any = False,
+    differentiable: Any = False,
     check: Any = None,
 ) -> StateTargets:
     """V-trace (Espeholt et al. 2018, IMPALA, equation 1). `value` is V(s_t), `next_value` V of the true next state.
@@ -50,8 +51,12 @@ def state_targets(
 
     It uses c and ρ̄ of the start itself, unlike the traces on action values. Its fixed point is the value of a policy between μ
     and π, and of π itself only where rho_bar never acts. In the advantage, v_{k+1} is (1−λ) V(s_{k+1}) + λ v_{k+1}, and
-    V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's. There is no
-    gradient. Kinds of arrays, layouts and, for PyTorch, `check` are those of `targets`.
+    V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's. Kinds of arrays,
+    layouts, `differentiable` and, for PyTorch, `check` are those of `targets`.
+
+    With ρ = 1 the target is that of GAE(λ), and GAE's advantage is `target − value`. V-trace's advantage is the same number only
+    where next_value[k] = value[k+1] inside an episode: it holds γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where
+    `next_value` comes from another network than `value`.
     """
     lam = number("lam", lam, 0.0, 1.0)
     rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))
@@ -65,11 +70,13 @@ def state_targets(
     if backend_of(reward) == "torch":
         from offtrace.returns import on_torch
 
-        made = on_torch.state_targets(_on_host, numbers, check, arrays)
+        made = on_torch.state_targets(_on_host, numbers, check, arrays, differentiable)
     elif "jax" in (backend_of(value), backend_of(reward)):
         from offtrace.returns import on_jax
 
-        made = on_jax.state_targets(*numbers, **arrays)
+        made = on_jax.state_targets(*numbers, differentiable=differentiable, **arrays)
+    elif differentiable:
+        raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
     else:
         made = _on_host(*numbers, **arrays)
     return StateTargets(*map(restore, made))
