@@ -41,7 +41,8 @@ def by_hand(data: Any, network: Any, policy: Any, **change: Any) -> dict[str, An
         "log_mu": "action_log_prob", "pair": "pair",
     }  # fmt: skip
     rows = {name: data[key].numpy().reshape(-1, data.shape[-1]) for name, key in entries.items()}
-    return made | rows | {"gamma": γ} | change
+    best = over_actions[0].argmax(-1) == data["action"].numpy().reshape(-1, data.shape[-1])
+    return made | rows | {"gamma": γ, "greedy": best} | change
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=name_of)
@@ -212,7 +213,9 @@ def test_a_double_dqn_takes_pi_from_the_online_network() -> None:
     states = data["next", "state"][..., 0].long()
     best = q_network()[0].module.values[states].argmax(-1)
     value = table[states].gather(-1, best[..., None])[..., 0].numpy()
-    target = ot.targets(trace, **(delayed | {"next_value": value, "log_pi": online["log_pi"]}))
+    target = ot.targets(
+        trace, **(delayed | {"next_value": value, "log_pi": online["log_pi"], "greedy": online["greedy"]})
+    )
     np.testing.assert_allclose(loss(data)["loss"].item(), np.square(online["q"] - target).mean(), rtol=1e-12)
     loss.make_value_estimator(TraceEstimator.for_loss(loss, trace=trace, gamma=γ, target_policy=softmax(1.0)))
     with pytest.raises(ValueError, match="double"):
@@ -299,3 +302,11 @@ def test_training_on_slices_of_a_real_environment() -> None:
         losses.append(found.item())
     assert drawn["taken_action"].shape == (40,)
     assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:5])
+
+
+def test_watkins_goes_by_the_greedy_action_under_a_soft_target() -> None:
+    """The values of the network tell which action is greedy; a soft target policy acts in next_value only."""
+    data, trace = batch(4, 6), ot.WatkinsQ(0.9)
+    estimator = TraceEstimator(trace=trace, gamma=γ, value_network=q_network(), target_policy=POLICIES["softmax"])
+    wanted = ot.targets(trace, **by_hand(data, q_network(), POLICIES["softmax"]))
+    np.testing.assert_allclose(estimator.value_estimate(data)[..., 0], wanted, rtol=1e-12)

@@ -26,7 +26,7 @@ from offtrace.adapters.torchrl_entries import Estimator, found
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
 from offtrace.adapters.torchrl_states import StateEstimator
 from offtrace.returns.calls import as_trace, targets
-from offtrace.traces import AlphaRetrace, CTrace, Rule
+from offtrace.traces import Rule, Trace
 
 __all__ = ["Policy", "StateEstimator", "TraceEstimator", "epsilon_greedy", "greedy", "log_mu", "softmax"]
 
@@ -64,10 +64,10 @@ class TraceEstimator(Estimator):
     ) -> None:
         if not isinstance(trace, Rule):
             as_trace(trace)
-        if isinstance(trace, AlphaRetrace | CTrace) and trace.mix < 1 and value_network is not None:
+        if isinstance(trace, Trace) and trace.target_share < 1 and value_network is not None:
             raise ValueError(
-                f"{trace.title} with mix={trace.mix} bootstraps from a mixture of π and μ at the next state, and no tensordict "
-                "holds μ of all actions there: give next_value and log_pi as entries, with value_network=None"
+                f"{trace.title} with mix={trace.target_share} bootstraps from a mixture of π and μ at the next state, and no "
+                "tensordict holds μ of all actions there: give next_value and log_pi as entries, with value_network=None"
             )
         super().__init__(
             gamma=gamma, value_network=value_network, differentiable=differentiable, time_dim=time_dim, device=device
@@ -195,7 +195,9 @@ class TraceEstimator(Estimator):
                 "the loss gives a next_value of its own, the greedy one of a double DQN, but target_policy is not greedy: "
                 "use double_dqn=False, or the greedy policy"
             )
-        log_pi = of_taken(self._probabilities(decides), action).log() if self.trace.needs_pi else None
+        # Rules that cut where the action is not greedy read π of the greedy policy, whatever the target policy is.
+        policy = _all_the_best if self.trace.needs_greedy else self._probabilities
+        log_pi = of_taken(policy(decides), action).log() if self.trace.needs_pi else None
         return of_taken(values, action), next_value, log_pi
 
     def _probabilities(self, values: Tensor) -> Tensor:
@@ -219,3 +221,8 @@ class TraceEstimator(Estimator):
                 f"action taken under {keys.taken_action!r} as well"
             )
         return found(tensordict, keys.action)
+
+
+def _all_the_best(values: Tensor) -> Tensor:
+    """1 for every action of the highest value, else 0."""
+    return (values == values.amax(-1, keepdim=True)).to(values.dtype)
