@@ -105,12 +105,22 @@ def test_garnet_has_its_shape_and_its_seed() -> None:
 
 @pytest.mark.parametrize(("beta", "eigenvalue"), [((1, 0, 1), -2.439), ((1, 1, 0, 1), 2.1951)])
 def test_alternating_refutes_theorem_1(beta: tuple[int, ...], eigenvalue: float) -> None:
-    mdp, pi, mu = mdps.alternating()
-    P = mdp.P_pi(pi).toarray()
-    C = sum(b * 0.9**t * np.linalg.matrix_power(P, t) for t, b in enumerate(beta))
-    Z = np.eye(2) - C @ (np.eye(2) - 0.9 * P)
-    assert np.isclose(np.linalg.eigvals(Z), eigenvalue).any()
-    np.testing.assert_array_equal(pi, mu)
+    """β_t is 0 or ∏ρ, so E_μ[β_t …] is 0 or P_π^t: off-policy as it stands, and with one action on-policy."""
+    for off_policy, (mdp, pi, mu) in ((True, mdps.alternating()), (False, mdps.alternating(pi=(1.0,), mu=(1.0,)))):
+        P, one = mdp.P_pi(pi).toarray(), np.eye(mdp.pairs)
+        C = sum(b * 0.9**t * np.linalg.matrix_power(P, t) for t, b in enumerate(beta))
+        Z = one - C @ (one - 0.9 * P)
+        assert np.isclose(np.linalg.eigvals(Z), eigenvalue).any()
+        assert norm(Z) == pytest.approx(abs(eigenvalue))
+        assert radius(Z) == pytest.approx(abs(eigenvalue))
+        assert (np.abs(pi - mu).max() > 0) == off_policy
+
+
+def test_alternating_checks_its_policies() -> None:
+    with pytest.raises(ValueError, match=r"mu has shape \(2, 3\)"):
+        mdps.alternating(mu=(0.2, 0.3, 0.5))
+    with pytest.raises(ValueError, match="pi in state 0 is"):
+        mdps.alternating(pi=(0.5, 0.6))
 
 
 def test_one_state_has_norm_1_and_radius_one_third() -> None:

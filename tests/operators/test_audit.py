@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.mdps import alternating, q_lambda_tight, switch_or_stay
-from offtrace.operators import claims, claims_further
+from offtrace.mdps import alternating, garnet, one_state_two_actions, q_lambda_tight, switch_or_stay
 from offtrace.operators.auditing import HOLDS, REFUTED, as_json, as_markdown, as_text, audit
+from offtrace.operators.claims import CLAIMS, algorithms, common, conclusion, control, evaluation, online, proofs
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def calls():
 @pytest.fixture(scope="module")
 def rows(calls):
     patch = pytest.MonkeyPatch()
-    patch.setattr(claims, "SEARCH", 0.5)
+    patch.setattr(algorithms, "SEARCH", 0.5)
     made = audit(lambda done, total, statement: calls.append((done, total, statement)))
     patch.undo()
     return made
@@ -42,9 +43,18 @@ VERDICTS = [
     ("Section 2.2", "Tree Backup and Retrace", HOLDS),
     ("Section 2.2", "Q(λ)", HOLDS),
     ("Section 2.2", "on-policy", HOLDS),
-    ("Section 2.2", "variance", REFUTED),
+    ("Section 2.2", "variance of Truncated IS is finite, of each term", HOLDS),
+    ("Section 2.2", "variance of Truncated IS is finite, of the sum", REFUTED),
     ("Section 3.1, remarks", "rate 0", HOLDS),
+    ("Section 3.1, remarks", "includes the examples", REFUTED),
+    ("Section 4.2", "recency heuristic", REFUTED),
+    ("Section 4.2", "annealed step sizes", REFUTED),
     ("Algorithm 1", "as printed", REFUTED),
+    ("Algorithm 1", "the δ of Section 2.1", HOLDS),
+    ("Lemma 2, proof", "γ²P_π + ···", REFUTED),
+    ("Theorem 2, proof, part 1", "max P_π'Q_k", REFUTED),
+    ("Section 4.1", "B_t is independent of t", REFUTED),
+    ("its successor, Daley et al. 2023: repository, Counterexamples 5.7 and 5.8", "demonstrate divergence", REFUTED),
     ("Conclusion", "history-dependent γ(F_k) and λ(F_k)", HOLDS),
     ("Conclusion", "variable discounts", REFUTED),
     ("Conclusion", "vary with time", REFUTED),
@@ -62,14 +72,20 @@ def test_verdicts(rows, where, part, verdict):
 @pytest.mark.parametrize(
     ("part", "number"),
     [
-        ("β_t ≤ ∏ρ makes", "-2.439"),
+        ("β_t ≤ ∏ρ makes", "off-policy"),
+        ("β_t ≤ ∏ρ makes", "eigenvalue -2.439, ‖Z‖ = 2.439, spectral radius 2.439"),
         ("β_t ≤ ∏ρ makes", "+2.195"),
         ("β_t ≤ ∏ρ makes", "0.3333"),
-        ("‖I − C(I − γP_π)‖", ": 18,"),
+        ("‖I − C(I − γP_π)‖", "norm 18, spectral radius 0,"),
+        ("includes the examples", "β_t ≤ ∏ρ: ‖Z‖ = 18, spectral radius 18;"),
         ("one bound d = 1", "1.0138"),
         ("from any Q_0", "period 2"),
         ("ε_k in [0, 1]", "1.8 = 2γ"),
-        ("vary with time", "2.195"),
+        ("vary with time", "norm 2.195, spectral radius 2.195"),
+        ("any choice of d_t", "‖Z‖ = 2.439, spectral radius 2.439"),
+        ("recency heuristic", "‖Z‖ = 1.4797, spectral radius 0.64575"),
+        ("demonstrate divergence", "5.7: ‖Z‖ = 1.1401, spectral radius 0.26888; 5.8: ‖Z‖ = 1, spectral radius 0.33333"),
+        ("annealed step sizes", "‖Z‖ = 2.195, spectral radius 2.195"),
     ],
 )
 def test_numbers_of_the_design(rows, part, number):
@@ -78,45 +94,82 @@ def test_numbers_of_the_design(rows, part, number):
 
 
 def test_what_depends_on_the_reading_says_so(rows):
-    for part in ("B_t diagonal", "variable discounts"):
+    for part in ("B_t diagonal", "variable discounts", "of each term", "recency", "demonstrate", "γ²P_π + ···",
+                 "max P_π'Q_k", "independent of t"):  # fmt: skip
         (row,) = [row for row in rows if part in row.statement]
         assert "ead as " in row.numbers
         assert "holds" in row.numbers
 
 
 def decide(part):
-    (found,) = [c.decide for c in claims.CLAIMS if part in c.statement]
+    (found,) = [c.decide for c in CLAIMS if part in c.statement]
     return found()
 
 
+def on_policy(gamma=0.9):
+    return alternating(gamma, pi=(0.5, 0.5))
+
+
+def calm():
+    """β = ∏ρ, importance sampling up to lag 19: Z = γ^20 P^20."""
+    return online.after_the_first_action()._replace(keep=np.ones((20, 2)))
+
+
+def far_too_large(xp, carry, now):
+    return carry, xp.where(now.pair >= 0, 10.0, 0.0)
+
+
+same = [(*one_state_two_actions()[:2], np.array([[0.5, 0.5]]))] * 6
+"""P² = P, and π = μ."""
+myopic = [(garnet(3, 2, 2, seed=0, gamma=0.0), np.full((3, 2), 0.5), np.full((3, 2), 0.5))]
+
+
 @pytest.mark.parametrize(
-    ("part", "where", "name", "instead"),
+    ("part", "where", "instead"),
     [
-        ("fixed point", claims, "beta", lambda *a: 0.5),
-        ("β_t ≤ ∏ρ makes", claims, "SECOND_LAG", ot.OneStep()),
-        ("β_t ≤ ∏ρ makes", claims, "SECOND_LAG", ot.QLambda(1.0, horizon=3)),
-        ("B_t diagonal", claims, "beta", lambda trace, pi, *a: 1.0 if len(pi) == 1 else pi[-1]),
-        ("Q(λ)", claims, "q_lambda_tight", lambda: q_lambda_tight(distance=0.1, gamma=0.5)),
-        ("d = 1", claims_further, "powers_of_two", alternating),
-        ("any choice of d_t", claims_further, "alternating", lambda: alternating(0.5)),
-        ("from any Q_0", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
-        ("pessimistic", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
-        ("according to Theorem 2", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
-        ("increasingly greedy", claims_further, "switch_or_stay", lambda: switch_or_stay(stay=0.5)),
-        ("vary with time", claims_further, "alternating", lambda: alternating(0.5)),
+        ("fixed point", common, {"beta": lambda *a: 0.5}),
+        ("β_t ≤ ∏ρ makes", evaluation, {"SECOND_LAG": ot.OneStep()}),
+        ("β_t ≤ ∏ρ makes", evaluation, {"SECOND_LAG": ot.QLambda(1.0, horizon=3)}),
+        ("β_t ≤ ∏ρ makes", evaluation, {"alternating": on_policy}),
+        ("B_t diagonal", common, {"beta": lambda trace, pi, *a: 1.0 if len(pi) == 1 else pi[-1]}),
+        ("Q(λ)", algorithms, {"q_lambda_tight": lambda: q_lambda_tight(distance=0.1, gamma=0.5)}),
+        ("d = 1", algorithms, {"powers_of_two": alternating}),
+        ("any choice of d_t", algorithms, {"alternating": lambda: alternating(0.5)}),
+        ("from any Q_0", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
+        ("pessimistic", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
+        ("according to Theorem 2", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
+        ("increasingly greedy", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
+        ("vary with time", conclusion, {"alternating": lambda: alternating(0.5)}),
+        ("includes the examples", evaluation, {"q_lambda_tight": on_policy, "powers_of_two": on_policy}),
+        ("recency heuristic", evaluation, {"RUNNING_MINIMUM": ot.Retrace()}),
+        ("recency heuristic", evaluation, {"RUNNING_MINIMUM": ot.TruncatedIS(1.0)}),  # it may grow again
+        (
+            "demonstrate divergence",
+            algorithms,
+            {"FIRST_ACTION": ot.StepTrace(far_too_large, reads=("pair",), horizon=2)},
+        ),
+        ("of each term", algorithms, {"variance_of_truncated_is": lambda *d: float("inf")}),
+        ("the δ of Section 2.1", online, {"expected_value": lambda pi, q: float(q.sum())}),
+        ("annealed step sizes", online, {"EXAMPLES": (calm,)}),
+        ("γ²P_π + ···", proofs, {"battery": lambda: same}),
+        ("max P_π'Q_k", proofs, {"battery": lambda: myopic}),
+        ("independent of t", proofs, {"battery": lambda: same}),
     ],
 )
-def test_every_verdict_can_turn(monkeypatch, rows, part, where, name, instead):
+def test_every_verdict_can_turn(monkeypatch, rows, part, where, instead):
     """Where what decides a claim is replaced by what would decide it otherwise, the verdict is the other one."""
     (row,) = [row for row in rows if part in row.statement]
-    monkeypatch.setattr(where, name, instead)
+    for name, value in instead.items():
+        assert hasattr(where, name)
+        monkeypatch.setattr(where, name, value)
     assert decide(part).refuted != row.refuted
 
 
 def test_searches_can_find():
-    found = claims.searched(ot.Retrace(0.9, horizon=2), ot.QLambda(1.0))
+    found = algorithms.searched(ot.Retrace(0.9, horizon=2), ot.QLambda(1.0))
     assert found.refuted
     assert "Q(λ), λ = 1: diverges" in found.numbers
+    assert "‖Z‖ = " in found.numbers
     assert "Retrace, λ = 0.9: largest radius" in found.numbers
 
 

@@ -19,19 +19,34 @@ def _at_two(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
     return carry, xp.where(now.lag == 2, 1.0, 0.0)
 
 
+def _product_at_two(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
+    return carry * now.rho, xp.where(now.lag == 2, carry * now.rho, 0.0)
+
+
+ON_POLICY = {"pi": (1.0,), "mu": (1.0,)}
+
+
 def _first_action(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
     return carry, xp.where(now.pair == 0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    "trace", [ot.TruncatedIS(bound=(0.0, 1.0, 0.0)), ot.StepTrace(_at_two, horizon=3), ot.StepTrace(_at_two)]
+    ("trace", "policies"),
+    [
+        (ot.TruncatedIS(bound=(0.0, np.inf, 0.0)), {}),
+        (ot.StepTrace(_product_at_two, horizon=3), {}),
+        (ot.TruncatedIS(bound=(0.0, 1.0, 0.0)), ON_POLICY),
+        (ot.StepTrace(_at_two, horizon=3), ON_POLICY),
+        (ot.StepTrace(_at_two), ON_POLICY),
+    ],
 )
-def test_theorem_1_is_refuted(trace: Any) -> None:
-    """Two states that alternate, β = (1, 0, 1, 0, 0, …): the eigenvalue −(γ + γ² + γ³)."""
-    mdp, pi, mu = alternating(0.9)
+def test_theorem_1_is_refuted(trace: Any, policies: Any) -> None:
+    """Two states that alternate, β = (1, 0, ρ₁ρ₂, 0, 0, …), off-policy and on-policy: the eigenvalue −(γ + γ² + γ³)."""
+    mdp, pi, mu = alternating(0.9, **policies)
     op = Operator(mdp, trace, pi=pi, mu=mu)
     assert op.method == "exact chain"
     assert 0.9 + 0.81 + 0.729 in op.spectral_radius
+    assert 0.9 + 0.81 + 0.729 in op.contraction
     assert op.spectral_radius.width < 1e-7
     found = certify(trace, mdp, pi, mu)
     assert found.product.holds is not False

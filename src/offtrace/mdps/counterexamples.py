@@ -14,25 +14,31 @@ from offtrace.mdps.mdp import MDP
 from offtrace.mdps.policies import check_policy, greedy
 
 
-def alternating(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
-    """Two states that alternate, one action, on-policy: refutes Theorem 1's condition β_t ≤ ∏ρ, and Lemma 2 with it.
+def alternating(gamma: float = 0.9, pi: Any = (0.75, 0.25), mu: Any = (0.5, 0.5)) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Two states that alternate, whatever is done: refutes Theorem 1's condition β_t ≤ ∏ρ, off-policy, and Lemma 2 with it.
 
-    Here ∏ρ = 1. With β = (1, 0, 1, 0, 0, …), Z = γP − γ²P² + γ³P³ has the eigenvalue −(γ + γ² + γ³), −2.439 at γ = 0.9: M
-    diverges. With β = (1, 1, 0, 1, 0, …), Z = γ²P² − γ³P³ + γ⁴P⁴ has +(γ² + γ³ + γ⁴), 2.195, which no step size cures.
-    The first β is also a Truncated IS with bounds d = (0, 1, 0, …) by lag. Rewards are 0, so Q is its own error.
+    With β = (1, 0, ρ₁ρ₂, 0, …), a Truncated IS with bounds (0, ∞, 0) by lag, Z = γP − γ²P² + γ³P³ for P = P_π. It has
+    the eigenvalue −(γ + γ² + γ³), −2.439 at γ = 0.9, and its norm is 2.439 too: M diverges. With
+    β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …), bounds (∞, 0, ∞, 0), Z = γ²P² − γ³P³ + γ⁴P⁴ has +(γ² + γ³ + γ⁴), 2.195, which no step size
+    cures. `pi` and `mu` are the policies in either state, and any two will do; `pi=(1,), mu=(1,)` leaves one action,
+    on-policy. Rewards are 0, so Q is its own error.
     """
-    P = np.array([[[0.0, 1.0]], [[1.0, 0.0]]])
-    on_policy = np.ones((2, 1))
-    return MDP(P, np.zeros((2, 1)), gamma, terminal=np.zeros(2, bool)), on_policy, on_policy.copy()
+    P = np.zeros((2, np.size(pi), 2))
+    P[0, :, 1] = P[1, :, 0] = 1.0
+    mdp = MDP(P, np.zeros(P.shape[:2]), gamma, terminal=np.zeros(2, bool))
+    return mdp, check_policy([pi, pi], mdp, "pi"), check_policy([mu, mu], mdp, "mu")
 
 
 def one_state_two_actions(
     pi: Any = (0.5, 0.5), mu: Any = (0.5, 0.5), gamma: float = 2 / 3, reward: Any = (0.0, 0.0)
 ) -> tuple[MDP, np.ndarray, np.ndarray]:
-    """One state with two actions that stay in it. As it stands, Daley et al. 2023's MDP where β_t ≤ ∏ρ gives ‖Z‖ = 1.
+    """One state with two actions that stay in it: where ‖Z‖ can reach 1 or more while the spectral radius stays below 1.
 
-    π = μ = ½; for t ≥ 1, β_t = 1 if a_t is action 0 and 0 if it is action 1; γ = 2/3. Then ‖Z‖ = 1, so M is not a
-    contraction, though its spectral radius is 1/3 and it converges.
+    As it stands, Counterexample 5.8 of Daley et al. 2023: π = μ = ½; for t ≥ 1, β_t = 1 if a_t is action 0 and 0 if it is
+    action 1; γ = 2/3. Then ‖Z‖ = 1, so M is not a contraction, though its spectral radius is 1/3 and it converges. With
+    `pi=(0.6, 0.4), gamma=0.94` it is their Counterexample 5.7, Truncated IS with the bound 1: ‖Z‖ = 1.140, radius 0.269.
+    With `pi=(1/3, 2/3), mu=(2/3, 1/3), gamma=0.9` the running minimum of ∏ρ, the largest β that keeps β_t ≤ ∏ρ and never
+    grows, has ‖Z‖ = 1.480 and the radius 0.646.
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
     return mdp, check_policy([pi], mdp, "pi"), check_policy([mu], mdp, "mu")
@@ -67,8 +73,8 @@ def powers_of_two(gamma: float = 0.98) -> tuple[MDP, np.ndarray, np.ndarray]:
     """Three states, two actions, ratios that are powers of two. Refutes that Truncated IS with one bound d = 1 converges.
 
     (s0, a0) → s2, (s0, a1) → s1, (s1, a0) → s2, (s1, a1) → s0, s2 → s0; ρ = [[8, ½], [¼, 2], [8, ⅛]]. All products of ratios
-    are powers of two, so β_t = min(1, ∏ρ) takes few values and Z is known exactly: its spectral radius is 1.0137615, with
-    the eigenvalue −1.0137615, so that a step size below 1 cures it. `offtrace.operators.falsify` found its like.
+    are powers of two, so β_t = min(1, ∏ρ) takes few values and Z is known exactly: ‖Z‖ = 1.97844, its spectral radius is
+    1.0137615, with the eigenvalue −1.0137615, so that a step size below 1 cures it. `offtrace.operators.falsify` found its like.
     """
     P = np.eye(3)[[2, 1, 2, 0, 0, 0]].reshape(3, 2, 3)
     mu = np.array([[1 / 15, 14 / 15], [4 / 7, 3 / 7], [1 / 9, 8 / 9]])

@@ -14,10 +14,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from offtrace.operators import claims, claims_further
+from offtrace.operators import claims
 
 REFUTED, HOLDS = "refuted", "holds on everything tried"
-_ = claims_further  # its claims join `claims.CLAIMS` on import
 
 
 @dataclass(frozen=True)

@@ -107,12 +107,12 @@ def certify(
     >>> import offtrace as ot
     >>> from offtrace.mdps import alternating
     >>> mdp, pi, mu = alternating()
-    >>> print(certify(ot.TruncatedIS(bound=(0, 1, 0)), mdp, pi, mu))  # doctest: +ELLIPSIS
-    Truncated IS(bound=(0.0, 1.0, 0.0), lam=1.0): expands
+    >>> print(certify(ot.TruncatedIS(bound=(0, float("inf"), 0)), mdp, pi, mu))  # doctest: +ELLIPSIS
+    Truncated IS(bound=(0.0, inf, 0.0), lam=1.0): expands
       contraction ‖Z‖    2.439...   (one-step 0.9...: slower)
       spectral radius    2.439...   (iterating M diverges)
       β_t ≤ ∏ρ           holds
-      β_t ≤ β_{t-1} ρ_t  violated on (1, 0) → (0, 0) → (1, 0): β_2 = 1 > 0
+      β_t ≤ β_{t-1} ρ_t  violated on (1, 0) → (0, 0) → (1, 0): β_2 = 2.25 > 0
       method             exact chain
     """
     op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance, budget=budget, rng=rng)
