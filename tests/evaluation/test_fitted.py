@@ -17,11 +17,12 @@ from offtrace.evaluation.sampled import Sampled
 from offtrace.evaluation.starts import take
 from offtrace.returns import by_definition
 
-EVALUATES_PI = [t for t in helpers.TRACES if not isinstance(t, ot.AlphaRetrace | ot.CTrace)]
+EVALUATES_PI = [t for t in helpers.TRACES if t.target_share == 1]
 
 
 def operator(trace: ot.Trace, seed: int = 0) -> Sampled:
     logs, pi, mdp = settings.some_logs(seed)
+    pi = np.eye(pi.shape[1])[pi.argmax(axis=1)] if trace.needs_greedy else pi
     return Sampled(trace, logs, as_policy(pi, logs), mdp.gamma)
 
 
@@ -237,3 +238,9 @@ def test_features_that_hold_the_truth_find_it() -> None:
     unknown = evaluate(without, pi, trace=ot.TreeBackup(lam=0.9), gamma=γ, behavior=False)
     assert unknown.value == pytest.approx(truth, rel=1e-6)
     assert [row.estimator for row in unknown.estimates] == ["fitted", "direct method"]
+
+
+def test_a_rule_of_the_greedy_action_wants_a_greedy_target() -> None:
+    logs, pi, mdp = settings.some_logs(0)
+    with pytest.raises(ValueError, match="which a soft target policy does not tell: give a greedy policy"):
+        Sampled(ot.WatkinsQ(0.9), logs, as_policy(pi, logs), mdp.gamma)

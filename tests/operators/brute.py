@@ -13,8 +13,13 @@ from offtrace.mdps import MDP
 from offtrace.returns import by_definition
 
 
-def tiny(seed: int, gamma: float, branching: int = 2, terminal: bool = False) -> tuple[MDP, np.ndarray, np.ndarray]:
-    """Two states (and perhaps a terminal one), two actions, policies with a zero or a tie now and then."""
+def tiny(
+    seed: int, gamma: float, branching: int = 2, terminal: bool = False, trace: Any = None
+) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """Two states (and perhaps a terminal one), two actions, policies with a zero or a tie now and then.
+
+    π is greedy if the trace needs that.
+    """
     rng = np.random.default_rng(seed)
     S = 3 if terminal else 2
     P = np.zeros((S, 2, S))
@@ -33,6 +38,8 @@ def tiny(seed: int, gamma: float, branching: int = 2, terminal: bool = False) ->
         pi[0] = [1.0, 0.0]
     if seed % 3 == 2:
         pi[:, :], mu[:, :] = [0.75, 0.25], [0.5, 0.5]
+    if trace is not None and trace.needs_greedy:
+        pi = np.eye(2)[pi.argmax(axis=1)]
     return mdp, pi, mu
 
 

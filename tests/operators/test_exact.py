@@ -26,7 +26,7 @@ def shortened(trace: Any, n: int) -> Any:
 @pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)
 def test_C_is_the_sum_over_all_histories(trace: Any) -> None:
     """γ = 0.1: what twelve pairs leave out is below 1e-11 (importance sampling has K_t e = e, and no trace has more)."""
-    mdp, pi, mu = tiny(3, gamma=0.1, branching=1)
+    mdp, pi, mu = tiny(3, gamma=0.1, branching=1, trace=trace)
     op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-8)
     wanted = C_by_enumeration(trace, mdp, pi, mu, 11)
     assert op.method in ("closed form", "exact chain", "bounds")
@@ -37,7 +37,7 @@ def test_C_is_the_sum_over_all_histories(trace: Any) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("trace", [*BUILT_IN, *CUSTOM], ids=name_of)
 def test_C_with_a_horizon_is_the_sum_over_all_histories(trace: Any, seed: int) -> None:
-    mdp, pi, mu = tiny(seed, gamma=0.9, terminal=seed == 1)
+    mdp, pi, mu = tiny(seed, gamma=0.9, terminal=seed == 1, trace=trace)
     trace = shortened(trace, 5)
     op = Operator(mdp, trace, pi=pi, mu=mu)
     wanted = C_by_enumeration(trace, mdp, pi, mu, 5)
@@ -49,7 +49,7 @@ def test_C_with_a_horizon_is_the_sum_over_all_histories(trace: Any, seed: int) -
 @pytest.mark.parametrize("trace", [*BUILT_IN, *CUSTOM[:3]], ids=name_of)
 def test_mean_coefficients(trace: Any) -> None:
     """E[β_t] is the row sum of K_t; discounted they add up to C e."""
-    mdp, pi, mu = tiny(4, gamma=0.8)
+    mdp, pi, mu = tiny(4, gamma=0.8, trace=trace)
     trace = shortened(trace, 40)
     if not isinstance(trace, ot.StepTrace):
         op = Operator(mdp, trace, pi=pi, mu=mu)
@@ -62,7 +62,7 @@ def test_mean_coefficients(trace: Any) -> None:
 @pytest.mark.parametrize("trace", FINITE, ids=name_of)
 def test_the_sampled_mean_is_the_operator(trace: Any) -> None:
     """The mean of `corrections` over trajectories is MQ − Q, and their variance is `variance`, to four standard errors."""
-    mdp, pi, mu = tiny(6, gamma=0.6, terminal=True)
+    mdp, pi, mu = tiny(6, gamma=0.6, terminal=True, trace=trace)
     rng = np.random.default_rng(7)
     Q = rng.normal(size=pi.shape) * (~mdp.terminal)[:, None]
     op = Operator(mdp, trace, pi=pi, mu=mu)
@@ -77,7 +77,7 @@ def test_the_sampled_mean_is_the_operator(trace: Any) -> None:
 
 @pytest.mark.parametrize("trace", [*BUILT_IN, *CUSTOM], ids=name_of)
 def test_variance_is_that_over_all_trajectories(trace: Any) -> None:
-    mdp, pi, mu = tiny(5, gamma=0.9, terminal=True)
+    mdp, pi, mu = tiny(5, gamma=0.9, terminal=True, trace=trace)
     if isinstance(trace, ot.AlphaRetrace | ot.CTrace):
         pytest.skip("δ is the mixture's; held to samples above")
     trace = shortened(trace, 4)
@@ -90,7 +90,7 @@ def test_variance_is_that_over_all_trajectories(trace: Any) -> None:
 @pytest.mark.parametrize("trace", [ot.NonMarkovRetrace(lam=0.9), ot.TruncatedIS(), ot.Retrace(), ot.TreeBackup()])
 def test_variance_without_a_horizon(trace: Any) -> None:
     """Interpolated where values of x do not merge: still close to the sum over all trajectories."""
-    mdp, pi, mu = tiny(9, gamma=0.1, branching=1)
+    mdp, pi, mu = tiny(9, gamma=0.1, branching=1, trace=trace)
     Q = np.random.default_rng(1).normal(size=pi.shape)
     wanted = variance_by_enumeration(trace, mdp, pi, mu, Q, 9)
     found = Operator(mdp, trace, pi=pi, mu=mu).variance(Q)
@@ -102,7 +102,7 @@ def test_variance_without_a_horizon(trace: Any) -> None:
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.3, 0.9]))
 def test_lemma_1_and_row_sums(trace: Any, seed: int, gamma: float) -> None:
     """MQ − Q^π = Z(Q − Q^π); Ze = γe − (1−γ)S, S = E[Σ_{t≥1} γ^tβ_t]; the fixed point is Q^π (α-Retrace: the mixture's)."""
-    mdp, pi, mu = tiny(seed, gamma)
+    mdp, pi, mu = tiny(seed, gamma, trace=trace)
     op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4)
     target = op.setting.target
     Q, fixed = np.random.default_rng(seed).normal(size=pi.shape), mdp.q(target)
