@@ -82,7 +82,7 @@ def test_it_runs_as_a_program(framework: str, trace: str, tmp_path: Path) -> Non
         "8",
     ]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert repr(ot.trace(trace, lam=0.8)) in done.stdout
     assert re.search(r"^not solved: .* after 600 steps", done.stdout, re.MULTILINE)

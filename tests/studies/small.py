@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,11 +44,12 @@ def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
 
 
 def start(file: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    """`offtrace study run` in a process of its own, quiet."""
+    """`offtrace study run` in a process of its own, quiet; Ctrl-C reaches it, also where the tests run with SIGINT ignored."""
     return subprocess.Popen(
         [*COMMAND, "run", str(file), "--out", str(out), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

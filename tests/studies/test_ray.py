@@ -31,7 +31,7 @@ def test_two_nodes_and_one_that_is_killed(local: Study, tmp_path: Path, nodes: i
     file.write_text(local.as_toml(), encoding="utf-8")
     script = Path(__file__).parent / "ray_cluster.py"
     arguments = [sys.executable, script, file, tmp_path, *(["kill"] if nodes == 1 else [])]
-    ran = subprocess.run(arguments, capture_output=True, text=True, env=QUIET, timeout=300)
+    ran = subprocess.run(arguments, capture_output=True, text=True, env=QUIET, timeout=900)
     assert ran.returncode == 0, ran.stderr
     assert f"nodes at the end: {nodes}" in ran.stdout
     study = local.at(tmp_path)
@@ -58,7 +58,7 @@ def test_a_new_cluster_on_this_machine(tmp_path: Path) -> None:
         "-q",
     ]
     (tmp_path / "study.toml").write_text(half.as_toml(), encoding="utf-8")
-    ran = subprocess.run(command, capture_output=True, text=True, env=QUIET, timeout=300, cwd=tmp_path)
+    ran = subprocess.run(command, capture_output=True, text=True, env=QUIET, timeout=900, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "finished; units: tuning 12/12, test 4/4" in ran.stdout
     whole = study.run(out=tmp_path / "local", progress=False).records().filter(environment="random-walk:states=5")

@@ -87,7 +87,7 @@ def test_ctrl_c_leaves_everything_resumable(unbroken: Study, tmp_path: Path) -> 
     while not parts(study) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "interrupted; the same command goes on from here" in said
     status = study.status()
