@@ -136,8 +136,8 @@ def _contradiction(low: float, high: float, w: Weights) -> str:
         mean = float(np.mean(w.whole))
     return (
         f"by the data V(π) is at least {low:.4g} and at most {high:.4g}, which cannot be: they contradict what the interval "
-        f"takes for given. Most often μ is not the policy that acted (the mean weight of an episode is {mean:.3g}, and should be about "
-        "1); else rewards leave their range, or episodes depend on each other"
+        f"takes for given. Most often μ is not the policy that acted (episodes weigh {mean:.3g} on average, which should be "
+        "near 1); else rewards leave their range, or episodes depend on each other"
     )
 
 
