@@ -41,7 +41,7 @@ def begun(config: Config, seeds: int) -> tuple[Compiled, Any, Any]:
     assert isinstance(made, Compiled)
     keys = jax.vmap(jax.random.PRNGKey)(jnp.arange(seeds, dtype=jnp.uint32))
     traces = batched(config.trace, seeds)
-    state, _ = made.advance(traces, made.collect(made.first(keys)))
+    state, _ = made.advance(traces, made.collect(made.first(keys)), rounds(config))
     return made, traces, jax.block_until_ready(state)
 
 
@@ -55,7 +55,7 @@ class Run:
         """Frames per second for about so long."""
         started, pieces = time.perf_counter(), 0
         while time.perf_counter() - started < seconds:
-            self.state, _ = self.made.advance(self.traces, self.state)
+            self.state, _ = self.made.advance(self.traces, self.state, rounds(self.config))
             jax.block_until_ready(self.state)
             pieces += 1
         return pieces * rounds(self.config) * self.config.round / (time.perf_counter() - started)
@@ -104,7 +104,7 @@ def cartpole(seeds: int = 10) -> None:
         made, each, state = begun(config, seeds)
         solved, started = np.zeros(seeds, int), time.perf_counter()
         while int(state.frames[0]) < config.frames and not solved.all():
-            state, _ = made.advance(each, state)
+            state, _ = made.advance(each, state, rounds(config))
             frames = int(state.frames[0])
             keys = jax.random.split(jax.random.PRNGKey(frames), seeds)
             mean = np.asarray(made.evaluate(state.learner.weights, keys, 100, 500))

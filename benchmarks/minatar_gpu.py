@@ -2,7 +2,7 @@
 
     there   python benchmarks/minatar_gpu.py run --subset h200 --seconds 540 FILE
     here    python benchmarks/minatar_gpu.py bring --subset h200 FILE [FILE …]
-            offtrace study report minatar --subset h200
+            offtrace study report FOLDER                       which `bring` names
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
 says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. All ages of a
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.studies import Study, declaration, deep
+from offtrace.studies import Study, StudyError, declaration, deep
 from offtrace.studies.plan import Job, Plan, Unit
 from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
@@ -63,6 +63,8 @@ def _run(args: argparse.Namespace) -> None:
 
     plan = Plan(Study.load(args.study, args.subset))
     for file in args.done:
+        if json.loads(_lines(file)[0])["digest"] != plan.study.digest:
+            sys.exit(f"{file} was made by other code, or is of another study: its units are not those of now")
         for finished in _read(file):
             plan.done[finished.outcome.unit.id] = finished.outcome.score
     groups: dict[tuple[str, ...], list[Job]] = {}
@@ -70,6 +72,7 @@ def _run(args: argparse.Namespace) -> None:
         groups.setdefault((unit.environment, unit.trace, unit.parameters), []).append(plan.job(unit))
     started = time.monotonic()
     head = {"digest": plan.study.digest, "versions": versions(plan.study.task), "machine": machine()}
+    head["code"] = plan.study.code.about()
     with args.file.open("w") as file:
         print(json.dumps(head), file=file, flush=True)
 
@@ -95,14 +98,15 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _bring(args: argparse.Namespace) -> None:
-    study = Study.load(args.study, args.subset, args.out)
+    study = now = Study.load(args.study, args.subset, args.out)
     for file in args.file:
         head = json.loads(_lines(file)[0])
-        if head["digest"] != study.digest:
-            sys.exit(
-                f"{file} is of another study ({head['digest'][:12]}) than {study.name} as it is now ({study.digest[:12]})"
-            )
-        new = study.bring(list(_read(file)), head["versions"], head["machine"])
+        code = head.get("code", {})  # older files have none
+        try:
+            study = now.as_recorded(head["digest"], code.get("digest", ""))
+        except StudyError as error:
+            sys.exit(f"{file} is of another study: {error}")
+        new = study.bring(list(_read(file)), head["versions"], head["machine"], code)
         print(f"{file}: {new} new units")
     print(study.status())
 

@@ -74,6 +74,9 @@ def _study_commands(commands: Any) -> None:
     run.add_argument("--address", help="of an existing Ray cluster; without it, a new one on this machine")
     run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core)")
     run.add_argument("--quiet", "-q", action="store_true", help="show no progress")
+    run.add_argument(
+        "--other-code", action="store_true", help="go on with a folder of records that other code has begun"
+    )
     command("status", _study_status, "show what there is of a study")
     command("list", _list_studies, "list the shipped studies, and those that have been run", named=False)
     report = command("report", _report_study, "write one HTML page about a study, and open it")
@@ -104,7 +107,8 @@ def _run_study(args: argparse.Namespace) -> int:
     from offtrace.studies import Study
 
     study = Study.load(args.study, args.subset, args.out)
-    study.run(args.on, workers=args.workers, address=args.address, progress=not args.quiet)
+    options = {"workers": args.workers, "address": args.address, "progress": not args.quiet}
+    study.run(args.on, **options, other_code=args.other_code)
     print(study.status())
     return 0
 

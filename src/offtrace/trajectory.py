@@ -30,6 +30,13 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BOOL = np.dtype(np.bool_)
 FLAGS = ("terminated", "truncated", "valid")
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
+ROW_TOLERANCE = 1e-5
+"""How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
+
+It serves float32 too: a softmax in float32 is off by up to 5e-7 with 1,000 actions and 3e-6 with 32,000 (measured on PyTorch, JAX
+and NumPy). It is still small enough to refuse a row that lacks an action of probability 0.0001. What is off by less is divided
+by its sum where a table is kept in float64 (`distributions`), so that nothing rests on the size of this number.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,3 +224,25 @@ def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[
             )
         )
     return found
+
+
+def distributions(rows: Any, name: str, where: str = "state", first: int = 0) -> np.ndarray:
+    """Rows of probabilities [n, A] as float64 that sum to one, C-contiguous; else an error that names the first bad row.
+
+    A row that is off by no more than float64 rounds stays as it is. One that is off by up to ROW_TOLERANCE, as those of networks
+    are that compute in float32, is divided by its sum. `first` is the number of the first row.
+    """
+    array = np.ascontiguousarray(rows, dtype=np.float64)
+    total = array.sum(axis=1)
+    off = np.abs(total - 1.0)
+    bad = ~((array >= 0).all(axis=1) & (off <= ROW_TOLERANCE))
+    if bad.any():
+        n = int(np.argmax(bad))
+        raise ValueError(
+            f"{name} in {where} {first + n} is {array[n].tolist()}, which sums to {total[n]:.9g}: probabilities must not be "
+            f"negative and must sum to one within {ROW_TOLERANCE:g}. If they are only rounded, divide each row by its sum"
+        )
+    rounded = off > array.shape[1] * np.finfo(np.float64).eps
+    if rounded.any():
+        array = np.where(rounded[:, None], array / total[:, None], array)
+    return array

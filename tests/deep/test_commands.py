@@ -42,9 +42,10 @@ def folder(environment: dict[str, str], tmp_path_factory: Any) -> Path:
     command = [*PROGRAM, *ARGUMENTS, "--out", str(folder), "--frames"]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
     with subprocess.Popen([*command, "1e9"], **pipes) as process:
-        first = process.stderr.readline() if process.stderr else ""
+        rounded, first = (process.stderr.readline() if process.stderr else "" for _ in range(2))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
+    assert rounded.startswith("training ends after 1,000,000,008 frames, not 1,000,000,000")
     assert " of 1e+03M frames " in first
     assert process.returncode == 130
     assert "its state is saved, and the same command goes on" in err

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, running, train
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, progress, running, train
 from offtrace.deep.training import OnHost, rounds, trainer
 
 CONFIG = Config(
@@ -140,3 +140,49 @@ def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
 def test_reports_are_pieces_of_equal_size() -> None:
     assert rounds(CONFIG) * CONFIG.round <= CONFIG.frames // 20
     assert running.CURVE.names
+
+
+@pytest.mark.parametrize("game", ["CartPole-v1", "gym/CartPole-v1"])
+@pytest.mark.parametrize("frames", [388, 600, 601, 612, 1_600])
+def test_training_ends_where_it_says(game: str, frames: int) -> None:
+    """At `frames`, where an update is made there; else at the next update, which may be in the middle of a piece."""
+    config = replace(CONFIG, game=game, frames=frames, priority=0.0, every=12)
+    assert (config.begin, config.round) == (100, 12)
+    assert config.end == next(n for n in range(100, 3000, 12) if n >= frames)
+    trained = train(config, 1, progress=False)
+    assert trained.curve["frames"][-1] == int(trained.state.frames[0]) == config.end
+    assert int(trained.state.learner.updates[0]) == (config.end - config.begin) // config.round
+    pieces = np.diff(trained.curve["frames"], prepend=config.begin)
+    assert set(pieces[:-1]) <= {rounds(config) * config.round}
+    assert np.isfinite(trained.curve["loss"]).all()
+
+
+def test_a_run_that_would_learn_nothing_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"frames = 100 leave nothing to learn: the first update comes after 100 frames"
+    ):
+        replace(CONFIG, frames=100)
+
+
+def test_it_says_where_it_ends_and_no_time_is_left_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with `--frames 60000`, which ended after 60,992 with the words "left -1:59:59"."""
+    config = Config(game="minatar/breakout", frames=60_000)
+    assert (config.begin, config.round, config.end) == (5_056, 64, 60_032)
+    clock = iter([0.0, 1.0, 10_000.0, 20_000.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    line = progress.Line(config, 1)
+    said = capsys.readouterr().err
+    assert "training ends after 60,032 frames, not 60,000: 64 games step together" in said
+    row = np.zeros(1, running.CURVE)
+    for frames in (59_000, 59_500, config.end):
+        line.report(frames, row)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "60k of 60k frames" in last
+    assert " left 0:00 " in last
+
+
+def test_a_run_of_whole_updates_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.Line(replace(CONFIG, frames=1_604), 1)
+    assert not capsys.readouterr().err

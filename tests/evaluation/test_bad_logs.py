@@ -118,10 +118,13 @@ def test_rows_without_an_episode_are_dropped_together() -> None:
     rows[5]["episode"] = None
     frame = pl.DataFrame(rows)
     columns = Columns(mu="mu", next_state="next")
-    with pytest.raises(LogsError, match=r"episode is missing: 2 rows of 1 episode: 5 \(episode missing\), 11"):
+    with pytest.raises(LogsError, match=r"episode is missing: 2 rows of unknown episodes: 5 \(episode missing\), 11"):
         read(frame.cast({"episode": str}), columns=columns)
     logs = read(frame, columns=columns, on_error="drop")
     agree(logs, logs_of([row for row in good() if row["episode"] in (0, 2)]))  # 1 and 3 have no end any more
+    assert logs.report is not None
+    assert (logs.report.episodes, logs.report.dropped, logs.report.nameless) == (4, 2, 2)
+    assert f"dropped 2 episodes ({logs.report.dropped_rows} rows), and 2 rows of unknown episodes:" in str(logs.report)
 
 
 def test_what_the_policy_does_not_know() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import offtrace as ot
 from evaluation import settings
 from offtrace import mdps
 from offtrace.evaluation import ESTIMATORS, Logs, evaluate, intervals, simulate
+from offtrace.reports import evaluation
 
 REPETITIONS, EPISODES = 500, 500
 
@@ -240,6 +242,33 @@ def test_what_was_never_reached_is_said() -> None:
     assert any("25 % of the first states given" in w for w in given.warnings)
     whole = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300)
     assert not any("was logged" in w for w in evaluate(whole, pi, trace=ot.RBIS(), gamma=mdp.gamma).warnings)
+
+
+def test_an_empty_conservative_interval_is_said_to_be_empty() -> None:
+    """μ in the logs is far too small: every episode weighs thousands, and both bounds run away, past each other."""
+    logs, pi, _ = settings.some_logs(episodes=300)
+    assert logs.log_mu is not None
+    arguments: dict[str, Any] = {"trace": ot.RBIS(), "gamma": 0.9, "resamples": 20, "rewards": (-2.0, 2.0)}
+    sound = evaluate(logs, pi, **arguments)
+    assert sound.conservative is not None
+    assert not sound.conservative.empty
+    assert "empty" not in repr(sound)
+    wrong = evaluate(replace(logs, log_mu=logs.log_mu - 3.0), pi, **arguments)
+    c = wrong.conservative
+    assert c is not None
+    assert np.isnan([c.low, c.high]).all()
+    found = re.match(
+        r"by the data V\(π\) is at least (\S+) and at most (\S+), which cannot be: .* μ is not the policy", c.empty
+    )
+    assert found
+    assert float(found[1]) > float(found[2])
+    assert "conservative interval for V(π): empty, given" in repr(wrong)
+    assert wrong.warnings[0] == f"the conservative interval is empty: {c.empty}"
+    assert all(np.isnan(row["conservative_low"]) and np.isnan(row["conservative_high"]) for row in wrong.rows())
+    assert ">empty<" in wrong._repr_html_()
+    page = evaluation.html(wrong)
+    assert "interval, which needs no large sample, is empty: by the data V(π) is at least" in page
+    assert "NaN" not in page.split('type="application/json"')[1].split("</script>")[0]
 
 
 def test_without_a_discount_a_cut_leaves_the_conservative_interval_open() -> None:

@@ -123,6 +123,83 @@ def test_large_integers_are_numbered_and_small_ones_are_not() -> None:
     agree(logs, logs_of([row | {"state": row["state"] // DENSE} for row in rows]))
 
 
+def hashed(rows: Rows, shuffled: bool = False) -> tuple[Rows, Rows]:
+    """The rows with hashes of 64 bits in place of the episodes' numbers, in the order of the numbers; and in any order."""
+    rng = np.random.default_rng(7)
+    numbers = sorted({row["episode"] for row in rows})
+    hashes = np.sort(rng.integers(0, 2**64, len(numbers), dtype=np.uint64, endpoint=False))
+    hashes[-3:] = 2**63, 2**64 - 2, 2**64 - 1  # as floats, the last two are one
+    name = dict(zip(numbers, np.sort(hashes).tolist(), strict=True))
+    made = [row | {"episode": name[row["episode"]]} for row in rows]
+    return made, [made[i] for i in rng.permutation(len(made))] if shuffled else made
+
+
+WIDE = {"episode": pl.UInt64}
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("form", ["polars", "parquet", "csv", "pandas", "int128", "string"])
+@pytest.mark.parametrize("on_error", ["raise", "drop"])
+def test_hashes_of_64_bits_are_episodes(tmp_path: Path, shuffled: bool, form: str, on_error: Any) -> None:
+    rows, given = hashed(drawn(episodes=100), shuffled)
+    frame = pl.DataFrame(given, schema_overrides=WIDE)
+    source: Any = frame
+    if form in ("parquet", "csv"):
+        source = tmp_path / f"a.{form}"
+        frame.write_parquet(source) if form == "parquet" else frame.write_csv(source)
+    elif form == "pandas":
+        source = frame.to_pandas()
+    elif form == "int128":
+        source = frame.cast({"episode": pl.Int128})
+    elif form == "string":
+        source = frame.cast({"episode": pl.String})
+        rows = sorted(rows, key=lambda row: (str(row["episode"]), row["step"]))
+    logs = read(source, columns=MU, on_error=on_error)
+    agree(logs, logs_of([row | {"episode": str(row["episode"])} for row in rows] if form == "string" else rows))
+    assert logs.report is not None
+    assert (logs.report.episodes, logs.report.dropped, logs.report.nameless) == (100, 0, 0)
+
+
+def test_a_bad_row_of_a_hashed_episode_is_named_by_its_hash() -> None:
+    rows, _ = hashed(drawn(episodes=10))
+    rows[-1]["reward"] = float("nan")
+    with pytest.raises(LogsError, match=rf"\(episode {2**64 - 1}\)"):
+        read(pl.DataFrame(rows, schema_overrides=WIDE), columns=MU)
+
+
+def test_hashes_are_states_and_actions_too() -> None:
+    rows, _ = hashed(drawn(with_next=True))
+    states, actions = [2**64 - 1, 2**63, 0, 2**63 - 1, 7], [5, 2**64 - 2, 2**64 - 1]
+    wide = [
+        row | {"state": states[row["state"]], "next": states[row["next"]], "action": actions[row["action"]]}
+        for row in rows
+    ]
+    columns = Columns(mu="mu", next_state="next")
+    schema = WIDE | dict.fromkeys(("state", "next", "action"), pl.UInt64)
+    found = read(pl.DataFrame(wide, schema_overrides=schema), columns=columns)
+    assert found.state_names == tuple(sorted(states))
+    assert found.action_names == tuple(sorted(actions))
+    assert [found.state_names[s] for s in found.state] == [row["state"] for row in wide]
+    assert [found.action_names[a] for a in found.action] == [row["action"] for row in wide]
+    given = read(pl.DataFrame(wide, schema_overrides=schema), columns=columns, states=states, actions=actions)
+    assert given.state.tolist() == [row["state"] for row in rows]
+    assert given.action.tolist() == [row["action"] for row in rows]
+    with pytest.raises(LogsError, match="state is none of those that were given"):
+        read(pl.DataFrame(wide, schema_overrides=schema), columns=columns, states=states[1:])
+
+
+def test_ids_that_floats_cannot_tell_apart_are_refused() -> None:
+    rows = drawn(episodes=10)
+    for row in rows:
+        row["episode"] = float(2**53 + row["episode"])
+    with pytest.raises(LogsError, match=r"episode: column 'episode' holds Float64 .* two episodes may have become one"):
+        read(pl.DataFrame(rows), columns=MU, on_error="drop")
+    steps = {"actions": [0], "rewards": [1.0], "terminations": [True], "truncations": [False]}
+    for observations in ([1, 2**63], np.array([1, 2**63], np.uint64)):
+        with pytest.raises(LogsError, match=r"episode 0 has ids of 2\^63 or more"):
+            read([{"observations": observations} | steps])
+
+
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), form=st.sampled_from(["ids", "features"]), in_order=st.booleans(), at_end=st.booleans())
 def test_dropped_episodes_leave_the_others_as_they_are(

@@ -187,12 +187,13 @@ def test_cartpole_learns(update):
         ot.Retrace(lam=0.9),
         behavior=EpsilonGreedy(0.05),
         gamma=0.99,
-        alpha=0.3,
+        alpha=0.3 if update == "online" else 0.2,  # at 0.3, what is replayed blows up to |Q| = 1e17
         features=CARTPOLE,
         steps=25_000,
         update=update,
         points=5,
     )
+    assert not learned.diverged
     first, last = learned.curve.returns[[0, -1]]
     assert last > 75  # 99.3 is the most within 500 steps
     assert last > first

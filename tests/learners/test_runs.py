@@ -280,14 +280,72 @@ def test_divergence_is_said_and_stays_with_its_seed(update: Any) -> None:
 
 
 def test_one_of_many_diverges() -> None:
-    """Importance sampling on a walk with large ratios: some seeds overflow, and the others are as if alone."""
+    """Importance sampling on a walk with large ratios: some seeds blow up, and the others are as if alone."""
     mdp = MDP(np.ones((1, 2, 1)), [[1.0, -1.0]], 0.9, terminal=np.zeros(1, bool))
-    run: dict[str, Any] = {"pi": [[0.9, 0.1]], "mu": [[0.1, 0.9]], "alpha": 2.0, "steps": 3000, "certify": False}
+    run: dict[str, Any] = {"pi": [[0.9, 0.1]], "mu": [[0.1, 0.9]], "alpha": 0.5, "steps": 1000, "certify": False}
     with pytest.warns(UserWarning, match="of 30 learners diverged"):
         many = evaluate(mdp, ot.ImportanceSampling(), seeds=30, **run)
     assert 0 < many.diverged.sum() < 30
     for seed in np.flatnonzero(~many.diverged)[:5]:
         np.testing.assert_array_equal(evaluate(mdp, ot.ImportanceSampling(), seed=int(seed), **run).Q, many.Q[seed])
+
+
+def allowed(result: Any, mdp: MDP, q0: float = 0.0) -> float:
+    """By the definition: no return of these rewards is larger, and no average of such returns and of q0."""
+    most = np.abs(mdp.R if mdp.transition_rewards is None else mdp.transition_rewards).max()
+    reach = sum(mdp.gamma**t for t in range(int(np.max(result.steps))))
+    return q0 + most * reach
+
+
+@pytest.mark.parametrize("update", UPDATES, ids=str)
+def test_values_that_blow_up_have_diverged_though_they_are_finite(update: Any) -> None:
+    """α = 2: |Q| grows tenfold every few steps, and would be infinite only much later."""
+    mdp = random_walk(5, gamma=0.9)
+    run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "update": update, "steps": 500, "seeds": 4}
+    with pytest.warns(
+        UserWarning, match="4 of 4 learners diverged: .* 1,000,000 times larger than the rewards seen allow"
+    ):
+        lost = evaluate(mdp, ot.Retrace(), alpha=2.0, **run)
+    assert lost.steps.tolist() == [500] * 4  # none of them had left the range of numbers
+    assert lost.diverged.all()
+    assert np.isnan(lost.Q).all()
+    assert np.isinf(lost.curve.error[:, -1]).all()
+    assert np.isfinite(lost.curve.error[:, :-1]).all()
+    found = evaluate(mdp, ot.Retrace(), alpha=0.5, **run)
+    assert not found.diverged.any()
+    assert np.abs(found.Q).max() <= allowed(found, mdp)
+
+
+def test_what_counts_as_diverged() -> None:
+    """The bound knows the first values, the rewards seen and, without a discount, how many there were."""
+    for gamma in (0.9, 1.0):
+        for R, q0, spread in ((0.0, 0.0, 0.0), (1e-8, 0.0, 0.0), (1e12, 0.0, 0.0), (0.0, 1e9, 0.0), (1.0, 0.0, 1e8)):
+            mdp = MDP(np.ones((1, 1, 1)), [[R]], gamma, terminal=np.zeros(1, bool)) if gamma < 1 else chain(R)
+            run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "q0": q0, "spread": spread, "steps": 1000}
+            found = evaluate(mdp, ot.OneStep(), certify=False, **run)
+            assert not found.diverged
+            assert np.isfinite(found.Q).all()
+    with pytest.warns(UserWarning, match="diverged"):
+        assert evaluate(mdp, ot.OneStep(), certify=False, alpha=3.0, **run).diverged
+
+
+def chain(R: float) -> MDP:
+    """Three states in a row, an end, and no discount."""
+    P = np.zeros((4, 1, 4))
+    P[[0, 1, 2], 0, [1, 2, 3]] = 1.0
+    return MDP(P, [[R], [R], [R], [0.0]], 1.0, start=[1.0, 0.0, 0.0, 0.0])
+
+
+def test_features_whose_weights_are_large_have_not_diverged() -> None:
+    """Q is what is bounded: with tiny features the weights of a sound Q are huge."""
+    mdp = random_walk(5, gamma=0.9)
+    features = 1e-9 * np.eye(mdp.S)
+    run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "steps": 3000, "features": features}
+    found = evaluate(mdp, ot.Retrace(), alpha=1e17, **run)
+    assert np.abs(found.weights).max() > 1e7 > 1e3 > np.abs(found.Q).max()
+    assert not found.diverged
+    with pytest.warns(UserWarning, match="diverged"):
+        assert evaluate(mdp, ot.Retrace(), alpha=2.5e18, **run).diverged
 
 
 def test_it_says_where_a_trace_does_not_converge() -> None:

@@ -21,9 +21,9 @@ MDP_, PI, MU = tiny(0, 0.9)
     ("change", "message"),
     [
         ({"pi": np.ones((2, 3)) / 3}, r"pi must be an array \[S, A\] = \[2, 2\]"),
-        ({"mu": np.full((2, 2), 0.4)}, "each row of mu must be probabilities"),
-        ({"pi": np.array([[1.5, -0.5], [0.5, 0.5]])}, "each row of pi"),
-        ({"pi": np.full((2, 2), np.nan)}, "each row of pi"),
+        ({"mu": np.full((2, 2), 0.4)}, "mu in state 0 is .* sums to 0.8"),
+        ({"pi": np.array([[1.5, -0.5], [0.5, 0.5]])}, "pi in state 0 is .*must not be negative"),
+        ({"pi": np.full((2, 2), np.nan)}, "pi in state 0 is .*nan"),
         ({"tolerance": 0.0}, "tolerance must be above 0"),
         ({"budget": -1.0}, "budget"),
     ],

@@ -129,7 +129,8 @@ def test_every_trace_of_the_study_can_be_compiled() -> None:
         traces = [trace for trace in work._traces(job) for _ in range(6 // len(job.lams))]
         config = job.protocol.config(job.unit.environment, traces[0], job.unit.age)
         made = trainer(config, list(range(6)))
-        after, tally = jax.eval_shape(made.advance, _stacked(traces, config, 6), jax.eval_shape(made.first, keys))
+        first = jax.eval_shape(made.first, keys)
+        after, tally = jax.eval_shape(made.advance, _stacked(traces, config, 6), first, 3)
         assert tally.loss.shape == after.frames.shape == (6,)
 
 

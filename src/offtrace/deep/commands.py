@@ -184,7 +184,7 @@ def summary(trained: Trained, folder: Path) -> str:
     returns = trained.last_return(frames // 10) if len(trained.curve) else []
     ended = [(seed, value) for seed, value in zip(seeds, returns, strict=False) if not math.isnan(value)]
     mean = f"{sum(value for _, value in ended) / len(ended):.2f}" if ended else "no episode ended there"
-    done = f"{frames:,} frames" if trained.finished else f"interrupted after {frames:,} of {config.frames:,} frames"
+    done = f"{frames:,} frames" if trained.finished else f"interrupted after {frames:,} of {config.end:,} frames"
     return "\n".join(
         [
             f"{config.game} with {spelt(config.trace)}: {done}{' each' * (len(seeds) > 1)}",

@@ -20,7 +20,7 @@ class Config:
     trace: Rule = field(default_factory=lambda: Retrace(lam=0.9))
     """The rule that makes the targets."""
     frames: int = 5_000_000
-    """How long to train."""
+    """How long to train, the warm-up included: rounded up to whole updates, and `end` says to what."""
     gamma: float = 0.99
     """The discount γ."""
     envs: int = 64
@@ -109,6 +109,11 @@ class Config:
             (self.batch * self.length) % self.minibatches == 0,
             f"a divisor of batch × length = {self.batch * self.length}",
         )
+        if self.frames <= self.begin:
+            raise ValueError(
+                f"frames = {self.frames} leave nothing to learn: the first update comes after {self.begin:,} frames "
+                f"(warm_up = {self.warm_up}): take more frames, or a smaller warm_up"
+            )
         if self.slots < self.window + 1:
             raise ValueError(
                 f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
@@ -135,6 +140,16 @@ class Config:
     def round(self) -> int:
         """Frames between two draws from the memory."""
         return self.every * self.minibatches
+
+    @property
+    def begin(self) -> int:
+        """Frames before the first update: `warm_up`, or as many as a sequence takes, in whole steps of all copies of the game."""
+        return -(-max(self.warm_up, self.envs * self.window) // self.envs) * self.envs
+
+    @property
+    def end(self) -> int:
+        """Frames after which training ends: the first number of at least `frames` at which an update has just been made."""
+        return self.begin + -(-max(0, self.frames - self.begin) // self.round) * self.round
 
     def spelt(self) -> dict[str, Any]:
         """As JSON has it."""

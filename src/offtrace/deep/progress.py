@@ -26,21 +26,24 @@ class Line:
         self.config, self.seeds = config, seeds
         self.began, self.first, self.shown = time.monotonic(), None, 0.0
         self.terminal = sys.stderr.isatty()
+        if config.end != config.frames:
+            why = f"{config.envs} games step together, and every {config.round} frames an update is made"
+            print(f"training ends after {config.end:,} frames, not {config.frames:,}: {why}", file=sys.stderr)
 
     def report(self, frames: int, rows: np.ndarray) -> None:
         """Show the latest."""
         now = time.monotonic()
         if self.first is None:  # the first piece was mostly compilation
             self.began, self.first = now, frames
-        if not self.terminal and now - self.shown < 10 and frames < self.config.frames:
+        if not self.terminal and now - self.shown < 10 and frames < self.config.end:
             return
         self.shown = now
         done = frames - self.first
         rate = done / (now - self.began) if done else 0.0
         mean = {name: _mean(rows[name]) for name in SCALARS}
-        left = _clock((self.config.frames - frames) / rate) if rate else "?"
+        left = _clock((self.config.end - frames) / rate) if rate else "?"
         text = (
-            f"{_short(frames)} of {_short(self.config.frames)} frames  {_short(rate * self.seeds)}/s  left {left}  "
+            f"{_short(frames)} of {_short(self.config.end)} frames  {_short(rate * self.seeds)}/s  left {left}  "
             f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace {mean['length']:.2f}  "
             f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}"
         )

@@ -77,7 +77,7 @@ def train(
     go_on: bool = False,
     on_report: Callable[[int, Tally], None] | None = None,
 ) -> Trained:
-    """Train for `config.frames` frames with each seed, all side by side in one program.
+    """Train for `config.frames` frames with each seed, all side by side in one program; to be exact, until `config.end`.
 
     With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
     interrupted; the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit as if it had not stopped (a
@@ -103,16 +103,16 @@ def train(
     state, curve = _begun(made, run, slots, Path(folder) if folder else None)
     line = Line(config, len(chosen)) if progress else None
     board = TensorBoard(Path(folder), chosen) if folder else None
-    step = rounds(config) * config.round
     saved = time.monotonic()
     reporters = [reporter for reporter in (line, board) if reporter]
     with ExitStack() as at_the_end, _interruptible() as interrupted:
         for reporter in reporters:
             at_the_end.callback(reporter.close)
-        while (frames := int(state.frames[0])) < config.frames and not interrupted():
-            state, tally = made.advance(stacked, state)
+        while (frames := int(state.frames[0])) < config.end and not interrupted():
+            n = rounds(config, frames)
+            state, tally = made.advance(stacked, state, n)
             tally = Tally(*(np.asarray(a) for a in tally))
-            frames += step
+            frames += n * config.round
             if not go_on and not np.isfinite(tally.loss).all():
                 _diverged(config, tally, chosen, Path(folder) if folder else None)
             rows = _rows(frames, chosen, tally)

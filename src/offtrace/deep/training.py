@@ -1,7 +1,7 @@
 """Acting and learning in turns, for all seeds at once: compiled with the game, or with a game that the host steps.
 
-Both have `first` (the state before training), `collect` (frames without learning) and `advance` (a fixed number of rounds: act,
-draw, update), which also returns a Tally of those rounds, [seeds] each.
+Both have `first` (the state before training), `collect` (frames without learning) and `advance` (so many rounds: act, draw,
+update), which also returns a Tally of those rounds, [seeds] each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from offtrace.deep.worlds import Hosted, Stepped, World, compiled
 from offtrace.traces import OneStep, Rule
 
 REPORT = 8_192
-"""Frames between two reports, about: a run is a number of equal pieces, so that a resumed one is cut in the same places."""
+"""Frames between two reports, about: a run is a number of equal pieces and what is left, so that a resumed one is cut alike."""
 
 
 class State(NamedTuple):
@@ -62,9 +62,10 @@ def batched(trace: Rule, seeds: int) -> Rule:
     return jax.tree.map(lambda number: jnp.full((seeds, *np.shape(number)), number, jnp.float32), trace)
 
 
-def rounds(config: Config) -> int:
-    """Between two reports."""
-    return max(1, min(REPORT, config.frames // 20) // config.round)
+def rounds(config: Config, frames: int = 0) -> int:
+    """From this frame to the next report: as many as between any two, or those that are left."""
+    piece = max(1, min(REPORT, config.frames // 20) // config.round)
+    return min(piece, -(-(config.end - frames) // config.round))
 
 
 def _remembered(state: State, action: Any, log_mu: Any, seen: Stepped) -> tuple[State, Any, Any]:
@@ -92,7 +93,7 @@ class Compiled:
         self.agent = Agent(config, world.shape, world.actions)
         self.first: Any = jax.jit(jax.vmap(self._first))
         self.collect: Any = jax.jit(jax.vmap(self._collect), donate_argnums=0)
-        self.advance: Any = jax.jit(jax.vmap(self._advance), donate_argnums=1)
+        self.advance: Any = jax.jit(jax.vmap(self._advance, in_axes=(0, 0, None)), donate_argnums=1)
         self.evaluate: Any = jax.jit(jax.vmap(self._evaluate, in_axes=(0, 0, None, None)), static_argnums=(2, 3))
 
     def _first(self, key: Any) -> State:
@@ -111,23 +112,25 @@ class Compiled:
         return after, ended
 
     def _collect(self, state: State) -> State:
-        steps = -(-max(self.config.warm_up, self.config.envs * self.config.window) // self.config.envs)
-        return lax.scan(self._play, state, length=steps)[0]
+        return lax.scan(self._play, state, length=self.config.begin // self.config.envs)[0]
 
-    def _advance(self, trace: Rule, state: State) -> tuple[State, Tally]:
+    def _advance(self, trace: Rule, state: State, n: Any) -> tuple[State, Tally]:
+        """`n` is no constant of the program: the last piece of a run may be shorter, and is not compiled for itself."""
         c = self.config
 
-        def one_round(state: State, _: Any) -> tuple[State, Any]:
+        def one_round(_: Any, carried: Any) -> Any:
+            state, *sums = carried
             state, (episodes, total) = lax.scan(self._play, state, length=c.round // c.envs)
             key, to_learn = jax.random.split(state.key)
             learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
             after = state._replace(learner=learner, memory=memory, key=key)
-            return after, (jnp.sum(episodes), jnp.sum(total), loss)
+            return after, *(a + b for a, b in zip(sums, (jnp.sum(episodes), jnp.sum(total), loss), strict=True))
 
-        state, (episodes, total, loss) = lax.scan(one_round, state, length=rounds(c))
+        nothing = jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(())
+        state, episodes, total, loss = lax.fori_loop(0, n, one_round, (state, *nothing))
         key, to_measure = jax.random.split(state.key)
         credit = self.agent.credit(trace, state.learner, state.memory, to_measure)
-        return state._replace(key=key), Tally(jnp.sum(episodes), jnp.sum(total), jnp.mean(loss), **credit)
+        return state._replace(key=key), Tally(episodes, total, loss / n, **credit)
 
     def _evaluate(self, weights: Any, key: Any, episodes: int, steps: int) -> Any:
         """The mean return of greedy episodes, each from a start of its own, cut after so many steps."""
@@ -220,15 +223,14 @@ class OnHost:
 
     def collect(self, state: State) -> State:
         """Frames without learning."""
-        c = self.config
-        return self._play(state, -(-max(c.warm_up, c.envs * c.window) // c.envs))[0]
+        return self._play(state, self.config.begin // self.config.envs)[0]
 
-    def advance(self, traces: Rule, state: State) -> tuple[State, Tally]:
-        """A fixed number of rounds."""
+    def advance(self, traces: Rule, state: State, n: int) -> tuple[State, Tally]:
+        """So many rounds."""
         episodes: Any = 0
         total: Any = 0
         losses = []
-        for _ in range(rounds(self.config)):
+        for _ in range(n):
             state, ended, returns = self._play(state, self.config.round // self.config.envs)
             state, loss = self.programs.learn(traces, state)
             episodes, total = episodes + ended, total + returns

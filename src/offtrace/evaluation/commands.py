@@ -20,6 +20,7 @@ import numpy as np
 from offtrace.evaluation.columns import Columns, did_you_mean
 from offtrace.evaluation.logs import Logs
 from offtrace.traces import CTrace, Trace, VariableLambda, rules, trace
+from offtrace.trajectory import distributions
 
 LAMBDA = 0.95
 """Of a rule that has a λ, if none is given."""
@@ -173,8 +174,6 @@ def _from_python(file: Path, name: str) -> Any:
 
 
 def _from_npz(file: Path) -> Target:
-    from offtrace.mdps.policies import check_rows  # here, so that --help need not wait for SciPy
-
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             there = {name: arrays[name] for name in arrays.files}
@@ -191,8 +190,7 @@ def _from_npz(file: Path) -> Target:
     pi = there["probabilities"]
     if pi.ndim != 2 or 0 in pi.shape or pi.dtype.kind not in "fiub":
         raise ValueError(f"probabilities in {file} must be numbers [S, A], got {pi.dtype} of shape {pi.shape}")
-    pi = np.ascontiguousarray(pi, dtype=np.float64)
-    check_rows(pi, f"probabilities in {file}")
+    pi = distributions(pi, f"probabilities in {file}")
     named: list[Any] = []
     for name, size in (("states", pi.shape[0]), ("actions", pi.shape[1])):
         names = there.get(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offtrace.evaluation.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
+from offtrace.evaluation.problems import LogsError
 from offtrace.evaluation.tables import Table, polars
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 BATCH = 1 << 17
 """At most so many rows at a time: a few megabytes, which a cache may hold."""
+EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}
+"""Below this, a float is one integer."""
 
 
 class Conversion:
@@ -101,6 +104,11 @@ class Conversion:
                 raise TypeError(
                     f"{what}s={given!r} are strings, but column {columns[0]!r} holds {self.schema[columns[0]]}"
                 )
+            if any(map(self._is_wide, columns)):
+                return self._wide_ids(what, columns, given)
+            for column in columns:
+                if given is None and self.schema[column].is_float():
+                    self._require_exact(what, column)
             made = [self._whole(what, column) for column in columns]
             if isinstance(given, tuple):
                 ids = list(range(len(given)))
@@ -117,6 +125,27 @@ class Conversion:
         elif not isinstance(given[0], str):
             raise TypeError(f"{what}s={given!r} are integers, but column {columns[0]!r} holds strings")
         return [self._coded(column, given) for column in columns], given
+
+    def _is_wide(self, column: str) -> bool:
+        """Whether it holds integers that int64 does not, as hashes of 64 bits do."""
+        pl = polars()
+        if self.schema[column] not in (pl.UInt64, pl.Int128, pl.UInt128):
+            return False
+        low, high = self.frame.select(low=pl.col(column).min(), high=pl.col(column).max()).collect().row(0)
+        return low is not None and not (low > UNKNOWN and high < -MISSING)
+
+    def _wide_ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
+        """Integers of any size by their place among all of them, or among those that are given."""
+        pl = polars()
+        if isinstance(given, int):
+            raise TypeError(f"{what}s={given} is a number, but there are integers of 2^63 and more: give their names")
+        wide = [pl.col(column).cast(pl.Int128) for column in columns]
+        if given is None:
+            parts = [self.frame.select(each.alias("id")) for each in wide]
+            given = tuple(pl.concat(parts).unique().drop_nulls().collect()["id"].sort().to_list())
+        known, ids = pl.Series(given, dtype=pl.Int128), pl.Series(range(len(given)), dtype=pl.Int64)
+        coded = [each.replace_strict(known, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in wide]
+        return [pl.when(a.is_null()).then(MISSING).otherwise(b) for a, b in zip(wide, coded, strict=True)], given
 
     def _is_text(self, column: str) -> bool:
         pl = polars()
@@ -140,6 +169,18 @@ class Conversion:
             wanted = "integers" if what == "step" else "integers or strings"
             raise TypeError(f"{what} must be {wanted}, but column {column!r} holds {kind}")
         return value.cast(pl.Int64, strict=False).fill_null(MISSING)
+
+    def _require_exact(self, what: str, column: str) -> None:
+        """Two large integers may be one float: then it is not known which is meant."""
+        pl = polars()
+        kind, value = self.schema[column], pl.col(column).abs()
+        largest, most = self.frame.select(value.filter(value.is_finite()).max()).collect().item(), EXACT[str(kind)]
+        if largest is not None and largest >= most:
+            raise LogsError(
+                f"{what}: column {column!r} holds {kind} up to {largest:g}, and from {most:,} on two integers may be one float, "
+                f"so that two {what}s may have become one. Store them as integers or strings (pandas makes floats of "
+                'integers among which one is missing; its dtypes "UInt64" and "Int64" do not)'
+            )
 
     def _number(self, what: str, column: str) -> pl.Expr:
         pl = polars()

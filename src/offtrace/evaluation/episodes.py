@@ -115,7 +115,7 @@ class _Episodes:
             "reward": reward,
             "state": seen[:-1],
             "next_state": seen[1:],
-            "action": _coded(np.asarray(_field(episode, "actions", i)), self.filling.actions),
+            "action": _coded(_exact(_field(episode, "actions", i), i), self.filling.actions),
             "terminated": _flags(_field(episode, "terminations", i)),
             "truncated": _flags(_field(episode, "truncations", i)),
         }
@@ -148,7 +148,7 @@ def _field(episode: Any, name: str, i: int, default: Any = None) -> Any:
 
 def _observations(episode: Any, i: int) -> np.ndarray:
     """[T + 1] ids, or [T + 1, d] features."""
-    seen = np.asarray(_field(episode, "observations", i))
+    seen = _exact(_field(episode, "observations", i), i)
     if seen.ndim == 1 and seen.dtype.kind in "iubUT":
         return seen
     if seen.dtype.kind not in "iubf" or not len(seen):
@@ -156,6 +156,20 @@ def _observations(episode: Any, i: int) -> np.ndarray:
             f"observations of episode {i} are neither ids nor arrays of numbers: they have dtype {seen.dtype}"
         )
     return seen.reshape(len(seen), -1).astype(np.float64, copy=False)
+
+
+def _exact(values: Any, i: int) -> np.ndarray:
+    """As an array; integers that int64 does not hold would become other ones, or floats."""
+    array = np.asarray(values)
+    if array.dtype == np.uint64:
+        large = bool((array >= 2**63).any())
+    else:
+        large = (
+            array.dtype.kind in "fO" and array is not values and any(type(v) is int and abs(v) >= 2**63 for v in values)
+        )
+    if large:
+        raise LogsError(f"episode {i} has ids of 2^63 or more, which int64 does not hold: give them as strings")
+    return array
 
 
 def _info(episode: Any, key: str, i: int, steps: int) -> np.ndarray:

@@ -107,7 +107,10 @@ def evaluate(
         estimates=tuple(rows),
         conservative=bounds,
         diagnosis=found,
-        warnings=tuple(warnings_of(logs, mu, starts, rows, found, unsettled, table=kind is None)),
+        warnings=(
+            *([f"the conservative interval is empty: {bounds.empty}"] if bounds is not None and bounds.empty else []),
+            *warnings_of(logs, mu, starts, rows, found, unsettled, table=kind is None),
+        ),
         trace=trace,
         gamma=gamma,
         confidence=confidence,

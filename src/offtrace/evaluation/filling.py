@@ -162,9 +162,10 @@ class Filling:
         lengths, ends = np.diff(order.starts), order.starts[1:] - 1
         self._check_ends(order)
         self.truncated[ends] &= ~self.terminated[ends]
-        problems, concerned = self.problems.settled(order.episode, words)
+        nameless = bool(order.episodes[0] == MISSING)  # which sorts first
+        problems, concerned = self.problems.settled(order.episode, words, nameless)
         if problems and (not drop or len(concerned) == len(ends)):
-            raise refusal(source, problems, len(concerned), len(ends), drop)
+            raise refusal(source, problems, len(concerned) - nameless, len(ends) - nameless, drop)
         good = np.ones(len(ends), np.bool_)
         good[concerned] = False
         cut = np.zeros_like(good) if self.has_next else self.truncated[ends]
@@ -192,11 +193,12 @@ class Filling:
         report = ReadReport(
             source=source,
             rows=self.n,
-            episodes=len(ends),
+            episodes=len(ends) - nameless,
             in_order=order.place is None,
             problems=problems,
-            dropped=len(concerned),
-            dropped_rows=int(lengths[concerned].sum()),
+            dropped=len(concerned) - nameless,
+            dropped_rows=int(lengths[concerned[int(nameless) :]].sum()),
+            nameless=int(lengths[0]) if nameless else 0,
             only_next=int((good & cut).sum()),
             emptied=int((good & ~left).sum()),
             passed_over=self.passed_over,

@@ -17,6 +17,9 @@ in Massart's form bounds the mean of a variable that is not negative from below,
 with probability 1 − α/2, for X_(1) ≤ … ≤ X_(E). The same for hi − r bounds V(π) from above. So the interval covers V(π) with
 probability 1 − α at least, for any number of episodes, if they are independent, μ is known, and rewards and the horizon H are as
 stated.
+
+Where all of that holds the lower bound is above the upper one with probability α at most. So an empty interval is evidence that
+one of these does not hold, most often that μ is not the one that acted: it is said, and no numbers are given.
 """
 
 from __future__ import annotations
@@ -67,9 +70,12 @@ class Conservative:
     """An interval that covers V(π) at least as often as it says, under what it assumes."""
 
     low: float
+    """NaN if it is empty."""
     high: float
     assumes: str
     """In words, for the result."""
+    empty: str = ""
+    """Why it is empty: its two bounds contradict each other, and so the data contradict what it assumes. Else no words."""
 
 
 def conservative(
@@ -118,8 +124,20 @@ def conservative(
     if longest is None and np.isfinite(H):
         reach += " (the longest logged, which is a guess)"
     note = f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}, independent episodes"
-    return Conservative(
-        low, high, note + (", and μ as estimated, for which nothing is guaranteed" if estimated else "")
+    note += ", and μ as estimated, for which nothing is guaranteed" if estimated else ""
+    if low - high > 1e-9 * max(abs(low), abs(high)):  # not by rounding
+        return Conservative(np.nan, np.nan, note, _contradiction(low, high, w))
+    return Conservative(min(low, high), max(low, high), note)
+
+
+def _contradiction(low: float, high: float, w: Weights) -> str:
+    """Why the interval is empty, in words."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.mean(w.whole))
+    return (
+        f"by the data V(π) is at least {low:.4g} and at most {high:.4g}, which cannot be: they contradict what the interval "
+        f"takes for given. Most often μ is not the policy that acted (episodes weigh {mean:.3g} on average, which should be "
+        "near 1); else rewards leave their range, or episodes depend on each other"
     )
 
 

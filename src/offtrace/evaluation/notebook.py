@@ -47,7 +47,7 @@ def html(result: Result) -> str:
         )
     if (c := result.conservative) is not None:
         drawn = _drawn(c.low, c.high, float("nan"), low, high, GREY)
-        lines.append(_line("conservative", "", interval(c.low, c.high, digits), drawn, ""))
+        lines.append(_line("conservative", "", "empty" if c.empty else interval(c.low, c.high, digits), drawn, ""))
     heads = ("", "V(π)", f"{100 * result.confidence:g} % interval", _axis(low, high, digits), "rests on episodes")
     head = "".join(
         f'<th style="text-align:{"left" if i == 0 else "right"}">{text}</th>' for i, text in enumerate(heads)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from offtrace.evaluation.logs import Logs
+from offtrace.trajectory import distributions
 
-TOLERANCE = 1e-6  # how far a row of probabilities may be from one: networks compute in float32
 PIECE = 1 << 16  # states that are asked for at a time
 
 
@@ -43,7 +43,7 @@ def as_policy(policy: Any, logs: Logs, called: str = "the target policy") -> Pol
 
     A table [S, A], for logs whose states are ids; a callable, states → probabilities [n, A]; or anything with
     `predict_proba`, such as a classifier of scikit-learn, whose `classes_` say which action a column stands for.
-    Probabilities must not be negative and must sum to one within 1e-6; nothing is normalised in silence.
+    Probabilities must not be negative and must sum to one, but for what float32 rounds (`trajectory.distributions`).
     """
     if isinstance(policy, Policy):
         return policy
@@ -115,11 +115,4 @@ def _checked(found: Any, n: int, actions: int, called: str, first: int = 0) -> n
         raise ValueError(
             f"{called} gave an array of shape {probabilities.shape} for {n} states: it must be [n, A] = {(n, actions)}"
         )
-    bad = ~((probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= TOLERANCE))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"{called} in state number {first + row} is {probabilities[row].tolist()}, which sums to "
-            f"{probabilities[row].sum():.9g}: probabilities must not be negative and must sum to one within {TOLERANCE:g}"
-        )
-    return probabilities
+    return distributions(probabilities, called, "state number", first)

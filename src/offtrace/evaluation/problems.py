@@ -28,13 +28,14 @@ class Problem:
     rows: int
     """So many rows of the source have it …"""
     episodes: int
-    """… in so many episodes."""
+    """… in so many episodes, as far as the rows say in which."""
     first: tuple[str, ...]
     """The first of these rows: their numbers in the source, from 0 on, with the episode and, if there are several, the file."""
 
     def __str__(self) -> str:
         more = ", …" if self.rows > len(self.first) else ""
-        return f"{self.what}: {counted(self.rows, 'row')} of {counted(self.episodes, 'episode')}: {', '.join(self.first)}{more}"
+        whose = counted(self.episodes, "episode") if self.episodes else "unknown episodes"
+        return f"{self.what}: {counted(self.rows, 'row')} of {whose}: {', '.join(self.first)}{more}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class ReadReport:
     """Episodes that were dropped for it, whole."""
     dropped_rows: int = 0
     """Their rows."""
+    nameless: int = 0
+    """Rows that do not say of which episode they are, and were dropped too; how many episodes that were is not known."""
     only_next: int = 0
     """Last rows of truncated episodes which, for want of a next state, only are the next state of the row before."""
     emptied: int = 0
@@ -76,7 +79,8 @@ class ReadReport:
             for name in self.passed_over
         ]
         if self.problems:
-            lines.append(f"dropped {counted(self.dropped, 'episode')} ({counted(self.dropped_rows, 'row')}):")
+            rows = f", and {counted(self.nameless, 'row')} of unknown episodes" if self.nameless else ""
+            lines.append(f"dropped {counted(self.dropped, 'episode')} ({counted(self.dropped_rows, 'row')}){rows}:")
             lines += [f"  {problem}" for problem in self.problems]
         return "\n".join(lines)
 
@@ -100,15 +104,19 @@ class Problems:
         return bool(self._rows)
 
     def settled(
-        self, episode: Callable[[np.ndarray], np.ndarray], name: Callable[[int], str]
+        self, episode: Callable[[np.ndarray], np.ndarray], name: Callable[[int], str], nameless: bool
     ) -> tuple[tuple[Problem, ...], np.ndarray]:
-        """Every kind, and the episodes concerned; `episode` has the index of a row's, `name` the words for a row."""
+        """Every kind, and the episodes concerned; `episode` has the index of a row's, `name` the words for a row.
+
+        `nameless`: the first episode is none, but the rows that do not say of which they are.
+        """
         found, concerned = [], [np.zeros(0, np.int64)]
         for what, parts in self._rows.items():
             rows = np.concatenate(parts)
             where = np.unique(episode(rows))
             first = tuple(name(int(row)) for row in np.sort(rows)[:FIRST])
-            found.append(Problem(what, len(rows), len(where), first))
+            known = len(where) - int(nameless and where[0] == 0)
+            found.append(Problem(what, len(rows), known, first))
             concerned.append(where)
         return tuple(found), np.unique(np.concatenate(concerned))
 

@@ -170,10 +170,8 @@ class Result:
             lines.append(f"  {row.title:<{width}}  {_number(row.estimate):>10}  {interval:^25}  {rests}")
         if self.conservative is not None:
             c = self.conservative
-            lines += [
-                f"  conservative interval for V(π): [{_number(c.low)}, {_number(c.high)}], given",
-                f"    {c.assumes}",
-            ]
+            ends = "empty" if c.empty else f"[{_number(c.low)}, {_number(c.high)}]"
+            lines += [f"  conservative interval for V(π): {ends}, given", f"    {c.assumes}"]
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
             lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from offtrace.evaluation.fitted import Fit, Regressed
 from offtrace.evaluation.logs import Logs
+from offtrace.trajectory import distributions
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +30,14 @@ class Starts:
             return cls(logs.state[logs.starts[:-1]], np.full(E, 1 / E), True, E)
         given = np.asarray(initial)
         if logs.tabular and given.dtype.kind == "f":
-            if given.shape != (logs.states,) or not (given >= 0).all() or abs(given.sum() - 1) > 1e-6:
+            if given.shape != (logs.states,):
                 raise ValueError(
                     f"initial, as a distribution, must have {logs.states} probabilities that sum to one, got shape "
                     f"{given.shape} with sum {given.sum():g}; as states, it must hold integers"
                 )
-            return cls(np.arange(logs.states), given, False, E)
+            return cls(
+                np.arange(logs.states), distributions(given[None], "initial, as a distribution,", "row")[0], False, E
+            )
         wanted = 1 if logs.tabular else 2
         fits = given.ndim == wanted and len(given) > 0 and given.dtype.kind in ("iu" if logs.tabular else "fiu")
         if fits and logs.tabular:

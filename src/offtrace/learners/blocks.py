@@ -28,9 +28,10 @@ from offtrace.learners.eligibility import Kept
 from offtrace.learners.gq import GQ
 from offtrace.learners.histories import Past
 from offtrace.learners.loop import BAD, DONE, ROOM, Memory, Out, Settings
+from offtrace.learners.native import source_digest
 from offtrace.learners.plans import STEP, compiled, plan
 from offtrace.learners.policies import Coded
-from offtrace.learners.results import Curve, Learned
+from offtrace.learners.results import BEYOND, Curve, Learned, beyond
 from offtrace.learners.worlds import Environment
 from offtrace.traces import HistoryTrace, Trace
 
@@ -136,6 +137,7 @@ def empty(seeds: np.ndarray, size: int, settings: Settings, lanes: int = 1) -> O
         θ=np.zeros((n, size)),
         steps=np.zeros(n, np.int64),
         episodes=np.zeros(n, np.int64),
+        largest=np.zeros(n),
         error=np.full((n, points), np.nan),
         returns=np.full((n, points), np.nan),
         at=np.zeros((n, points), np.int64),
@@ -238,6 +240,11 @@ def _bar(done: float, total: int, started: float, steps: int) -> None:
 def _learned(
     made: list[Any], where: Environment, trace: Trace | GQ, seeds: np.ndarray, alone: bool, wall: float
 ) -> Learned:
+    for b in made:
+        lost = beyond(b.out.θ, b.out.largest, b.out.steps, where, b.settings)
+        b.out.θ[lost] = np.nan
+        b.out.error[lost, -1] = np.inf
+
     def whole(name: str) -> np.ndarray:
         joined = np.concatenate([getattr(b.out, name) for b in made])
         return joined[0] if alone else joined
@@ -263,15 +270,16 @@ def _learned(
     if lost:
         who = "the learner" if alone else f"{lost} of {len(seeds)} learners"
         warnings.warn(
-            f"{who} diverged: values left the range of numbers (their Q is NaN). Try a smaller alpha or a smaller λ",
+            f"{who} diverged: values are not finite, or {BEYOND:,.0f} times larger than the rewards seen allow (their Q is NaN). "
+            "Try a smaller alpha or a smaller λ",
             stacklevel=4,
         )
     return result
 
 
 def _key(*parts: Any) -> str:
-    """What a run is: a digest of everything that its result depends on."""
-    digest = hashlib.sha256()
+    """What a run is: a digest of everything that its result depends on, the code of learners and of the trace included."""
+    digest = hashlib.sha256(source_digest().encode())
 
     def feed(part: Any) -> None:
         if isinstance(part, Environment):
@@ -282,7 +290,8 @@ def _key(*parts: Any) -> str:
                 feed(piece)
             digest.update(b")")
         elif isinstance(part, Trace | GQ):
-            feed((type(part).__qualname__, *(getattr(part, f.name) for f in fields(part))))
+            rule = getattr(type(part), "factors", None)
+            feed((type(part).__qualname__, rule, *(getattr(part, f.name) for f in fields(part))))
         elif isinstance(part, FunctionType):  # its repr would be another one in another process
             code = part.__code__
             feed((part.__qualname__, code.co_code.hex(), code.co_names, *(c for c in code.co_consts if _plain(c))))
@@ -323,7 +332,8 @@ class _File:
             raise ValueError(f"{path} is not a checkpoint of a learner, or it is damaged: {error}") from error
         if written != key:
             raise ValueError(
-                f"{path} is the checkpoint of another run: its arguments differ. Give another path, or remove it"
+                f"{path} is the checkpoint of another run: its arguments differ, or the code of the trace or of offtrace has "
+                "changed since. Give another path, or remove it"
             )
 
     def restore(self, made: list[Any]) -> None:

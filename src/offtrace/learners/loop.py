@@ -202,6 +202,8 @@ class Out(NamedTuple):
     """[n]: how many steps each took."""
     episodes: np.ndarray
     """[n]: how many episodes each finished."""
+    largest: np.ndarray
+    """[n]: the largest |reward| that each has seen."""
     error: np.ndarray
     """[n, points]: root mean square of Q − truth."""
     returns: np.ndarray
@@ -449,6 +451,7 @@ def observe(features, plan, factors, custom, behavior, target, settings, m, kept
     γ, s, a = settings.gamma, m.i[STATE], m.i[ACTION]
     μ, π = at_present(m.now[0], behavior), at_present(m.now[1], target)
     over = False
+    out.largest[m.i[SEED]] = max(out.largest[m.i[SEED]], abs(r))
     m.i[T] += 1
     m.i[AGE] += 1
     if settings.update == REPLAY:

@@ -37,7 +37,8 @@ leaf: Decorator = _njit(cache=True, nogil=True, _nrt=False, forceinline=True)
 
 
 @cache
-def _digest() -> str:
+def source_digest() -> str:
+    """Of the code of all learners."""
     files = [*sorted(Path(__file__).parent.glob("*.py")), Path(str(elementwise.__file__))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -46,7 +47,7 @@ def compiled_for(kinds: tuple[Any, ...], function: Callable[..., Any]) -> Any:
     """A whole loop, for arguments of these types."""
     loop = _njit(nogil=True, _nrt=False)(function)
     loop.enable_caching()
-    loop._cache._cache_file._source_stamp = _digest()
+    loop._cache._cache_file._source_stamp = source_digest()
     notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
     notice.start()
     try:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offtrace.learners.native import inlined, leaf
-from offtrace.mdps.policies import check_rows
+from offtrace.trajectory import distributions
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
 TABLE, GREEDY, SOFTMAX = range(3)
@@ -223,8 +223,7 @@ def coded(name: str, given: Any, shape: tuple[int, int] | None) -> Coded:
         )
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
-    check_rows(table, name)
-    return Coded(TABLE, np.array(Constant(0.0).coded), 0, table)
+    return Coded(TABLE, np.array(Constant(0.0).coded), 0, distributions(table, name))
 
 
 def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:

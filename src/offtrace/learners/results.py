@@ -8,8 +8,38 @@ from typing import Any
 import numpy as np
 
 from offtrace.learners.gq import GQ
-from offtrace.learners.loop import Features
+from offtrace.learners.loop import Features, Settings
+from offtrace.learners.worlds import Environment
 from offtrace.traces import Trace
+
+BEYOND = 1e6
+"""A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""
+
+
+def beyond(θ: np.ndarray, largest: np.ndarray, steps: np.ndarray, where: Environment, settings: Settings) -> np.ndarray:
+    """[n]: which of the learners with weights θ [n, size] have diverged, after so many steps with rewards of |r| ≤ `largest`.
+
+    A Q that averages returns, and began at Q_0, stays within
+
+        |Q| ≤ max |Q_0| + max |r| · min(1 / (1 − γ), steps)
+
+    and noise or a bad step size may take it out of there for a while. Beyond BEYOND times this it is an estimate of nothing,
+    whether or not it would have become infinite in the end.
+    """
+    reach = np.minimum(steps, 1.0 / (1.0 - settings.gamma) if settings.gamma < 1.0 else np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        began = _magnitude(settings.first[None], where)[0] + 10.0 * settings.spread
+        return ~(_magnitude(θ, where) <= BEYOND * (began + largest * reach))
+
+
+def _magnitude(θ: np.ndarray, where: Environment) -> np.ndarray:
+    """[n]: max |Q| over all pairs; where states have no numbers, what it is at most. Not finite where a weight is not."""
+    if where.coder is not None and where.shape is None:
+        return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.coder.tiles.value
+    if where.features.table:
+        return np.abs(θ).max(axis=1)
+    each = θ.reshape(len(θ), -1, where.features.A)
+    return np.array([np.abs(np.einsum("sk,ska->sa", where.features.value, q[where.features.tile])).max() for q in each])
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +96,7 @@ class Learned:
 
     @property
     def diverged(self) -> Any:
-        """Which learners diverged: their values left the range of numbers."""
+        """Which learners diverged: at the end their Q was not finite, or BEYOND times larger than the rewards seen allow."""
         return np.isnan(self.weights).any(axis=(-2, -1))
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offtrace.mdps.tables import TOLERANCE
+from offtrace.trajectory import distributions
 
 if TYPE_CHECKING:
     from offtrace.mdps.mdp import MDP
@@ -61,9 +61,7 @@ def mixture(pi: Any, mu: Any, weight: float) -> np.ndarray:
     pi, mu = np.asarray(pi, dtype=np.float64), np.asarray(mu, dtype=np.float64)
     if pi.ndim != 2 or pi.shape != mu.shape:
         raise ValueError(f"pi has shape {pi.shape} and mu {mu.shape}: both must be [S, A]")
-    check_rows(pi, "pi")
-    check_rows(mu, "mu")
-    return weight * pi + (1.0 - weight) * mu
+    return weight * distributions(pi, "pi") + (1.0 - weight) * distributions(mu, "mu")
 
 
 def uniform(mdp: MDP) -> np.ndarray:
@@ -81,26 +79,13 @@ def random_policy(mdp: MDP, rng: np.random.Generator, concentration: float = 1.0
 
 
 def check_policy(pi: Any, mdp: MDP, name: str = "pi") -> np.ndarray:
-    """`pi` as float64 [S, A], C-contiguous, if it is a policy of this MDP; else an error that names the first bad state."""
+    """`pi` as `trajectory.distributions` [S, A], if it is a policy of this MDP; else an error that names the first bad state."""
     array = np.asarray(pi)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} is not an array of numbers, got {type(pi).__name__}: a policy is an array [S, A]")
     if array.shape != (mdp.S, mdp.A):
         raise ValueError(f"{name} has shape {array.shape}: a policy of this MDP is [S, A] = {(mdp.S, mdp.A)}")
-    array = np.ascontiguousarray(array, dtype=np.float64)
-    check_rows(array, name)
-    return array
-
-
-def check_rows(pi: np.ndarray, name: str) -> None:
-    """Each row of [S, A] must be a distribution; else an error that names the first state where it is not."""
-    bad = ~((pi >= 0).all(axis=1) & (np.abs(pi.sum(axis=1) - 1.0) <= TOLERANCE))
-    if bad.any():
-        s = int(np.argmax(bad))
-        raise ValueError(
-            f"{name} in state {s} is {pi[s].tolist()}, which sums to {pi[s].sum():.12g}: probabilities must not be negative "
-            f"and must sum to one within {TOLERANCE:g} (sum in float64)"
-        )
+    return distributions(array, name)
 
 
 def _action_values(q: Any) -> np.ndarray:

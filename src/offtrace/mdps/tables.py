@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-TOLERANCE = 1e-9  # how far the sum of a distribution may be from one
+TOLERANCE = 1e-9  # how far a row of P, or the start, may be from one; rows of policies: trajectory.ROW_TOLERANCE
 
 
 def transitions(P: Any) -> tuple[Any, int, int]:

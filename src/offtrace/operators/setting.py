@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from offtrace.traces import HistoryTrace, Rule, StepTrace, Trace, VariableLambda
+from offtrace.trajectory import distributions
 
 EPS = float(np.finfo(float).eps)
 
@@ -176,14 +177,7 @@ def _policy(name: str, policy: Any, shape: tuple[int, int], mdp: Any) -> np.ndar
     if policy.shape != shape:
         raise ValueError(f"{name} must be an array [S, A] = {list(shape)}, got shape {list(policy.shape)}")
     live = ~np.asarray(mdp.terminal, dtype=bool)
-    bad = live & ~((policy >= 0).all(axis=1) & (np.abs(policy.sum(axis=1) - 1) <= 1e-8))
-    if bad.any():
-        s = int(np.flatnonzero(bad)[0])
-        raise ValueError(
-            f"each row of {name} must be probabilities that sum to 1; at state {s} it is {policy[s].tolist()}"
-            f" with sum {policy[s].sum():.10g}"
-        )
-    return policy
+    return distributions(np.where(live[:, None], policy, 1.0 / mdp.A), name)  # nobody reads the rows of terminal states
 
 
 def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:

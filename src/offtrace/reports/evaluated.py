@@ -8,6 +8,7 @@ import numpy as np
 
 from offtrace.evaluation import notebook
 from offtrace.evaluation.evaluating import DIRECT, FITTED
+from offtrace.evaluation.intervals import Conservative
 from offtrace.evaluation.results import Result, Row
 from offtrace.evaluation.sampled import Sampled
 from offtrace.evaluation.standard import STANDARD
@@ -39,7 +40,7 @@ def data(result: Result) -> dict[str, Any]:
         }
         for row in result.estimates
     ]
-    if (c := result.conservative) is not None:
+    if (c := result.conservative) is not None and not c.empty:
         rows.append({"method": "conservative", "value": None, "low": drawable(c.low), "high": drawable(c.high)})
         rows[-1] |= {"said": say.interval(c.low, c.high), "shown": "", "family": "conservative"}
     methods = {row["method"]: FAMILIES[row["family"]] for row in rows} | styles
@@ -142,6 +143,10 @@ class Words:
     def interval(self, low: float, high: float) -> str:
         """`[0.91, 0.95]`, or –."""
         return notebook.interval(low, high, self.digits) or "–"
+
+    def conservative(self, bounds: Conservative) -> str:
+        """The same, or that it is empty."""
+        return "empty" if bounds.empty else self.interval(bounds.low, bounds.high)
 
 
 def percent(x: float) -> str:

@@ -67,7 +67,8 @@ def _answer(result: Result) -> list[str]:
     said[0] += "."
     if (c := result.conservative) is not None:
         kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
-        said.append(f"The conservative {level} interval, which {kind}, is {say.interval(c.low, c.high)}.")
+        why = f": {c.empty}" if c.empty else ""
+        said.append(f"The conservative {level} interval, which {kind}, is {say.conservative(c)}{why}.")
     known = [row for row in others if row.low < row.high]  # a point says nothing
     apart = [row for row in known if row.high < first.low or row.low > first.high]
     if known and first.low < first.high:
@@ -102,14 +103,14 @@ def _sentence(text: str) -> str:
 def _estimates(result: Result) -> tuple[str, str, str]:
     level, bounds, say = percent(result.confidence), result.conservative, Words(result)
     lead = f"Bars are {level} bootstrap intervals over episodes, points the estimates"
-    lead += "" if bounds is None else "; shaded is the conservative interval, the same for all"
+    lead += "" if bounds is None or bounds.empty else "; shaded is the conservative interval, the same for all"
     lines = [
         [
             cell(row.title, row.title, "t", tag="th"),
             cell(say.number(row.estimate), drawable(row.estimate)),
             cell(say.number(row.standard_error), row.standard_error),
             cell(say.interval(row.low, row.high), drawable(row.low)),
-            cell("–" if bounds is None else say.interval(bounds.low, bounds.high)),
+            cell("–" if bounds is None else say.conservative(bounds)),
             cell(count(row.effective), row.effective),
             cell(percent(row.largest), row.largest),
         ]

@@ -291,6 +291,8 @@ def _run(shown: Views) -> tuple[str, str, str]:
     about |= {"Time": duration(facts.get("seconds")), "Environments": " · ".join(shown.declared)}
     about |= {str(name).capitalize(): value for name, value in dict(facts.get("counts") or {}).items()}
     versions = dict(facts.get("versions") or {})
+    if made := (facts.get("code") or {}).get("commit"):
+        versions["commit"] = made[:12]
     said = f'<p class="lead">{escape(str(facts["about"]))}</p>' if facts.get("about") else ""
     body = f'<h2>What was run</h2>{said}<div class="run">{pairs(about)}{pairs(versions)}</div>'
     problems = [f"<li>{escape(str(problem))}</li>" for problem in facts.get("problems") or ()]
@@ -299,6 +301,10 @@ def _run(shown: Views) -> tuple[str, str, str]:
         if problems
         else ""
     )
+    if words := (facts.get("code") or {}).get("words"):
+        body += (
+            f'<p class="note">The rows were made by other code than that which wrote this page: {escape(words)}.</p>'
+        )
     declaration = facts.get("declaration")
     if declaration:
         text = (

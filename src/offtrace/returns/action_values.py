@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.trajectory import FLOATS, first_index, spell
+from offtrace.trajectory import FLOATS, ROW_TOLERANCE, first_index, spell
 
 
 def from_action_values(
@@ -59,8 +59,8 @@ def from_action_values(
 
 def _check_rows(name: str, array: np.ndarray) -> None:
     """A policy's rows are probabilities that sum to one; a row of NaN (padding, or past an end) is let through."""
-    total = array.sum(axis=-1)
-    bad = (np.abs(total - 1) > 1e-4) | (array < -1e-6).any(axis=-1)
+    total = array.sum(axis=-1, dtype=np.float64)
+    bad = (np.abs(total - 1) > ROW_TOLERANCE) | (array < 0).any(axis=-1)
     if bad.any():
         at = first_index(bad)
         raise ValueError(

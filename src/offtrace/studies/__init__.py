@@ -2,7 +2,8 @@
 
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import shipped
-from offtrace.studies.study import Status, Study
+from offtrace.studies.status import Status
+from offtrace.studies.study import Study
 
 __all__ = ["DeclarationError", "Status", "Study", "StudyError", "load", "shipped"]
 

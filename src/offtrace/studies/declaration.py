@@ -156,7 +156,7 @@ def check(given: Any) -> dict[str, Any]:
 
 
 def digest(declared: Mapping[str, Any]) -> str:
-    """Of everything that the rows depend on: not of the name, nor of the words."""
+    """Of everything declared that the rows depend on: not of the name, nor of the words. Their code is in `Study.digest` too."""
     spelt = {"format": FORMAT, **{k: declared[k] for k in declared if k not in ("name", "question", "about")}}
     return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
 

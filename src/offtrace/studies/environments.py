@@ -17,6 +17,7 @@ import numpy as np
 from offtrace import mdps
 from offtrace.mdps import MDP
 from offtrace.studies.checks import DeclarationError, near
+from offtrace.trajectory import ROW_TOLERANCE
 
 GALLERY = {
     **{f"bifurcation-{n}": (mdps.bifurcation, {"number": n}) for n in (1, 2, 3, 4)},
@@ -164,7 +165,7 @@ def declared_policy(key: str, given: Any) -> Declared:
     if isinstance(given, list | tuple):
         if not given or any(isinstance(p, bool) or not isinstance(p, int | float) or p < 0 for p in given):
             raise DeclarationError(key, given, allowed)
-        if abs(sum(given) - 1.0) > 1e-9:
+        if abs(sum(given) - 1.0) > ROW_TOLERANCE:
             raise DeclarationError(key, given, f"probabilities that sum to one: these sum to {sum(given):g}")
         return tuple(float(p) for p in given)
     if not isinstance(given, str):

@@ -59,6 +59,8 @@ class Job:
     first: int
     count: int
     modules: tuple[str, ...]
+    code: str = ""
+    """The digest of the code that is to run it; a worker that has other code refuses."""
 
     @property
     def cost(self) -> float:
@@ -164,7 +166,8 @@ class Plan:
         protocol, lams = self.protocols[unit.environment], (unit.lam,)
         if study.task == "deep":
             lams = next(t.lams for t in study.traces if (t.title, t.spelt) == (unit.trace, unit.parameters))
-        return Job(unit, study.task, study.metric, protocol, lams, seeds.first, seeds.count, study.modules)
+        about = study.task, study.metric, protocol, lams, seeds.first, seeds.count, study.modules
+        return Job(unit, *about, code=study.code.digest)
 
     def _units(self, phase: str) -> Iterator[Unit]:
         study = self.study

@@ -1,6 +1,6 @@
 """Records: a folder to which parts are added and in which nothing is ever rewritten.
 
-    study.json  study.toml                      the declaration as it was run, and the versions
+    study.json  study.toml                      the declaration as it was run, the versions, and the code that ran it
     rows/part-000001.parquet                    one row for each configuration and seed
     curves/part-000001.parquet                  the mean over the seeds at fixed steps; of deep agents each seed by itself
     units/part-000001.parquet                   which units the two hold, and how they were run
@@ -85,14 +85,16 @@ class Found:
     rows: int = 0
     versions: set[str] = field(default_factory=set)
     """Of offtrace, under which it was run."""
+    codes: set[str] = field(default_factory=set)
+    """Digests of the code that ran it; "" where that was not kept."""
     workers: set[str] = field(default_factory=set)
 
 
 class Folder:
     """The records of one study."""
 
-    def __init__(self, path: Path, digest: str) -> None:
-        self.path, self.digest = path, digest
+    def __init__(self, path: Path, digest: str, code: str = "") -> None:
+        self.path, self.digest, self.code = path, digest, code
         self._next = 0
 
     def prepare(self, about_it: dict[str, Any], source: str) -> None:
@@ -126,13 +128,6 @@ class Folder:
         numbers = [int(m[1]) for kind in KINDS for f in (self.path / kind).iterdir() if (m := NAME.fullmatch(f.name))]
         self._next = max(numbers, default=0) + 1
 
-    def about(self) -> dict[str, Any]:
-        """What `prepare` has written; empty where nothing was."""
-        try:
-            return json.loads((self.path / "study.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """One coordinator at a time. The system lets go of the lock when the process ends, however it ends."""
@@ -159,7 +154,7 @@ class Folder:
         pl = polars()
         name = f"part-{self._next:06d}.parquet"
         head = {"offtrace.schema": SCHEMA, "offtrace.study": self.digest, "offtrace.part": name}
-        head |= {f"offtrace.version.{k}": v for k, v in versions.items()}
+        head |= {f"offtrace.version.{k}": v for k, v in versions.items()} | {"offtrace.code": self.code}
         frames = {
             "rows": pl.concat([_frame("rows", f.outcome.unit, f.outcome.rows) for f in batch]),
             "curves": pl.concat([_frame("curves", f.outcome.unit, f.outcome.curve) for f in batch]),
@@ -251,6 +246,7 @@ class Folder:
             found.seconds += sum(row["seconds"] for row in fresh)
             found.rows += sum(row["rows"] for row in fresh)
             found.versions.add(head.get("offtrace.version.offtrace", "?"))
+            found.codes.add(head.get("offtrace.code", ""))
             if wanted:
                 kind, frames = wanted
                 read = pl.read_parquet(io.BytesIO(contents[kind]))

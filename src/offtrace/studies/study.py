@@ -11,12 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offtrace.studies import code as code_of
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
 from offtrace.studies.local import cores
 from offtrace.studies.plan import Plan
 from offtrace.studies.protocols import HIGHER_IS_BETTER
+from offtrace.studies.spelling import spelt_toml
+from offtrace.studies.status import Status, about_of, spelt_other
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,43 +28,6 @@ if TYPE_CHECKING:
 
 OUT = Path("offtrace-studies")
 """Where records are kept, unless one says otherwise."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """What there is of a study."""
-
-    name: str
-    folder: Path
-    done: dict[str, tuple[int, int]]
-    """Units done and in all, by phase."""
-    rows: int
-    seconds: float
-    """Of all workers together."""
-    workers: int
-    versions: tuple[str, ...]
-    """Of offtrace, under which it was run."""
-    problems: tuple[str, ...]
-    """Files that are not read, and why."""
-    best: tuple[str, ...]
-    """The best on each environment, in words."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to run."""
-        return all(done == total for done, total in self.done.values())
-
-    def __str__(self) -> str:
-        phases = ", ".join(f"{phase} {done}/{total}" for phase, (done, total) in self.done.items())
-        state = "finished" if self.finished else "begun" if self.rows else "not begun"
-        lines = [
-            f"{self.name}: {state}; units: {phases}; {self.rows:,} rows; {self.seconds:,.0f} s of work",
-            f"  in {self.folder}",
-        ]
-        if len(self.versions) > 1:
-            lines.append(f"  run under several versions of offtrace: {', '.join(self.versions)}")
-        lines += [f"  best on {line}" for line in self.best]
-        return "\n".join([*lines, *(f"  not read: {problem}" for problem in self.problems)])
 
 
 @dataclass(frozen=True)
@@ -97,6 +63,10 @@ class Study:
     """The declaration, with all its subsets."""
     out: Path = field(default=OUT, repr=False, compare=False)
     """The folder that holds the folders of studies."""
+    code: code_of.Code = field(kw_only=True, repr=False, compare=False)
+    """What computes the rows, as it was when the study was declared: the modules, and parts of offtrace."""
+    recorded: str | None = None
+    """The digest of the records that are meant, if other code made them; None: those of the code of now."""
 
     @classmethod
     def load(cls, study: str | Path, subset: str | None = None, out: str | Path | None = None) -> Study:
@@ -104,6 +74,9 @@ class Study:
         found = cls.declared(declaration.read(study), subset, out)
         if Path(study).is_dir() and out is None and subset is None:
             found = found.at(Path(study).resolve().parent)
+            about = about_of(Path(study))
+            if about.get("digest"):
+                found = found.as_recorded(about["digest"], about.get("code", {}).get("digest", ""))
             if found.folder.name != Path(study).resolve().name:
                 raise StudyError(f"{study} is not the folder of the study in it, which would be {found.folder.name}")
         return found
@@ -119,7 +92,18 @@ class Study:
                 error.args = (f"with subsets.{name}: {error}",)
                 raise
         declaration.with_subset(given, subset)  # an unknown one is an error
-        return cls(**checked[subset], subset=subset, given=given, out=Path(out or OUT))
+        fields = checked[subset]
+        code = code_of.of(fields["task"], fields["modules"])
+        return cls(**fields, subset=subset, given=given, out=Path(out or OUT), code=code)
+
+    def as_recorded(self, digest: str, code: str = "") -> Study:
+        """The same study with the records of this digest, which other code may have made; `code` is the digest of that code."""
+        declared = declaration.digest(self.declaration)
+        if digest == self.digest:
+            return self
+        if digest not in (declared, code_of.joined(declared, code)):
+            raise StudyError(f"the records {digest[:12]} are of another study than {self.name} as it is declared")
+        return replace(self, recorded=digest)
 
     def at(self, out: str | Path | None) -> Study:
         """The same study, its records in another place."""
@@ -149,8 +133,8 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that the rows depend on. Another declaration has another one, and another folder."""
-        return declaration.digest(self.declaration)
+        """Of everything that the rows depend on. Another declaration, or other code, has another one, and another folder."""
+        return self.recorded or code_of.joined(declaration.digest(self.declaration), self.code.digest)
 
     @property
     def folder(self) -> Path:
@@ -165,11 +149,14 @@ class Study:
         address: str | None = None,
         out: str | Path | None = None,
         progress: bool = True,
+        other_code: bool = False,
     ) -> Study:
         """Run what has not been run yet: in local processes, or on="ray". Returns the study, whose records are in `out`.
 
         `workers` is the number of processes (of a new Ray cluster: its CPUs), by default one for each core; `address` is that of
         an existing Ray cluster. Interrupted in any way, the next run goes on from there.
+
+        Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
@@ -177,7 +164,27 @@ class Study:
             raise DeclarationError("workers", workers, "an integer of at least 1")
         if address is not None and on != "ray":
             raise DeclarationError("address", address, "an address only with on = 'ray'")
-        return self.at(out)._run(on, workers, address, progress)
+        self = self.at(out)
+        if self.recorded and not other_code:
+            raise StudyError(
+                f"the rows in {self.folder} were made by other code than that of now: {self._differences()}. For rows of the "
+                f"code of now run the declaration, {self.folder / 'study.toml'}, which gets a folder of its own; to go on with "
+                "rows of both in one folder, say so: other_code=True, or --other-code"
+            )
+        for other in self._others() if not self.folder.is_dir() else ():
+            warnings.warn(spelt_other(other), stacklevel=2)
+        return self._run(on, workers, address, progress)
+
+    def _differences(self) -> str:
+        return self.code.differences(about_of(self.folder).get("code", {}))
+
+    def _others(self) -> list[Path]:
+        """Folders beside this one, with records of the same declaration that other code made."""
+        declared = declaration.digest(self.declaration)
+        beside = [
+            p.parent for p in sorted(self.out.glob(f"{self.name}-*/study.json")) if p.parent.name != self.folder.name
+        ]
+        return [p for p in beside if declared in ((about := about_of(p)).get("declared"), about.get("digest"))]
 
     def _run(self, on: str, workers: int | None, address: str | None, progress: bool) -> Study:
         plan, parts = Plan(self), self.folder / "units"
@@ -188,8 +195,7 @@ class Study:
             from offtrace.studies import display, provenance, running
 
             folder, versions = self._records(), provenance.versions(self.task)
-            about = {"versions": versions, "machine": provenance.machine(), "study": self.declaration}
-            folder.prepare(about, self.as_toml())
+            folder.prepare(self._about(versions, provenance.machine(), self.code.about()), self.as_toml())
             stack.enter_context(folder.lock())
             folder.tidy()
             found = folder.look(plan.units)
@@ -202,15 +208,25 @@ class Study:
                     running.run(plan, folder, pool, shown, versions)
         return self
 
-    def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str) -> int:
-        """Write outcomes that were computed where records cannot be written; how many of them are new."""
-        plan, folder = Plan(self), self._records()
+    def _about(self, versions: Mapping[str, str], machine: str, code: Mapping[str, Any]) -> dict[str, Any]:
+        declared = declaration.digest(self.declaration)
+        about = {"declared": declared, "versions": dict(versions), "machine": machine, "study": self.declaration}
+        return {**about, "code": dict(code)}
+
+    def bring(
+        self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Mapping[str, Any]
+    ) -> int:
+        """Write outcomes that were computed where records cannot be written; how many of them are new.
+
+        `code` is what `study.code.about()` was there; empty, if it was not kept.
+        """
+        plan, folder = Plan(self), self._records(code.get("digest", ""))
         unknown = [f.outcome.unit for f in finished if f.outcome.unit.id not in plan.units]
         if unknown:
             raise StudyError(
                 f"{len(unknown)} of these units are of another study, such as {unknown[0]}: {self.name} has no such"
             )
-        folder.prepare({"versions": dict(versions), "machine": machine, "study": self.declaration}, self.as_toml())
+        folder.prepare(self._about(versions, machine, code), self.as_toml())
         with folder.lock():
             folder.tidy()
             done = folder.look(plan.units).done
@@ -247,11 +263,13 @@ class Study:
             versions=tuple(sorted(found.versions)),
             problems=tuple(found.problems),
             best=tuple(f"{name}: {shown.spelt_best(name)}" for name in places),
+            code=self._differences() if found.codes - {self.code.digest} else "",
+            others=tuple(self._others()) if not self.recorded else (),
         )
 
     def facts(self) -> dict[str, Any]:
         """What a report says of the study beside its rows."""
-        status, about = self.status(), self._records().about()
+        status, about = self.status(), about_of(self.folder)
         units = sum(done for done, _ in status.done.values())
         return {
             "name": self.name,
@@ -268,6 +286,7 @@ class Study:
             "versions": about.get("versions", {}),
             "counts": {"units": units, "rows": status.rows, "workers": status.workers},
             "problems": status.problems,
+            "code": {"words": status.code, "commit": about.get("code", {}).get("commit")},
             "declaration": self.as_toml(),
         }
 
@@ -276,15 +295,16 @@ class Study:
         found = {place.protocol.every for place in self.environments} if self.task == "deep" else set()
         return found.pop() if len(found) == 1 else None
 
-    def _records(self) -> Folder:
+    def _records(self, code: str | None = None) -> Folder:
         from offtrace.studies.records import Folder
 
-        return Folder(self.folder, self.digest)
+        return Folder(self.folder, self.digest, self.code.digest if code is None else code)
 
     def _read(self, kind: str) -> pl.DataFrame:
         folder = self._records()
         if not folder.path.is_dir():
-            raise StudyError(f"there are no records of {self.name} in {folder.path}: run the study first")
+            others = "".join(f"; {spelt_other(other)}" for other in self._others())
+            raise StudyError(f"there are no records of {self.name} in {folder.path}: run the study first{others}")
         frame, found = folder.read(kind, Plan(self).units)
         for problem in found.problems:
             warnings.warn(f"not read: {folder.path / problem}", stacklevel=4)
@@ -292,7 +312,7 @@ class Study:
 
     def as_toml(self) -> str:
         """The declaration as it is run, so that `Study.load` of it is the same study."""
-        return _toml(declaration.with_subset(self.given, self.subset))
+        return spelt_toml(declaration.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
         """What it is, as pairs of words."""
@@ -336,29 +356,3 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Any:
         yield pool
     finally:
         pool.close()
-
-
-def _toml(given: Mapping[str, Any]) -> str:
-    """A declaration as TOML: plain values, then tables."""
-    tables = [k for k, v in given.items() if isinstance(v, Mapping)]
-    lines = [f"{k} = {_spelt(v)}" for k, v in given.items() if k not in tables]
-    for k in tables:
-        lines += ["", f"[{k}]", *(f"{_spelt_key(name)} = {_spelt(v)}" for name, v in given[k].items())]
-    return "\n".join(lines) + "\n"
-
-
-def _spelt_key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _spelt(name)
-
-
-def _spelt(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-        return '"' + "".join(escapes.get(c, c) for c in value) + '"'
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_spelt_key(k)} = {_spelt(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_spelt, value)) + "]"
-    return repr(value)

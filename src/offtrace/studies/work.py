@@ -11,6 +11,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from offtrace.learners.results import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, n_step, peng
 from offtrace.operators.beside import peng_variance
-from offtrace.studies import declaration, environments
+from offtrace.studies import code, declaration, environments
 from offtrace.studies.plan import Job, Unit
 from offtrace.traces import NStep, PengQ
 
@@ -48,6 +49,11 @@ def run(job: Job) -> Outcome:
     """Run a unit."""
     for module in job.modules:
         importlib.import_module(module)
+    if job.code and (here := _code(job.task, job.modules)) != job.code:
+        raise RuntimeError(
+            f"this worker has other code ({here[:12]}) than the study was begun with ({job.code[:12]}): the same files of "
+            f"offtrace and of the modules {list(job.modules)} must be there, and not change while it runs"
+        )
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a learner that diverges is a row that says so
@@ -55,6 +61,11 @@ def run(job: Job) -> Outcome:
             rows, curve = TASKS[job.task](job)
             score = float(np.mean(rows["value"]))
     return Outcome(job.unit, rows, curve, score, time.perf_counter() - started)
+
+
+@cache
+def _code(task: str, modules: tuple[str, ...]) -> str:
+    return code.of(task, modules).digest
 
 
 def _arguments(job: Job) -> dict[str, Any]:
