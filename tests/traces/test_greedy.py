@@ -103,7 +103,7 @@ def test_padding_is_not_read() -> None:
 def test_learners_ask_q(update: Any) -> None:
     """With a soft target it is neither Q(λ) nor what it would be with a greedy one (δ differs)."""
     mdp = bifurcation(1)
-    run = {"behavior": EpsilonGreedy(0.2), "alpha": 0.5, "steps": 2000, "update": update}
+    run = {"behavior": EpsilonGreedy(0.2), "alpha": 0.1, "steps": 2000, "update": update}
     Q = {rule: control(mdp, rule(0.9), target=EpsilonGreedy(0.1), **run).Q for rule in (ot.WatkinsQ, ot.QLambda)}
     assert np.abs(Q[ot.WatkinsQ] - Q[ot.QLambda]).max() > 0.05
     walk = random_walk(5, gamma=0.9)
