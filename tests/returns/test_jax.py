@@ -44,6 +44,7 @@ def to_one_shape(batch: dict[str, Any]) -> dict[str, Any]:
     """A drawn batch as [6, 12], the rest of it padding, so that nothing is compiled twice. Nothing there may be read."""
     shape = np.atleast_2d(batch["reward"]).shape
     batch = {"valid": np.ones(shape, bool), **batch}
+    batch.pop("time_major", None)
     batch["gamma"] = np.broadcast_to(np.asarray(batch["gamma"], batch["reward"].dtype), batch["reward"].shape)
     made = {}
     for name, array in batch.items():

@@ -107,7 +107,8 @@ def test_v_trace_is_its_definition(dtype: Any, way: str, data: Any) -> None:
         found = [back(a, layout) for a in ot.state_targets(**laid_out(tensors(arrays), layout), **options)]
         wanted: Any = ot.state_targets(**arrays, **options)
     else:
-        found = on_torch.v_trace(*options.values(), **({"valid": None} | tensors(arrays)))
+        given = {n: a for n, a in tensors(arrays).items() if n != "time_major"}
+        found = on_torch.v_trace(*options.values(), **({"valid": None} | given))
         wanted = np.array([by_definition.state_targets(**row, **options) for row in rows(arrays)]).swapaxes(0, 1)
     size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
     for a, b in zip(found, wanted, strict=True):

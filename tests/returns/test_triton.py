@@ -59,7 +59,7 @@ def poison() -> Any:
 
 
 def prepared(arrays: dict[str, Any]) -> dict[str, Any]:
-    made = {n: torch.from_numpy(np.atleast_2d(a)) if np.ndim(a) else a for n, a in arrays.items()}
+    made = {n: torch.from_numpy(np.atleast_2d(a)) if np.ndim(a) else a for n, a in arrays.items() if n != "time_major"}
     return {"valid": None, **made}
 
 

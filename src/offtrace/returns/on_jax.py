@@ -361,8 +361,8 @@ def state_targets(lam: Any, rho_bar: Any, c_bar: Any, *, differentiable: bool, *
         arrays, shape = in_bucket(arrays, shape)
         target, advantage = compute(_v_trace, shape, numbers, arrays, dtype, differentiable)
         return target[..., :T], advantage[..., :T]
-    lam, rho_bar, c_bar = (float(n) for n in numbers)
-    target, advantage = state_values.state_targets(**as_numpy(arrays), lam=lam, rho_bar=rho_bar, c_bar=c_bar)  # pyright: ignore
+    numbers = {"lam": float(lam), "rho_bar": float(rho_bar), "c_bar": float(c_bar)}
+    target, advantage = state_values.state_targets(**as_numpy(arrays), **numbers, time_major=False)  # pyright: ignore
     return jnp.asarray(target), jnp.asarray(advantage)
 
 
