@@ -37,7 +37,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
             arrays,
         )[0]
     arrays = agree(needed(trace, **arrays))
-    if not seen and (check or (check is None and reward.device.type == "cpu")):
+    if looks(check, reward):
         _check_values(trace, arrays)
     if not differentiable:
         arrays = _detached(arrays)
@@ -130,6 +130,11 @@ def _view(array: Any) -> Any:
 def _seen_by_torch() -> bool:
     """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def looks(check: bool | None, array: Tensor) -> bool:
+    """Whether values are to be looked at: on the CPU unless check=False, on a GPU only with check=True, as that waits for it."""
+    return not _seen_by_torch() and (bool(check) or (check is None and array.device.type == "cpu"))
 
 
 def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
