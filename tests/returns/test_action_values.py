@@ -295,6 +295,9 @@ def test_tensors_stay_on_their_device_and_numpy_has_no_gradients() -> None:
         ot.from_action_values(**{**arrays, "pi": arrays["pi"].to("meta")})
     far = {n: a.to("meta") for n, a in arrays.items()}
     assert all(a.device.type == "meta" for a in ot.from_action_values(**far).values())
+    host = in_kind(sample(5), "numpy", "float32")
+    with pytest.raises(TypeError, match="pi is a masked array"):
+        ot.from_action_values(**{**host, "pi": np.ma.masked_array(host["pi"])})
     with pytest.raises(TypeError, match="NumPy has no gradients"):
         ot.from_action_values(**in_kind(sample(5), "numpy", "float32"), differentiable=True)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from offtrace.returns.kinds import as_numpy, backend_of
-from offtrace.trajectory import ROW_TOLERANCE, first_index, spell
+from offtrace.trajectory import ROW_TOLERANCE, first_index, plain_array, spell
 
 POLICIES = ("pi", "next_pi", "mu")
 OVER_ACTIONS = ("q", "next_q", *POLICIES)
@@ -54,7 +54,7 @@ def from_action_values(
     do = {"numpy": _on_numpy, "torch": _on_torch, "jax": _on_jax}[backend_of(given)]()
     if differentiable and do.xp is np:
         raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
-    given = {name: do.array(array) for name, array in given.items()}
+    given = {name: do.array(name, array) for name, array in given.items()}
     _agree(do, given)
     if do.looks(given, check):
         _check_values(as_numpy(given), max(ROW_TOLERANCE, float(do.xp.finfo(given["q"].dtype).eps)))
@@ -71,7 +71,7 @@ class _Operations(NamedTuple):
 
     xp: Any
     reals: tuple[Any, ...]
-    array: Callable[[Any], Any]
+    array: Callable[[str, Any], Any]
     letter: Callable[[Any], str]
     """Of the kind of a dtype, as NumPy has them: b, i and u are booleans and integers."""
     device: Callable[[Any], Any]
@@ -88,7 +88,7 @@ def _on_numpy() -> _Operations:
     return _Operations(
         np,
         tuple(map(np.dtype, (np.float16, np.float32, np.float64))),
-        np.asarray,
+        plain_array,
         lambda a: a.dtype.kind,
         lambda a: None,
         lambda a, index: np.take_along_axis(a, index, -1),
@@ -106,7 +106,7 @@ def _on_torch() -> _Operations:
     return _Operations(
         torch,
         (torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        lambda a: a,
+        lambda name, a: a,
         lambda a: "b" if a.dtype is torch.bool else "f" if a.is_floating_point() or a.is_complex() else "i",
         lambda a: a.device,
         lambda a, index: torch.take_along_dim(a, index.long(), -1),
@@ -125,7 +125,7 @@ def _on_jax() -> _Operations:
     return _Operations(
         jnp,
         tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))),
-        lambda a: a,
+        lambda name, a: a,
         lambda a: a.dtype.kind,
         lambda a: None,  # a tracer has none, and JAX looks itself
         lambda a, index: jnp.take_along_axis(a, index, -1),
