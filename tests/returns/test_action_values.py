@@ -60,9 +60,11 @@ def by_definition(q: Any, next_q: Any, pi: Any, next_pi: Any, action: Any, **beh
         return math.log(p) if p else -math.inf
 
     found = {name: np.empty(action.shape) for name in ("q", "next_value", "log_pi", *(["log_mu"] if behavior else []))}
+    found["greedy"] = np.empty(action.shape, bool)
     for at, a in np.ndenumerate(action):
         pairs = zip(next_pi[at], next_q[at], strict=True)
         found["q"][at], found["log_pi"][at] = q[at][a], log(pi[at][a])
+        found["greedy"][at] = q[at][a] == max(q[at])
         found["next_value"][at] = math.fsum(float(p) * float(v) for p, v in pairs if p)
         if "mu" in behavior:
             found["log_mu"][at] = log(behavior["mu"][at][a])
@@ -77,7 +79,9 @@ def by_definition(q: Any, next_q: Any, pi: Any, next_pi: Any, action: Any, **beh
 def test_it_is_the_definition_in_every_kind_and_dtype(
     kind: str, dtype: str, shape: tuple[int, ...], behavior: str | None
 ) -> None:
-    given = sample(*shape)
+    given = sample(*shape) | {"valid": np.ones(shape, bool)}
+    given["q"][..., 3, :] = [1.0, 2.0, 2.0, -np.inf]  # two are the best, and a mask
+    given["action"][..., 3] = 2
     mu = given.pop("mu")
     if behavior == "mu":
         given["mu"] = mu
@@ -86,11 +90,13 @@ def test_it_is_the_definition_in_every_kind_and_dtype(
     with jax.enable_x64(dtype == "float64"):
         arrays = in_kind(given, kind, dtype)
         found = ot.from_action_values(**arrays)
-        wanted = by_definition(**({n: doubled(a) for n, a in arrays.items()} | {"action": given["action"]}))
-        assert list(found) == list(wanted)
+        wanted = by_definition(
+            **({n: doubled(a) for n, a in arrays.items() if n != "valid"} | {"action": given["action"]})
+        )
+        assert set(found) == set(wanted)
         for name, right in wanted.items():
             assert type(found[name]) is type(arrays["q"]), name
-            assert found[name].dtype == arrays["q"].dtype, name
+            assert found[name].dtype == (arrays["q"].dtype if name != "greedy" else arrays["valid"].dtype), name
             np.testing.assert_allclose(doubled(found[name]), right, rtol=4 * EPS[dtype], atol=4 * EPS[dtype])
 
 
@@ -108,6 +114,15 @@ def test_what_is_made_goes_into_targets(kind: str) -> None:
     made = ot.from_action_values(**in_kind(given, kind, "float32"))
     found = ot.targets(ot.Retrace(0.9), reward=reward, terminated=no, truncated=no, gamma=0.9, **made)
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+    best = given["q"].argmax(-1) == given["action"]
+    assert 0 < best.sum() < best.size
+    watkins = [
+        ot.targets(
+            ot.WatkinsQ(0.9), reward=reward, terminated=no, truncated=no, gamma=0.9, **(made | {"greedy": flags})
+        )
+        for flags in (made["greedy"], KINDS[kind](best))
+    ]
+    np.testing.assert_array_equal(np.asarray(watkins[0]), np.asarray(watkins[1]))
 
 
 def smooth() -> dict[str, Any]:
@@ -131,7 +146,7 @@ def test_gradients_of_tensors() -> None:
         arrays = dict(zip(NAMES, values, strict=True))
         arrays["next_q"] = torch.where(masked, -torch.inf, arrays["next_q"])
         found = ot.from_action_values(**arrays, action=given["action"], differentiable=True, check=False)
-        return tuple(found.values())
+        return tuple(a for a in found.values() if a.is_floating_point())
 
     assert torch.autograd.gradcheck(made, [*leaves[:3], leaves[3].detach(), leaves[4]])
     # A step away from π = 0 on a masked action leads to −∞: there is no derivative. It counts as 0, and not as NaN.
@@ -147,7 +162,7 @@ def test_gradients_of_jax_arrays() -> None:
 
         def made(*values: Any) -> Any:
             arrays = given | dict(zip(NAMES, values, strict=True)) | {"next_pi": given["next_pi"]}
-            return ot.from_action_values(**arrays, differentiable=True)
+            return {n: a for n, a in ot.from_action_values(**arrays, differentiable=True).items() if n != "greedy"}
 
         finite = given | {"next_q": jnp.where(jnp.isfinite(given["next_q"]), given["next_q"], 0.0)}
         check_grads(jax.jit(made), [finite[n] for n in NAMES], order=1, modes=["rev", "fwd"])

@@ -27,14 +27,15 @@ def from_action_values(
     differentiable: bool = False,
     check: bool | None = None,
 ) -> dict[str, Any]:
-    """q, next_value and log_pi (and log_mu, where μ is given) of the actions taken, ready for `targets(trace, **made, …)`.
+    """q, next_value, log_pi, greedy (and log_mu, where μ is given) of the actions taken, for `targets(trace, **made, …)`.
 
     q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T]. μ is given
     by `mu`, or by `log_mu` of the actions taken [T] or [B, T]. `valid`, if given, says where a step is padding, say of action −1:
     nothing is read there, and 0 comes out.
 
-    next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too). The kind of
-    array and the dtype are those that come in: float32 or float64, and float16 and bfloat16, which are summed in float32.
+    next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too). `greedy`
+    says whether the action taken has the highest q, alone or with others, which Watkins' Q(λ) goes by. The kind of array and the
+    dtype are those that come in: float32 or float64, and float16 and bfloat16, which are summed in float32.
     `differentiable` lets gradients through; where there is no derivative, of log π at π = 0 and of π · q at 0 · (−inf), it is 0.
     `check` is that of `targets`. Where nothing is looked at, an action that there is none of gives NaN.
 
@@ -42,7 +43,7 @@ def from_action_values(
     >>> made = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]), pi=np.array([[0.5, 0.5]]),
     ...                           next_pi=np.array([[0.5, 0.5]]), action=np.array([1]))
     >>> {name: array.tolist() for name, array in made.items()}
-    {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453]}
+    {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453], 'greedy': [True]}
     """
     given = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi, "action": action}
     for name, array in given.items():
@@ -221,6 +222,8 @@ def _made(
         ignored = ignored | (valid == 0)[..., None]
     next_value = (next_pi * xp.where(ignored, 0.0, next_q)).sum(-1)
     made = {"q": taken(q), "next_value": do.cast(read(next_value), dtype), "log_pi": log_taken(pi)}
+    greedy = (q <= taken(q)[..., None]).all(-1)
+    made["greedy"] = greedy if valid is None else greedy & (valid != 0)
     if mu is not None:
         made["log_mu"] = log_taken(mu)
     elif log_mu is not None:
