@@ -147,7 +147,7 @@ def learn(
         network = nnx.merge(graph, params)
         q = network(steps["observation"])
         given = jax.lax.stop_gradient(trajectory(steps, q, network, nnx.merge(graph, slow), args.target_epsilon))
-        target = ot.targets(trace, **given, gamma=args.gamma)
+        target = ot.targets(trace, **given, gamma=args.gamma, time_major=False)
         return optax.huber_loss(taken(q, steps["action"]), target).mean(), given
 
     (loss, given), gradient = jax.value_and_grad(loss_of, has_aux=True)(params)
@@ -160,7 +160,8 @@ def learn(
 def trace_length(trace: ot.Rule, given: dict[str, Array], gamma: float) -> Array:
     """The mean over all starts of Σ_t γ^t β_t: that is what a target is where every δ is 1."""
     one, zero = jnp.ones_like(given["q"]), jnp.zeros_like(given["q"])
-    return ot.targets(trace, **(given | {"reward": one, "q": zero, "next_value": zero}), gamma=gamma).mean()
+    ones = given | {"reward": one, "q": zero, "next_value": zero}
+    return ot.targets(trace, **ones, gamma=gamma, time_major=False).mean()
 
 
 def evaluate(graph: nnx.GraphDef, params: nnx.State, args: Args) -> float:

@@ -136,7 +136,7 @@ def learn(
     steps = {name: torch.as_tensor(x) for name, x in drawn.items()}
     q = network(steps["observation"])
     given = trajectory(steps, q, network, slow, args.target_epsilon)
-    loss = smooth_l1_loss(taken(q, steps["action"]), ot.targets(trace, **given, gamma=args.gamma))
+    loss = smooth_l1_loss(taken(q, steps["action"]), ot.targets(trace, **given, gamma=args.gamma, time_major=False))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -149,7 +149,8 @@ def learn(
 def trace_length(trace: ot.Rule, given: dict[str, Tensor], gamma: float) -> float:
     """The mean over all starts of Σ_t γ^t β_t: that is what a target is where every δ is 1."""
     one, zero = torch.ones_like(given["q"]), torch.zeros_like(given["q"])
-    return ot.targets(trace, **(given | {"reward": one, "q": zero, "next_value": zero}), gamma=gamma).mean().item()
+    ones = given | {"reward": one, "q": zero, "next_value": zero}
+    return ot.targets(trace, **ones, gamma=gamma, time_major=False).mean().item()
 
 
 def evaluate(network: nn.Module, args: Args) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 
 import offtrace as ot
 from offtrace.returns import by_definition
@@ -73,6 +74,18 @@ def name_of(trace: Any) -> str:
     return repr(trace)
 
 
+def _tensor(array: Any) -> Any:
+    return pytest.importorskip("torch").from_numpy(np.array(array))
+
+
+def _jax_array(array: Any) -> Any:
+    return pytest.importorskip("jax").numpy.asarray(array)
+
+
+KINDS: dict[str, Any] = {"numpy": np.array, "torch": _tensor, "jax": _jax_array}
+"""From a NumPy array to each kind of array."""
+
+
 LOG_RATIOS = st.one_of(
     st.floats(-3, 3),
     st.sampled_from([0.0, -np.inf, np.log(1e10), np.log(1e-10), 69.0, -69.0]),
@@ -132,6 +145,8 @@ def trajectories(
     made = {name: array.astype(dtype) for name, array in values.items()} | given | {"gamma": gamma}
     if B == 1 and draw(st.booleans()):
         made = {name: array[0] if isinstance(array, np.ndarray) else array for name, array in made.items()}
+    if B > 1 and T == 1:
+        made["time_major"] = False  # several rows of one step must be said to be that
     return made
 
 
@@ -140,7 +155,7 @@ def rows(given: dict[str, Any]) -> list[dict[str, Any]]:
     if given["reward"].ndim == 1:
         return [given]
     return [
-        {name: array[b] if isinstance(array, np.ndarray) else array for name, array in given.items()}
+        {n: array[b] if isinstance(array, np.ndarray) else array for n, array in given.items() if n != "time_major"}
         for b in range(len(given["reward"]))
     ]
 

@@ -1,7 +1,7 @@
 """The trajectory contract: what the arrays mean, and the checks that hold everyone to it.
 
-Arrays are [T] or [B, T], batch first, time last. At step t of a row the action a_t ~ μ was taken in s_t, and reward[t]
-and s_{t+1} were seen:
+Arrays are [T] or [B, T], batch first, time last; `returns.layout` turns other layouts into these. At step t of a row the action
+a_t ~ μ was taken in s_t, and reward[t] and s_{t+1} were seen:
 
     reward            r_t
     q                 Q(s_t, a_t)
@@ -80,7 +80,7 @@ def check(*, gamma: Any, bounded: tuple[str, ...] = (), **given: Any) -> Traject
     for name, value in given.items():
         if value is None and name not in FLAGS[:2]:
             continue
-        array = value if type(value) is np.ndarray else _array(name, value)
+        array = value if type(value) is np.ndarray else plain_array(name, value)
         if not first:
             first, shape = name, array.shape
             _check_shape(name, shape)
@@ -106,7 +106,8 @@ def check(*, gamma: Any, bounded: tuple[str, ...] = (), **given: Any) -> Traject
     return Trajectory(shape=shape, dtype=dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
 
 
-def _array(name: str, value: Any) -> np.ndarray:
+def plain_array(name: str, value: Any) -> np.ndarray:
+    """A NumPy array of numbers, from whatever NumPy makes one of; but a mask is never lost in silence."""
     if value is None:
         raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
     if isinstance(value, np.ma.MaskedArray):

@@ -129,3 +129,17 @@ def test_targets_from_c_are_those_of_importance_sampling_with_these_ratios() -> 
         ot.targets_from_c(-c, **given)
     with pytest.raises(TypeError, match="c is given"):
         ot.targets_from_c(c, **given, log_pi=c)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("retrace", Q), ("retrace_continuous", CONTINUOUS), ("vtrace_td_error_and_advantage", STATES)],
+)
+def test_numpy_arrays_are_taken_as_rlax_takes_them(name: str, arguments: dict[str, Any]) -> None:
+    """Beside JAX arrays too: which of them are NumPy's is all the same."""
+    function = getattr(adapter, name)
+    wanted = tuple(function(**arguments))
+    arrays = [n for n, a in arguments.items() if jnp.ndim(a)]
+    for some in (arrays, arrays[::2], arrays[1::2]):
+        found = tuple(function(**{n: np.asarray(a) if n in some else a for n, a in arguments.items()}))
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)

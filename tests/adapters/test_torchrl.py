@@ -67,6 +67,19 @@ def test_every_trace_is_its_definition(trace: Any) -> None:
         torch.testing.assert_close(data["advantage"][..., 0], found[..., 0] - torch.from_numpy(q))
 
 
+def test_rows_of_one_step_need_no_word() -> None:
+    """The batch size says which dimension is time, so [N, 1] is not read in two ways here."""
+    data, network = batch(4, 1), q_network()
+    wanted = ot.targets(ot.Retrace(0.9), **by_hand(data, network, greedy), time_major=False)
+    TraceEstimator(trace=ot.Retrace(0.9), gamma=γ, value_network=network, target_policy=greedy)(data)
+    torch.testing.assert_close(data["value_target"][..., 0], torch.from_numpy(wanted))
+    data["state_value"], data["next", "state_value"] = data["value_target"], data["value_target"]
+    ends = data["next", "terminated"]
+    StateEstimator(gamma=γ, value_network=None)(data)
+    wanted = data["next", "reward"] + γ * torch.where(ends, 0.0, data["next", "state_value"])
+    torch.testing.assert_close(data["value_target"], wanted)
+
+
 @pytest.mark.parametrize("trace", [ot.PengQ(0.7), ot.NStep(3), ot.RBIS(0.9)], ids=name_of)
 def test_layouts(trace: Any) -> None:
     data, network = batch(2, 3, 6), q_network()

@@ -61,7 +61,7 @@ def definition(trace: Any, **x: Any) -> np.ndarray:
 def test_targets_are_those_of_the_definition(trace: Any, burn_in: int) -> None:
     config = replace(SMALL, trace=trace, burn_in=burn_in, policies="softmax", target=0.5)
     agent, learner, memory = made(config)
-    drawn = jax.tree.map(np.asarray, memories.draw(memory, jax.random.PRNGKey(5), config.batch, config.window))
+    drawn = memories.draw(memory, jax.random.PRNGKey(5), config.batch, config.window)
     assert (drawn.terminated & drawn.valid).any()
     assert (drawn.truncated & drawn.valid).any()
     assert not drawn.valid.all()

@@ -16,7 +16,7 @@ from offtrace.returns import by_definition, on_numpy
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-CALLS = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid", "pair")
+CALLS = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid", "pair", "greedy")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -76,7 +76,7 @@ def test_targets_add_q_and_padding_is_zero(trace: ot.Trace, given: dict[str, Any
 @given(data=st.data())
 def test_peng_and_n_step_are_their_definitions(dtype: Any, data: Any) -> None:
     given = data.draw(trajectories(dtype))
-    given = {name: given[name] for name in given if name not in ("q", "log_pi", "log_mu", "pair")}
+    given = {name: given[name] for name in given if name not in ("q", "log_pi", "log_mu", "pair", "greedy")}
     lam, n = data.draw(st.sampled_from([0.0, 0.6, 1.0])), data.draw(st.integers(1, 20))
     for rule, oracle in ((ot.PengQ(lam), by_definition.peng), (ot.NStep(n), by_definition.n_step)):
         found = ot.targets(rule, **given)
@@ -93,7 +93,7 @@ def test_peng_and_n_step_are_their_definitions(dtype: Any, data: Any) -> None:
 @given(data=st.data())
 def test_v_trace_is_its_definition(dtype: Any, data: Any) -> None:
     given = data.draw(trajectories(dtype))
-    given = {"value" if name == "q" else name: given[name] for name in given if name != "pair"}
+    given = {"value" if name == "q" else name: given[name] for name in given if name not in ("pair", "greedy")}
     options = {
         "lam": data.draw(st.sampled_from([0.0, 0.9, 1.0])),
         "rho_bar": data.draw(st.sampled_from([0.5, 1.0, 4.0])),

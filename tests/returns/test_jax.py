@@ -44,6 +44,7 @@ def to_one_shape(batch: dict[str, Any]) -> dict[str, Any]:
     """A drawn batch as [6, 12], the rest of it padding, so that nothing is compiled twice. Nothing there may be read."""
     shape = np.atleast_2d(batch["reward"]).shape
     batch = {"valid": np.ones(shape, bool), **batch}
+    batch.pop("time_major", None)
     batch["gamma"] = np.broadcast_to(np.asarray(batch["gamma"], batch["reward"].dtype), batch["reward"].shape)
     made = {}
     for name, array in batch.items():
@@ -158,7 +159,7 @@ def test_peng_and_n_step_are_their_definitions(rule: Any, data: Any) -> None:
     batch = to_one_shape(data.draw(trajectories()))
     oracle: Any = by_definition.peng if isinstance(rule, ot.PengQ) else by_definition.n_step
     parameter = rule.lam if isinstance(rule, ot.PengQ) else rule.n
-    batch = {n: a for n, a in batch.items() if n not in ("q", "log_pi", "log_mu", "pair")}
+    batch = {n: a for n, a in batch.items() if n not in ("q", "log_pi", "log_mu", "pair", "greedy")}
     wanted = [oracle(parameter, **{n: a[b] for n, a in batch.items()}) for b in range(B)]
     with jax.enable_x64(True):
         found = ot.targets(rule, **in_jax(batch), check=False)

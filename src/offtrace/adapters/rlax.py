@@ -138,7 +138,7 @@ def vtrace(
         raise TypeError("stop_target_gradients=False is not offered for V-trace: its targets have no gradient here")
     target, _ = state_targets(
         **_steps(r_t, v_t, discount_t, truncated_t),
-        value=v_tm1,
+        value=jnp.asarray(v_tm1),
         log_pi=jnp.log(rho_tm1),
         log_mu=jnp.zeros_like(rho_tm1),
         lam=lambda_,
@@ -173,13 +173,14 @@ def vtrace_td_error_and_advantage(
 
 def _steps(r_t: Any, v_t: Any, discount_t: Any, truncated_t: Any) -> dict[str, Any]:
     """Rewards and ends: rlax tells an end by a discount of 0."""
+    r_t, v_t = jnp.asarray(r_t), jnp.asarray(v_t)  # rlax takes NumPy arrays beside JAX's
     none = jnp.zeros(r_t.shape, bool)
     return {
         "reward": r_t,
         "next_value": v_t,
-        "gamma": discount_t,
+        "gamma": jnp.asarray(discount_t) if jnp.ndim(discount_t) else discount_t,
         "terminated": none,
-        "truncated": none if truncated_t is None else truncated_t,
+        "truncated": none if truncated_t is None else jnp.asarray(truncated_t),
     }
 
 

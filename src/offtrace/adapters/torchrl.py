@@ -161,6 +161,7 @@ class TraceEstimator(Estimator):
                 q=rows.of(keys.value, q),
                 next_value=rows.of(keys.value, next_value),
                 **given,
+                time_major=False,
                 differentiable=self.differentiable,
             )
             valid = steps["valid"]

@@ -92,7 +92,7 @@ class StateEstimator(Estimator):
                 log_pi, log_mu = (rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(tensordict))
             made = state_targets(
                 **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options,
-                differentiable=self.differentiable,
+                time_major=False, differentiable=self.differentiable,
             )  # fmt: skip
             target, advantage = made
             if self.actor_network is None:

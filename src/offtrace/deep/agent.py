@@ -88,6 +88,7 @@ class Agent:
             "greedy": of_action(chosen_by[:, :-1], drawn.action) >= jnp.max(chosen_by[:, :-1], axis=-1),
             "log_mu": drawn.log_mu,
             "gamma": c.gamma,
+            "time_major": False,  # a window may be one step
         }
 
     def online(self, weights: Any, drawn: Sequences) -> Any:

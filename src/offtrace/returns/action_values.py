@@ -1,68 +1,231 @@
-"""From full arrays over actions to the arrays that `targets` takes."""
+"""From full arrays over actions to the arrays that `targets` takes: NumPy, PyTorch and JAX by the same lines."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.trajectory import FLOATS, ROW_TOLERANCE, first_index, spell
+from offtrace.returns.kinds import as_numpy, backend_of
+from offtrace.trajectory import ROW_TOLERANCE, first_index, plain_array, spell
+
+POLICIES = ("pi", "next_pi", "mu")
+OVER_ACTIONS = ("q", "next_q", *POLICIES)
 
 
 def from_action_values(
-    q: Any, next_q: Any, pi: Any, next_pi: Any, action: Any, mu: Any = None, valid: Any = None
-) -> dict[str, np.ndarray]:
-    """q, next_value and log_pi (and log_mu, where mu is given) of the actions taken, ready for `targets(trace, **made, …)`.
+    q: Any,
+    next_q: Any,
+    pi: Any,
+    next_pi: Any,
+    action: Any,
+    mu: Any = None,
+    valid: Any = None,
+    *,
+    log_mu: Any = None,
+    differentiable: bool = False,
+    check: bool | None = None,
+) -> dict[str, Any]:
+    """q, next_value, log_pi, greedy (and log_mu, where μ is given) of the actions taken, for `targets(trace, **made, …)`.
 
-    q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T].
-    `valid`, if given, says where `action` is padding, say −1.
-    next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too).
+    q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T]. μ is given
+    by `mu`, or by `log_mu` of the actions taken [T] or [B, T]. `valid`, if given, says where a step is padding, say of action −1:
+    nothing is read there, and 0 comes out.
+
+    next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too). `greedy`
+    says whether the action taken has the highest q, alone or with others, which Watkins' Q(λ) goes by. The kind of array and the
+    dtype are those that come in: float32 or float64, and float16 and bfloat16, which are summed in float32.
+    `differentiable` lets gradients through; where there is no derivative, of log π at π = 0 and of π · q at 0 · (−inf), it is 0.
+    `check` is that of `targets`. Where nothing is looked at, an action that there is none of gives NaN.
 
     >>> import numpy as np
     >>> made = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]), pi=np.array([[0.5, 0.5]]),
     ...                           next_pi=np.array([[0.5, 0.5]]), action=np.array([1]))
     >>> {name: array.tolist() for name, array in made.items()}
-    {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453]}
+    {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453], 'greedy': [True]}
     """
-    arrays = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi} | ({} if mu is None else {"mu": mu})
-    arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    action = np.asarray(action)
-    shape, dtype = arrays["q"].shape, arrays["q"].dtype
+    given = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi, "action": action}
+    for name, array in given.items():
+        if array is None:
+            raise TypeError(f"{name} is missing: pass an array over {'steps' if name == 'action' else 'actions'}")
+    if mu is not None and log_mu is not None:
+        raise TypeError("mu and log_mu are both given: pass mu of all actions, or log_mu of the actions taken")
+    given |= {n: a for n, a in (("mu", mu), ("log_mu", log_mu), ("valid", valid)) if a is not None}
+    do = {"numpy": _on_numpy, "torch": _on_torch, "jax": _on_jax}[backend_of(given)]()
+    if differentiable and do.xp is np:
+        raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
+    given = {name: do.array(name, array) for name, array in given.items()}
+    _agree(do, given)
+    if do.looks(given, check):
+        _check_values(as_numpy(given), max(ROW_TOLERANCE, float(do.xp.finfo(given["q"].dtype).eps)))
+    if not differentiable:
+        given = {name: do.constant(array) for name, array in given.items()}
+    if do.xp is np:
+        with np.errstate(all="ignore"):
+            return _made(do, **given)
+    return _made(do, **given)
+
+
+class _Operations(NamedTuple):
+    """What the kinds of arrays do not spell alike."""
+
+    xp: Any
+    reals: tuple[Any, ...]
+    array: Callable[[str, Any], Any]
+    letter: Callable[[Any], str]
+    """Of the kind of a dtype, as NumPy has them: b, i and u are booleans and integers."""
+    device: Callable[[Any], Any]
+    take: Callable[[Any, Any], Any]
+    """The entries of the last axis at indices [..., 1]."""
+    cast: Callable[[Any, Any], Any]
+    constant: Callable[[Any], Any]
+    """Without gradient."""
+    looks: Callable[[dict[str, Any], bool | None], bool]
+    """Whether values are to be looked at."""
+
+
+def _on_numpy() -> _Operations:
+    return _Operations(
+        np,
+        tuple(map(np.dtype, (np.float16, np.float32, np.float64))),
+        plain_array,
+        lambda a: a.dtype.kind,
+        lambda a: None,
+        lambda a, index: np.take_along_axis(a, index, -1),
+        lambda a, dtype: a.astype(dtype, copy=False),
+        lambda a: a,
+        lambda given, check: True,
+    )
+
+
+def _on_torch() -> _Operations:
+    import torch
+
+    from offtrace.returns import on_torch
+
+    return _Operations(
+        torch,
+        (torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        lambda name, a: a,
+        lambda a: "b" if a.dtype is torch.bool else "f" if a.is_floating_point() or a.is_complex() else "i",
+        lambda a: a.device,
+        lambda a, index: torch.take_along_dim(a, index.long(), -1),
+        lambda a, dtype: a.to(dtype),
+        lambda a: a.detach(),
+        lambda given, check: on_torch.looks(check, given["q"]),
+    )
+
+
+def _on_jax() -> _Operations:
+    import jax.numpy as jnp
+    from jax import lax
+
+    from offtrace.returns import on_jax
+
+    return _Operations(
+        jnp,
+        tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))),
+        lambda name, a: a,
+        lambda a: a.dtype.kind,
+        lambda a: None,  # a tracer has none, and JAX looks itself
+        lambda a, index: jnp.take_along_axis(a, index, -1),
+        lambda a, dtype: a.astype(dtype),
+        lax.stop_gradient,
+        lambda given, check: on_jax.looks(check, *on_jax.where_from(given)),
+    )
+
+
+def _agree(do: _Operations, given: dict[str, Any]) -> None:
+    """Check shapes, dtypes and devices, which tracers have as well."""
+    q = given["q"]
+    shape = tuple(q.shape)
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(f"q must be [T, A] or [B, T, A] and not empty, got shape {shape}")
-    for name, array in arrays.items():
-        if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape} but q has shape {shape}: nothing is broadcast")
-        if array.dtype not in FLOATS or array.dtype != dtype:
-            raise TypeError(f"{name} is {array.dtype}: all arrays must be float32 or all float64, and q is {dtype}")
-        if name in ("pi", "next_pi", "mu"):
-            _check_rows(name, array)
-    if action.shape != shape[:-1] or action.dtype.kind not in "iu":
-        raise ValueError(f"action must hold integers of shape {shape[:-1]}, got {action.dtype} of shape {action.shape}")
-    if valid is not None:
-        action = np.where(np.asarray(valid, bool), action, 0)  # what stands at padding is not read
-    outside = (action < 0) | (action >= shape[-1])
+    for name, array in given.items():
+        found = tuple(array.shape)
+        fits, letter = found == (shape if name in OVER_ACTIONS else shape[:-1]), do.letter(array)
+        if name == "action" and not (fits and letter in "iu"):
+            raise (TypeError if fits else ValueError)(
+                f"action must hold integers of shape {shape[:-1]}, got {array.dtype} of shape {found}"
+            )
+        if not fits:
+            raise ValueError(f"{name} has shape {found} but q has shape {shape}: nothing is broadcast")
+        if name == "valid" and letter not in "biu":
+            raise TypeError(f"valid must be boolean or 0/1 integers, got {array.dtype}: convert it")
+        if name not in ("action", "valid") and array.dtype not in do.reals:
+            raise TypeError(f"{name} is {array.dtype}: it must be of a real dtype, such as float32")
+        if name not in ("action", "valid") and array.dtype != q.dtype:
+            raise TypeError(f"{name} is {array.dtype} but q is {q.dtype}: give all in one dtype")
+        if do.device(array) != do.device(q):
+            raise ValueError(f"{name} is on {array.device} but q is on {q.device}: move it there")
+
+
+def _check_values(given: dict[str, np.ndarray], tolerance: float) -> None:
+    """Raise on the first row that is no distribution, and on the first action that there is none of.
+
+    A row of NaN, as past an end, is let through: `targets` refuses it where it is read.
+    """
+    read = given["valid"] != 0 if "valid" in given else np.True_
+    for name in filter(given.__contains__, POLICIES):
+        array = given[name]
+        bad = (np.abs(array.sum(axis=-1, dtype=np.float64) - 1) > tolerance) | (array < 0).any(axis=-1)
+        if (bad & read).any():
+            at = first_index(bad & read)
+            raise ValueError(
+                f"{name} must hold probabilities that sum to 1 over actions, got {array[at]} at index {spell(at)}"
+            )
+    action, actions = given["action"], given["q"].shape[-1]
+    outside = ((action < 0) | (action >= actions)) & read
     if outside.any():
         at = first_index(outside)
-        raise ValueError(f"action must lie in [0, {shape[-1]}), got {action[at]} at index {spell(at)}")
+        raise ValueError(f"action must lie in [0, {actions}), got {action[at]} at index {spell(at)}")
 
-    def taken(array: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(array, action[..., None], axis=-1)[..., 0]
 
-    with np.errstate(divide="ignore", invalid="ignore"):
-        weighted = np.where(arrays["next_pi"] == 0, 0, arrays["next_pi"] * arrays["next_q"])
-        made = {"q": taken(arrays["q"]), "next_value": weighted.sum(axis=-1)}
-        for name in ("pi", "mu") if mu is not None else ("pi",):
-            made[f"log_{name}"] = np.log(np.clip(taken(arrays[name]), 0, 1))  # rounding may leave [0, 1]
+def _made(
+    do: _Operations,
+    *,
+    q: Any,
+    next_q: Any,
+    pi: Any,
+    next_pi: Any,
+    action: Any,
+    mu: Any = None,
+    log_mu: Any = None,
+    valid: Any = None,
+) -> dict[str, Any]:
+    """What `from_action_values` returns.
+
+    Bad values are taken out before they are multiplied or their logarithm is taken, and not only after: the gradient would be
+    0 · ∞ = NaN else.
+    """
+    xp, dtype = do.xp, q.dtype
+    wide = xp.float32 if dtype.itemsize < 4 else dtype
+    outside = (action < 0) | (action >= q.shape[-1])
+    index = xp.where(outside, 0, action)[..., None]
+
+    def read(array: Any, at_padding: float = 0.0) -> Any:
+        return array if valid is None else xp.where(valid != 0, array, at_padding)
+
+    def taken(array: Any, at_padding: float = 0.0) -> Any:
+        return read(xp.where(outside, np.nan, do.take(array, index)[..., 0]), at_padding)
+
+    def log_taken(policy: Any) -> Any:
+        p = do.cast(taken(policy, 1.0), wide)
+        p = p - do.constant(xp.where(p > 1, p - 1, 0.0))  # rounding may leave [0, 1]
+        never = p == 0
+        return read(do.cast(xp.where(never, -np.inf, xp.log(xp.where(never, 1.0, p))), dtype))
+
+    next_q, next_pi = do.cast(next_q, wide), do.cast(next_pi, wide)
+    ignored = (next_pi == 0) & ~xp.isfinite(next_q)
+    if valid is not None:
+        ignored = ignored | (valid == 0)[..., None]
+    next_value = (next_pi * xp.where(ignored, 0.0, next_q)).sum(-1)
+    made = {"q": taken(q), "next_value": do.cast(read(next_value), dtype), "log_pi": log_taken(pi)}
+    greedy = (q <= taken(q)[..., None]).all(-1)
+    made["greedy"] = greedy if valid is None else greedy & (valid != 0)
+    if mu is not None:
+        made["log_mu"] = log_taken(mu)
+    elif log_mu is not None:
+        made["log_mu"] = read(log_mu)
     return made
-
-
-def _check_rows(name: str, array: np.ndarray) -> None:
-    """A policy's rows are probabilities that sum to one; a row of NaN (padding, or past an end) is let through."""
-    total = array.sum(axis=-1, dtype=np.float64)
-    bad = (np.abs(total - 1) > ROW_TOLERANCE) | (array < 0).any(axis=-1)
-    if bad.any():
-        at = first_index(bad)
-        raise ValueError(
-            f"{name} must hold probabilities that sum to 1 over actions, got {array[at]} at index {spell(at)}"
-        )

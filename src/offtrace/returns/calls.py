@@ -9,6 +9,7 @@ import numpy as np
 from offtrace.returns import custom, on_numpy
 from offtrace.returns.beside import n_step, peng
 from offtrace.returns.greedy import log_pi_of_greedy
+from offtrace.returns.kinds import backend_of
 from offtrace.returns.layout import batch_first
 from offtrace.returns.plain import discounts
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
@@ -29,7 +30,7 @@ def targets(
     valid: Any = None,
     pair: Any = None,
     greedy: Any = None,
-    time_major: Any = False,
+    time_major: Any = None,
     differentiable: Any = False,
     check: Any = None,
 ) -> Any:
@@ -41,9 +42,11 @@ def targets(
     input, and is 0 at invalid steps. `greedy`, whether the action taken maximises Q(s_t, ·), is read by rules that cut where
     it is not (Watkins' Q(λ)); it takes the place of log_pi there.
 
-    `time_major` takes [T, B]; a trailing dimension of 1 is taken as well. `differentiable` lets gradients through, where the
-    arrays have any. `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a
-    GPU only if it is True.
+    All arrays are of one kind: NumPy arrays, tensors or JAX arrays; `gamma` may be a number. They are [T], [B, T] or [B, T, 1];
+    with `time_major=True` [T, B] or [T, B, 1]. [N, 1] may be N steps of one environment or N rows of one step: `time_major` True
+    or False says which, and without it there is an error. `differentiable` lets gradients through, where the arrays have any.
+    `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a GPU only if it is
+    True.
 
     >>> import numpy as np, offtrace as ot
     >>> end = np.array([False, False, True])
@@ -85,7 +88,7 @@ def corrections(
     valid: Any = None,
     pair: Any = None,
     greedy: Any = None,
-    time_major: Any = False,
+    time_major: Any = None,
     differentiable: Any = False,
     check: Any = None,
 ) -> Any:
@@ -132,26 +135,18 @@ def coefficients(
     array([1.  , 0.45, 0.9 ])
     """
     trace = as_trace(trace)
-    if backend_of(terminated) == "torch":
+    row = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}
+    row |= {"valid": valid, "pair": pair, "greedy": greedy}
+    backend = backend_of(row)
+    if backend == "torch":
         from offtrace.returns import on_torch
 
         return on_torch.through_host(coefficients, trace, terminated, truncated, log_pi, log_mu, valid, pair, greedy)
-    if "jax" in (backend_of(terminated), backend_of(log_pi)):
+    if backend == "jax":
         from offtrace.returns import on_jax
 
-        row = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}
-        return on_jax.coefficients(trace, **row, valid=valid, pair=pair, greedy=greedy)
-    x = checked(
-        trace,
-        terminated=terminated,
-        truncated=truncated,
-        gamma=1.0,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=valid,
-        pair=pair,
-        greedy=greedy,
-    )
+        return on_jax.coefficients(trace, **row)
+    x = checked(trace, **row, gamma=1.0)
     if len(x.shape) != 1:
         raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
     T = x.shape[0]
@@ -194,24 +189,23 @@ def as_trace(trace: Rule) -> Trace:
     )
 
 
-def backend_of(array: Any) -> str:
-    """ "torch", "jax" or "numpy", by the name of the array's type: a NumPy array must not cost an import of the others."""
-    package = type(array).__module__.partition(".")[0]
-    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(package, "numpy")
-
-
-def _run(trace: Rule, *, add_q: bool, time_major: bool, differentiable: bool, check: bool | None, **arrays: Any) -> Any:
+def _run(
+    trace: Rule,
+    *,
+    add_q: bool,
+    time_major: bool | None,
+    differentiable: bool,
+    check: bool | None,
+    **arrays: Any,
+) -> Any:
     """q + Δ, or Δ, by the backend whose arrays these are."""
-    backend = backend_of(arrays["reward"])
+    backend = backend_of(arrays)
     trace, arrays, restore = batch_first(trace, arrays, time_major)
     if backend == "torch":
         from offtrace.returns import on_torch
 
         return restore(on_torch.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
-    if "jax" in (
-        backend,
-        *(backend_of(arrays[name]) for name in ("q", "next_value")),
-    ):  # rewards are often still NumPy's
+    if backend == "jax":
         from offtrace.returns import on_jax
 
         return restore(on_jax.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))

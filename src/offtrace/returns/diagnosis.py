@@ -12,6 +12,8 @@ from numba import njit
 from offtrace import figures
 from offtrace.returns import custom, on_numpy
 from offtrace.returns.calls import as_trace, checked, coefficients, corrections
+from offtrace.returns.kinds import as_numpy
+from offtrace.returns.layout import batch_first
 from offtrace.returns.plain import discounts
 from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
 from offtrace.traces.base import number
@@ -68,8 +70,10 @@ def diagnose(
     valid: Any = None,
     pair: Any = None,
     greedy: Any = None,
+    time_major: Any = None,
 ) -> Diagnosis:
-    """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed.
+    """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed. Kinds of arrays and layouts are
+    those of `targets`.
 
     Magnitude and horizon come from the fast kernels (δ = 1 makes a correction of Σγ^tβ_t); the largest β looks at every pair
     of steps of an episode unless the rule is per-decision: O(T²) time in O(T) memory.
@@ -85,18 +89,10 @@ def diagnose(
       largest           1
       effective         3.817
     """
-    trace = as_trace(trace)
-    x = checked(
-        trace,
-        terminated=terminated,
-        truncated=truncated,
-        gamma=gamma,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=valid,
-        pair=pair,
-        greedy=greedy,
-    )
+    arrays = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu}
+    arrays |= {"valid": valid, "pair": pair, "greedy": greedy}
+    trace, arrays, _ = batch_first(as_trace(trace), as_numpy(arrays), time_major)
+    x = checked(trace, **arrays)
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
@@ -134,7 +130,8 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: Any) -> np.n
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
     zero = np.zeros(signal.shape)
     arrays = {name: doubled(getattr(x, name)) for name in names}
-    return corrections(trace, reward=signal, q=zero, next_value=zero, gamma=doubled(gamma), **arrays)
+    arrays |= {"reward": signal, "q": zero, "next_value": zero, "gamma": doubled(gamma)}
+    return corrections(trace, **arrays, time_major=False)
 
 
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
@@ -176,7 +173,15 @@ def _peak(goes_on, decay, ratio, cap, recursive, lags):
 
 
 def adapt(
-    trace: CTrace, *, terminated: Any, truncated: Any, gamma: float, log_pi: Any, log_mu: Any, valid: Any = None
+    trace: CTrace,
+    *,
+    terminated: Any,
+    truncated: Any,
+    gamma: float,
+    log_pi: Any,
+    log_mu: Any,
+    valid: Any = None,
+    time_major: Any = None,
 ) -> CTrace:
     """One Robbins–Monro step of C-trace: measure the contraction rate on trajectories of μ, and move the mix towards `rate`.
 
@@ -188,7 +193,8 @@ def adapt(
         raise TypeError(f"adapt moves the mix of a CTrace, got {trace!r}")
     if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
-    x = check(terminated=terminated, truncated=truncated, gamma=gamma, log_pi=log_pi, log_mu=log_mu, valid=valid)
+    arrays = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu, "valid": valid}
+    x = check(**batch_first(None, as_numpy(arrays), time_major)[1], gamma=gamma)
     if x.valid is not None and not x.valid.any():
         raise ValueError("there is no valid step to measure a rate on")
     magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)
@@ -213,20 +219,13 @@ def credit_figure(
     """
     if not traces:
         raise ValueError("traces is empty: there is nothing to draw")
-    given = {
-        "terminated": terminated,
-        "truncated": truncated,
-        "log_pi": log_pi,
-        "log_mu": log_mu,
-        "valid": valid,
-        "pair": pair,
-        "greedy": greedy,
-    }
+    given = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}
+    given = as_numpy(given | {"valid": valid, "pair": pair, "greedy": greedy})
     matrices = [(_label(trace), coefficients(trace, **given)) for trace in traces]
     above = None
     if log_pi is not None and log_mu is not None:
-        above = "ρ", np.exp(np.subtract(log_pi, log_mu, dtype=float))
-    ends = np.asarray(terminated, bool) | np.asarray(truncated, bool)
+        above = "ρ", np.exp(np.subtract(given["log_pi"], given["log_mu"], dtype=float))
+    ends = np.asarray(given["terminated"], bool) | np.asarray(given["truncated"], bool)
     return figures.heat_maps(matrices, above=above, ends=ends, title=title)
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.returns.calls import targets
+from offtrace.returns.kinds import as_numpy, backend_of
 from offtrace.traces import INFINITY, VariableLambda
 from offtrace.trajectory import first_index, spell
 
@@ -39,7 +40,8 @@ class _Given(VariableLambda):
 def targets_from_c(c: Any, **arrays: Any) -> Any:
     """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
 
-    c of a start is not used. The other arguments are those of `targets`, without log_pi and log_mu.
+    c of a start is not used. The other arguments are those of `targets`, without log_pi and log_mu. c is of their kind; a
+    tensor c is a constant, which has no gradient.
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(3, bool), np.zeros(3)
@@ -50,4 +52,9 @@ def targets_from_c(c: Any, **arrays: Any) -> Any:
     for name in ("log_pi", "log_mu"):
         if name in arrays:
             raise TypeError(f"{name} has no part in targets_from_c: c is given")
+    options = ("time_major", "differentiable", "check")
+    if backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}}) == "torch":
+        if arrays.get("differentiable") and c.requires_grad:
+            raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
+        c = as_numpy({"c": c})["c"]
     return targets(_Given(c), **arrays)

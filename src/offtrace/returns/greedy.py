@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.returns.kinds import backend_of
 from offtrace.traces import Rule
 from offtrace.trajectory import TOLERANCE, spell
 
@@ -57,12 +58,12 @@ def _from_flags(greedy: Any, like: Any) -> Any:
 
 def _module(array: Any) -> tuple[Any, bool]:
     """numpy, torch or jax.numpy, by the kind of the array; and whether its values can be looked at here and at no cost."""
-    package = type(array).__module__.partition(".")[0]
-    if package == "torch":
+    kind = backend_of({"array": array})
+    if kind == "torch":
         torch = sys.modules["torch"]
         hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         return torch, array.device.type == "cpu" and not hidden
-    if package in ("jax", "jaxlib"):
+    if kind == "jax":
         jax = sys.modules["jax"]
         hidden = isinstance(array, jax.core.Tracer)
         return sys.modules["jax.numpy"], not hidden and all(d.platform == "cpu" for d in array.devices())

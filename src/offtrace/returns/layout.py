@@ -1,5 +1,6 @@
-"""Layouts: [T, B] with time first, and a trailing [..., 1] as torchrl has it, turned into [B, T] and back. Views, no copies.
+"""Layouts: [T, B] with time first, and [B, T, 1] as torchrl has it, turned into [B, T] and back. Views, no copies.
 
+[N, 1] is N steps of one environment, with time first, or N rows of one step: it is refused until `time_major` says which.
 Only `shape`, `swapaxes` and `reshape` are used, which NumPy, PyTorch and JAX spell alike.
 """
 
@@ -11,34 +12,40 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.returns.kinds import is_number
 from offtrace.traces import VariableLambda
 
 
 def batch_first(
-    trace: Any, arrays: dict[str, Any], time_major: bool
+    trace: Any, arrays: dict[str, Any], time_major: bool | None
 ) -> tuple[Any, dict[str, Any], Callable[[Any], Any]]:
     """The rule, if there is one, and the arrays as [T] or [B, T], and what brings a result into the layout that came in."""
-    given = arrays["reward"]
-    if not time_major and getattr(given, "ndim", 2) != 3:
-        return trace, arrays, _as_it_is
-    shape = tuple(np.shape(given))
-    trailing = len(shape) == 3 and shape[2] == 1
-    if len(shape) == 3 and not trailing:
+    first = "reward" if "reward" in arrays else "terminated"
+    given = arrays[first]
+    shape = tuple(given.shape if hasattr(given, "shape") else np.shape(given))
+    if len(shape) == 3 and shape[2] != 1:
         raise ValueError(
-            f"reward has shape {shape}: arrays must be [T] or [B, T], or either with a last dimension of 1"
+            f"{first} has shape {shape}: arrays must be [T] or [B, T], or [B, T, 1] with a last dimension of 1"
+        )
+    if time_major is None and len(shape) in (2, 3) and shape[1] == 1 and shape[0] > 1:
+        raise ValueError(
+            f"{first} has shape {shape}, which is {shape[0]} steps of one environment or {shape[0]} rows of one step: "
+            "pass time_major=True for the steps, time_major=False for the rows, or the steps as flat arrays [T]"
         )
     if time_major and len(shape) < 2:
         raise ValueError(
-            f"reward has shape {shape}, but time_major=True is for [T, B] or [T, B, 1]: one row needs none"
+            f"{first} has shape {shape}, but time_major=True is for [T, B] or [T, B, 1]: one row needs none"
         )
+    if not time_major and len(shape) != 3:
+        return trace, arrays, _as_it_is
 
     def turned(name: str, array: Any) -> Any:
-        if array is None or (name == "gamma" and not np.ndim(array)):
+        if array is None or (name == "gamma" and is_number(array)):
             return array
         array = array if hasattr(array, "swapaxes") else np.asarray(array)
         if tuple(array.shape) != shape:
             raise ValueError(
-                f"{name} has shape {tuple(array.shape)} but reward has shape {shape}: nothing is broadcast"
+                f"{name} has shape {tuple(array.shape)} but {first} has shape {shape}: nothing is broadcast"
             )
         array = array.reshape(shape[:2])
         return array.swapaxes(0, 1) if time_major else array

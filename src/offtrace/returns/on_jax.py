@@ -51,13 +51,10 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     arrays = needed(trace, **arrays)
     shape, dtype = agree(arrays)
     traced, on_cpu = where_from(trace, arrays)
-    if check and traced:
-        raise ValueError(
-            "check=True must look at values, which there are none of inside jit, vmap and grad: leave it out"
-        )
-    if not traced and check is not False and on_cpu:
+    looking = looks(check, traced, on_cpu)
+    if looking and on_cpu:
         return jnp.asarray(on_host(trace, add_q=add_q, **as_numpy(arrays)))
-    if check:
+    if looking:
         x = checked(trace, **as_numpy(arrays))
         td_errors(x, without_q=x.q is None)
         probabilities(x, trace.reads)
@@ -112,6 +109,15 @@ def where_from(*trees: Any) -> tuple[bool, bool]:
         return True, False
     devices = {device.platform for leaf in leaves if isinstance(leaf, jax.Array) for device in leaf.devices()}
     return False, devices <= {"cpu"}
+
+
+def looks(check: bool | None, traced: bool, on_cpu: bool) -> bool:
+    """Whether values are to be looked at: on the CPU unless check=False, on a GPU only with check=True, as that waits for it."""
+    if check and traced:
+        raise ValueError(
+            "check=True must look at values, which there are none of inside jit, vmap and grad: leave it out"
+        )
+    return bool(check) or (check is None and on_cpu and not traced)
 
 
 def in_bucket(arrays: dict[str, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -361,8 +367,8 @@ def state_targets(lam: Any, rho_bar: Any, c_bar: Any, *, differentiable: bool, *
         arrays, shape = in_bucket(arrays, shape)
         target, advantage = compute(_v_trace, shape, numbers, arrays, dtype, differentiable)
         return target[..., :T], advantage[..., :T]
-    lam, rho_bar, c_bar = (float(n) for n in numbers)
-    target, advantage = state_values.state_targets(**as_numpy(arrays), lam=lam, rho_bar=rho_bar, c_bar=c_bar)  # pyright: ignore
+    numbers = {"lam": float(lam), "rho_bar": float(rho_bar), "c_bar": float(c_bar)}
+    target, advantage = state_values.state_targets(**as_numpy(arrays), **numbers, time_major=False)  # pyright: ignore
     return jnp.asarray(target), jnp.asarray(advantage)
 
 

@@ -37,7 +37,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
             arrays,
         )[0]
     arrays = agree(needed(trace, **arrays))
-    if not seen and (check or (check is None and reward.device.type == "cpu")):
+    if looks(check, reward):
         _check_values(trace, arrays)
     if not differentiable:
         arrays = _detached(arrays)
@@ -84,16 +84,14 @@ def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, A
 
 
 def agree(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays, if all are tensors of one shape on one device, the real ones of one dtype. Nothing waits for a device."""
+    """The arrays, if the tensors are of one shape on one device, the real ones of one dtype. Nothing waits for a device."""
     reward = arrays["reward"]
     for name, array in arrays.items():
         if array is None and name not in FLAGS[:2]:
             continue
-        if not isinstance(array, Tensor):
-            if name == "gamma":
-                continue
-            raise TypeError(f"{name} is a {type(array).__name__} but reward is a tensor: pass tensors only")
-        if name == "gamma" and not array.ndim:
+        if array is None:
+            raise TypeError(f"{name} is missing: pass a tensor of shape [T] or [B, T]")
+        if name == "gamma" and (not isinstance(array, Tensor) or not array.ndim):
             continue
         if array.device != reward.device:
             raise ValueError(f"{name} is on {array.device} but reward is on {reward.device}: move it there")
@@ -134,6 +132,11 @@ def _seen_by_torch() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+def looks(check: bool | None, array: Tensor) -> bool:
+    """Whether values are to be looked at: on the CPU unless check=False, on a GPU only with check=True, as that waits for it."""
+    return not _seen_by_torch() and (bool(check) or (check is None and array.device.type == "cpu"))
+
+
 def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
     """Raise on the first bad value, as on NumPy. On a GPU this waits for the device."""
     x = checked(trace, **{name: _on_host(a) for name, a in arrays.items()})
@@ -146,6 +149,11 @@ def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Te
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair", "greedy")
     views = {n: _on_host(a) for n, a in zip(names, arrays, strict=True)}
     return torch.from_numpy(function(trace, **views)).to(arrays[0].device)
+
+
+def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The arrays as NumPy arrays, without gradient: their own memory, where they are on the CPU."""
+    return {name: _on_host(a) for name, a in arrays.items()}
 
 
 def _on_host(array: Any) -> Any:

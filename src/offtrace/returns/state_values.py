@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 
 from offtrace.returns import linear
-from offtrace.returns.calls import backend_of
 from offtrace.returns.elementwise import LARGEST_LOG, exp
+from offtrace.returns.kinds import backend_of
 from offtrace.returns.layout import batch_first
 from offtrace.returns.on_numpy import by_step, scratch
 from offtrace.returns.rows import td_errors
@@ -41,7 +41,7 @@ def state_targets(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     valid: Any = None,
-    time_major: Any = False,
+    time_major: Any = None,
     differentiable: Any = False,
     check: Any = None,
 ) -> StateTargets:
@@ -65,13 +65,13 @@ def state_targets(
         if array is None:
             raise TypeError(f"{name} is missing: V-trace needs it")
     arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
+    backend, numbers = backend_of(arrays), (lam, rho_bar, c_bar)
     _, arrays, restore = batch_first(None, arrays, time_major)
-    numbers = lam, rho_bar, c_bar
-    if backend_of(reward) == "torch":
+    if backend == "torch":
         from offtrace.returns import on_torch
 
         made = on_torch.state_targets(_on_host, numbers, check, arrays, differentiable)
-    elif "jax" in (backend_of(value), backend_of(reward)):
+    elif backend == "jax":
         from offtrace.returns import on_jax
 
         made = on_jax.state_targets(*numbers, differentiable=differentiable, **arrays)
