@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import offtrace as ot
-from offtrace.learners import EpsilonGreedy, Replay, control, evaluate
+from offtrace.learners import EpsilonGreedy, Replay, bifurcation_auc, control, evaluate
 from offtrace.mdps import bifurcation, random_walk, uniform
 from offtrace.operators import certify, falsify
 
@@ -111,14 +111,12 @@ def test_learners_ask_q(update: Any) -> None:
     assert np.isfinite(evaluate(walk, ot.WatkinsQ(0.9), pi=pi, mu=uniform(walk), alpha=0.1, steps=500).Q).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*diverged")  # of Q(λ), some seeds do
 def test_watkins_scores_what_the_rule_scores() -> None:
-    """λ = α = 0.9 on Bifurcation 1: with a soft target Q(λ) is far behind (about 211), Watkins' rule is not."""
-    from offtrace.learners import bifurcation_auc
-
-    watkins, q_lambda = (
-        bifurcation_auc(1, rule(0.9), alpha=0.9, seeds=100).mean() for rule in (ot.WatkinsQ, ot.QLambda)
-    )
-    assert watkins > 900 > q_lambda
+    """λ = α = 0.9 on Bifurcation 1: with a soft target Q(λ) is far behind (about 211), Watkins' rule is not (about 1,190)."""
+    found = {rule: bifurcation_auc(1, rule(0.9), alpha=0.9, seeds=100).mean() for rule in (ot.WatkinsQ, ot.QLambda)}
+    assert 1100 < found[ot.WatkinsQ] < 1280
+    assert found[ot.QLambda] < 400
 
 
 def test_operators_want_a_greedy_target() -> None:
