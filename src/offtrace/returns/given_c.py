@@ -9,6 +9,7 @@ import numpy as np
 
 from offtrace.returns.calls import targets
 from offtrace.traces import INFINITY, VariableLambda
+from offtrace.traces.base import whole
 from offtrace.trajectory import first_index, spell
 
 
@@ -21,6 +22,8 @@ class _Given(VariableLambda):
     recursive_condition: ClassVar = None
 
     def __post_init__(self) -> None:
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
         if type(self.lam).__module__.startswith("jax."):
             return
         c = np.array(self.lam, np.float64)
@@ -36,10 +39,11 @@ class _Given(VariableLambda):
         return 1.0, lam, INFINITY
 
 
-def targets_from_c(c: Any, **arrays: Any) -> Any:
+def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
     """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
 
-    c of a start is not used. The other arguments are those of `targets`, without log_pi and log_mu.
+    c of a start is not used. With a `horizon` n, the sum ends before t = k + n. The other arguments are those of `targets`,
+    without log_pi and log_mu.
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(3, bool), np.zeros(3)
@@ -50,4 +54,4 @@ def targets_from_c(c: Any, **arrays: Any) -> Any:
     for name in ("log_pi", "log_mu"):
         if name in arrays:
             raise TypeError(f"{name} has no part in targets_from_c: c is given")
-    return targets(_Given(c), **arrays)
+    return targets(_Given(c, horizon=horizon), **arrays)
