@@ -291,6 +291,13 @@ def test_any_trace_takes_the_place_of_retrace() -> None:
     close(adapter.q_errors(ot.Retrace(0.9), **arguments), adapter.retrace(**Q), 1e-6)
     assert not np.allclose(adapter.q_errors(ot.NonMarkovRetrace(0.9), **arguments), adapter.retrace(**Q))
     without_mu = {name: value for name, value in arguments.items() if name != "mu_t"}
+    greedy = jnp.argmax(Q["q_t"], axis=-1) == Q["a_t"]
+    assert greedy.any()
+    assert not greedy.all()
+    given = rlax.general_off_policy_returns_from_action_values(**{**ACTIONS, "c_t": jnp.where(greedy, 0.9, 0.0)})
+    wanted = given - jnp.take_along_axis(Q["q_tm1"], Q["a_tm1"][:, None], axis=1)[:, 0]
+    close(adapter.q_errors(ot.WatkinsQ(0.9), **without_mu), wanted)
+    close(jax.jit(lambda x: adapter.q_errors(ot.WatkinsQ(0.9), **x))(without_mu), wanted)
     assert adapter.q_errors(ot.TreeBackup(0.9), **without_mu).shape == (K,)
 
 

@@ -84,15 +84,20 @@ def q_errors(
     stop_target_gradients: bool = True,
     truncated_t: Any = None,
 ) -> Any:
-    """target_k − q_tm1[k, a_tm1[k]] for any trace. `mu_t` [K], μ of a_t, may be left out where the trace needs none."""
+    """target_k − q_tm1[k, a_tm1[k]] for any trace. `mu_t` [K], μ of a_t, may be left out where the trace needs none.
+
+    Watkins' Q(λ) cuts where a_t does not maximise q_t, whatever π is.
+    """
     r_t, discount_t = sequences(r_t=r_t, discount_t=discount_t)
+    q_taken = taken("q_t", q_t, a_t)
     target = targets(
         trace,
         reward=r_t,
         next_value=expected(pi_t, q_t),
         gamma=discount_t,
         **ends(r_t, truncated_t),
-        q=after_first(taken("q_t", q_t, a_t)[:-1]),
+        q=after_first(q_taken[:-1]),
+        greedy=after_first((q_taken == jnp.max(jnp.asarray(q_t), axis=-1))[:-1]),
         log_pi=after_first(jnp.log(taken("pi_t", pi_t, a_t)[:-1])),
         log_mu=None if mu_t is None else after_first(jnp.log(jnp.asarray(mu_t) + eps)[:-1]),
         differentiable=not stop_target_gradients,
