@@ -258,6 +258,31 @@ def test_gradients(trace: Any) -> None:
         check_grads(jax.jit(call), [arrays[n] for n in names], order=1, modes=["rev"])
 
 
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_gradients_where_a_discount_or_a_coefficient_is_zero(horizon: int | None) -> None:
+    """Targets are linear in each γ_t and in each λ_t, so that a derivative is what 1 makes there less what 0 makes."""
+    arrays, rng = sample(6, np.float64, (9,)), np.random.default_rng(6)
+    weights = rng.normal(size=9)
+    numbers = {"gamma": rng.uniform(size=9), "lam": rng.uniform(size=9)}
+    numbers["gamma"][2] = numbers["lam"][4] = 0.0
+
+    def total(numbers: Any, **options: Any) -> Any:
+        trace = ot.VariableLambda(numbers["lam"], horizon=horizon)
+        return (weights * ot.targets(trace, **{**arrays, "gamma": numbers["gamma"]}, **options)).sum()
+
+    def with_one(name: str, t: int, value: float) -> Any:
+        changed = numbers[name].copy()
+        changed[t] = value
+        return total({**numbers, name: changed})
+
+    wanted = {n: np.array([with_one(n, t, 1.0) - with_one(n, t, 0.0) for t in range(9)]) for n in numbers}
+    with jax.enable_x64(True):
+        arrays = in_jax(arrays)
+        found = jax.grad(lambda x: total(x, differentiable=True))(in_jax(numbers))
+    for name in numbers:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9, atol=1e-12)
+
+
 def test_there_is_no_gradient_unless_asked_for() -> None:
     arrays = in_jax(sample(3))
     for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
@@ -282,6 +307,13 @@ def test_gradients_in_float32_through_vmap_and_jit_in_any_order() -> None:
     )
     for found in ways:
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_vmap_over_numpy_arrays_of_float64() -> None:
+    batch = {name: a for name, a in sample(4, np.float64).items() if name not in ("pair", "gamma")}
+    found = jax.vmap(lambda x: ot.targets(ot.Retrace(0.9), **x, gamma=0.95))(batch)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, ot.targets(ot.Retrace(0.9), **batch, gamma=0.95), rtol=1e-5, atol=1e-5)
 
 
 def test_variable_lambda_inside_jit() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from offtrace.returns.calls import targets
 from offtrace.returns.kinds import as_numpy, backend_of
 from offtrace.traces import INFINITY, VariableLambda
+from offtrace.traces.base import whole
 from offtrace.trajectory import first_index, spell
 
 
@@ -22,6 +23,8 @@ class _Given(VariableLambda):
     recursive_condition: ClassVar = None
 
     def __post_init__(self) -> None:
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
         if type(self.lam).__module__.startswith("jax."):
             return
         c = np.array(self.lam, np.float64)
@@ -37,11 +40,11 @@ class _Given(VariableLambda):
         return 1.0, lam, INFINITY
 
 
-def targets_from_c(c: Any, **arrays: Any) -> Any:
+def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
     """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
 
-    c of a start is not used. The other arguments are those of `targets`, without log_pi and log_mu. c is of their kind; a
-    tensor c is a constant, which has no gradient.
+    c of a start is not used. With a `horizon` n, the sum ends before t = k + n. The other arguments are those of `targets`,
+    without log_pi and log_mu. c is of their kind; a tensor c is a constant, which has no gradient.
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(3, bool), np.zeros(3)
@@ -57,4 +60,4 @@ def targets_from_c(c: Any, **arrays: Any) -> Any:
         if arrays.get("differentiable") and c.requires_grad:
             raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
         c = as_numpy({"c": c})["c"]
-    return targets(_Given(c), **arrays)
+    return targets(_Given(c, horizon=horizon), **arrays)

@@ -50,10 +50,15 @@ def linear(delta: Any, weight: Any) -> Any:
 
     def join(right: Any, left: Any) -> Any:
         (w2, d2), (w1, d1) = right, left
-        none = (w1 == 0) | (d2 == 0)
-        return w1 * jnp.where(w1 == 0, 0.0, w2), d1 + w1 * jnp.where(none, 0.0, d2)
+        return _times(w1, w2), d1 + _times(w1, d2)
 
     return lax.associative_scan(join, (weight, delta), reverse=True, axis=1)[1]
+
+
+def _times(a: Any, b: Any) -> Any:
+    """a·b, where a = 0 ends everything, NaN too, and 0·∞ = 0. At a = 0 the gradient with respect to a is still b."""
+    lost = ((a == 0) & ~jnp.isfinite(b)) | (jnp.isinf(a) & (b == 0))
+    return jnp.where(lost, 0.0, a) * jnp.where(lost, 0.0, b)
 
 
 def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
@@ -179,9 +184,9 @@ def by_lag(
             return lax.dynamic_slice_in_dim(jnp.pad(a, ((0, 0), (0, reach)), mode=beyond), lag, T, axis=1)
 
         carry, w, total = state
-        w = w * later(before, "constant")
+        w = _times(later(before, "constant"), w)
         carry, β = beta(carry, lag, later)
-        return (carry, w, total + jnp.where(w == 0, 0.0, w * β * later(delta))), None
+        return (carry, w, total + _times(w, β * later(delta))), None
 
     before = jnp.pad(g[:, :-1], ((0, 0), (1, 0)))  # g of the step before: 0 beyond the row's end
     state = (first, jnp.ones_like(delta), delta)

@@ -144,6 +144,8 @@ def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def compute(function: Any, given: Any, numbers: Any, arrays: dict[str, Any], dtype: Any, differentiable: bool) -> Any:
     """function(given, numbers, real arrays, other arrays), which works in float64, with results in `dtype`."""
+    # vmap outside of jit may hold a float64 of NumPy's in what it calls a float32. A copy, made before float64 is on, is one.
+    numbers, arrays = tree_map(lambda a: jnp.array(a) if isinstance(a, Tracer) else a, (numbers, arrays))
     other = {n: a for n, a in arrays.items() if a is not None and n in (*FLAGS, "pair")}
     real = {n: a for n, a in arrays.items() if a is not None and n not in other}
     leaves, tree = tree_flatten((numbers, real))
@@ -263,8 +265,11 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool)
     decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), (N, T)) for f in factors)
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = lag_caps(trace, T)
-    if trace.per_decision and lags is None:
-        return kernels.linear(delta, discount * next_decay * step)
+    if trace.per_decision and trace.lag_bound is None:
+        weight = discount * next_decay * step
+        if lags is None:
+            return kernels.linear(delta, weight)
+        return kernels.by_lag(delta, weight, trace.horizon or T, (), lambda carry, lag, later: (carry, 1.0))
     discount, decay, step, cap = (lax.stop_gradient(f) for f in (discount, next_decay, step, cap))
     ends = (step == 0) | (next_cap == 0) if trace.recursive else step == 0
     g, step = jnp.where(ends, 0.0, discount * decay), jnp.where(ends, 1.0, step)

@@ -1,0 +1,131 @@
+"""The functions of rlax's `vtrace.py`. Import them from `adapters.rlax`.
+
+    error_k = ρ̄_k δ_k + γ_k c_k error_{k+1},     δ_k = r_k + γ_k v_{k+1} − v_k
+
+V-trace has ρ̄ = min(clip_rho_threshold, ρ) and c = λ min(1, ρ); the leaky one mixes both with ρ itself. It is the return of the
+rewards ρ̄δ without any values, whose c stand one step later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, sequences
+
+
+class VTraceOutput(NamedTuple):
+    """What `vtrace_td_error_and_advantage` returns."""
+
+    errors: Any
+    pg_advantage: Any
+    q_estimate: Any
+
+
+def vtrace(
+    v_tm1: Any,
+    v_t: Any,
+    r_t: Any,
+    discount_t: Any,
+    rho_tm1: Any,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    stop_target_gradients: Any = True,
+    sample_mask: Any = None,
+    *,
+    truncated_t: Any = None,
+) -> Any:
+    """`rlax.vtrace`: λ is a number or [K]."""
+    numbers = 1.0, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    return leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
+
+
+def leaky_vtrace(
+    v_tm1: Any,
+    v_t: Any,
+    r_t: Any,
+    discount_t: Any,
+    rho_tm1: Any,
+    alpha_: Any = 1.0,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    stop_target_gradients: Any = True,
+    sample_mask: Any = None,
+    *,
+    truncated_t: Any = None,
+) -> Any:
+    """`rlax.leaky_vtrace`: V-trace at α = 1, importance sampling at α = 0."""
+    v_tm1, v_t, r_t, discount_t, rho = sequences(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
+    rho = ratios("rho_tm1", rho)
+    c = _clipped(rho, 1.0, alpha_) * by_step("lambda_", lambda_, r_t)
+    delta = _clipped(rho, clip_rho_threshold, alpha_) * (r_t + discount_t * v_t - v_tm1)
+    if (
+        sample_mask is not None
+    ):  # a step that does not count adds no error, and what comes later passes through unchanged
+        counts = _mask(sample_mask, r_t)
+        delta, c, discount_t = jnp.where(counts, delta, 0), jnp.where(counts, c, 1), jnp.where(counts, discount_t, 1)
+    none = jnp.zeros_like(delta)
+    errors = returns(none[:-1], none, delta, discount_t, c[:-1], truncated_t)
+    return errors_of(errors, v_tm1, stop_target_gradients)
+
+
+def vtrace_td_error_and_advantage(
+    v_tm1: Any,
+    v_t: Any,
+    r_t: Any,
+    discount_t: Any,
+    rho_tm1: Any,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    clip_pg_rho_threshold: Any = 1.0,
+    stop_target_gradients: Any = True,
+    sample_mask: Any = None,
+    *,
+    truncated_t: Any = None,
+) -> VTraceOutput:
+    """`rlax.vtrace_td_error_and_advantage`."""
+    numbers = 1.0, lambda_, clip_rho_threshold, clip_pg_rho_threshold, stop_target_gradients, sample_mask
+    return leaky_vtrace_td_error_and_advantage(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
+
+
+def leaky_vtrace_td_error_and_advantage(
+    v_tm1: Any,
+    v_t: Any,
+    r_t: Any,
+    discount_t: Any,
+    rho_tm1: Any,
+    alpha: Any = 1.0,
+    lambda_: Any = 1.0,
+    clip_rho_threshold: Any = 1.0,
+    clip_pg_rho_threshold: Any = 1.0,
+    stop_target_gradients: Any = True,
+    sample_mask: Any = None,
+    *,
+    truncated_t: Any = None,
+) -> VTraceOutput:
+    """`rlax.leaky_vtrace_td_error_and_advantage`. At a step of `truncated_t` the advantage bootstraps from v_t."""
+    numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
+    errors = leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
+    v_tm1, v_t, r_t, discount_t, rho = map(jnp.asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
+    λ = by_step("lambda_", lambda_, r_t)[:-1]
+    ahead = jnp.append(λ * (errors + v_tm1)[1:] + (1 - λ) * v_tm1[1:], v_t[-1:])
+    if truncated_t is not None:  # there v_tm1 of the next step belongs to the next episode
+        ahead = jnp.where(jnp.asarray(truncated_t) != 0, v_t, ahead)
+    q_estimate = r_t + discount_t * ahead
+    return VTraceOutput(errors, _clipped(rho, clip_pg_rho_threshold, alpha) * (q_estimate - v_tm1), q_estimate)
+
+
+def _clipped(rho: Any, threshold: Any, alpha: Any) -> Any:
+    """min(threshold, ρ) at α = 1, ρ itself at α = 0."""
+    return (1 - alpha) * rho + alpha * jnp.minimum(threshold, rho)
+
+
+def _mask(sample_mask: Any, like: Any) -> Any:
+    mask = jnp.asarray(sample_mask)
+    if mask.dtype != bool or mask.shape != like.shape:
+        raise TypeError(
+            f"sample_mask must be boolean [K], True where a step counts, got {mask.dtype} of shape {mask.shape}; "
+            "an episode that was cut is told by truncated_t=…"
+        )
+    return mask
