@@ -265,7 +265,8 @@ def _care(shown: Views) -> str:
             "they count as the worst run."
         )
     if summary.diverged:
-        parts.append(f"In {summary.diverged:,} of them the learner diverged.")
+        at = " at a tuned α" * ("α" in settings(shown))
+        parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
     if summary.reference:
         parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
