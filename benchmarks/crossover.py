@@ -20,27 +20,27 @@ from batches import SETTINGS, Batch, draw
 from timing import Competitor, emit, interleave, ratio
 
 import offtrace as ot
-from offtrace.returns import direct, fused, halves, on_numpy, readout, side_by_side
+from offtrace.returns import direct, fused, on_numpy, readout
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
 PLANS = {"ours": on_numpy._plan}
 
 
-def with_kernel(kernel: Any, *modules: Any) -> Any:
+def with_kernel(kernel: Any) -> Any:
     """In place of `on_numpy._plan`: the same with another kernel."""
 
     @cache
     def plan(trace: ot.Trace, B: int, T: int, valid: None) -> Any:
-        return fused.build(trace.factors, trace.reads, kernel, modules), PLANS["ours"](trace, B, T)[1], direct.NO_LAGS
+        return fused.build(trace.factors, trace.reads, kernel), PLANS["ours"](trace, B, T)[1], direct.NO_LAGS
 
     return plan
 
 
 PLANS |= {
-    "direct": with_kernel(direct.sweep, direct),
-    "direct, recursive": with_kernel(direct.sweep_recursive, direct),
-    "long": with_kernel(readout.sweep, readout, halves, side_by_side),
+    "direct": with_kernel(direct.sweep),
+    "direct, recursive": with_kernel(direct.sweep_recursive),
+    "long": with_kernel(readout.sweep),
 }
 
 

@@ -15,6 +15,8 @@ a_t ~ μ was taken in s_t, and reward[t] and s_{t+1} were seen:
     pair              optional; an integer id of (s_t, a_t), for custom traces that ask for it
 
 No trace crosses a terminated, truncated or invalid step. A row may hold several episodes; its end bootstraps.
+A probability or a ratio π/μ below e^-708, the smallest number with all its digits, counts as 0; a ratio of e^709 or more is an
+error. Products of ratios have no such limits: they may leave the range of floats and come back.
 Shapes, dtypes and flags are checked here, at no cost that grows with T. Values are checked inside the compiled pass that
 reads them anyway (`returns.fused`); only when that pass has seen a bad one does `explain_bad_value` look for it.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from offtrace.returns import linear
+from offtrace.returns import given
 from offtrace.returns.plain import td_errors
 from offtrace.traces import NStep, PengQ
 from offtrace.trajectory import Trajectory
@@ -17,7 +17,7 @@ def peng(rule: PengQ, trajectory: Trajectory) -> np.ndarray:
     x = trajectory
     with np.errstate(invalid="ignore"):  # what is not read may be anything
         a = np.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
-    return linear.solve(a, rule.lam * discount)
+    return given.solve(a, rule.lam * discount)
 
 
 def n_step(rule: NStep, trajectory: Trajectory) -> np.ndarray:

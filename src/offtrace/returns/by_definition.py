@@ -2,21 +2,120 @@
 
     Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) β(F_{k:t}) δ_t,     target_k = q_k + Δ_k                         (paper, eq. 2)
 
-β is recomputed from the whole history for every pair (k, t), so a trajectory costs O(T³). The tests hold every kernel to it;
-read it when you doubt one. Arrays are [T]; use one row at a time.
+Products are `decimal` numbers of 40 digits with exponents that no product reaches the end of, and so are ρ = e^{log π − log μ}
+and the sums: only a result is rounded to a float, and it is infinite only if the true number exceeds the floats. TD errors are
+floats, since those are what a user could work out. The tests hold every kernel to it; read it when you doubt one. Arrays are
+[T]; use one row at a time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import numpy as np
 
 from offtrace import traces as tr
 
+EXACT = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
+FAINTEST = -708  # a probability or a ratio below e to this power counts as 0 (see `offtrace.trajectory`)
+ONE, NOTHING = Decimal(1), Decimal("nan")
 
+
+def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function reckon in EXACT."""
+
+    def within(*arguments: Any, **named: Any) -> Any:
+        with localcontext(EXACT):
+            return function(*arguments, **named)
+
+    within.__name__, within.__doc__ = function.__name__, function.__doc__
+    return within
+
+
+def _decimals(numbers: Iterable[Any]) -> list[Decimal]:
+    return [Decimal(float(x)) for x in numbers]
+
+
+def _products(factors: Iterable[Decimal]) -> list[Decimal]:
+    """1 and the products of the first one, two, … factors."""
+    return list(accumulate(factors, mul, initial=ONE))
+
+
+def _clipped(ratios: Iterable[Decimal], caps: Iterable[Decimal]) -> list[Decimal]:
+    """b_0 = 1, b_i = min(cap_i, b_{i-1} ratio_i)."""
+    b = [ONE]
+    for ratio, cap in zip(ratios, caps, strict=False):
+        b.append(min(cap, b[-1] * ratio))
+    return b
+
+
+def _betas(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal], pair: list[int], lam_t: Any) -> Any:
+    """β of the history's first pair, of its first two, and so on."""
+    n = len(rho)
+    λ = Decimal(trace.lam) if isinstance(getattr(trace, "lam", None), float) else NOTHING
+    decays = _products([λ] * (n - 1))
+    later = range(1, n)
+    match trace:
+        case tr.OneStep():
+            return [ONE] + [Decimal(0)] * (n - 1)
+        case tr.ImportanceSampling():
+            return _products(λ * rho[i] for i in later)
+        case tr.QLambda():
+            return decays
+        case tr.TreeBackup():
+            return _products(λ * pi[i] for i in later)
+        case tr.Retrace():
+            return _products(λ * min(ONE, rho[i]) for i in later)
+        case tr.WatkinsQ():
+            return _products(λ if float(pi[i]) == 1 else Decimal(0) for i in later)  # π of the greedy policy
+        case tr.VariableLambda():
+            return _products(Decimal(float(lam_t[i])) * rho[i] for i in later)
+        case tr.QSigma():
+            σ = Decimal(trace.sigma)
+            return _products(λ * (σ * rho[i] + (1 - σ) * pi[i]) for i in later)
+        case tr.AlphaRetrace() | tr.CTrace():
+            α = Decimal(trace.mix)
+            return _products(λ * min(ONE, α * rho[i] + 1 - α) for i in later)
+        case tr.ABQ(zeta=float(zeta), psi0=float(psi0), psi_max=float(psi_max)):
+            ζ, ψ0, ψ_max = Decimal(zeta), Decimal(psi0), Decimal(psi_max)
+            ψ = 2 * ζ * ψ0 + max(Decimal(0), 2 * ζ - 1) * (ψ_max - 2 * ψ0)
+            return _products(min(ψ * pi[i], pi[i] / max(mu[i], pi[i])) if pi[i] else Decimal(0) for i in later)
+        case tr.NonMarkovRetrace():
+            return _clipped((λ * rho[i] for i in later), (λ for _ in later))  # λ min(1, b ρ) = min(λ, b λρ)
+        case tr.RBIS():
+            return _clipped((rho[i] for i in later), decays[1:])
+        case tr.TruncatedIS(bound=bound):
+            d = _decimals(bound if isinstance(bound, tuple) else [bound])
+            x = _products(rho[1:])
+            return [ONE] + [decays[i] * min(d[min(i, len(d)) - 1], x[i]) for i in later]
+        case tr.HistoryBounded():
+            return _clipped((rho[i] for i in later), (Decimal(trace.bound) for _ in later))
+        case tr.StepTrace():
+            carry, β = trace.carry, [ONE]
+            for i in later:
+                now = tr.Step(float(pi[i]), float(mu[i]), float(rho[i]), trace.lam, i, pair[0], pair[i])
+                carry, b = trace.step(np, carry, now)
+                β.append(Decimal(float(b)))
+            return β
+        case tr.HistoryTrace():
+            pis, mus, rhos = (np.array(a, float) for a in (pi, mu, rho))
+            histories = (tr.History(pis[: i + 1], mus[: i + 1], rhos[: i + 1], np.array(pair[: i + 1])) for i in later)
+            return [ONE] + [Decimal(float(trace.beta(history))) for history in histories]
+    raise TypeError(f"by_definition does not know {type(trace).__name__}: print its β here")
+
+
+def _within_horizon(trace: tr.Trace, β: list[Decimal]) -> list[Decimal]:
+    """β is 0 from the horizon on."""
+    n = len(β) if trace.horizon is None else min(len(β), trace.horizon)
+    return β[:n] + [Decimal(0)] * (len(β) - n)
+
+
+@exact
 def beta(
     trace: tr.Trace,
     pi: Sequence[float],
@@ -26,64 +125,44 @@ def beta(
     lam_t: Any = None,
 ) -> float:
     """β of a history of t + 1 state-action pairs, the first being the start; `lam_t` are the λ's of VariableLambda."""
-    t = len(rho) - 1
-    if t == 0:
-        return 1.0
-    if trace.horizon is not None and t >= trace.horizon:
-        return 0.0
-    past = range(1, t + 1)
-    lam: Any = getattr(trace, "lam", None)
-    match trace:
-        case tr.OneStep():
-            return 0.0
-        case tr.ImportanceSampling():
-            return math.prod(lam * rho[i] for i in past)
-        case tr.QLambda():
-            return lam**t
-        case tr.TreeBackup():
-            return math.prod(lam * pi[i] for i in past)
-        case tr.Retrace():
-            return math.prod(lam * min(1.0, rho[i]) for i in past)
-        case tr.WatkinsQ():
-            return lam**t if all(pi[i] == 1 for i in past) else 0.0  # π of the greedy policy
-        case tr.VariableLambda():
-            return math.prod(lam_t[i] * rho[i] for i in past)
-        case tr.QSigma():
-            return math.prod(lam * (trace.sigma * rho[i] + (1 - trace.sigma) * pi[i]) for i in past)
-        case tr.AlphaRetrace() | tr.CTrace():
-            return math.prod(lam * min(1.0, trace.mix * rho[i] + 1 - trace.mix) for i in past)
-        case tr.ABQ(zeta=zeta, psi0=float(psi0), psi_max=float(psi_max)):
-            psi = 2 * zeta * psi0 + max(0, 2 * zeta - 1) * (psi_max - 2 * psi0)
-            return math.prod(min(psi, 1 / max(mu[i], pi[i])) * pi[i] for i in past)
-        case tr.NonMarkovRetrace():
-            b = 1.0
-            for i in past:
-                b = lam * min(1.0, b * rho[i])
-            return b
-        case tr.RBIS():
-            b = 1.0
-            for i in past:
-                b = min(lam**i, b * rho[i])
-            return b
-        case tr.TruncatedIS(bound=bound):
-            d = bound[min(t, len(bound)) - 1] if isinstance(bound, tuple) else bound
-            return lam**t * min(float(d), math.prod(rho[1:]))  # pyright: ignore[reportArgumentType]
-        case tr.HistoryBounded():
-            b = 1.0
-            for i in past:
-                b = min(trace.bound, b * rho[i])
-            return b
-        case tr.StepTrace():
-            carry, b = trace.carry, 1.0
-            for i in past:
-                now = tr.Step(pi[i], mu[i], rho[i], lam, i, pair[0], pair[i])
-                carry, b = trace.step(np, carry, now)
-            return float(b)
-        case tr.HistoryTrace():
-            return trace.beta(tr.History(np.array(pi), np.array(mu), np.array(rho), np.array(pair)))
-    raise TypeError(f"by_definition does not know {type(trace).__name__}: print its β here")
+    β = _betas(trace, _decimals(pi), _decimals(mu), _decimals(rho), list(pair), lam_t)
+    return float(_within_horizon(trace, β)[-1])
 
 
+def _e_to(power: Decimal) -> Decimal:
+    """e^power, or 0 where that counts as 0."""
+    return Decimal(0) if power < FAINTEST else power.exp()
+
+
+def _matrix(
+    trace: Any, *, terminated: Any, truncated: Any, log_pi: Any, log_mu: Any, valid: Any, pair: Any, greedy: Any
+) -> list[list[Decimal]]:
+    """For each start k, β_{k:k}, β_{k:k+1}, … to the end of its episode; nothing where k is padding."""
+    T = len(terminated)
+    valid = [True] * T if valid is None else valid
+    pair = [-1] * T if pair is None else [int(p) for p in pair]
+    logs = [[NOTHING] * T if a is None else _decimals(a) for a in (log_pi, log_mu)]
+    pi, mu = ([_e_to(x) if ok and x == x else NOTHING for x, ok in zip(log, valid, strict=True)] for log in logs)
+    both = zip(*logs, valid, strict=True)
+    rho = [_e_to(x - y) if ok and x == x and y == y else NOTHING for x, y, ok in both]
+    if trace.needs_greedy and greedy is not None:
+        pi = [Decimal(bool(g)) for g in greedy]
+    lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
+
+    found = []
+    for k in range(T):
+        end = k
+        while end < T and valid[end]:
+            end += 1
+            if terminated[end - 1] or truncated[end - 1]:
+                break
+        here = slice(k, end)
+        β = _betas(trace, pi[here], mu[here], rho[here], pair[here], lam_t[here]) if end > k else []
+        found.append(_within_horizon(trace, β))
+    return found
+
+
+@exact
 def coefficients(
     trace: tr.Trace,
     *,
@@ -96,29 +175,10 @@ def coefficients(
     greedy: Any = None,
 ) -> np.ndarray:
     """β_{k:t} as a [T, T] upper-triangular matrix."""
-    T = len(terminated)
-    valid = [True] * T if valid is None else valid
-    pair = [-1] * T if pair is None else [int(p) for p in pair]
-    nothing = [math.nan] * T
-    pi = nothing if log_pi is None else [math.exp(x) if ok else math.nan for x, ok in zip(log_pi, valid, strict=True)]
-    mu = nothing if log_mu is None else [math.exp(x) if ok else math.nan for x, ok in zip(log_mu, valid, strict=True)]
-    rho = nothing
-    if log_pi is not None and log_mu is not None:
-        both = zip(log_pi, log_mu, valid, strict=True)
-        rho = [math.exp(float(x) - float(y)) if ok else math.nan for x, y, ok in both]
-    if trace.needs_greedy and greedy is not None:
-        pi = [1.0 if g else 0.0 for g in greedy]
-    lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else nothing
-
-    B = np.zeros((T, T))
-    for k in range(T):
-        for t in range(k, T):
-            if not valid[t]:
-                break
-            past = slice(k, t + 1)
-            B[k, t] = beta(trace, pi[past], mu[past], rho[past], pair[past], lam_t[past])
-            if terminated[t] or truncated[t]:
-                break
+    flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
+    B = np.zeros((len(terminated), len(terminated)))
+    for k, β in enumerate(_matrix(trace, **flags, log_pi=log_pi, log_mu=log_mu, pair=pair, greedy=greedy)):
+        B[k, k : k + len(β)] = [float(b) for b in β]
     return B
 
 
@@ -129,6 +189,7 @@ def td_errors(*, reward: Any, q: Any, next_value: Any, terminated: Any, gamma: A
     return [float(reward[t]) + (0.0 if terminated[t] else γ[t] * float(next_value[t])) - float(q[t]) for t in range(T)]
 
 
+@exact
 def corrections(
     trace: Any,
     *,
@@ -147,13 +208,13 @@ def corrections(
     """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
     δ = td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma)
-    γ = [float(g) for g in np.broadcast_to(gamma, T)]
-    logs = {"log_pi": log_pi, "log_mu": log_mu}
-    B = coefficients(trace, terminated=terminated, truncated=truncated, valid=valid, pair=pair, greedy=greedy, **logs)
+    γ = _decimals(np.broadcast_to(gamma, T))
+    flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
     Δ, scale = np.zeros(T), np.zeros(T)
-    for k in range(T):
-        terms = [math.prod(γ[k:t]) * B[k, t] * δ[t] for t in range(k, T) if B[k, t] != 0]
-        Δ[k], scale[k] = math.fsum(terms), math.fsum(map(abs, terms))
+    for k, β in enumerate(_matrix(trace, **flags, log_pi=log_pi, log_mu=log_mu, pair=pair, greedy=greedy)):
+        D = _products(γ[k : k + len(β) - 1])
+        terms = [D[i] * b * Decimal(δ[k + i]) for i, b in enumerate(β) if b != 0]
+        Δ[k], scale[k] = float(sum(terms)), float(sum(map(abs, terms)))
     return Δ, scale
 
 
@@ -198,6 +259,7 @@ def n_step(
     return G
 
 
+@exact
 def state_targets(
     *,
     reward: Any,
@@ -218,22 +280,25 @@ def state_targets(
     advantage_k = ρ̄_k (r_k + γ_k [(1−λ) V(s_{k+1}) + λ v_{k+1}] − V_k), where v_{k+1} is V(s_{k+1}) at a cut, 0 at an end.
     """
     T = len(reward)
-    γ, valid = np.broadcast_to(gamma, T), [True] * T if valid is None else valid
-    δ = td_errors(reward=reward, q=value, next_value=next_value, terminated=terminated, gamma=gamma)
-    ρ = [math.exp(float(x) - float(y)) if ok else 0.0 for x, y, ok in zip(log_pi, log_mu, valid, strict=True)]
-    target, advantage = np.zeros(T), np.zeros(T)
+    valid = [True] * T if valid is None else valid
+    δ = _decimals(td_errors(reward=reward, q=value, next_value=next_value, terminated=terminated, gamma=gamma))
+    r, V, after, γ = (_decimals(a) for a in (reward, value, next_value, np.broadcast_to(gamma, T)))
+    both = zip(_decimals(log_pi), _decimals(log_mu), valid, strict=True)
+    ρ = [_e_to(x - y) if ok else NOTHING for x, y, ok in both]
+    λ, ρ_max, c_max = Decimal(lam), Decimal(rho_bar), Decimal(c_bar)
+    v, advantage = [Decimal(0)] * T, [Decimal(0)] * T
     for k in reversed(range(T)):
         if not valid[k]:
             continue
-        target[k] = value[k]
+        v[k], weight = V[k], ONE
         for t in range(k, T):
             if not valid[t]:
                 break
-            weight = math.prod(γ[k:t]) * math.prod(lam * min(c_bar, ρ[i]) for i in range(k, t))
-            target[k] += weight * min(rho_bar, ρ[t]) * δ[t]
+            v[k] += weight * min(ρ_max, ρ[t]) * δ[t]
+            weight *= γ[t] * λ * min(c_max, ρ[t])
             if terminated[t] or truncated[t]:
                 break
         cut = truncated[k] or k + 1 == T or not valid[k + 1]
-        ahead = 0.0 if terminated[k] else next_value[k] if cut else (1 - lam) * next_value[k] + lam * target[k + 1]
-        advantage[k] = min(rho_bar, ρ[k]) * (reward[k] + γ[k] * ahead - value[k])
-    return target, advantage
+        ahead = Decimal(0) if terminated[k] else after[k] if cut else (1 - λ) * after[k] + λ * v[k + 1]
+        advantage[k] = min(ρ_max, ρ[k]) * (r[k] + γ[k] * ahead - V[k])
+    return np.array(v, float), np.array(advantage, float)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns import custom, on_numpy
+from offtrace.returns import custom, given, on_numpy
 from offtrace.returns.beside import n_step, peng
+from offtrace.returns.direct import NO_LAGS
 from offtrace.returns.greedy import log_pi_of_greedy
 from offtrace.returns.kinds import backend_of
 from offtrace.returns.layout import batch_first
@@ -152,28 +153,15 @@ def coefficients(
     T = x.shape[0]
     goes_on = discounts(x)[0]  # 1 where a trace may pass from t to t+1, else 0 (γ = 1)
     valid = np.ones(T, bool) if x.valid is None else x.valid[0]
-    B = np.diag(valid.astype(float))
     if isinstance(trace, StepTrace | HistoryTrace):
+        B = np.diag(valid.astype(float))
         custom.sweep(trace, x, np.zeros((1, T)), goes_on[None], matrix=B)
         return B
     decay, ratio, cap = (factor[0] for factor in on_numpy.normal_form(trace, x))
     lags = on_numpy.lag_caps(trace, T)
-    products, decays = np.zeros(T), np.zeros(T)  # of the starts so far
-    for t in range(T):
-        if t and goes_on[t - 1]:
-            products[:t] = products[:t] * ratio[t] if ratio[t] else 0.0  # an overflow does not survive a zero
-            decays[:t] *= decay[t]
-            read = np.minimum(products[:t], cap[t])
-            if trace.recursive:
-                products[:t] = read
-            if lags is not None:
-                reversed_lags = lags[:t][::-1]  # those of starts t−1, t−2, …: the last ones within reach
-                alive = t - len(reversed_lags)
-                read = np.concatenate([np.zeros(alive), np.minimum(read[alive:], reversed_lags)])
-            B[:t, t] = decays[:t] * read
-        else:
-            products[:t] = decays[:t] = 0.0
-        products[t] = decays[t] = 1.0
+    goes_on[:-1] *= decay[1:]
+    B = given.weights(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
+    B[~valid] = 0.0
     return B
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from offtrace import figures
-from offtrace.returns import custom, on_numpy
+from offtrace.returns import custom, given, on_numpy
 from offtrace.returns.calls import as_trace, checked, coefficients, corrections
+from offtrace.returns.direct import NO_LAGS
 from offtrace.returns.kinds import as_numpy
 from offtrace.returns.layout import batch_first
 from offtrace.returns.plain import discounts
@@ -76,7 +76,8 @@ def diagnose(
     those of `targets`.
 
     Magnitude and horizon come from the fast kernels (δ = 1 makes a correction of Σγ^tβ_t); the largest β looks at every pair
-    of steps of an episode unless the rule is per-decision: O(T²) time in O(T) memory.
+    of steps of an episode unless the rule is per-decision: O(T²) time in O(T) memory. Where a sum is above all floats, what it
+    is divided by or into is NaN.
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(4, bool), np.zeros(4)
@@ -96,12 +97,14 @@ def diagnose(
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
-    lag = _summed(trace, x, time, x.gamma) - time * magnitude
+    with np.errstate(over="ignore", invalid="ignore"):
+        lag = _summed(trace, x, time, x.gamma) - time * magnitude
     ends = discounts(replace(x, gamma=1.0)) == 0
     last = _summed(trace, x, ends.astype(float), 1.0)
     usable = np.ones(shape, bool) if x.valid is None else x.valid
     peak = _largest(trace, x)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def of(b: Any) -> Statistics:
         m, ok = magnitude[b], usable[b]
         n = int(ok.sum())
@@ -149,27 +152,12 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     if trace.per_decision and lags is None:
         c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
         best = np.ones((B, T))  # the largest β from each start
-        for k in range(T - 2, -1, -1):
-            best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
+        with np.errstate(over="ignore"):
+            for k in range(T - 2, -1, -1):
+                best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
         return best.max(axis=1)
-    lags = np.full(T, np.inf) if lags is None else lags
-    return np.array([_peak(goes_on[b], decay[b], ratio[b], cap[b], trace.recursive, lags) for b in range(B)])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _peak(goes_on, decay, ratio, cap, recursive, lags):
-    peak, T = 1.0, len(goes_on)
-    for k in range(T):
-        x = w = 1.0
-        for t in range(k + 1, min(T, k + 1 + len(lags))):
-            x, w = x * ratio[t], w * decay[t]
-            if goes_on[t - 1] == 0.0 or x * w == 0.0:
-                break
-            read = min(x, cap[t])
-            if recursive:
-                x = read
-            peak = max(peak, w * min(read, lags[t - k - 1]))
-    return peak
+    goes_on[:, :-1] *= decay[:, 1:]
+    return given.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
 
 
 def adapt(

@@ -10,13 +10,16 @@ all that is still to come,
 
     D_{k:t} · min(highest cap · E_t, x_{k:t} · F_t),   E_t = |δ_t| + g_t E_{t+1},   F_t = |δ_t| + g_t ratio_{t+1} F_{t+1}
 
-is below 2⁻⁶⁰ of each start's sum so far: less than a rounding error of the last addition.
+is below 2⁻⁶⁰ of each start's sum so far: less than a rounding error of the last addition. A row whose products leave the
+range of plain numbers (`scaled.tame`) is summed pair by pair, with products of any size.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba.extending import register_jitable
+
+from offtrace.returns.scaled import FLOOR, add_pairs, floored, tame
 
 STARTS = 32
 STRIDE = 16  # steps between two looks at what is left
@@ -36,13 +39,18 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
     x, w, total, part = np.empty(STARTS), np.empty(STARTS), np.empty(STARTS), np.empty(STARTS)
     still[T] = still_is[T] = 0.0
     for b in range(B):
-        highest = 0.0
+        highest, m = 0.0, FLOOR
         for i in range(T):
             t = T - 1 - i
             r = ratio[b, t + 1] if i else 0.0
+            m = floored(r * m)
             still[t] = abs(delta[b, t]) + g[b, t] * still[t + 1]
             still_is[t] = abs(delta[b, t]) + g[b, t] * r * still_is[t + 1]
             highest = max(highest, cap[b, t])
+        if not m < np.inf and not tame(g[b], ratio[b], cap[b]):
+            out[b] = delta[b]
+            add_pairs(delta[b], g[b], ratio[b], cap[b], recursive, lags, np.empty(T), out[b])
+            continue
 
         for k0 in range(0, T, STARTS):
             n = min(STARTS, T - k0)

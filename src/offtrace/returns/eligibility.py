@@ -54,19 +54,46 @@ def _factors(trace: Trace, now: Now) -> Factors:
     return Factors(*map(float, trace.factors(np, now.pi, now.mu, now.rho, *parameters)))
 
 
+class _Lost:
+    """How much of a weight may be missing because it was too small for a float before it rose again.
+
+    A weight below 2^-1000 may be lost. While what is lost stays below 2^-600 no update shows it, since the newest start has
+    weight 1. Beyond that the trace would be silently wrong.
+    """
+
+    SMALLEST, HARMLESS = 2.0**-1000, 2.0**-600
+
+    def __init__(self) -> None:
+        self.least = 1.0
+        """The smallest weight that is alive, or 0."""
+        self.most = 0.0
+        """The largest weight that a lost start could have by now."""
+
+    def scale(self, factor: float) -> None:
+        self.most *= factor
+        self.least = min(1.0, self.least * factor)
+        if self.least < self.SMALLEST:
+            self.most = max(self.most, self.SMALLEST)
+        if self.most > self.HARMLESS:
+            raise OverflowError("a product of ratios fell below the smallest float and rose again; call reset()")
+
+
 class _PerDecision:
     """z ← γ_{t-1} decay_t ratio_t z + ∇q_t."""
 
     def __init__(self, trace: Trace, size: int) -> None:
-        self.trace, self.z = trace, np.zeros(size)
+        self.trace, self.z, self.lost = trace, np.zeros(size), _Lost()
 
     def clear(self) -> None:
         self.z[:] = 0.0
+        self.lost = _Lost()
 
     def advance(self, discount: float, now: Now) -> None:
         decay, ratio, _ = _factors(self.trace, now)
         if discount * decay * ratio == 0.0:
             self.clear()  # nothing is passed on, not even an overflow
+            return
+        self.lost.scale(discount * decay * ratio)
         self.z *= discount * decay * ratio
 
     def enter(self, now: Now) -> None:
@@ -114,6 +141,7 @@ class _Groups:
     def __init__(self, trace: Trace, size: int) -> None:
         self.trace, self.size, self.crowd = trace, size, self.CROWD
         self.groups: list[_Group] = []
+        self.lost = _Lost()
 
     @property
     def z(self) -> np.ndarray:
@@ -121,12 +149,15 @@ class _Groups:
 
     def clear(self) -> None:
         self.groups.clear()
+        self.lost = _Lost()
 
     def advance(self, discount: float, now: Now) -> None:
         decay, ratio, cap = _factors(self.trace, now)
         discount *= decay
         if discount == 0.0 or ratio == 0.0 or cap == 0.0:
             self.clear()
+            return
+        self.lost.scale(ratio)
         clipped = None
         while self.groups and self.groups[-1].x * ratio >= cap:
             top = self.groups.pop()
@@ -135,7 +166,7 @@ class _Groups:
         if self.groups:
             self.groups[-1].scale(ratio, discount)
             if self.groups[-1].x == 0.0:  # underflow: the groups below are smaller still
-                self.clear()
+                self.groups.clear()
         if clipped is not None:
             self._push(cap, clipped)
 

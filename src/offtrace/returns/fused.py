@@ -11,7 +11,8 @@ Bad values are noticed on the way, at one comparison each; `trajectory.explain_b
 each thread.
 
 Numba keeps compiled code on disk under a key made of the closure. Rule and kernel are plain functions there, which pickle by
-name, and `fingerprint` stands for their code, so that an edited kernel is compiled anew.
+name, and `fingerprint` stands for their code and for that of all kernels, which call each other, so that an edited kernel is
+compiled anew.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from numba import njit
 from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 
-from offtrace.returns import elementwise, rows
+from offtrace.returns import direct, elementwise, halves, linear, readout, recursive, rows, scaled, side_by_side
 from offtrace.returns.elementwise import LARGEST_LOG, at_each, exp
 from offtrace.returns.rows import td_errors
 from offtrace.trajectory import TOLERANCE
 
+KERNELS = (direct, elementwise, halves, linear, readout, recursive, rows, scaled, side_by_side)
 ROWS = 4
 SCRATCH = 7  # arrays of rows × width that a thread needs
 
@@ -48,9 +50,9 @@ def _code(code: CodeType) -> str:
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """What stands for the code of functions and modules in the key of a compiled function on disk."""
+    """What stands for the code of functions and modules, and of the kernels, in the key of a compiled function on disk."""
     sources = []
-    for part in parts:
+    for part in (*KERNELS, *parts):
         if isinstance(part, ModuleType):
             sources.append(Path(str(part.__file__)).read_bytes())
         else:
@@ -59,9 +61,22 @@ def fingerprint_of(*parts: Any) -> str:
 
 
 @cache
-def build(rule: Any, reads: tuple[str, ...], kernel: Any, kernel_modules: tuple[ModuleType, ...]) -> Any:
-    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel from the modules named."""
-    fingerprint = fingerprint_of(rule, elementwise, rows, *kernel_modules)
+def compiled(kernel: Any, *modules: ModuleType) -> Any:
+    """A kernel by itself, compiled; `modules` are those that it needs beside the kernels'."""
+    fingerprint = fingerprint_of(*modules)
+
+    @njit(cache=True, nogil=True, error_model="numpy")
+    def run(*arguments):
+        _ = fingerprint  # part of the key on disk
+        return kernel(*arguments)
+
+    return run
+
+
+@cache
+def build(rule: Any, reads: tuple[str, ...], kernel: Any) -> Any:
+    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel."""
+    fingerprint = fingerprint_of(rule)
     factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
     reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
 

@@ -8,47 +8,84 @@ e is the gradient by δ. Arrays are float64 [B, T].
 
 from __future__ import annotations
 
-from functools import cache
-from types import ModuleType
+import sys
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba.extending import register_jitable
 
-from offtrace.returns import direct, fused, halves, readout, recursive, side_by_side
+from offtrace.returns import direct, fused, linear, readout, recursive
+from offtrace.returns.scaled import tame, weigh
+
+
+def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """x_k = a_k + c_k x_{k+1} along each row: Peng's Q(λ) and V-trace have this form too. c of the last step is unused."""
+    out = np.empty(a.shape)
+    fused.compiled(linear.solve_rows)(a, c, out)
+    return out
 
 
 def correct(delta: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
     """Δ. `lags` bounds x by lag and ends the trace; empty means no bound."""
     out = np.empty_like(delta)
     if len(lags):
-        kernel, modules = direct.sweep_recursive if is_recursive else direct.sweep, (direct,)
+        kernel = direct.sweep_recursive if is_recursive else direct.sweep
     else:
         kernel = recursive.sweep if is_recursive else readout.sweep
-        modules = (recursive,) if is_recursive else (readout, halves, side_by_side)
-    _compiled(kernel, modules)(delta, g, ratio, cap, lags, out)
+    fused.compiled(kernel)(delta, g, ratio, cap, lags, out)
     return out
 
 
-@cache
-def _compiled(kernel: Any, modules: tuple[ModuleType, ...]) -> Any:
-    fingerprint = fused.fingerprint_of(*modules)
-
-    @njit(cache=True, nogil=True, error_model="numpy")
-    def run(delta, g, ratio, cap, lags, out):
-        _ = fingerprint  # part of the key on disk
-        kernel(delta, g, ratio, cap, lags, out)
-
-    return run
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def transpose(gradient, g, ratio, cap, lags, is_recursive):
+def transpose(gradient: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
     """e. Every start, every later step: O(T²), stopped where nothing is left of a trace."""
+    out = gradient.copy()
+    fused.compiled(_transpose, sys.modules[__name__])(gradient, g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+def weights(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """D_{k:t} y_{k:t} of one row, [T, T]: right at any size, with an infinite one only where it is above all floats."""
+    out = np.zeros((len(g), len(g)))
+    fused.compiled(_weights, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+def largest(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """The largest of these of each row, [B], in O(T) memory."""
+    out = np.ones(len(g))
+    fused.compiled(_largest, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+@register_jitable(error_model="numpy")
+def _weights(g, ratio, cap, lags, is_recursive, out):
+    for k in range(len(g)):
+        weigh(g, ratio, cap, is_recursive, lags, k, out[k])
+
+
+@register_jitable(error_model="numpy")
+def _largest(g, ratio, cap, lags, is_recursive, out):
+    room = np.empty(g.shape[1])
+    for b in range(len(g)):
+        for k in range(len(room)):
+            stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
+            for t in range(k, stop):
+                out[b] = max(out[b], room[t])
+
+
+@register_jitable(error_model="numpy")
+def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
     B, T = gradient.shape
     reach = len(lags) + 1 if len(lags) else T
-    out = gradient.copy()
+    room = np.empty(T)
     for b in range(B):
+        if not tame(g[b], ratio[b], cap[b]):
+            for k in range(T):
+                stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
+                for t in range(k + 1, stop):
+                    if gradient[b, k] != 0.0:  # a weight may be infinite
+                        out[b, t] += gradient[b, k] * room[t]
+            continue
         for k in range(T):
             x, w = 1.0, gradient[b, k]
             for t in range(k + 1, min(T, k + reach)):
@@ -62,4 +99,3 @@ def transpose(gradient, g, ratio, cap, lags, is_recursive):
                 if len(lags):
                     y = min(y, lags[t - k - 1])
                 out[b, t] += w * y
-    return out

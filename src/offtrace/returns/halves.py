@@ -11,9 +11,9 @@ by two sums: Σ D_{m:t} x_{m:t} δ_t of the steps below its threshold, Σ D_{m:t
 order and each start's place in it; parting the sorted steps into left and right keeps both sorted, and counting how many
 went left gives each start's place in its half (a wavelet tree). Products start anew from m in each node, so they are as
 accurate as the direct sum's; none is ever divided out, no two sums are subtracted, and X only decides on which side of the
-cap a term lies, where an error of X costs no more than the error itself. Products are kept as f · 2^{512 n} and cannot
-overflow; a row whose x may rise by 2^500 or whose discount falls by 2^-400 within 32 steps comes here at once. What may be lost
-is a discount below 2^-600, or an x below 2^-1000.
+cap a term lies, where an error of X costs no more than the error itself. Products are kept as f · 2^{512 n} (`scaled`), and so
+neither overflow nor underflow. D is a plain number: one that underflows stands before a cap below 2^100, or a discount that has
+not faded, and else the stretch is summed pair by pair.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 
-from offtrace.returns.side_by_side import FAINT, SHIFT, STARTS, WIDE, C, E, P, R, accumulate, shift
+from offtrace.returns.direct import NO_LAGS
+from offtrace.returns.linear import solve_scaled
+from offtrace.returns.scaled import DOWN, HIGH, MUCH, UP, add_pairs, raised, tame, times
+from offtrace.returns.side_by_side import FAINT, SHIFT, STARTS, C, E, P, R, accumulate, shift
 
 LEAF = 128  # steps in a node that is summed directly
 DIGIT = 11  # bits in a digit of the radix sort
 ORDERED = 44  # bits of a mantissa that decide the order
 MANTISSA = 52
-UP, DOWN, TOP, BOTTOM = 2.0**512, 2.0**-512, 2.0**256, 2.0**-256
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
@@ -37,10 +39,21 @@ def by_halves(delta, g, ratio, cap, starts, out):
     a = 0
     while a < starts:
         b = a + 1
+        D, lowest, highest = 1.0, np.inf, 0.0
         while b < T and g[b - 1] > 0.0 and ratio[b] > 0.0:
+            D *= g[b - 1]
+            lowest, highest = min(lowest, cap[b]), max(highest, cap[b])
             b += 1
         out[a:b] = delta[a:b]
-        stretch(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
+        if lowest == np.inf:
+            one = 1, b - a
+            solve_scaled(
+                delta[a:b].reshape(one), g[a:b].reshape(one), ratio[a:b].reshape(one), 0, out[a:b].reshape(one)
+            )
+        elif highest > HIGH and D < 1.0 / MUCH:
+            add_pairs(delta[a:b], g[a:b], ratio[a:b], cap[a:b], False, NO_LAGS, np.empty(b - a), out[a:b])
+        else:
+            stretch(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
         a = b
 
 
@@ -87,31 +100,6 @@ def part(order, m, half, parted, went_left):
         parted[i if left else j] = t  # chosen, not branched on: a guess would be wrong half of the time
         i, j = i + left, j + 1 - left
     went_left[n] = i
-
-
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def times(f, n, r):
-    """f · 2^{512n} · r in the same form, with f between 2^-256 and 2^256."""
-    if r > UP:
-        r, n = r * DOWN, n + 1
-    elif r < DOWN:
-        r, n = r * UP, n - 1
-    f *= r
-    while 0.0 < f < BOTTOM:
-        f, n = f * UP, n - 1
-    while TOP < f < np.inf:
-        f, n = f * DOWN, n + 1
-    return f, n
-
-
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def raised(y, n):
-    """y · 2^{512n}; y = 0 and overflow end it."""
-    while n > 0 and 0.0 < abs(y) < np.inf:
-        y, n = y * UP, n - 1
-    while n < 0 and y != 0.0:
-        y, n = y * DOWN, n + 1
-    return y
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
@@ -170,10 +158,6 @@ def serve(g, ratio, a, m, went_left, below, above, scale, rank, out):
 def leaf(delta, g, ratio, cap, out):
     """Adds to out_k the terms t > k of a short stretch, pair by pair."""
     n = len(delta)
-    longest = widest = 1.0
-    for i in range(n - 1):
-        longest = max(1.0, longest * ratio[n - 1 - i])
-        widest = max(widest, longest)
     steps = np.zeros((4, LEAF + 2 * STARTS))
     steps[C, :n] = cap
     steps[R, :n] = ratio
@@ -182,8 +166,8 @@ def leaf(delta, g, ratio, cap, out):
     steps[P, :n] = g
     steps[P, n - 1] = 1.0
     accumulate(steps[P, :n], steps[E, :n])
-    if widest > WIDE or steps[P, n - 1] < FAINT:
-        pairs(delta, g, ratio, cap, out)
+    if steps[P, n - 1] < FAINT or not tame(g, ratio, cap):
+        add_pairs(delta, g, ratio, cap, False, NO_LAGS, np.empty(n), out)
         return
     x, total = np.empty(STARTS), np.empty(STARTS)
     for k in range(0, n, STARTS):
@@ -193,21 +177,6 @@ def leaf(delta, g, ratio, cap, out):
             shift(steps[R, t:], steps[C, t:], steps[E, t:], STARTS, x, total)
         for i in range(min(STARTS, n - k)):
             out[k + i] += total[i] / steps[P, k + i]
-
-
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def pairs(delta, g, ratio, cap, out):
-    """The same, with products x and D x of any size."""
-    T = len(delta)
-    for k in range(T):
-        D, x, n, Dx, Dn = 1.0, 1.0, 0, 1.0, 0
-        for t in range(k + 1, T):
-            D *= g[t - 1]
-            x, n = times(x, n, ratio[t])
-            Dx, Dn = times(Dx, Dn, ratio[t])
-            Dx, Dn = times(Dx, Dn, g[t - 1])
-            at_cap = cap[t] < np.inf and raised(x, n) >= cap[t]
-            out[k] += D * cap[t] * delta[t] if at_cap else raised(Dx * delta[t], Dn)
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})

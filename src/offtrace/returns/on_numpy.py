@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns import custom, direct, fused, halves, linear, readout, recursive, side_by_side
+from offtrace.returns import custom, direct, fused, linear, readout, recursive
 from offtrace.returns.plain import probabilities
 from offtrace.traces import Factors, HistoryTrace, StepTrace, Trace
 from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value, first_index, spell
@@ -75,14 +75,14 @@ def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> tupl
 def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
     """The pass with the kernel that fits."""
     if trace.per_decision and lags is None:
-        kernel, modules = linear.sweep, (linear,)
+        kernel = linear.sweep
     elif trace.recursive:
-        kernel, modules = (recursive.sweep, (recursive,)) if lags is None else (direct.sweep_recursive, (direct,))
+        kernel = recursive.kernel_for(trace.constant_cap) if lags is None else direct.sweep_recursive
     elif lags is not None or T <= SHORT:
-        kernel, modules = direct.sweep, (direct,)
+        kernel = direct.sweep
     else:
-        kernel, modules = readout.sweep, (readout, halves, side_by_side)
-    return fused.build(trace.factors, trace.reads, kernel, modules)
+        kernel = readout.sweep
+    return fused.build(trace.factors, trace.reads, kernel)
 
 
 def _parameter(trace: Trace, value: Any, shape: tuple[int, ...], valid: np.ndarray | None) -> Any:
@@ -108,7 +108,8 @@ def normal_form(trace: Trace, x: Trajectory) -> Factors:
     """decay, ratio and cap as NumPy arrays [B, T], for what does not go through a compiled pass."""
     shape = x.terminated.shape
     parameters = [_parameter(trace, p, shape, x.valid) for p in trace.parameters]
-    factors = trace.factors(np, *probabilities(x, trace.reads), *parameters)
+    with np.errstate(over="ignore"):  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
+        factors = trace.factors(np, *probabilities(x, trace.reads), *parameters)
     return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
 
 

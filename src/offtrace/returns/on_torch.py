@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from offtrace.returns.calls import as_trace, checked, coefficients, needed, on_host
+from offtrace.returns.elementwise import SMALLEST_LOG
 from offtrace.returns.plain import probabilities, td_errors
 from offtrace.returns.torch_operators import capped, linear
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
@@ -275,11 +276,16 @@ def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | N
 def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
     """decay, ratio and cap: numbers, or float64 tensors [B, T]."""
     logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
-    pi = logs["log_pi"].exp() if "pi" in trace.reads else None
-    mu = logs["log_mu"].exp() if "mu" in trace.reads else None
-    rho = (logs["log_pi"] - logs["log_mu"]).exp() if "rho" in trace.reads else None
+    pi = _e_to(logs["log_pi"]) if "pi" in trace.reads else None
+    mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
+    rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
     parameters = [_parameter(trace, p, valid) for p in trace.parameters]
     return trace.factors(TensorMath, pi, mu, rho, *parameters)
+
+
+def _e_to(logs: Tensor) -> Tensor:
+    """e to these powers; what is below the smallest normal number counts as 0."""
+    return torch.where(logs < SMALLEST_LOG, 0.0, logs.exp())
 
 
 def _bounds(horizon: int | None, by_lag: tuple[float, ...] | None, T: int) -> list[float] | None:
@@ -332,7 +338,7 @@ def v_trace(lam: float, rho_bar: float, c_bar: float, *, value: Tensor, **arrays
     shape, dtype = value.shape, value.dtype
     x = _rows({**arrays, "q": value})
     log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
-    rho = (log_pi - log_mu).exp()
+    rho = _e_to(log_pi - log_mu)
     delta = x.reward + x.gamma * x.next_value - x.q
     target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
     ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns.elementwise import LARGEST_LOG
+from offtrace.returns.elementwise import LARGEST_LOG, SMALLEST_LOG
 from offtrace.trajectory import TOLERANCE, Trajectory, explain_bad_value
 
 
@@ -40,6 +40,10 @@ def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np
     return delta, discount
 
 
+def _e_to(logs: np.ndarray) -> np.ndarray:
+    return np.where(logs < SMALLEST_LOG, 0.0, np.exp(logs))
+
+
 def probabilities(x: Trajectory, reads: tuple[str, ...]) -> tuple[Any, Any, Any]:
     """π, μ and ρ of the actions taken, float64 [B, T], 1 at invalid steps; None for those that are not read."""
     valid = np.True_ if x.valid is None else x.valid
@@ -47,7 +51,7 @@ def probabilities(x: Trajectory, reads: tuple[str, ...]) -> tuple[Any, Any, Any]
     with np.errstate(invalid="ignore", over="ignore"):
         if "rho" in reads:
             logs["rho"] = np.subtract(x.log_pi, x.log_mu, dtype=np.float64)
-        found = {n: np.exp(np.where(valid, logs[n], 0.0).astype(np.float64)) for n in logs if n in reads}
+        found = {n: _e_to(np.where(valid, logs[n], 0.0).astype(np.float64)) for n in logs if n in reads}
     bad = any(not np.isfinite(array).all() for array in found.values())
     bad = bad or ("rho" in found and np.max(found["rho"]) > np.exp(LARGEST_LOG))
     bad = bad or any(array.max() > np.exp(TOLERANCE) for name, array in found.items() if name != "rho")

@@ -15,7 +15,8 @@ under μ the highest x still to come is above e^a with a chance of at most e^{-a
 few units of log x, and π = μ closes at once. A third reason to stop is that a bound on what is left falls below 2⁻⁶⁰ of the
 sum. On a long walk the same two forms, over a group of 32 steps, leap over it where x stays on one side of the cap.
 
-**Halves.** A row for which this takes too many pairs (zero drift and no discount) goes to `halves`, O(T log T).
+**Halves.** A row for which this takes too many pairs (zero drift and no discount), or whose products leave the range of plain
+numbers (`scaled.tame`), goes to `halves`, O(T log T).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import numpy as np
 from numba.extending import register_jitable
 
 from offtrace.returns.halves import LEAF, by_halves
-from offtrace.returns.side_by_side import CHUNK, FAINT, SHIFT, STARTS, WIDE, C, E, P, R, accumulate, chunk, shift
+from offtrace.returns.scaled import LITTLE, tame
+from offtrace.returns.side_by_side import CHUNK, FAINT, SHIFT, STARTS, C, E, P, R, accumulate, chunk, shift
 
 PATIENCE = 64  # steps to walk before looking for groups to leap over
 NEGLIGIBLE = 2.0**-60
@@ -85,6 +87,7 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
     marks[(last + STARTS) // CHUNK] = (0.0, np.inf, 0.0, 0.0, 0.0)
     left = (0.0, np.inf, 0.0, 0.0, 0.0)
     longest, highest = 1.0, 0.0
+    within = False  # whether a row in which x rises much is known to be tame
     spent = 0
     for i in range(0, last + 1, STARTS):
         k = last - i
@@ -92,7 +95,9 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
         left, longest, widest, highest = look_back(delta, g, ratio, cap, k, n, steps, marks, left, longest, highest)
         groups[k // STARTS, DECAY] = accumulate(steps[P, k : k + n], steps[E, k : k + n])
         groups[k // STARTS, RATIO] = -1.0
-        out_of_range = widest > WIDE or steps[P, k + n - 1] < FAINT
+        if widest > LITTLE and not within:
+            within = tame(g, ratio, cap)
+        out_of_range = (widest > LITTLE and not within) or steps[P, k + n - 1] < FAINT
         too_slow = 2 * spent > budget and spent * last >= budget * (last - k)
         if out_of_range or too_slow:
             return k + n

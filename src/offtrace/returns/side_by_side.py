@@ -7,7 +7,7 @@ from numba.extending import register_jitable
 STARTS = 32  # side by side; also the length of a group of steps that shares one discount
 CHUNK = 8  # steps between two looks at what is left
 SHIFT = 16  # lags done at once where starts begin one after the other
-WIDE, FAINT = 2.0**500, 2.0**-400  # the largest product and the smallest discount that plain numbers are trusted with
+FAINT = 2.0**-400  # the smallest discount within a group that plain numbers are trusted with
 R, C, E, P = range(
     4
 )  # steps: ratio, or 0 where a trace ends; cap; P δ; the discount P from the first step of the group

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba.extending import register_jitable
 
-from offtrace.returns import linear
+from offtrace.returns import fused, linear
 from offtrace.returns.elementwise import LARGEST_LOG, exp
 from offtrace.returns.kinds import backend_of
 from offtrace.returns.layout import batch_first
@@ -88,14 +89,15 @@ def _on_host(lam: float, rho_bar: float, c_bar: float, **arrays: Any) -> tuple[n
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
     gamma, gammas, valid = by_step(x)
     read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
-    if _v_trace(lam, rho_bar, c_bar, *read, scratch(*x.terminated.shape), target, advantage):
+    run = fused.compiled(_v_trace, sys.modules[__name__])
+    if run(lam, rho_bar, c_bar, *read, scratch(*x.terminated.shape), target, advantage):
         explain_bad_value(x)
     if x.valid is not None:
         target[~x.valid] = advantage[~x.valid] = 0.0
     return x.restore(target), x.restore(advantage)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@register_jitable(error_model="numpy", fastmath={"contract"})
 def _v_trace(
     lam, rho_bar, c_bar, reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid,
     scratch, target, advantage,

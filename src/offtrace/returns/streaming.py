@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.returns.calls import as_trace
-from offtrace.returns.elementwise import LARGEST_LOG
+from offtrace.returns.elementwise import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.eligibility import Now, keeper
 from offtrace.returns.greedy import log_pi_of_greedy
 from offtrace.traces import HistoryTrace, StepTrace, Trace
@@ -126,8 +126,12 @@ class Stream:
             raise TypeError(f"pair must be an integer id of (s_t, a_t), which {title} needs, got {pair!r}")
         self._tabular = tabular
         logs = {"pi": log_π, "mu": log_μ, "rho": log_π - log_μ}
-        seen = {name: math.exp(log) if name in reads else math.nan for name, log in logs.items()}
+        seen = {name: _e_to(log) if name in reads else math.nan for name, log in logs.items()}
         return Now(where, int(pair), **seen, number=self.count)
+
+
+def _e_to(log: float) -> float:
+    return 0.0 if log < SMALLEST_LOG else math.exp(log)
 
 
 def _length(trace: Trace) -> int | None:

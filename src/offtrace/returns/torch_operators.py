@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from offtrace.returns import given
-from offtrace.returns.linear import solve
 
 
 def _host(tensor: Tensor) -> np.ndarray:
@@ -24,7 +23,7 @@ def _host(tensor: Tensor) -> np.ndarray:
 
 
 def _linear(a: Tensor, c: Tensor) -> Tensor:
-    return torch.from_numpy(solve(_host(a), _host(c)))
+    return torch.from_numpy(given.solve(_host(a), _host(c)))
 
 
 def _capped(

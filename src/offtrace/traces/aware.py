@@ -44,7 +44,10 @@ class NonMarkovRetrace(TrajectoryAware):
 @register
 @dataclass(frozen=True)
 class RBIS(TrajectoryAware):
-    """β_t = min(λ^t, β_{t-1} ρ_t): recency-bounded importance sampling. Unlike Non-Markov Retrace it decays only at the bound."""
+    """β_t = min(λ^t, β_{t-1} ρ_t): recency-bounded importance sampling. Unlike Non-Markov Retrace it decays only at the bound.
+
+    A ρ/λ above the largest float counts as infinite: such a step clips every trace, which is exact while β_{t-1} > 10⁻³⁰⁸.
+    """
 
     lam: float = 1.0
 

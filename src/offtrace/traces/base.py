@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -158,6 +159,16 @@ class Trace(Rule):
     def factors(*arguments: Any, **named: Any) -> Any:
         """`factors(xp, pi, mu, rho, *parameters)` → decay, ratio, cap, elementwise. What it does not read is meaningless."""
         raise TypeError("this trace has no normal form: define `factors`, or derive from StepTrace")
+
+    @cached_property
+    def constant_cap(self) -> float | None:
+        """The cap, where it is the same at every step of every trajectory; else None."""
+        if any(np.ndim(p) for p in self.parameters):
+            return None
+        some = np.array([0.25, 0.5])
+        with np.errstate(all="ignore"):
+            cap = self.factors(np, some, some, some, *self.parameters)[2]
+        return None if np.ndim(cap) else float(cap)
 
     def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
         """The factors of this very trace."""
