@@ -17,7 +17,6 @@ import offtrace as ot
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
 from offtrace.returns import given as by_numba
-from offtrace.returns.linear import solve
 
 triton_calls = pytest.importorskip("offtrace.returns.triton_calls")
 on_torch = pytest.importorskip("offtrace.returns.on_torch")
@@ -187,7 +186,7 @@ def test_chunks_of_a_long_scan(monkeypatch: Any) -> None:
     delta, c = (torch.from_numpy(a) for a in rng.uniform(0.2, 1.5, (2, 3, 21)))
     one = torch.ones_like(c)
     found = triton_calls.given(delta, c, one, one, None, per_decision=True, recursive=False)
-    np.testing.assert_allclose(found, solve(delta.numpy(), c.numpy()), rtol=1e-13)
+    np.testing.assert_allclose(found, by_numba.solve(delta.numpy(), c.numpy()), rtol=1e-13)
 
 
 def test_a_number_keeps_its_bits() -> None:
