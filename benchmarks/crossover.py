@@ -20,11 +20,11 @@ from batches import SETTINGS, Batch, draw
 from timing import Competitor, emit, interleave, ratio
 
 import offtrace as ot
-from offtrace.returns import direct, fused, on_numpy, readout
+from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, numpy_backend
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
-PLANS = {"ours": on_numpy._plan}
+PLANS = {"ours": numpy_backend._plan}
 
 
 def with_kernel(kernel: Any) -> Any:
@@ -32,21 +32,25 @@ def with_kernel(kernel: Any) -> Any:
 
     @cache
     def plan(trace: ot.Trace, B: int, T: int, valid: None) -> Any:
-        return fused.build(trace.factors, trace.reads, kernel), PLANS["ours"](trace, B, T)[1], direct.NO_LAGS
+        return (
+            compiled_pass.build(trace.factors, trace.reads, kernel),
+            PLANS["ours"](trace, B, T)[1],
+            every_pair.NO_LAGS,
+        )
 
     return plan
 
 
 PLANS |= {
-    "direct": with_kernel(direct.sweep),
-    "direct, recursive": with_kernel(direct.sweep_recursive),
-    "long": with_kernel(readout.sweep),
+    "direct": with_kernel(every_pair.sweep),
+    "direct, recursive": with_kernel(every_pair.sweep_recursive),
+    "long": with_kernel(cap_at_readout.sweep),
 }
 
 
 def calling(rule: ot.Trace, plan: str) -> Competitor:
     def call(x: dict[str, Any]) -> np.ndarray:
-        on_numpy._plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        numpy_backend._plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
         return ot.targets(rule, **x)
 
     return Competitor(Batch.for_targets, call)
@@ -59,7 +63,7 @@ if __name__ == "__main__":
     for T in LENGTHS:
         for setting in SETTINGS.values():
             pairs = {name: (rule, "ours") for name, rule in list(rules(setting).items())[1:]}
-            if T <= on_numpy.SHORT:
+            if T <= numpy_backend.SHORT:
                 pairs["TruncatedIS, SHORT = 0"] = rules(setting)["TruncatedIS"], "long"
             both = {}
             for name, (rule, plan) in pairs.items():

@@ -18,8 +18,8 @@ import polars as pl
 from memory import RESET, resident
 from timing import Competitor, emit, interleave, ratio
 
-from offtrace.evaluation import Columns, Logs, read
-from offtrace.evaluation.logs import Following
+from offtrace.logs import Columns, Logs, read
+from offtrace.logs.container import Following
 
 ROWS = 10_000_000
 FEATURES = ("x0", "x1", "x2", "x3")

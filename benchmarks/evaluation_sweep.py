@@ -15,11 +15,11 @@ from timing import emit
 
 import offtrace as ot
 from offtrace import mdps
-from offtrace.evaluation import Logs, evaluate, simulate
-from offtrace.evaluation.bases import Table
-from offtrace.evaluation.fitted import sweep
-from offtrace.evaluation.policies import as_policy
-from offtrace.evaluation.sampled import Sampled
+from offtrace.logs import Logs, evaluate, simulate
+from offtrace.logs.estimators.fitted_iteration import sweep
+from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.target_policy import as_policy
 
 STEPS = 10_000_000
 

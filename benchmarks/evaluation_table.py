@@ -29,7 +29,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv  # noqa: E
 
 import offtrace as ot  # noqa: E402
 from offtrace import mdps  # noqa: E402
-from offtrace.evaluation import Features, Logs, evaluate  # noqa: E402
+from offtrace.logs import Features, Logs, evaluate  # noqa: E402
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "logs_table.md"
 TRACES = (ot.RBIS(lam=0.9), ot.Retrace(lam=0.9), ot.TreeBackup(lam=0.9))

@@ -164,12 +164,12 @@ def by_torch(trace: Any, x: dict[str, Any]) -> Any:
     import torch
 
     import offtrace as ot
-    from offtrace.returns import triton_calls
+    from offtrace.returns.torch import triton_launch
 
     poisoned: Any = Poisoned()
-    triton_calls.torch = poisoned  # pyright: ignore[reportAttributeAccessIssue]
+    triton_launch.torch = poisoned  # pyright: ignore[reportAttributeAccessIssue]
     found = ot.corrections(trace, **x)
-    triton_calls.torch = torch
+    triton_launch.torch = torch
     if not poisoned.count:
         raise AssertionError("no fresh memory was seen: what was to be poisoned is made elsewhere")
     return found
@@ -228,9 +228,9 @@ def check_jax() -> None:
     import torch
 
     import offtrace as ot
-    from offtrace.returns import on_jax
+    from offtrace.returns.jax import jax_backend
 
-    with on_jax.in_float64():
+    with jax_backend.in_float64():
         x = example(33, 300, torch.float64, 5)
         trace = ot.RBIS(lam=0.9)
         wanted, scale = reference(trace, x)

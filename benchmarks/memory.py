@@ -21,7 +21,7 @@ from batches import NEAR, Batch, draw
 from timing import emit
 
 import offtrace as ot
-from offtrace.returns import on_numpy
+from offtrace.returns.numpy import numpy_backend
 
 SHAPES = ((4096, 256), (1, 100_000), (1, 1_000_000))
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -39,10 +39,10 @@ def measure(name: str, folder: Path) -> None:
     arrays = {file.stem: np.load(file) for file in folder.glob("*.npy")}
     x = Batch(**arrays, gamma=NEAR.gamma).for_targets()
     B, T = arrays["reward"].shape
-    chosen, on_numpy.PARALLEL = on_numpy.PARALLEL, 1 if B > 1 else 1 << 40  # pyright: ignore[reportAttributeAccessIssue]
-    small = draw(np.random.default_rng(1), NEAR, 8 if B > 1 else 1, on_numpy.SHORT + 16).for_targets()
+    chosen, numpy_backend.PARALLEL = numpy_backend.PARALLEL, 1 if B > 1 else 1 << 40  # pyright: ignore[reportAttributeAccessIssue]
+    small = draw(np.random.default_rng(1), NEAR, 8 if B > 1 else 1, numpy_backend.SHORT + 16).for_targets()
     ot.targets(rule, **small)
-    on_numpy.PARALLEL = chosen
+    numpy_backend.PARALLEL = chosen
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     RESET.write_text("5")

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.studies import Study, StudyError, declaration, deep
+from offtrace.studies import Study, StudyError, declaration, deep_units
 from offtrace.studies.plan import Job, Plan, Unit
 from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
@@ -58,8 +58,8 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     import gymnax  # noqa: F401
 
-    import offtrace.deep.running
-    import offtrace.returns.on_jax  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
+    import offtrace.deep.runs
+    import offtrace.returns.jax.jax_backend  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
 
     plan = Plan(Study.load(args.study, args.subset))
     for file in args.done:
@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> None:
             began = time.monotonic()
             unit = jobs[0].unit
             traces = [declaration.make(unit.trace, json.loads(unit.parameters or "{}"), lam) for lam in jobs[0].lams]
-            found = deep.together(jobs, traces)
+            found = deep_units.together(jobs, traces)
             seconds = (time.monotonic() - began) / len(jobs)
             for job, (rows, curve) in zip(jobs, found, strict=True):
                 outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds)

@@ -1,4 +1,4 @@
-"""The mean return of uniformly random actions in the MinAtar games: the zeros of `offtrace.reports.games`.
+"""The mean return of uniformly random actions in the MinAtar games: the zeros of `offtrace.reports.study.random_returns`.
 
 python benchmarks/random_policies.py
 """
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from offtrace.deep.config import Config
-from offtrace.deep.worlds import MINATAR, World, compiled
+from offtrace.deep.games import MINATAR, World, compiled
 
 COPIES, STEPS = 256, 6_000
 

@@ -20,7 +20,7 @@ import polars as pl
 from timing import emit
 
 from offtrace import studies
-from offtrace.reports import statistics
+from offtrace.reports.study import statistics
 from offtrace.studies import work
 from offtrace.studies.plan import Plan
 

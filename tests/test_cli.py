@@ -9,7 +9,7 @@ import pytest
 
 import offtrace
 from offtrace import cli
-from offtrace.operators import auditing as audit
+from offtrace.operators.auditing import audit_table as audit
 
 ROWS = [
     audit.Row("a | b", "Lemma 0", audit.REFUTED, "1 > 0", "one state", 0.1),

@@ -10,10 +10,10 @@ import pytest
 
 import offtrace as ot
 from offtrace import mdps
-from offtrace.evaluation import Logs, read
-from offtrace.evaluation.policies import as_policy
-from offtrace.evaluation.starts import Starts
 from offtrace.learners.policies import coded
+from offtrace.logs import Logs, read
+from offtrace.logs.estimators.first_states import Starts
+from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.operators import Operator
 from offtrace.studies.environments import declared_policy
 from offtrace.trajectory import ROW_TOLERANCE, distributions

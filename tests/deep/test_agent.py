@@ -15,8 +15,8 @@ import offtrace as ot
 from helpers import name_of
 from offtrace.deep import Config
 from offtrace.deep import memory as memories
+from offtrace.deep.action_probabilities import of_action, probabilities
 from offtrace.deep.agent import Agent
-from offtrace.deep.policies import of_action, probabilities
 from offtrace.returns import by_definition
 
 SMALL = Config(game="CartPole-v1", envs=4, every=4, batch=64, length=6, capacity=100, hidden=(16,), gamma=0.9)

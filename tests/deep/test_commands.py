@@ -18,8 +18,9 @@ from PIL import Image
 
 import offtrace as ot
 from offtrace import cli
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, commands, drawing, play, train
-from offtrace.deep.worlds import MINATAR
+from offtrace.cli import deep
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, play, train
+from offtrace.deep.games import MINATAR
 
 ARGUMENTS = [
     *("deep", "train", "CartPole-v1", "--trace", "non-markov-retrace", "--lam", "0.8", "--seeds", "2", "--envs", "4"),
@@ -64,7 +65,7 @@ def folder(environment: dict[str, str], tmp_path_factory: Any) -> Path:
 def of(folder: Path, frames: int = 0) -> Config:
     """The configuration of that run."""
     frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
-    return commands.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+    return deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
 
 
 def test_the_curve_has_both_parts(folder: Path, tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_the_gif(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 def test_every_field_is_an_option() -> None:
     parse = cli.parser().parse_args
-    assert commands.configured(parse(["deep", "train", "a"])) == Config(game="a")
+    assert deep.configured(parse(["deep", "train", "a"])) == Config(game="a")
     words = {
         "hidden": "64,32",
         "loss": "squared",
@@ -140,11 +141,11 @@ def test_every_field_is_an_option() -> None:
             if field.name in ("burn_in", "envs"):
                 text = "4"
             given, wanted = [flag, text], None
-        made = getattr(commands.configured(parse(["deep", "train", "a", *given])), field.name)
+        made = getattr(deep.configured(parse(["deep", "train", "a", *given])), field.name)
         assert made != field.default
         assert wanted is None or made is wanted
         assert type(made) is type(field.default) or field.default is None
-    assert Config(game="a", hidden=(64, 32)) == commands.configured(parse(["deep", "train", "a", "--hidden", "64,32"]))
+    assert Config(game="a", hidden=(64, 32)) == deep.configured(parse(["deep", "train", "a", "--hidden", "64,32"]))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_every_field_is_an_option() -> None:
     ],
 )
 def test_any_rule_with_its_parameters(given: list[str], made: Any) -> None:
-    assert commands.configured(cli.parser().parse_args(["deep", "train", "a", *given])).trace == made
+    assert deep.configured(cli.parser().parse_args(["deep", "train", "a", *given])).trace == made
 
 
 @pytest.mark.parametrize(
@@ -286,13 +287,13 @@ def test_what_each_error_becomes(capsys: Any) -> None:
         return run
 
     for error in (CheckpointError("words"), DivergedError("words"), OSError("words"), ImportError("words")):
-        assert commands._said(raises(error), argparse.Namespace()) == 2
+        assert deep._said(raises(error), argparse.Namespace()) == 2
         assert capsys.readouterr().err == "offtrace: words\n"
-    assert commands._said(raises(ImportError("no jax", name="jax")), argparse.Namespace()) == 2
+    assert deep._said(raises(ImportError("no jax", name="jax")), argparse.Namespace()) == 2
     assert "pip install 'offtrace[deep]'" in capsys.readouterr().err
-    assert commands._said(raises(KeyboardInterrupt()), argparse.Namespace()) == 130
+    assert deep._said(raises(KeyboardInterrupt()), argparse.Namespace()) == 130
     with pytest.raises(RuntimeError, match="a bug"):
-        commands._said(raises(RuntimeError("a bug")), argparse.Namespace())
+        deep._said(raises(RuntimeError("a bug")), argparse.Namespace())
 
 
 def test_the_command_line_does_not_wait_for_jax() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, progress, running, train
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, progress_line, runs, train
 from offtrace.deep.training import OnHost, rounds, trainer
 
 CONFIG = Config(
@@ -139,7 +139,7 @@ def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
 
 def test_reports_are_pieces_of_equal_size() -> None:
     assert rounds(CONFIG) * CONFIG.round <= CONFIG.frames // 20
-    assert running.CURVE.names
+    assert runs.CURVE.names
 
 
 @pytest.mark.parametrize("game", ["CartPole-v1", "gym/CartPole-v1"])
@@ -171,11 +171,11 @@ def test_it_says_where_it_ends_and_no_time_is_left_then(
     config = Config(game="minatar/breakout", frames=60_000)
     assert (config.begin, config.round, config.end) == (5_056, 64, 60_032)
     clock = iter([0.0, 1.0, 10_000.0, 20_000.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    line = progress.Line(config, 1)
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: next(clock))
+    line = progress_line.Line(config, 1)
     said = capsys.readouterr().err
     assert "training ends after 60,032 frames, not 60,000: 64 games step together" in said
-    row = np.zeros(1, running.CURVE)
+    row = np.zeros(1, runs.CURVE)
     for frames in (59_000, 59_500, config.end):
         line.report(frames, row)
     last = capsys.readouterr().err.splitlines()[-1]
@@ -184,5 +184,5 @@ def test_it_says_where_it_ends_and_no_time_is_left_then(
 
 
 def test_a_run_of_whole_updates_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    progress.Line(replace(CONFIG, frames=1_604), 1)
+    progress_line.Line(replace(CONFIG, frames=1_604), 1)
     assert not capsys.readouterr().err

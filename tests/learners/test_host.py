@@ -9,8 +9,9 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
-from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, blocks, control, evaluate, host
-from offtrace.learners.worlds import Environment
+from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, control, evaluate, gymnasium_host
+from offtrace.learners.core import blocks
+from offtrace.learners.environments import Environment
 from offtrace.mdps import from_gymnasium, garnet, uniform
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -199,7 +200,7 @@ RUNS = [
 ]
 
 
-def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> host.HostBlock:
+def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> gymnasium_host.HostBlock:
     """As `control` makes it."""
     made: list[Any] = []
     keep = blocks.run
@@ -219,10 +220,10 @@ def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> host.
     finally:
         blocks.run = keep
     where, rule, *policies, settings, capacity, seeds = made[0][:8]
-    return host.HostBlock(where, rule, tuple(policies), settings, capacity, seeds)
+    return gymnasium_host.HostBlock(where, rule, tuple(policies), settings, capacity, seeds)
 
 
-def finished(one: host.HostBlock) -> host.HostBlock:
+def finished(one: gymnasium_host.HostBlock) -> gymnasium_host.HostBlock:
     while not one.advance(10**9):
         pass
     return one
@@ -252,7 +253,7 @@ def test_checkpoint(tmp_path, monkeypatch):
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "gamma": 0.95, "alpha": 0.2, "steps": 9000, "seeds": 3}
     vector = many(Mode.NEXT_STEP, 3, lambda: gymnasium.make("FrozenLake-v1"))
     expected = control(vector, ot.RBIS(lam=0.9), **same)
-    original, calls = host.HostBlock.advance, []
+    original, calls = gymnasium_host.HostBlock.advance, []
 
     def interrupted(self: Any, budget: int) -> bool:
         calls.append(1)
@@ -261,7 +262,7 @@ def test_checkpoint(tmp_path, monkeypatch):
         return original(self, budget)
 
     with monkeypatch.context() as patch:
-        patch.setattr(host.HostBlock, "advance", interrupted)
+        patch.setattr(gymnasium_host.HostBlock, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")
     resumed = control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")

@@ -10,7 +10,8 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
-from offtrace.learners import by_definition, eligibility, evaluate
+from offtrace.learners import by_definition, evaluate
+from offtrace.learners.core import eligibility
 from offtrace.mdps import MDP
 
 LONG: list[ot.Trace] = [

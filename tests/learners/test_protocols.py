@@ -10,7 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.learners import bifurcation_auc
-from offtrace.learners.protocols import area
+from offtrace.learners.published import area
 
 FILE = Path(__file__).parent.parent / "reference" / "bifurcation1_auc.csv"
 REFERENCE = list(csv.DictReader(FILE.read_text().splitlines()))

@@ -25,10 +25,10 @@ from offtrace.learners import (
     Linear,
     Replay,
     Schedule,
-    blocks,
     control,
     evaluate,
 )
+from offtrace.learners.core import blocks
 from offtrace.mdps import MDP, alternating, bifurcation, random_walk, uniform
 
 

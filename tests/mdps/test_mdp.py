@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 import offtrace as ot
 from offtrace import mdps
-from offtrace.mdps import MDP, values
+from offtrace.mdps import MDP, exact_values
 
 
 @st.composite
@@ -84,7 +84,7 @@ def test_large_mdps_are_solved_as_exactly_as_small_ones(build: Any, monkeypatch:
     mdp = build()
     pi = mdps.random_policy(mdp, np.random.default_rng(0))
     q, best = mdp.q(pi), mdp.optimal_q()
-    monkeypatch.setattr(values, "DENSE", 10_000)
+    monkeypatch.setattr(exact_values, "DENSE", 10_000)
     np.testing.assert_allclose(q, mdp.q(pi), rtol=1e-11, atol=1e-11)
     np.testing.assert_allclose(best, mdp.optimal_q(), rtol=1e-10, atol=1e-10)
 

@@ -7,8 +7,17 @@ import pytest
 
 import offtrace as ot
 from offtrace.mdps import alternating, garnet, one_state_two_actions, q_lambda_tight, switch_or_stay
-from offtrace.operators.auditing import HOLDS, REFUTED, as_json, as_markdown, as_text, audit
-from offtrace.operators.claims import CLAIMS, algorithms, common, conclusion, control, evaluation, online, proofs
+from offtrace.operators.auditing.audit_table import HOLDS, REFUTED, as_json, as_markdown, as_text, audit
+from offtrace.operators.auditing.claims import (
+    CLAIMS,
+    algorithms,
+    common,
+    conclusion,
+    control,
+    evaluation,
+    online,
+    proofs,
+)
 
 
 @pytest.fixture(scope="module")

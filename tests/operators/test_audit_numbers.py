@@ -11,7 +11,7 @@ import offtrace as ot
 from offtrace.learners import by_definition
 from offtrace.mdps import MDP, alternating, garnet, one_state_two_actions, q_lambda_tight, random_policy
 from offtrace.operators import Operator
-from offtrace.operators.claims import algorithms, common, evaluation, online, proofs
+from offtrace.operators.auditing.claims import algorithms, common, evaluation, online, proofs
 from operators.brute import C_by_enumeration, variance_by_enumeration
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import offtrace as ot
 from offtrace.mdps import bifurcation, epsilon_greedy, garnet, mixture, random_policy
 from offtrace.operators import Operator, clipped_policy, n_step, peng, tradeoff, v_trace
-from offtrace.operators.beside import peng_variance
+from offtrace.operators.uncorrected_operators import peng_variance
 from operators.brute import tiny
 
 

@@ -5,7 +5,13 @@ import pytest
 
 import offtrace as ot
 from offtrace.mdps import MDP, garnet, one_state_two_actions, random_walk, switch_or_stay, uniform
-from offtrace.operators.control import always_greedy, control_iterates, epsilon, fading_into_greedy, greedy_in_the_limit
+from offtrace.operators.control_iterates import (
+    always_greedy,
+    control_iterates,
+    epsilon,
+    fading_into_greedy,
+    greedy_in_the_limit,
+)
 
 CYCLE = np.array([[-81.0, -199.0], [-109.0, -171.0]]) / 28
 

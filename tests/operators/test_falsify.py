@@ -7,7 +7,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.mdps import MDP, garnet, random_policy
-from offtrace.operators import Divergent, Operator, lattice
+from offtrace.operators import Divergent, Operator, falsify_objective
 from offtrace.operators.falsify import falsify
 
 
@@ -93,7 +93,7 @@ def test_the_seed_decides_what_is_found():
 def test_objective_agrees_with_the_operator(trace):
     rng = np.random.default_rng(5)
     h = np.array([0.5, 0.7, 0.5])
-    P, pi, mu = lattice.decode(rng.normal(size=(3, 30)) * 2, 3, 2, h, np.full(3, 3.0))
+    P, pi, mu = falsify_objective.decode(rng.normal(size=(3, 30)) * 2, 3, 2, h, np.full(3, 3.0))
     np.testing.assert_allclose(P.sum(axis=2), 1.0)
     np.testing.assert_allclose(pi.reshape(3, 3, 2).sum(axis=2), 1.0)
     np.testing.assert_allclose(mu.reshape(3, 3, 2).sum(axis=2), 1.0)
@@ -101,8 +101,10 @@ def test_objective_agrees_with_the_operator(trace):
     np.testing.assert_allclose(exponents, np.round(exponents), atol=1e-9)
     bounds = np.array(trace.lag_bound or (np.inf,))
     decay, ratio, cap = trace.normal_form(np, pi, mu, pi / mu)
-    C = lattice.discounted(P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, 0.9, h, 30.0)
-    seen = lattice.eigenvalues(C, P, pi, 0.9)
+    C = falsify_objective.discounted(
+        P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, 0.9, h, 30.0
+    )
+    seen = falsify_objective.eigenvalues(C, P, pi, 0.9)
     for k in range(3):
         mdp = MDP(P[k].reshape(3, 2, 3), np.zeros((3, 2)), 0.9, terminal=np.zeros(3, bool))
         op = Operator(mdp, trace, pi=pi[k].reshape(3, 2), mu=mu[k].reshape(3, 2), tolerance=1e-7)
@@ -131,7 +133,7 @@ def test_a_trace_whose_sum_is_infinite():
 def test_what_is_not_finite_has_no_eigenvalues():
     P = np.full((2, 2, 2), 0.5)
     C = np.stack([np.eye(2), np.full((2, 2), np.inf)])
-    seen = lattice.eigenvalues(C, P, np.ones((2, 2)), 0.5)
+    seen = falsify_objective.eigenvalues(C, P, np.ones((2, 2)), 0.5)
     np.testing.assert_allclose(sorted(np.abs(seen[0])), [0.0, 0.5], atol=1e-15)
     assert np.isnan(seen[1]).all()
 
@@ -140,7 +142,7 @@ def test_what_is_not_finite_has_no_eigenvalues():
 def test_policies_on_the_lattice_are_policies(actions):
     rng = np.random.default_rng(6)
     theta = rng.normal(size=(50, 3 * actions * 5)) * 4
-    _, pi, mu = lattice.decode(theta, 3, actions, np.full(50, 0.7), np.full(50, 2.1))
+    _, pi, mu = falsify_objective.decode(theta, 3, actions, np.full(50, 0.7), np.full(50, 2.1))
     for policy in (pi, mu):
         assert (policy >= 0).all()
         np.testing.assert_allclose(policy.reshape(50, 3, actions).sum(axis=2), 1.0)
@@ -152,7 +154,7 @@ def test_custom_objective_agrees_with_the_normal_form():
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     custom = ot.StepTrace(clipped_product, title="clipped", horizon=7)
-    C = lattice.carried(custom, mdp.dense_P.reshape(4, 2), pi.ravel(), mu.ravel(), 0.8, most=10**6)
+    C = falsify_objective.carried(custom, mdp.dense_P.reshape(4, 2), pi.ravel(), mu.ravel(), 0.8, most=10**6)
     np.testing.assert_allclose(C, Operator(mdp, ot.TruncatedIS(1.0, horizon=7), pi=pi, mu=mu).C, atol=1e-5)
 
 

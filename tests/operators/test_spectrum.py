@@ -13,7 +13,7 @@ import offtrace as ot
 from offtrace.mdps import bifurcation, epsilon_greedy, garnet, random_policy
 from offtrace.operators import Operator
 from offtrace.operators import operator as operator_module
-from offtrace.operators.spectrum import by_ratios, perron, spectral_radius
+from offtrace.operators.spectral_radius import by_ratios, perron, spectral_radius
 
 
 def largest(A: np.ndarray) -> float:
@@ -110,7 +110,7 @@ def test_of_large_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     wanted = largest(Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu).Z)
-    monkeypatch.setattr(operator_module.closed, "DENSE", 20)
+    monkeypatch.setattr(operator_module.closed_form, "DENSE", 20)
     op = Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu)
     assert wanted in op.spectral_radius
     assert op.spectral_radius.width <= 1e-6

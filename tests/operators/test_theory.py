@@ -148,7 +148,7 @@ def test_variance_of_large_mdps(monkeypatch: pytest.MonkeyPatch) -> None:
     pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(30, 2))
     traces = ot.Retrace(0.9), ot.TreeBackup(), ot.ImportanceSampling()
     dense = [Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q) for trace in traces]
-    monkeypatch.setattr("offtrace.operators.closed.DENSE", 20)
+    monkeypatch.setattr("offtrace.operators.solve.closed_form.DENSE", 20)
     for trace, (lower, upper) in zip(traces, dense, strict=True):
         low, high = Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q)
         assert (low <= upper + 1e-12).all()

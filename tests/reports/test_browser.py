@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from offtrace.reports import page as pages
+from offtrace.reports.study import page as pages
 from reports import synthetic
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

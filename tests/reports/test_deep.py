@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from offtrace.reports import ageing, page, paper, terminal, views, words
-from offtrace.reports.games import RANDOM
+from offtrace.reports.study import ageing, page, paper_figures, terminal_table, views, words
+from offtrace.reports.study.random_returns import RANDOM
 from reports import synthetic
 from reports.test_statistics import improvement_by_definition, iqm_by_definition
 
@@ -92,7 +92,7 @@ def test_a_random_policy_has_score_0_and_the_best_trace_1() -> None:
     assert scores == pytest.approx((raw - zero) / (best - zero))
     assert shown.summary.zeros
     assert "0 is a random policy" in words.answer(shown)[0]
-    assert "0 is a random policy" in terminal.table(shown)
+    assert "0 is a random policy" in terminal_table.table(shown)
     unknown = pl.col("environment").str.replace("breakout", "pong")
     other = views.Views(rows.with_columns(environment=unknown), curves.with_columns(environment=unknown), facts)
     assert "0 is the worst trace" in words.answer(other)[0]
@@ -109,9 +109,9 @@ def test_curves_are_means_over_seeds_of_one_age() -> None:
     assert len(same) == 4
     assert (lines[0].y[i], lines[0].low[i], lines[0].high[i]) == pytest.approx((same.mean(), *interval), rel=1e-12)
     assert "λ was chosen on the reported seeds" in words.answer(shown)[-1]
-    assert {"standing", "lambda", "age", "age-compared", "learning-age-10000"} <= set(paper.draw(shown))
+    assert {"standing", "lambda", "age", "age-compared", "learning-age-10000"} <= set(paper_figures.draw(shown))
     one = views.Views(rows.filter(age=1e5), curves.filter(age=1e5), facts)
-    assert not {"age", "age-compared"} & set(paper.draw(one))  # there is nothing to compare
+    assert not {"age", "age-compared"} & set(paper_figures.draw(one))  # there is nothing to compare
 
 
 def test_the_answer_compares_with_retrace_at_every_age() -> None:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from evaluation import settings
+from logs import settings
 from offtrace import cli, mdps, reports
-from offtrace.evaluation import Problem, ReadReport, Result, evaluate, simulate
-from offtrace.evaluation.diagnosing import gaps_of
-from offtrace.evaluation.sampled import Sampled
-from offtrace.reports import evaluated, evaluation
+from offtrace.logs import Problem, ReadReport, Result, evaluate, simulate
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.warnings_of_result import gaps_of
+from offtrace.reports.logs import figures, page
 from reports.test_browser import browser  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -135,10 +135,10 @@ def test_only_intervals_contradict(results: dict[str, Result]) -> None:
     """An estimate of 0 whose interval is a point, for want of any weight, contradicts nothing."""
     first, second, third, *_ = results["good"].estimates
     nowhere = replace(third, estimate=9.0, low=9.0, high=9.0, standard_error=0.0)
-    text = evaluation.html(replace(results["good"], estimates=(first, second, nowhere)))
+    text = page.html(replace(results["good"], estimates=(first, second, nowhere)))
     assert "The intervals of the other estimators that have one (1 of 2) overlap that of the first." in text
     far = replace(nowhere, low=8.0, high=10.0, standard_error=0.5)
-    assert "not what all estimators say" in evaluation.html(replace(results["good"], estimates=(first, second, far)))
+    assert "not what all estimators say" in page.html(replace(results["good"], estimates=(first, second, far)))
 
 
 def test_credit_is_that_of_the_coefficients() -> None:
@@ -162,13 +162,13 @@ def test_credit_is_that_of_the_coefficients() -> None:
 def test_bins_hold_every_episode_and_all_weight() -> None:
     weight = np.array([0.0, 1e-3, 2e-3, 1.0, 5.0, 5.0])
     with np.errstate(divide="ignore"):
-        found = evaluated.bins(np.log(weight), weight / weight.sum())
+        found = figures.bins(np.log(weight), weight / weight.sum())
     assert found["zero"] == pytest.approx(1 / 6)
     assert sum(found["episodes"]) + found["zero"] == pytest.approx(1)
     assert sum(found["weight"]) == pytest.approx(1)
     i = int((np.log10(5) - found["first"]) / found["width"])
     assert (found["episodes"][i], found["weight"][i]) == pytest.approx((2 / 6, 10 / weight.sum()))
-    far = evaluated.bins(np.array([-3000.0, 900.0]), np.array([0.0, 1.0]))  # no floats, but weights
+    far = figures.bins(np.array([-3000.0, 900.0]), np.array([0.0, 1.0]))  # no floats, but weights
     assert (sum(far["episodes"]), len(far["episodes"]) < 60) == (1.0, True)
 
 
@@ -178,7 +178,7 @@ def test_weights_that_are_no_floats_are_still_weighed(results: dict[str, Result]
     assert (tiny.effective, tiny.largest) == pytest.approx((1.8, 2 / 3))
     none = replace(d, log_weights=np.full(3, -np.inf))
     assert none.effective == 0
-    text = evaluation.html(replace(results["good"], diagnosis=none))
+    text = page.html(replace(results["good"], diagnosis=none))
     assert "nan" not in re.sub("<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
@@ -198,7 +198,7 @@ def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
 
 
 def evaluation_span(result: Result) -> tuple[float, float]:
-    low, high = data(evaluation.html(result))["estimates"]["domain"]
+    low, high = data(page.html(result))["estimates"]["domain"]
     return low, high
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from offtrace.reports import page, views, words
+from offtrace.reports.study import page, views, words
 from reports import synthetic
 
 MAKERS = {

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from offtrace import reports
-from offtrace.reports import paper, views
+from offtrace.reports.study import paper_figures, views
 from reports import synthetic
 from reports.test_page import CASES
 
@@ -75,15 +75,15 @@ def test_half_a_study_has_figures_too(case: str, tmp_path: Path) -> None:
         seeds=3, environments=("Bifurcation 1",), traces=("RBIS", "Importance sampling")
     )
     rows, curves = CASES[case](rows, curves)
-    for path in paper.write(views.Views(rows, curves, facts), tmp_path):
+    for path in paper_figures.write(views.Views(rows, curves, facts), tmp_path):
         assert path.stat().st_size > 1000
 
 
 def test_maps_and_ages_have_their_figures() -> None:
-    assert set(paper.draw(views.Views(*synthetic.map_records(seeds=3)))) == {"lambda", "tradeoff"}
-    assert {"age", "standing"} <= set(paper.draw(views.Views(*synthetic.replay_records(seeds=3))))
+    assert set(paper_figures.draw(views.Views(*synthetic.map_records(seeds=3)))) == {"lambda", "tradeoff"}
+    assert {"age", "standing"} <= set(paper_figures.draw(views.Views(*synthetic.replay_records(seeds=3))))
 
 
 def test_names_that_look_alike_as_files_do_not_overwrite_each_other() -> None:
     made = synthetic.records(seeds=2, environments=("a b", "a-b"), traces=("Retrace",))
-    assert len([name for name in paper.draw(views.Views(*made)) if name.startswith("alpha-lambda")]) == 2
+    assert len([name for name in paper_figures.draw(views.Views(*made)) if name.startswith("alpha-lambda")]) == 2

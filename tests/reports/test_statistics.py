@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from offtrace.reports import statistics
+from offtrace.reports.study import statistics
 from reports import synthetic
 
 

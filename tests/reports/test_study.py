@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from offtrace import reports, studies
-from offtrace.reports import statistics, views
+from offtrace.reports.study import statistics, views
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from offtrace.reports.terminal import table
-from offtrace.reports.views import Views
+from offtrace.reports.study.terminal_table import table
+from offtrace.reports.study.views import Views
 from reports import synthetic
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import offtrace as ot
 from helpers import TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
-from offtrace.returns import by_definition, on_numpy
+from offtrace.returns import by_definition
+from offtrace.returns.numpy import numpy_backend
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -36,7 +37,7 @@ def test_long_row_kernels_are_the_definition_on_short_rows_too(trace: ot.Trace, 
     given = data.draw(trajectories(max_steps=20))
     wanted, scale = correct_by_definition(trace, given)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_numpy, "SHORT", 0)
+        patch.setattr(numpy_backend, "SHORT", 0)
         assert_close(ot.corrections(trace, **given), wanted, scale, np.float64)
 
 

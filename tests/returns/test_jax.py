@@ -17,8 +17,9 @@ from jax.test_util import check_grads  # noqa: E402
 
 import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
-from offtrace.returns import by_definition, jax_kernels, on_jax, pallas_kernels  # noqa: E402
-from offtrace.returns import given as by_numba  # noqa: E402
+from offtrace.returns import by_definition  # noqa: E402
+from offtrace.returns.jax import jax_backend, pallas_kernels, xla_kernels  # noqa: E402
+from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -32,7 +33,7 @@ B, T = 6, 12
 def _short_leaves() -> Any:
     """Halve short rows too: what is compiled for one shape is then tested whole."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax_kernels, "LEAF", 4)
+        patch.setattr(xla_kernels, "LEAF", 4)
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", True)  # most of the time here goes into compiling
         yield
@@ -85,7 +86,7 @@ def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) 
 @pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)], ids=name_of)
 def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
-        patch.setattr(jax_kernels, "LEAF", 16)
+        patch.setattr(xla_kernels, "LEAF", 16)
         batch = sample(1, np.float64, (2, 60))
         np.testing.assert_allclose(
             ot.targets(trace, **in_jax(batch), check=False), ot.targets(trace, **batch), rtol=1e-11, atol=1e-12
@@ -212,24 +213,24 @@ def test_another_number_is_not_another_program() -> None:
     assert len(traced) == 2
     call(ot.RBIS(0.2, horizon=3), 0.2)
     assert len(traced) == 3
-    before = on_jax._program._cache_size()
+    before = jax_backend._program._cache_size()
     for lam in (0.2, 0.5, 0.9):  # nor outside of jit
         ot.targets(ot.RBIS(lam), **arrays, gamma=lam, check=False)
-    assert on_jax._program._cache_size() <= before + 1
+    assert jax_backend._program._cache_size() <= before + 1
 
 
 @pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9, horizon=4), ot.PengQ(0.7)], ids=name_of)
 def test_another_length_is_rarely_another_program(trace: Any) -> None:
-    before = on_jax._program._cache_size()
+    before = jax_backend._program._cache_size()
     for T in (17, 19, 23, 24):
         batch = sample(T, np.float32, (2, T))
         found = ot.targets(trace, **in_jax(batch), check=False)
         np.testing.assert_allclose(found, ot.targets(trace, **batch), rtol=1e-5, atol=1e-5)
-    assert on_jax._program._cache_size() <= before + 2  # one with padding, one without
+    assert jax_backend._program._cache_size() <= before + 2  # one with padding, one without
 
 
 def test_state_targets_of_another_length(monkeypatch: Any) -> None:
-    monkeypatch.setattr(on_jax, "where_from", lambda *trees: (False, False))  # as on a GPU
+    monkeypatch.setattr(jax_backend, "where_from", lambda *trees: (False, False))  # as on a GPU
     batch = {n: a for n, a in sample(3, np.float32, (2, 21)).items() if n != "pair"}
     batch["value"] = batch.pop("q")
     for found, wanted in zip(ot.state_targets(**in_jax(batch)), ot.state_targets(**batch), strict=True):

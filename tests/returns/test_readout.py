@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numba import njit
 
 import offtrace as ot
-from offtrace.returns import by_definition, readout
+from offtrace.returns import by_definition
+from offtrace.returns.numpy import cap_at_readout
 
 BY_HALVES, AHEAD = -1, 1 << 60
 
@@ -19,13 +20,13 @@ BY_HALVES, AHEAD = -1, 1 << 60
 @njit(error_model="numpy", fastmath={"contract"})
 def _compiled(block, budget, out):
     delta, g, ratio, cap = block
-    readout.sweep_within(delta, g, ratio, cap, budget, out)
+    cap_at_readout.sweep_within(delta, g, ratio, cap, budget, out)
 
 
 def ways(row) -> dict[str, np.ndarray]:
     """Δ of one row (delta, g, ratio, cap) by each way through the kernel."""
     found = {}
-    for name, budget in (("whole", readout.affordable(len(row[0]))), ("ahead", AHEAD), ("halves", BY_HALVES)):
+    for name, budget in (("whole", cap_at_readout.affordable(len(row[0]))), ("ahead", AHEAD), ("halves", BY_HALVES)):
         out = np.full((1, len(row[0])), np.nan)
         _compiled(tuple(np.ascontiguousarray(a[None], np.float64) for a in row), budget, out)
         found[name] = out[0]
@@ -145,7 +146,7 @@ def test_rows_of_a_block_are_independent():
     hard = rng.normal(size=T), np.ones(T), np.exp(rng.normal(0.0, 0.5, T)), np.ones(T)
     block = [np.stack([a, b, a, b]) for a, b in zip(easy, hard, strict=True)]
     block[1][:, -1] = 0.0
-    for budget in (readout.affordable(T), 300, BY_HALVES):
+    for budget in (cap_at_readout.affordable(T), 300, BY_HALVES):
         out = np.full((4, T), np.nan)
         _compiled(tuple(block), budget, out)
         for i, row in enumerate(zip(*block, strict=True)):

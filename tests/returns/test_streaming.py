@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import offtrace as ot
 from offtrace.returns import by_definition
-from offtrace.returns.streaming import Stream
+from offtrace.returns.streaming.stream import Stream
 
 STEPS, PAIRS = 36, 4
 LAMBDAS = np.random.default_rng(0).choice([0.0, 0.3, 0.9, 1.0], STEPS, p=[0.05, 0.25, 0.4, 0.3])

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import offtrace as ot
 from helpers import CUSTOM, TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
-from offtrace.returns import by_definition, on_torch
+from offtrace.returns import by_definition
+from offtrace.returns.torch import torch_backend
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -108,7 +109,7 @@ def test_v_trace_is_its_definition(dtype: Any, way: str, data: Any) -> None:
         wanted: Any = ot.state_targets(**arrays, **options)
     else:
         given = {n: a for n, a in tensors(arrays).items() if n != "time_major"}
-        found = on_torch.v_trace(*options.values(), **({"valid": None} | given))
+        found = torch_backend.v_trace(*options.values(), **({"valid": None} | given))
         wanted = np.array([by_definition.state_targets(**row, **options) for row in rows(arrays)]).swapaxes(0, 1)
     size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
     for a, b in zip(found, wanted, strict=True):
@@ -262,7 +263,7 @@ def test_compile_without_a_break(differentiable: bool) -> None:
 
 
 def test_operators_are_registered_properly() -> None:
-    from offtrace.returns.torch_operators import capped, linear
+    from offtrace.returns.torch.registered_operators import capped, linear
 
     a = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     c = torch.rand(2, 5, dtype=torch.float64, requires_grad=True)

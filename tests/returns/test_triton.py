@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import offtrace as ot
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
-from offtrace.returns import given as by_numba
+from offtrace.returns.numpy import given_factors as by_numba
 
-triton_calls = pytest.importorskip("offtrace.returns.triton_calls")
-on_torch = pytest.importorskip("offtrace.returns.on_torch")
+triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+on_torch = pytest.importorskip("offtrace.returns.torch.torch_backend")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -90,7 +90,7 @@ def test_kernels_are_the_definition(trace: Any, data: Any) -> None:
 @given(data=st.data())
 def test_v_trace_is_the_definition(dtype: Any, data: Any) -> None:
     """Its recursion is the linear kernel with given δ and g."""
-    from offtrace.returns.torch_operators import _linear_on_cuda
+    from offtrace.returns.torch.registered_operators import _linear_on_cuda
 
     arrays = data.draw(trajectories(dtype))
     arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name not in ("pair", "greedy")}
@@ -246,7 +246,7 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:
 
 
 def test_a_rule_may_not_branch() -> None:
-    from offtrace.returns import triton_rules
+    from offtrace.returns.torch import triton_rules
 
     with pytest.raises(TypeError, match=r"use xp\.where"):
         triton_rules.factors(lambda xp, pi, mu, rho: (1.0, 1.0 if rho > 1 else 2.0, 1.0), 0)

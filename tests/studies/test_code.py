@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from offtrace.studies import Study, StudyError, code, declaration, work
+from offtrace.studies import Study, StudyError, code_digest, declaration, work
 from offtrace.studies.plan import Plan
 from studies.small import COMMAND, declared, equal
 
@@ -66,7 +66,7 @@ class Own:
 def test_changed_code_is_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     own, out = Own(tmp_path, f"Own{where.capitalize()}"), tmp_path / "out"
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + str(Path(code.HOME).parent))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + str(Path(code_digest.HOME).parent))
     first, before = own.study(out), own.values(out)
     assert "other code" not in own.said
     own.write("SHARE", 0.25) if where == "beside" else own.write("SHARE * SHARE", 0.5)
@@ -137,10 +137,10 @@ def test_a_worker_with_other_code_refuses() -> None:
 
 
 def test_a_copy_of_the_package_has_the_same_digest_until_a_file_changes(tmp_path: Path) -> None:
-    shutil.copytree(code.HOME, tmp_path / "offtrace", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(code_digest.HOME, tmp_path / "offtrace", ignore=shutil.ignore_patterns("__pycache__"))
 
     def digests() -> dict[str, str]:
-        script = "import json; from offtrace.studies.code import PARTS, of; "
+        script = "import json; from offtrace.studies.code_digest import PARTS, of; "
         script += "print(json.dumps({task: of(task, ()).digest for task in PARTS}))"
         asked = [sys.executable, "-c", script]
         said = subprocess.run(
@@ -148,7 +148,7 @@ def test_a_copy_of_the_package_has_the_same_digest_until_a_file_changes(tmp_path
         )
         return json.loads(said.stdout)
 
-    here = {task: code.of(task, ()).digest for task in code.PARTS}
+    here = {task: code_digest.of(task, ()).digest for task in code_digest.PARTS}
     assert digests() == here
     for file, concerned in (
         ("traces/aware.py", set(here)),
@@ -163,9 +163,9 @@ def test_a_copy_of_the_package_has_the_same_digest_until_a_file_changes(tmp_path
 
 
 def test_the_commit_is_kept() -> None:
-    kept: dict[str, Any] = code.of("map", ()).about()
+    kept: dict[str, Any] = code_digest.of("map", ()).about()
     asked = subprocess.run(
-        ["git", "-C", str(code.HOME), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ["git", "-C", str(code_digest.HOME), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     if asked.returncode == 0:
         assert kept["commit"] == asked.stdout.strip()

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from offtrace.studies import DeclarationError, Study, deep, work
-from offtrace.studies.deep import tidy
+from offtrace.studies import DeclarationError, Study, deep_units, work
+from offtrace.studies.deep_units import tidy
 from offtrace.studies.environments import GAMES
 from offtrace.studies.plan import Plan
 from studies.small import equal
@@ -97,7 +97,7 @@ def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path)
 def test_several_ages_in_one_program_are_what_each_is_alone(study: Study) -> None:
     plan = Plan(Study.declared(declared(ages=[1_000, 4_000], traces=["Retrace"])))
     jobs = [plan.job(unit) for unit in plan.units.values()]
-    (young, curve), (old, _) = deep.together(jobs, work._traces(jobs[0]))
+    (young, curve), (old, _) = deep_units.together(jobs, work._traces(jobs[0]))
     alone = study.records().filter(trace="Retrace")
     for name in ("lam", "seed", "value", "episodes"):
         assert young[name].tolist() == alone[name].to_list()
@@ -118,7 +118,7 @@ def test_a_run_that_diverges_is_a_row() -> None:
 
 
 def test_every_trace_of_the_study_can_be_compiled() -> None:
-    from offtrace.deep.running import _stacked
+    from offtrace.deep.runs import _stacked
     from offtrace.deep.training import trainer
 
     plan = Plan(Study.load("minatar"))
@@ -136,7 +136,7 @@ def test_every_trace_of_the_study_can_be_compiled() -> None:
 
 def reports(returns: list[list[float]], episodes: list[list[int]], loss: list[list[float]] | None = None) -> np.ndarray:
     """[times, runs] as `deep.train` reports them, 100 frames apart."""
-    from offtrace.deep.running import CURVE
+    from offtrace.deep.runs import CURVE
 
     made = np.zeros(np.shape(returns), CURVE)
     made["frames"] = 100 * np.arange(1, len(returns) + 1)[:, None]
@@ -203,11 +203,11 @@ def test_a_declaration_needs_no_jax() -> None:
 
 
 def test_the_games_are_those_of_the_agents() -> None:
-    from offtrace.deep import Config, worlds
+    from offtrace.deep import Config, games
 
-    assert [game for game in GAMES if game.startswith("minatar/")] == list(worlds.MINATAR)
-    for game in GAMES[len(worlds.MINATAR) :]:
-        worlds.compiled(Config(game=game))
+    assert [game for game in GAMES if game.startswith("minatar/")] == list(games.MINATAR)
+    for game in GAMES[len(games.MINATAR) :]:
+        games.compiled(Config(game=game))
 
 
 def test_the_memory_is_as_long_as_the_data_are_old() -> None:

@@ -74,7 +74,7 @@ def test_files_load_without_offtrace(finished: Study) -> None:
 
 def test_a_finished_study_is_not_run_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {f: f.stat().st_mtime_ns for f in study.folder.rglob("*.parquet")}
-    monkeypatch.setattr("offtrace.studies.local.LocalPool", None)
+    monkeypatch.setattr("offtrace.studies.local_processes.LocalPool", None)
     assert study.run(progress=False).status().finished
     assert {f: f.stat().st_mtime_ns for f in study.folder.rglob("*.parquet")} == before
 

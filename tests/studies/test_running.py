@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from offtrace.studies import Study, StudyError
-from offtrace.studies.local import LocalPool
+from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
 from studies.small import COMMAND, declared, equal, longer, start
 

@@ -12,7 +12,7 @@ import pytest
 import offtrace as ot
 from offtrace import mdps
 from offtrace.learners import Replay, evaluate
-from offtrace.learners.protocols import STEPS, area, bifurcation_auc
+from offtrace.learners.published import STEPS, area, bifurcation_auc
 from offtrace.operators import Operator, peng
 from offtrace.studies import Study, environments, work
 from offtrace.studies.plan import Job, Plan

@@ -10,9 +10,9 @@ import pytest
 import offtrace as ot
 from helpers import BUILT_IN, name_of
 from offtrace.learners import EpsilonGreedy, control, evaluate
-from offtrace.learners.plans import plan
+from offtrace.learners.core.plan import plan
 from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
-from offtrace.operators import Operator, lattice
+from offtrace.operators import Operator, falsify_objective
 from offtrace.operators.falsify import _Search
 
 
@@ -24,7 +24,7 @@ def test_the_search_climbs_on_the_operator(trace: ot.Trace) -> None:
     search = _Search(trace, 3, 2, 0.98)
     theta = np.random.default_rng(0).normal(size=(4, 6 * 5))
     h = np.full(4, 0.5)
-    P, pi, mu = lattice.decode(theta, 3, 2, h, np.full(4, 2.0))
+    P, pi, mu = falsify_objective.decode(theta, 3, 2, h, np.full(4, 2.0))
     found = np.abs(search._eigenvalues(P, pi, mu, h)).max(axis=1)
     for at in range(4):
         radius = search._operator(P[at], pi[at], mu[at]).spectral_radius

@@ -44,7 +44,7 @@ from offtrace.adapters.rlax_vtrace import (
     vtrace,
     vtrace_td_error_and_advantage,
 )
-from offtrace.returns.calls import targets
+from offtrace.returns.api import targets
 from offtrace.traces import Rule
 
 __all__ = [

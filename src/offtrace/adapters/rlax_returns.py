@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from offtrace.returns.given_c import targets_from_c
+from offtrace.returns.given_coefficients import targets_from_c
 
 
 def lambda_returns(

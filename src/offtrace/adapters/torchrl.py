@@ -25,7 +25,7 @@ from torchrl.objectives.utils import register_value_estimator
 from offtrace.adapters.torchrl_entries import Estimator, found
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
 from offtrace.adapters.torchrl_states import StateEstimator
-from offtrace.returns.calls import as_trace, targets
+from offtrace.returns.api import as_trace, targets
 from offtrace.traces import Rule, Trace
 
 __all__ = ["Policy", "StateEstimator", "TraceEstimator", "epsilon_greedy", "greedy", "log_mu", "softmax"]

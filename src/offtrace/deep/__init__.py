@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
     from offtrace.deep.config import Config
-    from offtrace.deep.playing import Game, play
-    from offtrace.deep.running import DivergedError, Trained, train
+    from offtrace.deep.player import Game, play
+    from offtrace.deep.runs import DivergedError, Trained, train
 
 __all__ = ["CheckpointError", "Config", "DivergedError", "Game", "Trained", "play", "train"]
 

@@ -18,10 +18,10 @@ from flax import nnx
 from jax import lax
 
 from offtrace.deep import memory as memories
+from offtrace.deep.action_probabilities import of_action, probabilities
 from offtrace.deep.config import Config
 from offtrace.deep.memory import Memory, Sequences
 from offtrace.deep.networks import network
-from offtrace.deep.policies import of_action, probabilities
 from offtrace.returns import corrections, targets
 from offtrace.traces import Rule, Trace
 

@@ -18,8 +18,8 @@ from jax import lax
 from offtrace.deep import memory as memories
 from offtrace.deep.agent import Agent, Learner
 from offtrace.deep.config import Config
+from offtrace.deep.games import Hosted, Stepped, World, compiled
 from offtrace.deep.memory import Memory
-from offtrace.deep.worlds import Hosted, Stepped, World, compiled
 from offtrace.traces import OneStep, Rule
 
 REPORT = 8_192
@@ -57,7 +57,7 @@ class Tally(NamedTuple):
 
 def batched(trace: Rule, seeds: int) -> Rule:
     """The trace with its numbers for every seed, as `advance` takes it: they may then differ."""
-    import offtrace.returns.on_jax  # noqa: F401 (makes traces pytrees)
+    import offtrace.returns.jax.jax_backend  # noqa: F401 (makes traces pytrees)
 
     return jax.tree.map(lambda number: jnp.full((seeds, *np.shape(number)), number, jnp.float32), trace)
 

@@ -1,7 +1,8 @@
 """Learners: the paper's Algorithm 1, online and offline, from replay, for evaluation and control."""
 
-from offtrace.learners.features import TileCoding
-from offtrace.learners.gq import GQ
+from offtrace.learners.api import Evaluation, Replay, control, evaluate
+from offtrace.learners.learned import Curve, Learned
+from offtrace.learners.methods.gq import GQ
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,
@@ -11,9 +12,8 @@ from offtrace.learners.policies import (
     Schedule,
     Softmax,
 )
-from offtrace.learners.protocols import bifurcation_auc
-from offtrace.learners.results import Curve, Learned
-from offtrace.learners.runs import Evaluation, Replay, control, evaluate
+from offtrace.learners.published import bifurcation_auc
+from offtrace.learners.tile_coding import TileCoding
 
 __all__ = [
     "GQ",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.learners.native import inlined, leaf
+from offtrace.learners.core.compiling import inlined, leaf
 from offtrace.trajectory import distributions
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)

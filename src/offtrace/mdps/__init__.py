@@ -10,7 +10,7 @@ from offtrace.mdps.counterexamples import (
 )
 from offtrace.mdps.gallery import bifurcation, cliff, garnet, random_walk, random_walk_values
 from offtrace.mdps.mdp import MDP
-from offtrace.mdps.policies import check_policy, epsilon_greedy, greedy, mixture, random_policy, softmax, uniform
+from offtrace.mdps.policy_tables import check_policy, epsilon_greedy, greedy, mixture, random_policy, softmax, uniform
 from offtrace.mdps.toy_text import from_gymnasium
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdps.mdp import MDP
-from offtrace.mdps.policies import check_policy, greedy
+from offtrace.mdps.policy_tables import check_policy, greedy
 
 
 def alternating(gamma: float = 0.9, pi: Any = (0.75, 0.25), mu: Any = (0.5, 0.5)) -> tuple[MDP, np.ndarray, np.ndarray]:

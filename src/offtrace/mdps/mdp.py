@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from offtrace.mdps import sampling, tables, values
-from offtrace.mdps.policies import check_policy
+from offtrace.mdps import exact_values, sampling, transition_tables
+from offtrace.mdps.policy_tables import check_policy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,11 +59,11 @@ class MDP:
     """r(s, a, s') for each stored entry of P, in the order of P.data; None where R was given as [S, A]."""
 
     def __post_init__(self) -> None:
-        P, S, A = tables.transitions(self.P)
-        R, of_entry = tables.rewards(self.R, P, S, A)
-        terminal = tables.terminal_states(self.terminal, P, R)
-        P, of_entry = tables.without_rows_of(terminal, P, of_entry)
-        start = tables.start_distribution(self.start, terminal)
+        P, S, A = transition_tables.transitions(self.P)
+        R, of_entry = transition_tables.rewards(self.R, P, S, A)
+        terminal = transition_tables.terminal_states(self.terminal, P, R)
+        P, of_entry = transition_tables.without_rows_of(terminal, P, of_entry)
+        start = transition_tables.start_distribution(self.start, terminal)
         ready = {"P": P, "R": R, "gamma": _discount(self.gamma), "start": start, "terminal": terminal, "S": S, "A": A}
         ready["transition_rewards"] = of_entry
         ready["state_names"] = _names("state_names", self.state_names, S)
@@ -102,11 +102,11 @@ class MDP:
 
         Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
         """
-        return sp.csr_array(self.P @ values.over_pairs(check_policy(pi, self), ~self.terminal))
+        return sp.csr_array(self.P @ exact_values.over_pairs(check_policy(pi, self), ~self.terminal))
 
     def q(self, pi: Any) -> np.ndarray:
         """Q^π [S, A]: the solution of (I − γP_π) q = R, by scipy's linear solvers; 0 at terminal states."""
-        return values.action_values(self, values.state_values(self, check_policy(pi, self)))
+        return exact_values.action_values(self, exact_values.state_values(self, check_policy(pi, self)))
 
     def optimal_q(self, tolerance: float = 1e-10) -> np.ndarray:
         """Q* [S, A] by policy iteration: the exact values of a policy that no single action improves by `tolerance`.
@@ -116,7 +116,7 @@ class MDP:
         """
         if not tolerance >= 0:
             raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
-        return values.optimal_action_values(self, tolerance)
+        return exact_values.optimal_action_values(self, tolerance)
 
     def rollout(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from offtrace.mdps import values
+from offtrace.mdps import exact_values
 
 if TYPE_CHECKING:
     from offtrace.mdps.mdp import MDP
@@ -82,8 +82,8 @@ def _count(name: str, value: Any) -> int | None:
 
 def _check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
     """From every state that μ may visit, an end must be reachable; then each episode ends with probability one."""
-    chain = values.over_pairs(mu, ~mdp.terminal) @ mdp.P
-    stuck = values.visited(chain, mdp.start > 0) & ~values.can_end(chain, mdp.terminal)
+    chain = exact_values.over_pairs(mu, ~mdp.terminal) @ mdp.P
+    stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.can_end(chain, mdp.terminal)
     if stuck.any():
         raise ValueError(
             f"an episode may never end: from state {int(np.argmax(stuck))} mu reaches no terminal state; "

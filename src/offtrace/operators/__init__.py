@@ -1,11 +1,9 @@
 """The operator M on finite MDPs: exact, certified, falsified, audited."""
 
-from offtrace.operators.auditing import Row, audit
-from offtrace.operators.beside import AffineOperator, clipped_policy, n_step, peng, v_trace
+from offtrace.operators.auditing.audit_table import Row, audit
 from offtrace.operators.certify import Certificate, certify
-from offtrace.operators.closed import Divergent
 from offtrace.operators.conditions import Condition, Violation
-from offtrace.operators.control import (
+from offtrace.operators.control_iterates import (
     ControlRun,
     always_greedy,
     control_iterates,
@@ -15,7 +13,9 @@ from offtrace.operators.control import (
 from offtrace.operators.falsify import Falsification, falsify
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Magnitude, Operator
+from offtrace.operators.solve.closed_form import Divergent
 from offtrace.operators.tradeoff import Tradeoff, tradeoff
+from offtrace.operators.uncorrected_operators import AffineOperator, clipped_policy, n_step, peng, v_trace
 
 __all__ = [
     "AffineOperator",

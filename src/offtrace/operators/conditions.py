@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.operators.histories import LagRead, rounded, successors, walk_of
 from offtrace.operators.setting import Setting
+from offtrace.operators.solve.merged_histories import LagRead, rounded, successors, walk_of
 
 MOST, WIDEST, LONGEST = 60_000, 4_000, 200
 SLACK = 1e-9

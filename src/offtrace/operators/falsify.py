@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdps import MDP
-from offtrace.operators import lattice
+from offtrace.operators import falsify_objective
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.traces import HistoryTrace, StepTrace, Trace, VariableLambda
@@ -142,7 +142,7 @@ class _Search:
         self.size, self.where = -np.inf, (np.empty(0), np.empty(0), np.empty(0))
         self.tried = self.climbs = 0
         self.seconds, self.certificate = 0.0, None
-        P, pi, mu = lattice.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
+        P, pi, mu = falsify_objective.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
         self._eigenvalues(P, pi, mu, ONE)  # compiles
 
     def run(self, rng: np.random.Generator, budget: float) -> None:
@@ -151,7 +151,7 @@ class _Search:
         lanes = _Lanes(1 if isinstance(self.trace, StepTrace) else LANES, self.S, self.A, rng)
         while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
             near = lanes.neighbours()
-            P, pi, mu = lattice.decode(near, self.S, self.A, lanes.h, lanes.reach)
+            P, pi, mu = falsify_objective.decode(near, self.S, self.A, lanes.h, lanes.reach)
             λ = self._eigenvalues(P, pi, mu, lanes.h)
             size = np.nan_to_num(np.abs(λ).max(axis=1), nan=-1.0)
             self.tried += lanes.K
@@ -170,12 +170,14 @@ class _Search:
         """The eigenvalues of each Z, [K, S·A]."""
         trace, γ = self.trace, self.gamma
         if isinstance(trace, StepTrace):
-            C = np.stack([lattice.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
+            C = np.stack([falsify_objective.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
         else:
             decay, ratio, cap = self._factors(pi, mu)
             bounds = np.array(trace.lag_bound or (np.inf,))
-            C = lattice.discounted(P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH)
-        return lattice.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
+            C = falsify_objective.discounted(
+                P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH
+            )
+        return falsify_objective.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
 
     def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Any:
         """decay, ratio and cap of each lane, [K, S·A], with the constants of each lane's policies where the rule has such."""
@@ -243,8 +245,8 @@ class _Lanes:
     def _lead(self, theta: np.ndarray, lanes: np.ndarray, row: np.ndarray) -> None:
         """In these lanes, pair `row` leads to one state, whichever."""
         first = row * self.S
-        theta[lanes[:, None], first[:, None] + np.arange(self.S)] = -lattice.MOST
-        theta[lanes, first + self.rng.integers(self.S, size=len(lanes))] = lattice.MOST
+        theta[lanes[:, None], first[:, None] + np.arange(self.S)] = -falsify_objective.MOST
+        theta[lanes, first + self.rng.integers(self.S, size=len(lanes))] = falsify_objective.MOST
 
     def neighbours(self) -> np.ndarray:
         """In each lane one or two pairs led elsewhere or ratios moved by e^{±h}, or, where not `crisp`, a few logits shaken."""
@@ -253,7 +255,7 @@ class _Lanes:
         if K := int(shaken.sum()):
             chosen = rng.random((K, new.shape[1])) < rng.choice([0.05, 0.1, 0.3], size=(K, 1))
             new[shaken] += chosen * rng.normal(size=chosen.shape) * rng.choice([0.1, 0.5, 2.0], size=(K, 1))
-            np.clip(new, -lattice.MOST, lattice.MOST, out=new)
+            np.clip(new, -falsify_objective.MOST, falsify_objective.MOST, out=new)
         changed = ~shaken
         for _ in range(2):
             leads = rng.random(self.K) < 0.5

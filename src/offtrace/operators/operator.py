@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from offtrace.operators import closed, spectrum
-from offtrace.operators.custom import custom_solution
+from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
+from offtrace.operators.moments.variance import second_moment_radius, variance
 from offtrace.operators.setting import EPS, setting
-from offtrace.operators.solutions import Chain, ClosedForm, Solution
-from offtrace.operators.variance import second_moment_radius, variance
+from offtrace.operators.solve import closed_form
+from offtrace.operators.solve.custom_chain import custom_solution
+from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
 
 
 class Magnitude(NamedTuple):
@@ -94,9 +95,10 @@ class Operator:
     @cached_property
     def _C(self) -> tuple[np.ndarray, np.ndarray]:
         n = self.setting.pairs
-        if n > closed.DENSE:
+        if n > closed_form.DENSE:
             raise ValueError(
-                f"C would be a dense matrix of {n} × {n}: above {closed.DENSE} pairs use `contraction`, `apply` or `magnitude`"
+                f"C would be a dense matrix of {n} × {n}: above {closed_form.DENSE} pairs use `contraction`, `apply` or "
+                "`magnitude`"
             )
         return self._C_within(self.tolerance, self._deadline())
 
@@ -144,7 +146,7 @@ class Operator:
         """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
         Q = self._checked(Q)
         d = (self.bellman(Q) - Q).ravel()
-        if self.setting.pairs <= closed.DENSE:
+        if self.setting.pairs <= closed_form.DENSE:
             return Q + (self.C @ d).reshape(Q.shape)
         lower, upper = self.solution.times(
             np.stack([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), self.tolerance, self._deadline()
@@ -191,12 +193,14 @@ class Operator:
         nonnegative, n, enough = self.setting.recursive_condition, self.setting.pairs, self.tolerance
         found, deadline = Interval(0.0, self.contraction.upper), self._deadline()
         if nonnegative and found.width > enough:
-            found = found.intersection(spectrum.by_ratios(lambda V, gap: self._Z_times(V, gap, deadline), n, enough))
-        if n <= closed.DENSE // 2 and found.width > enough:
-            found = found.intersection(spectrum.spectral_radius(*self._Z, nonnegative=nonnegative))
+            found = found.intersection(
+                spectral_radius.by_ratios(lambda V, gap: self._Z_times(V, gap, deadline), n, enough)
+            )
+        if n <= closed_form.DENSE // 2 and found.width > enough:
+            found = found.intersection(spectral_radius.spectral_radius(*self._Z, nonnegative=nonnegative))
             if enough < found.width < 100 * enough and self.method == "bounds":
                 finer = self._Z_of(*self._C_within(0.5 * enough**2 / found.width, deadline))
-                found = found.intersection(spectrum.spectral_radius(*finer, nonnegative=nonnegative))
+                found = found.intersection(spectral_radius.spectral_radius(*finer, nonnegative=nonnegative))
         return found
 
     def _Z_times(self, V: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
@@ -207,7 +211,7 @@ class Operator:
         d = D @ V
         low, high = self.solution.times(np.concatenate([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), gap, deadline)
         terms = 8 + int(np.diff(D.indptr).max(initial=1))
-        longest = closed.length(self.setting, self.setting.target)
+        longest = closed_form.length(self.setting, self.setting.target)
         rounding = terms * EPS * (V.max() * (1 + 2 * longest) + high[:, :Y] + high[:, Y:])
         return V - high[:, :Y] + low[:, Y:] - rounding, V - low[:, :Y] + high[:, Y:] + rounding
 

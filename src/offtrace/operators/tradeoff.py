@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from offtrace import figures
-from offtrace.operators import closed
-from offtrace.operators.beside import peng, peng_variance, v_trace
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.operators.setting import EPS, setting
+from offtrace.operators.solve import closed_form
+from offtrace.operators.uncorrected_operators import peng, peng_variance, v_trace
 from offtrace.traces import (
     RBIS,
     AlphaRetrace,
@@ -136,7 +136,7 @@ def _known_values(mdp: Any, policy: np.ndarray, live: np.ndarray) -> tuple[np.nd
     next_value = s.gamma * (s.P @ (s.target * Q).sum(axis=1)).reshape(Q.shape)
     size = np.abs(mdp.R) + np.abs(next_value) + np.abs(Q)
     off = np.abs(mdp.R + next_value - Q) + (s.S + s.A + 8) * EPS * size.max()
-    return Q, float(off[live].max()) * closed.length(s, s.target)
+    return Q, float(off[live].max()) * closed_form.length(s, s.target)
 
 
 def _distance(one: np.ndarray, other: np.ndarray, off: float) -> Interval:

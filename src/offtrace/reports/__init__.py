@@ -1,8 +1,7 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
-`write` makes one HTML page from a study, and the figures for a paper beside it. `statistics` holds the numbers, `views` what each
-figure shows, `page` the HTML, `paper` the PNG and PDF files. `evaluation_page` makes one from what `offtrace.evaluation.evaluate`
-found: `evaluated` holds what its figures show, `evaluation` the HTML. What both are made of is in `elements`.
+`write` makes one HTML page from a study, and the figures for a paper beside it: the folder `study`. `evaluation_page` makes one
+from what `offtrace.logs.evaluate` found: the folder `logs`. What both pages are made of is in `html`.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ def write(study: Any, path: str | Path | None = None, *, open_browser: bool = Fa
     `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
     figures for papers go into `figures/` beside it, as PNG and PDF; `figures=False` leaves them out.
     """
-    from offtrace.reports import page, paper, views
+    from offtrace.reports.study import page, paper_figures, views
 
     study = _opened(study)
     shown = views.Views(study.records(), study.curves(), study.facts())
     target = Path(path) if path is not None else Path(getattr(study, "folder", None) or ".") / "report.html"
     _put(page.html(shown), target)
     if figures:
-        paper.write(shown, target.parent / "figures")
+        paper_figures.write(shown, target.parent / "figures")
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target
 
 
 def evaluation_page(result: Any, path: str | Path, *, command: str | None = None, open_browser: bool = False) -> Path:
-    """One self-contained page about the `Result` of `offtrace.evaluation.evaluate`; returns where it is.
+    """One self-contained page about the `Result` of `offtrace.logs.evaluate`; returns where it is.
 
     `command` is the command line that made it, if one did, to be shown on the page.
     """
-    from offtrace.evaluation import Result
-    from offtrace.reports import evaluation
+    from offtrace.logs import Result
+    from offtrace.reports.logs import page
 
     if not isinstance(result, Result):
         raise TypeError(
-            f"evaluation_page shows what offtrace.evaluation.evaluate returned, and {type(result).__name__} was given; "
+            f"evaluation_page shows what offtrace.logs.evaluate returned, and {type(result).__name__} was given; "
             "for a study, call write."
         )
     target = Path(path)
-    _put(evaluation.html(result, command), target)
+    _put(page.html(result, command), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target
@@ -55,10 +54,10 @@ def evaluation_page(result: Any, path: str | Path, *, command: str | None = None
 
 def summary(study: Any) -> str:
     """The study's table in plain text, best trace first: what a terminal shows of the page."""
-    from offtrace.reports import terminal, views
+    from offtrace.reports.study import terminal_table, views
 
     study = _opened(study)
-    return terminal.table(views.Views(study.records(), study.curves(), study.facts()))
+    return terminal_table.table(views.Views(study.records(), study.curves(), study.facts()))
 
 
 def _put(text: str, target: Path) -> None:

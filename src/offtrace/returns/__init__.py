@@ -1,11 +1,11 @@
 """Returns: trajectory × trace → corrections, targets. One file per kernel, one oracle by definition."""
 
 from offtrace.returns.action_values import from_action_values
-from offtrace.returns.calls import coefficients, corrections, targets
+from offtrace.returns.api import coefficients, corrections, targets
 from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
-from offtrace.returns.given_c import targets_from_c
+from offtrace.returns.given_coefficients import targets_from_c
 from offtrace.returns.state_values import StateTargets, state_targets
-from offtrace.returns.streaming import Stream
+from offtrace.returns.streaming.stream import Stream
 
 __all__ = [
     "Diagnosis",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.returns.kinds import as_numpy, backend_of
+from offtrace.returns.array_kinds import as_numpy, backend_of
 from offtrace.trajectory import ROW_TOLERANCE, first_index, plain_array, spell
 
 POLICIES = ("pi", "next_pi", "mu")
@@ -102,7 +102,7 @@ def _on_numpy() -> _Operations:
 def _on_torch() -> _Operations:
     import torch
 
-    from offtrace.returns import on_torch
+    from offtrace.returns.torch import torch_backend
 
     return _Operations(
         torch,
@@ -113,7 +113,7 @@ def _on_torch() -> _Operations:
         lambda a, index: torch.take_along_dim(a, index.long(), -1),
         lambda a, dtype: a.to(dtype),
         lambda a: a.detach(),
-        lambda given, check: on_torch.looks(check, given["q"]),
+        lambda given, check: torch_backend.looks(check, given["q"]),
     )
 
 
@@ -121,7 +121,7 @@ def _on_jax() -> _Operations:
     import jax.numpy as jnp
     from jax import lax
 
-    from offtrace.returns import on_jax
+    from offtrace.returns.jax import jax_backend
 
     return _Operations(
         jnp,
@@ -132,7 +132,7 @@ def _on_jax() -> _Operations:
         lambda a, index: jnp.take_along_axis(a, index, -1),
         lambda a, dtype: a.astype(dtype),
         lax.stop_gradient,
-        lambda given, check: on_jax.looks(check, *on_jax.where_from(given)),
+        lambda given, check: jax_backend.looks(check, *jax_backend.where_from(given)),
     )
 
 

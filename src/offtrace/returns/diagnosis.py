@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from offtrace import figures
-from offtrace.returns import custom, given, on_numpy
-from offtrace.returns.calls import as_trace, checked, coefficients, corrections
-from offtrace.returns.direct import NO_LAGS
-from offtrace.returns.kinds import as_numpy
-from offtrace.returns.layout import batch_first
-from offtrace.returns.plain import discounts
+from offtrace.returns.api import as_trace, checked, coefficients, corrections
+from offtrace.returns.array_kinds import as_numpy
+from offtrace.returns.layouts import batch_first
+from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
+from offtrace.returns.numpy.every_pair import NO_LAGS
+from offtrace.returns.numpy.whole_arrays import discounts
 from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
 from offtrace.traces.base import number
 from offtrace.trajectory import Trajectory, check
@@ -145,10 +145,10 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
         arrays = {f.name: a for f in fields(x) if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
         return np.array(
-            [custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1])[1] for b, row in enumerate(rows)]
+            [custom_traces.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1])[1] for b, row in enumerate(rows)]
         )
-    decay, ratio, cap = on_numpy.normal_form(trace, x)
-    lags = on_numpy.lag_caps(trace, T)
+    decay, ratio, cap = numpy_backend.normal_form(trace, x)
+    lags = numpy_backend.lag_caps(trace, T)
     if trace.per_decision and lags is None:
         c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
         best = np.ones((B, T))  # the largest β from each start
@@ -157,7 +157,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
                 best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
         return best.max(axis=1)
     goes_on[:, :-1] *= decay[:, 1:]
-    return given.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
+    return given_factors.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
 
 
 def adapt(

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from offtrace.returns import fused, linear
-from offtrace.returns.elementwise import LARGEST_LOG, exp
-from offtrace.returns.kinds import backend_of
-from offtrace.returns.layout import batch_first
-from offtrace.returns.on_numpy import by_step, scratch
-from offtrace.returns.rows import td_errors
+from offtrace.returns.array_kinds import backend_of
+from offtrace.returns.layouts import batch_first
+from offtrace.returns.numpy import compiled_pass, reverse_recursion
+from offtrace.returns.numpy.numpy_backend import by_step, scratch
+from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
+from offtrace.returns.numpy.td_error_rows import td_errors
 from offtrace.traces.base import number
 from offtrace.trajectory import check as check_arrays
 from offtrace.trajectory import explain_bad_value
@@ -69,13 +69,13 @@ def state_targets(
     backend, numbers = backend_of(arrays), (lam, rho_bar, c_bar)
     _, arrays, restore = batch_first(None, arrays, time_major)
     if backend == "torch":
-        from offtrace.returns import on_torch
+        from offtrace.returns.torch import torch_backend
 
-        made = on_torch.state_targets(_on_host, numbers, check, arrays, differentiable)
+        made = torch_backend.state_targets(_on_host, numbers, check, arrays, differentiable)
     elif backend == "jax":
-        from offtrace.returns import on_jax
+        from offtrace.returns.jax import jax_backend
 
-        made = on_jax.state_targets(*numbers, differentiable=differentiable, **arrays)
+        made = jax_backend.state_targets(*numbers, differentiable=differentiable, **arrays)
     elif differentiable:
         raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
     else:
@@ -89,7 +89,7 @@ def _on_host(lam: float, rho_bar: float, c_bar: float, **arrays: Any) -> tuple[n
     target, advantage = np.empty(x.terminated.shape, x.dtype), np.empty(x.terminated.shape, x.dtype)
     gamma, gammas, valid = by_step(x)
     read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
-    run = fused.compiled(_v_trace, sys.modules[__name__])
+    run = compiled_pass.compiled(_v_trace, sys.modules[__name__])
     if run(lam, rho_bar, c_bar, *read, scratch(*x.terminated.shape), target, advantage):
         explain_bad_value(x)
     if x.valid is not None:
@@ -130,7 +130,7 @@ def _v_trace(
                 gc[i, t] = discount[i, t] * lam * min(rho[i, t], c_bar)
         if bad:
             break
-        linear.sweep(clipped[:n], gc[:n], 1.0, 0.0, 0.0, excess[:n])
+        reverse_recursion.sweep(clipped[:n], gc[:n], 1.0, 0.0, 0.0, excess[:n])
         for i in range(n):
             b = b0 + i
             for t in range(T):

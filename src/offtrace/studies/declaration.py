@@ -17,7 +17,7 @@ import numpy as np
 import offtrace
 from offtrace.studies import environments
 from offtrace.studies.checks import DeclarationError, near, number, one_of, several, table, text, whole
-from offtrace.studies.protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
+from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import NStep, PengQ, Rule, Trace
 
 FORMAT = 1

@@ -118,11 +118,11 @@ def known_game(key: str, given: str) -> None:
     if given in GAMES:
         return
     try:
-        from offtrace.deep import worlds
+        from offtrace.deep import games
         from offtrace.deep.config import Config
 
         game = Config(game=given)
-        worlds.Hosted(game, 1, 0) if given.startswith("gym/") else worlds.compiled(game)
+        games.Hosted(game, 1, 0) if given.startswith("gym/") else games.compiled(game)
     except ImportError as error:
         raise DeclarationError(key, given, f"what is installed: {error}") from error
     except (ValueError, TypeError) as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import offtrace
 from offtrace.studies.checks import StudyError
-from offtrace.studies.local import ATTEMPTS, ONE_THREAD, SHARED, cores
+from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED, cores
 from offtrace.studies.plan import Job
 
 RETRIES = 20

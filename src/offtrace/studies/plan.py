@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offtrace.studies.protocols import HIGHER_IS_BETTER
+from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
     from offtrace.studies.study import Study

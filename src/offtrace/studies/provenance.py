@@ -7,7 +7,7 @@ import subprocess
 from importlib import metadata
 
 import offtrace
-from offtrace.studies.local import cores
+from offtrace.studies.local_processes import cores
 
 PACKAGES = {"deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars")}
 LEARNING = ("numpy", "scipy", "numba", "polars")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from offtrace.studies.display import Display
 from offtrace.studies.plan import Job, Plan, Unit
+from offtrace.studies.progress_display import Display
 from offtrace.studies.records import Finished, Folder
 
 FLUSH = 1.0

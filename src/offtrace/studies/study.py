@@ -11,15 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offtrace.studies import code as code_of
+from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
-from offtrace.studies.local import cores
+from offtrace.studies.local_processes import cores
 from offtrace.studies.plan import Plan
-from offtrace.studies.protocols import HIGHER_IS_BETTER
 from offtrace.studies.spelling import spelt_toml
 from offtrace.studies.status import Status, about_of, spelt_other
+from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
     import polars as pl
@@ -192,7 +192,7 @@ class Study:
             pool = None
             if on == "local" and not (parts.is_dir() and any(parts.iterdir())):
                 pool = stack.enter_context(_pool(on, address, workers, plan))  # it starts while the rest is imported
-            from offtrace.studies import display, provenance, running
+            from offtrace.studies import progress_display, provenance, running
 
             folder, versions = self._records(), provenance.versions(self.task)
             folder.prepare(self._about(versions, provenance.machine(), self.code.about()), self.as_toml())
@@ -204,7 +204,7 @@ class Study:
                 warnings.warn(f"not read: {folder.path / problem}", stacklevel=3)
             if not plan.finished:
                 pool = pool or stack.enter_context(_pool(on, address, workers, plan))
-                with display.display(plan, str(pool), progress) as shown:
+                with progress_display.display(plan, str(pool), progress) as shown:
                     running.run(plan, folder, pool, shown, versions)
         return self
 
@@ -245,7 +245,7 @@ class Study:
 
     def status(self, out: str | Path | None = None) -> Status:
         """What there is."""
-        from offtrace.studies.display import Display
+        from offtrace.studies.progress_display import Display
 
         self = self.at(out)
         plan, folder = Plan(self), self._records()
@@ -349,7 +349,7 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Any:
 
         pool: Any = RayPool(address, workers)
     else:
-        from offtrace.studies.local import AHEAD, LocalPool
+        from offtrace.studies.local_processes import AHEAD, LocalPool
 
         pool = LocalPool(min(workers or cores(), plan.total), ahead=1 if plan.study.task == "deep" else AHEAD)
     try:

@@ -18,12 +18,12 @@ import numpy as np
 from numba import njit
 
 from offtrace import learners
-from offtrace.learners import protocols as published
-from offtrace.learners.results import Learned
+from offtrace.learners import published as published
+from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, n_step, peng
-from offtrace.operators.beside import peng_variance
-from offtrace.studies import code, declaration, environments
+from offtrace.operators.uncorrected_operators import peng_variance
+from offtrace.studies import code_digest, declaration, environments
 from offtrace.studies.plan import Job, Unit
 from offtrace.traces import NStep, PengQ
 
@@ -65,7 +65,7 @@ def run(job: Job) -> Outcome:
 
 @cache
 def _code(task: str, modules: tuple[str, ...]) -> str:
-    return code.of(task, modules).digest
+    return code_digest.of(task, modules).digest
 
 
 def _arguments(job: Job) -> dict[str, Any]:
@@ -230,9 +230,9 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
 
 
 def _deep(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    from offtrace.studies import deep
+    from offtrace.studies import deep_units
 
-    return deep.run(job, _traces(job))
+    return deep_units.run(job, _traces(job))
 
 
 TASKS = {"control": _control, "evaluation": _evaluate, "replay": _evaluate, "map": _map, "deep": _deep}

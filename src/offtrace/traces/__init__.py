@@ -1,8 +1,6 @@
 """Traces: π, μ → decay, ratio, cap. One short class per rule."""
 
-from offtrace.traces.aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
 from offtrace.traces.base import INFINITY, Factors, Rule, Trace, rules, trace
-from offtrace.traces.beside import NStep, PengQ
 from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count_dependent, replacing
 from offtrace.traces.per_decision import (
     ABQ,
@@ -17,6 +15,8 @@ from offtrace.traces.per_decision import (
     VariableLambda,
     WatkinsQ,
 )
+from offtrace.traces.trajectory_aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
+from offtrace.traces.uncorrected import NStep, PengQ
 
 __all__ = [
     "ABQ",

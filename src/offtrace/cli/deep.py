@@ -1,0 +1,238 @@
+"""`offtrace deep train`, whose options are the fields of Config and the parameters of the rules, and `offtrace deep play`.
+
+Nothing here imports JAX before a command runs: `--help` and wrong options need not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import math
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from offtrace.deep.config import UNFIT, Config
+from offtrace.traces import Rule, rules, trace
+
+if TYPE_CHECKING:
+    from offtrace.deep.runs import Trained
+
+LAMBDA = 0.9
+"""Of a rule that has a λ, if none is given."""
+INTERRUPTED = 130
+"""The exit status, as shells have it."""
+
+
+def add(commands: Any) -> None:
+    """The commands, to those of `offtrace`."""
+    deep = commands.add_parser(
+        "deep",
+        help="train deep agents with replay, and watch them play",
+        description="Q-networks that learn from sequences of a replay memory, with targets of any trace.",
+    )
+    of_deep = deep.add_subparsers(required=True, metavar="COMMAND")
+    _add_train(of_deep)
+    _add_play(of_deep)
+
+
+def _add_train(of_deep: Any) -> None:
+    words = "train an agent; interrupt it at any time, and the same command goes on"
+    train = of_deep.add_parser(
+        "train", help=words, description=f"{words[0].upper()}{words[1:]}.", usage="offtrace deep train GAME [options]"
+    )
+    about = documented(Config)
+    train.add_argument("game", metavar="GAME", help=about.pop("game"))
+    train.add_argument(
+        "--seeds", type=_integer, default=1, metavar="N", help="seeds 0 to N − 1, trained side by side (1)"
+    )
+    train.add_argument("--out", type=Path, metavar="FOLDER", help="of logs and checkpoints (runs/GAME-TRACE)")
+    train.add_argument("--keep", type=_integer, default=2, metavar="N", help="checkpoints to keep (2)")
+    train.add_argument("--quiet", "-q", action="store_true", help="show no progress")
+    of_rule = train.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
+    of_rule.add_argument("--trace", default="retrace", metavar="NAME", help=f"{about.pop('trace')[:-1]} (retrace)")
+    for name, (kind, whose) in _parameters().items():
+        words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
+        _add_option(of_rule, name, kind, words.get(name, f"of {whose}"))
+    of_agent = train.add_argument_group("the agent")
+    kinds = get_type_hints(Config)
+    for field in fields(Config):
+        if field.name in about:
+            default = "" if field.default is None else f" ({_spelt(field.default)})"
+            _add_option(of_agent, field.name, kinds[field.name], about[field.name].rstrip(".,") + default)
+    train.set_defaults(run=lambda args: _said(_train, args))
+
+
+def _add_play(of_deep: Any) -> None:
+    words = "record a GIF of a trained agent"
+    play = of_deep.add_parser("play", help=words, description=f"{words[0].upper()}{words[1:]}: the latest checkpoint.")
+    play.add_argument("folder", type=Path, help="of a run: what train calls FOLDER")
+    play.add_argument("--seed", type=int, metavar="N", help="whose network plays (the first)")
+    play.add_argument("--episodes", type=_integer, default=1, metavar="N", help="to play (1)")
+    play.add_argument(
+        "--steps", type=_integer, default=1_000, metavar="N", help="after which it ends in any case (1_000)"
+    )
+    play.add_argument("--epsilon", type=float, default=0.0, metavar="X", help="the share of random actions (0: greedy)")
+    play.add_argument("--output", "-o", type=Path, metavar="FILE", help="the GIF (play-seed-N.gif in FOLDER)")
+    play.set_defaults(run=lambda args: _said(_play, args))
+
+
+def documented(cls: type) -> dict[str, str]:
+    """The string below each field in the source of its class."""
+    (made,) = ast.parse(inspect.getsource(cls)).body
+    return {
+        field.target.id: str(ast.literal_eval(below.value))
+        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+    }
+
+
+def _parameters() -> dict[str, tuple[Any, str]]:
+    """Of all rules that an agent can use: their types, and whose they are."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for rule in rules():
+        if rule not in UNFIT:
+            kinds = get_type_hints(rule)
+            for field in fields(rule):
+                found.setdefault(field.name, (kinds[field.name], []))[1].append(rule.__name__)
+    return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
+
+
+def _add_option(group: Any, name: str, kind: Any, words: str) -> None:
+    """An option that is absent from the result unless it is given."""
+    kind = {int | None: int, float | None: float}.get(kind, kind)
+    how: dict[Any, dict[str, Any]] = {
+        int: {"type": _integer, "metavar": "N"},
+        float: {"type": float, "metavar": "X"},
+        bool: {"action": argparse.BooleanOptionalAction},
+        tuple[int, ...]: {"type": _integers, "metavar": "N,N"},
+        float | Sequence[float]: {"type": _numbers, "metavar": "X"},
+    }
+    if get_origin(kind) is Literal:
+        how[kind] = {"choices": get_args(kind)}
+    words = words.split("\n")[0].replace("%", "%%")
+    group.add_argument(f"--{name.replace('_', '-')}", help=words, default=argparse.SUPPRESS, **how[kind])
+
+
+def _integer(text: str) -> int:
+    try:
+        if (number := float(text)).is_integer():
+            return int(number)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be a whole number such as 5_000_000 or 5e6, got {text!r}")
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(_integer(part) for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _spelt(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return f"{default:_}" if type(default) is int else f"{default:g}" if type(default) is float else str(default)
+
+
+def configured(args: argparse.Namespace) -> Config:
+    """The configuration that the options ask for."""
+    given = vars(args)
+    of_rule = {name: given[name] for name in _parameters() if name in given}
+    if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
+        of_rule["lam"] = LAMBDA
+    of_agent = {field.name: given[field.name] for field in fields(Config) if field.name in given}
+    return Config(**of_agent | {"trace": trace(args.trace, **of_rule)})
+
+
+def spelt(rule: Rule) -> str:
+    """The rule with what is set of it."""
+    numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    return f"{type(rule).__name__}({', '.join(f'{k}={v}' for k, v in numbers.items() if v is not None)})"
+
+
+def _train(args: argparse.Namespace) -> int:
+    config = configured(args)
+    if args.keep < 1:
+        raise ValueError(f"keep must be at least 1: with no checkpoint nothing can go on, got {args.keep}")
+    from offtrace.deep.runs import train
+
+    folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"{config.game} {spelt(config.trace)}").strip("-")
+    trained = train(config, args.seeds, folder, keep=args.keep, progress=not args.quiet)
+    print(summary(trained, folder))
+    return 0 if trained.finished else INTERRUPTED
+
+
+def summary(trained: Trained, folder: Path) -> str:
+    """What came of a run, and what to do with it."""
+    config, seeds = trained.config, trained.seeds
+    frames = int(trained.state.frames[0])
+    returns = trained.last_return(frames // 10) if len(trained.curve) else []
+    ended = [(seed, value) for seed, value in zip(seeds, returns, strict=False) if not math.isnan(value)]
+    mean = f"{sum(value for _, value in ended) / len(ended):.2f}" if ended else "no episode ended there"
+    done = f"{frames:,} frames" if trained.finished else f"interrupted after {frames:,} of {config.end:,} frames"
+    return "\n".join(
+        [
+            f"{config.game} with {spelt(config.trace)}: {done}{' each' * (len(seeds) > 1)}",
+            f"Return over the last 10% of frames: {mean}",
+            *(f"  seed {seed:<4}{value:10.2f}" for seed, value in ended * (len(seeds) > 1)),
+            f"Logs and checkpoints: {folder}",
+            *([] if trained.finished else ["  go on:   the same command"]),
+            f"  watch:   tensorboard --logdir {shlex.quote(str(folder))}",
+            f"  play:    offtrace deep play {shlex.quote(str(folder))}",
+        ]
+    )
+
+
+def _play(args: argparse.Namespace) -> int:
+    from offtrace.deep.player import play
+
+    game = play(args.folder, seed=args.seed, episodes=args.episodes, steps=args.steps, epsilon=args.epsilon)
+    path = game.save(args.output or args.folder / f"play-seed-{game.seed}.gif")
+    last = game.moments[-1]
+    cut = (
+        ""
+        if last.ended
+        else f"{', ' * bool(game.returns)}{last.score:g} so far after {last.step:,} steps, where --steps ended it"
+    )
+    print(f"{game.config.game}, seed {game.seed}: return {', '.join(f'{value:g}' for value in game.returns)}{cut}")
+    print(f"The GIF: {path} ({len(game.moments):,} pictures)")
+    return 0
+
+
+def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Errors are words, not tracebacks."""
+    try:
+        return run(args)
+    except ImportError as error:
+        hint = ": pip install 'offtrace[deep]'" if error.name in ("jax", "flax", "optax", "PIL") else ""
+        print(f"offtrace: {error}{hint}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(
+            "offtrace: interrupted at once; the same command goes on from the last checkpoint, if there is one",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except (ValueError, TypeError, OSError) as error:
+        print(f"offtrace: {error}", file=sys.stderr)
+    except Exception as error:
+        from offtrace.deep import CheckpointError, DivergedError  # these need JAX
+
+        if not isinstance(error, CheckpointError | DivergedError):
+            raise
+        print(f"offtrace: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,282 @@
+"""`offtrace logs describe` and `offtrace logs evaluate`.
+
+A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
+`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+from zipfile import BadZipFile
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.reading.columns import Columns, did_you_mean
+from offtrace.traces import CTrace, Trace, VariableLambda, rules, trace
+from offtrace.trajectory import distributions
+
+LAMBDA = 0.95
+"""Of a rule that has a λ, if none is given."""
+
+
+def add(commands: Any, write_page: Callable[[Any, Path, str], Path]) -> None:
+    """The commands, to those of `offtrace`. `write_page(result, path, command line)` is given from above."""
+    logs = commands.add_parser(
+        "logs",
+        help="what a policy would be worth, from logs of another one",
+        description="Read logged trajectories, look at them, and evaluate a policy that did not make them.",
+    )
+    of_logs = logs.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, words in (
+        ("describe", _describe, "say what logs are like, and what they can say about a target policy"),
+        ("evaluate", _evaluate, "estimate what a target policy is worth, by a trace and by the standard estimators"),
+    ):
+        made = of_logs.add_parser(
+            name,
+            help=words,
+            description=f"{words[0].upper()}{words[1:]}.",
+            usage=f"offtrace logs {name} DATASET [options]",
+        )
+        made.add_argument(
+            "dataset", metavar="DATASET", help="a table, a folder or a pattern of them, or a Minari dataset"
+        )
+        made.add_argument(
+            "--policy",
+            metavar="FILE",
+            required=name == "evaluate",
+            help="the target: an .npz file of `probabilities` [S, A] and, where the log has names, `states` and `actions`; or "
+            "FILE.py:NAME, a function (states → probabilities) or a classifier",
+        )
+        if name == "evaluate":
+            _add_estimation(made)
+        _add_reading(made)
+        made.set_defaults(run=lambda args, run=run: _said(run, args), write_page=write_page)
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("reading")
+    group.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="WHAT=COLUMN",
+        help=f"what the columns are called, as in state=x,y mu=p next_state=; nothing after = is none. "
+        f"WHAT is {', '.join(field.name for field in fields(Columns))}",
+    )
+    group.add_argument(
+        "--truncated",
+        choices=("never", "at-end"),
+        help="where no column says it: no episode was cut, or those whose last step is not terminated",
+    )
+    group.add_argument(
+        "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
+    )
+
+
+def _add_estimation(command: argparse.ArgumentParser) -> None:
+    of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
+    names = ", ".join(rule.__name__ for rule in _rules())
+    of_rule.add_argument("--trace", default="rbis", metavar="NAME", help=f"of the fitted estimate (RBIS): {names}")
+    for name, (kind, whose) in _parameters().items():
+        words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
+        of_rule.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=argparse.SUPPRESS,
+            metavar="N" if kind is int else "X",
+            help=words.get(name, f"of {whose}"),
+        )
+    group = command.add_argument_group("estimation")
+    group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
+    group.add_argument(
+        "--model", choices=("table", "linear", "trees", "network"), help="of Q (a table for ids, linear in features)"
+    )
+    group.add_argument("--estimators", nargs="+", metavar="NAME", help="only these (all that can be computed)")
+    group.add_argument(
+        "--behavior",
+        choices=("logged", "estimate", "unknown"),
+        default="logged",
+        help="μ as logged, and estimated where it was not (default); estimated in any case; or not even then",
+    )
+    group.add_argument("--confidence", type=float, default=0.95, metavar="X", help="of the intervals (0.95)")
+    group.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (1000)")
+    group.add_argument(
+        "--rewards",
+        type=float,
+        nargs=2,
+        metavar=("LO", "HI"),
+        help="their range, for the conservative interval (the data's)",
+    )
+    group.add_argument(
+        "--longest",
+        type=int,
+        metavar="N",
+        help="the most steps that an episode can have, for the conservative interval",
+    )
+    group.add_argument("--page", type=Path, metavar="FILE.html", help="also write one HTML page about it")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
+
+
+def _rules() -> list[type[Trace]]:
+    """Those that a command line can name: C-trace adapts a number, and variable λ has one for every step."""
+    return [rule for rule in rules() if issubclass(rule, Trace) and rule not in (CTrace, VariableLambda)]
+
+
+def _parameters() -> dict[str, tuple[Any, str]]:
+    """Of all traces: their types, and whose they are."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for rule in _rules():
+        kinds = get_type_hints(rule)
+        for field in fields(rule):
+            kind = int if kinds[field.name] == int | None else _numbers
+            found.setdefault(field.name, (kind, []))[1].append(rule.__name__)
+    return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
+
+
+def _numbers(text: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+class Target(NamedTuple):
+    """A policy from a file."""
+
+    policy: Any
+    """A table [S, A], a callable or a classifier."""
+    states: int | tuple[Any, ...] | None = None
+    """S, or the names of the states; None: those of the log."""
+    actions: int | tuple[Any, ...] | None = None
+    """A, or the names of the actions; None: those of the log."""
+
+
+def load_policy(text: str) -> Target:
+    """The target policy that --policy names."""
+    file, colon, name = text.rpartition(":")
+    return Target(_from_python(Path(file), name)) if colon and file.endswith(".py") else _from_npz(Path(text))
+
+
+def _from_python(file: Path, name: str) -> Any:
+    made = runpy.run_path(str(file))
+    if name not in made:
+        there = [each for each in made if not each.startswith("__")]
+        raise ValueError(f"{file} makes no {name!r}{did_you_mean(name, there)}: it makes {', '.join(sorted(there))}")
+    return made[name]
+
+
+def _from_npz(file: Path) -> Target:
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            there = {name: arrays[name] for name in arrays.files}
+    except (ValueError, EOFError, TypeError, BadZipFile):  # np.load has no error of its own
+        raise ValueError(
+            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one; what a Python file makes is "
+            "FILE.py:NAME"
+        ) from None
+    if "probabilities" not in there:
+        raise ValueError(
+            f"{file} has no array 'probabilities' [S, A]{did_you_mean('probabilities', list(there))}: it has {sorted(there)}. "
+            "np.savez(file, probabilities=pi) writes one"
+        )
+    pi = there["probabilities"]
+    if pi.ndim != 2 or 0 in pi.shape or pi.dtype.kind not in "fiub":
+        raise ValueError(f"probabilities in {file} must be numbers [S, A], got {pi.dtype} of shape {pi.shape}")
+    pi = distributions(pi, f"probabilities in {file}")
+    named: list[Any] = []
+    for name, size in (("states", pi.shape[0]), ("actions", pi.shape[1])):
+        names = there.get(name)
+        if names is not None and names.shape != (size,):
+            raise ValueError(
+                f"{name} in {file} must be the {size} names of [S, A] = {pi.shape}, got shape {names.shape}"
+            )
+        named.append(size if names is None else tuple(names.tolist()))
+    return Target(pi, *named)
+
+
+def columns_of(texts: list[str]) -> Columns:
+    """Columns as --columns has them."""
+    known = [field.name for field in fields(Columns)]
+    given: dict[str, Any] = {}
+    for text in texts:
+        what, equals, column = text.partition("=")
+        if not equals or what not in known:
+            raise ValueError(
+                f"--columns takes WHAT=COLUMN, got {text!r}{did_you_mean(what, known)}: WHAT is {', '.join(known)}; "
+                "DATASET comes before it"
+            )
+        several = tuple(column.split(","))
+        given[what] = several if len(several) > 1 else column or None
+    return Columns(**given)
+
+
+def _read(args: argparse.Namespace, target: Target | None) -> Logs:
+    from offtrace.logs.reading.sources import read
+
+    return read(
+        args.dataset,
+        columns=columns_of(args.columns),
+        truncated="at end" if args.truncated == "at-end" else args.truncated,
+        on_error=args.on_error,
+        states=None if target is None else target.states,
+        actions=None if target is None else target.actions,
+    )
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from offtrace.logs.description import describe
+
+    target = None if args.policy is None else load_policy(args.policy)
+    print(describe(_read(args, target), None if target is None else target.policy))
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from offtrace.logs.evaluation import evaluate
+
+    of_rule = {name: getattr(args, name) for name in _parameters() if name in args}
+    if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
+        of_rule["lam"] = LAMBDA
+    rule = trace(args.trace, **of_rule)
+    target = load_policy(args.policy)
+    logs = _read(args, target)
+    if logs.report is not None:
+        print(logs.report)
+    result = evaluate(
+        logs,
+        target.policy,
+        trace=rule,
+        gamma=args.gamma,
+        model=args.model,
+        estimators=args.estimators,
+        behavior={"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
+        confidence=args.confidence,
+        resamples=args.resamples,
+        rewards=args.rewards,
+        longest=args.longest,
+        seed=args.seed,
+    )
+    print(result)
+    if args.page is not None:
+        print(f"The page: {args.write_page(result, args.page, args.typed)}")
+    return 0
+
+
+def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Errors are words, not tracebacks."""
+    try:
+        return run(args)
+    except KeyboardInterrupt:
+        print("offtrace: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"offtrace: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,193 @@
+"""A trained agent plays: the latest checkpoint of a folder, greedy or nearly so, and a GIF of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.deep import checkpoints
+from offtrace.deep.action_probabilities import probabilities
+from offtrace.deep.agent import Agent
+from offtrace.deep.checkpoints import CheckpointError
+from offtrace.deep.config import Config
+from offtrace.deep.games import Hosted, Stepped, compiled
+
+PACE = {"minatar": 70, "CartPole-v1": 20}
+"""Milliseconds for a picture; 40 where nothing else is known."""
+
+
+class Stage(NamedTuple):
+    """Where one copy of a game is played."""
+
+    reset: Callable[..., tuple[Any, Any]]
+    """key → state, observation"""
+    step: Callable[..., Stepped]
+    """key, state, action → Stepped"""
+    shape: tuple[int, ...]
+    actions: int
+    shown: Callable[[], Any]
+    """The game's own picture of now, if it makes one."""
+    pace: int
+
+
+class Moment(NamedTuple):
+    """Of an episode: what was seen, and the score so far."""
+
+    observation: Any
+    picture: Any
+    """The environment's own [H, W, 3], if it makes one."""
+    score: float
+    step: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Game:
+    """What was played."""
+
+    config: Config
+    rule: str
+    """The trace that it was trained with, in words."""
+    seed: int
+    moments: list[Moment]
+    pace: int
+
+    @property
+    def returns(self) -> list[float]:
+        """Of the episodes that ended."""
+        return [moment.score for moment in self.moments if moment.ended]
+
+    def save(self, path: str | Path) -> Path:
+        """As a GIF. What is there already is replaced only when the new one is whole."""
+        from PIL import Image
+
+        from offtrace.deep.drawing import Artist, captioned, enlarged
+
+        path = Path(path)
+        sizes = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments]))
+        artist = Artist(self.config.game, self.config.game.rsplit("/", 1)[-1], sizes.max(axis=0))
+
+        def drawn(moment: Moment) -> Any:
+            facts = f"score {moment.score:g}   step {moment.step}"
+            if moment.picture is not None:
+                made = captioned(enlarged(Image.fromarray(moment.picture)), artist.title, facts)
+            else:
+                made = artist(moment.observation, facts)
+            return made.quantize(128, dither=Image.Dither.NONE)
+
+        first, *rest = self.moments
+        pauses = [900 if moment.ended else self.pace for moment in self.moments]
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            drawn(first).save(
+                beside, "GIF", save_all=True, append_images=map(drawn, rest), duration=pauses, loop=0, disposal=1
+            )
+            beside.replace(path)
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+        finally:
+            beside.unlink(missing_ok=True)
+        return path
+
+
+def play(
+    folder: str | Path, *, seed: int | None = None, episodes: int = 1, steps: int = 1_000, epsilon: float = 0.0
+) -> Game:
+    """Episodes of the latest checkpoint in a folder, by the network of one of its seeds (the first, if none is given).
+
+    With chance `epsilon` the action is any; it ends after so many episodes, or `steps` steps in all.
+    """
+    if episodes < 1 or steps < 1 or not 0 <= epsilon <= 1:
+        raise ValueError(
+            f"episodes and steps must be at least 1 and epsilon within [0, 1], got {episodes}, {steps}, {epsilon}"
+        )
+    path = _latest(Path(folder))
+    config, rule, seeds = _of(path)
+    seed = seeds[0] if seed is None else seed
+    if seed not in seeds:
+        raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
+    stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
+    agent = Agent(config, stage.shape, stage.actions)
+    like = jax.eval_shape(lambda key: jax.vmap(agent.first)(jax.random.split(key, len(seeds))), jax.random.PRNGKey(0))
+    weights = jax.tree.map(lambda a: a[seeds.index(seed)], checkpoints.filled(path, like.weights))
+
+    @jax.jit
+    def act(observation: Any, key: Any) -> Any:
+        π = probabilities("epsilon", agent.values(weights, observation[None])[0], epsilon)
+        return jax.random.categorical(key, jnp.log(π))
+
+    key, to_reset = jax.random.split(jax.random.PRNGKey(seed))
+    state, now = stage.reset(to_reset)
+    moments = [Moment(np.asarray(now), stage.shown(), 0.0, 0, False)]
+    for _ in range(steps):
+        key, to_act, to_step = jax.random.split(key, 3)
+        seen = stage.step(to_step, state, act(now, to_act))
+        state, now, last = seen.state, seen.now, moments[-1]
+        ended = bool(seen.terminated | seen.truncated)
+        picture = last.picture if ended else stage.shown()  # after an end, the new episode is shown already
+        score = last.score + float(seen.reward)
+        moments.append(Moment(np.asarray(seen.after), picture, score, last.step + 1, ended))
+        if ended:
+            episodes -= 1
+            if not episodes:
+                break
+            moments.append(Moment(np.asarray(now), stage.shown(), 0.0, 0, False))
+    return Game(config, rule, seed, moments, stage.pace)
+
+
+def _latest(folder: Path) -> Path:
+    held = checkpoints.found(folder)
+    if not held:
+        raise CheckpointError(f"there is no checkpoint in {folder}: give the folder of a run of offtrace deep train")
+    return held[-1]
+
+
+def _of(path: Path) -> tuple[Config, str, list[int]]:
+    """The configuration of a checkpoint, but for its trace, which is in words; and its seeds."""
+    about = checkpoints.about(path)
+    try:
+        seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        return Config(**about, hidden=tuple(hidden)), ", ".join(traces) if traces else rule, seeds
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} was written by another version ({error})") from error
+
+
+def _compiled(config: Config) -> Stage:
+    world = compiled(config)
+    pace = PACE.get(config.game.split("/")[0], 40)
+    return Stage(jax.jit(world.reset), jax.jit(world.step), world.shape, world.actions, lambda: None, pace)
+
+
+def _hosted(config: Config, seed: int) -> Stage:
+    """One Gymnasium environment, with its own pictures if it can make them."""
+    import gymnasium
+
+    world, why = Hosted(config, 1, seed), "it has no render mode 'rgb_array'"
+    pictured = "rgb_array" in world.vector.metadata.get("render_modes", ())
+    if pictured:
+        try:
+            world = Hosted(config, 1, seed, render_mode="rgb_array")
+            world.vector.render()
+        except (gymnasium.error.Error, ImportError) as error:
+            world, why, pictured = Hosted(config, 1, seed), str(error), False
+    if not pictured:
+        print(f"Gymnasium cannot draw {config.game}: {why}; its observations are drawn instead", file=sys.stderr)
+
+    def step(key: Any, state: Any, action: Any) -> Stepped:
+        return Stepped(None, *(part[0] for part in world.step(np.asarray(action)[None])[1:]))
+
+    def shown() -> Any:
+        frames: Any = world.vector.render() if pictured else [None]
+        return frames[0]
+
+    pace = max(20, 1000 // world.vector.metadata.get("render_fps", 25))
+    return Stage(lambda key: (None, world.first[0]), step, world.shape, world.actions, shown, pace)

@@ -1,0 +1,209 @@
+"""A run from its first frame, or its last checkpoint, to its last frame."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from offtrace.deep import checkpoints
+from offtrace.deep.agent import Agent
+from offtrace.deep.config import Config
+from offtrace.deep.progress_line import Line, TensorBoard
+from offtrace.deep.training import OnHost, State, Tally, batched, rounds, trainer
+from offtrace.traces import Rule
+
+CURVE = np.dtype(
+    [("frames", np.int64), ("seed", np.int64), ("return", np.float64), ("episodes", np.int64), ("loss", np.float64)]
+    + [(name, np.float64) for name in ("length", "magnitude", "cut")]
+)
+"""A row of the curve: what one seed did since the row before. `return` is the mean of the episodes that ended, or NaN."""
+
+
+class DivergedError(Exception):
+    """The loss is no longer finite."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` returns."""
+
+    config: Config
+    seeds: list[int]
+    curve: np.ndarray
+    """Rows of CURVE, one for each report and seed."""
+    state: State
+    agent: Agent
+    finished: bool
+    """False if it was interrupted."""
+
+    def values(self, observation: Any, seed: int) -> np.ndarray:
+        """Q(s, ·) [n, A] of observations [n, …] by the network of one seed."""
+        weights = jax.tree.map(lambda a: a[self.seeds.index(seed)], self.state.learner.weights)
+        return np.asarray(self.agent.values(weights, jnp.asarray(observation)))
+
+    def last_return(self, frames: int) -> np.ndarray:
+        """[seeds]: the mean return of the episodes that ended in the last so many frames."""
+        late = self.curve[self.curve["frames"] > self.curve["frames"].max() - frames]
+        return np.array([_mean_return(late[late["seed"] == seed]) for seed in self.seeds])
+
+
+def _mean_return(rows: np.ndarray) -> float:
+    ended = rows[rows["episodes"] > 0]
+    return float((ended["return"] * ended["episodes"]).sum() / ended["episodes"].sum()) if len(ended) else math.nan
+
+
+def train(
+    config: Config,
+    seeds: int | Sequence[int] = 1,
+    folder: str | Path | None = None,
+    *,
+    traces: Sequence[Rule] | None = None,
+    capacities: Sequence[int] | None = None,
+    keep: int = 2,
+    save_every: float = 60.0,
+    progress: bool = True,
+    go_on: bool = False,
+    on_report: Callable[[int, Tally], None] | None = None,
+) -> Trained:
+    """Train for `config.frames` frames with each seed, all side by side in one program; to be exact, until `config.end`.
+
+    With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
+    interrupted; the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit as if it had not stopped (a
+    Gymnasium game, which cannot be saved, begins new episodes). `traces` and `capacities`, one for each seed, let numbers
+    such as λ, and the size of the memory up to config.capacity, differ.
+    A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
+
+    >>> from offtrace.deep import Config, train
+    >>> config = Config(game="CartPole-v1", frames=2_000, envs=4, every=32, batch=4, length=8, warm_up=200, hidden=(16,))
+    >>> trained = train(config, seeds=2, progress=False)
+    >>> trained.curve.dtype.names
+    ('frames', 'seed', 'return', 'episodes', 'loss', 'length', 'magnitude', 'cut')
+    """
+    chosen = list(range(seeds)) if isinstance(seeds, int) else [int(s) for s in seeds]
+    if not chosen:
+        raise ValueError("seeds is empty: there is nothing to train")
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, the checkpoint to go on from, got {keep}")
+    stacked = batched(config.trace, len(chosen)) if traces is None else _stacked(traces, config, len(chosen))
+    made = trainer(config, chosen)
+    slots = _slots(capacities, config, len(chosen))
+    run = checkpoints.described(config, chosen, traces, capacities)
+    state, curve = _begun(made, run, slots, Path(folder) if folder else None)
+    line = Line(config, len(chosen)) if progress else None
+    board = TensorBoard(Path(folder), chosen) if folder else None
+    saved = time.monotonic()
+    reporters = [reporter for reporter in (line, board) if reporter]
+    with ExitStack() as at_the_end, _interruptible() as interrupted:
+        for reporter in reporters:
+            at_the_end.callback(reporter.close)
+        while (frames := int(state.frames[0])) < config.end and not interrupted():
+            n = rounds(config, frames)
+            state, tally = made.advance(stacked, state, n)
+            tally = Tally(*(np.asarray(a) for a in tally))
+            frames += n * config.round
+            if not go_on and not np.isfinite(tally.loss).all():
+                _diverged(config, tally, chosen, Path(folder) if folder else None)
+            rows = _rows(frames, chosen, tally)
+            curve = np.concatenate([curve, rows])
+            for reporter in reporters:
+                reporter.report(frames, rows)
+            if on_report:
+                on_report(frames, tally)
+            if folder and time.monotonic() - saved > save_every:
+                checkpoints.save(Path(folder), state, curve, run, keep)
+                saved = time.monotonic()
+        stopped = interrupted()
+    if folder:
+        checkpoints.save(Path(folder), state, curve, run, keep)
+    if stopped and progress:
+        where = (
+            "its state is saved, and the same command goes on from there" if folder else "nothing was saved: no folder"
+        )
+        print(f"interrupted after {int(state.frames[0]):,} frames; {where}", file=sys.stderr)
+    return Trained(config, chosen, curve, state, made.agent, not stopped)
+
+
+def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Any:
+    """How many slots the memory of each seed has."""
+    each = [replace(config, capacity=c).slots for c in capacities or [config.capacity] * seeds]  # checks each
+    if len(each) != seeds or max(each) > config.slots:
+        raise ValueError(
+            f"capacities must be {seeds}, one for each seed, and at most config.capacity = {config.capacity}, got {capacities}"
+        )
+    return jnp.asarray(each, jnp.int32)
+
+
+def _begun(made: Any, run: dict[str, Any], slots: Any, folder: Path | None) -> tuple[State, np.ndarray]:
+    """The state to go on from, and the curve so far."""
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
+    held = checkpoints.found(folder) if folder else []
+    if not held:
+        first = made.first(keys)
+        return made.collect(first._replace(memory=first.memory._replace(slots=slots))), np.zeros(0, CURVE)
+    like = jax.eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
+    state, curve = checkpoints.load(held[-1], like, run)
+    return (made.resumed(state) if isinstance(made, OnHost) else state), curve
+
+
+def _stacked(traces: Sequence[Rule], config: Config, seeds: int) -> Rule:
+    each = [batched(trace, 1) for trace in traces]
+    if len(each) != seeds or any(jax.tree.structure(t) != jax.tree.structure(each[0]) for t in each):
+        raise ValueError(
+            f"traces must be {seeds}, one for each seed, and differ in their numbers only, got {list(traces)}"
+        )
+    if type(traces[0]) is not type(config.trace):
+        raise ValueError(f"config.trace is {config.trace!r}, but traces are of another rule: {traces[0]!r}")
+    return jax.tree.map(lambda *numbers: jnp.concatenate(numbers), *each)
+
+
+def _rows(frames: int, seeds: list[int], tally: Tally) -> np.ndarray:
+    rows = np.zeros(len(seeds), CURVE)
+    rows["frames"], rows["seed"], rows["episodes"] = frames, seeds, tally.episodes
+    rows["return"] = np.where(tally.episodes > 0, tally.total / np.maximum(tally.episodes, 1), np.nan)
+    for name in ("loss", "length", "magnitude", "cut"):
+        rows[name] = getattr(tally, name)
+    return rows
+
+
+def _diverged(config: Config, tally: Tally, seeds: list[int], folder: Path | None) -> None:
+    bad = [seed for seed, loss in zip(seeds, np.asarray(tally.loss), strict=True) if not np.isfinite(loss)]
+    held = checkpoints.found(folder) if folder else []
+    kept = f" The last checkpoint, from before, is {held[-1]}." if held else ""
+    raise DivergedError(
+        f"the loss of seed {', '.join(map(str, bad))} is not finite with {config.trace}: try a smaller learning_rate "
+        f"(it is {config.learning_rate:g}), loss='huber', a larger target_every (it is {config.target_every}), or a trace whose "
+        f"coefficients are bounded, such as Retrace or RBIS.{kept}"
+    )
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C is remembered, not raised: the piece that is being computed is finished. A second one is raised."""
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+
+    def press(number: int, frame: Any) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield pressed.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""Where learners live: a finite MDP, or anything that Gymnasium makes. What they have in common is checked here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.learners.core.loop import Features, World
+from offtrace.learners.tile_coding import TileCoding
+from offtrace.mdps import MDP
+from offtrace.mdps.exact_values import over_pairs, visited
+from offtrace.mdps.policy_tables import uniform
+from offtrace.mdps.sampling import _check_that_episodes_end as check_that_episodes_end
+from offtrace.mdps.sampling import cumulative
+
+
+@dataclass(frozen=True, eq=False)
+class Environment:
+    """An environment, its discount, and how its states are seen."""
+
+    mdp: MDP | None
+    """The MDP, if it is one."""
+    gym: Any
+    """A function that makes the Gymnasium environment, if it is one; else None."""
+    gamma: float
+    features: Features
+    """Without rows where states have no numbers (Box observations)."""
+    coder: Any
+    """What turns such observations into tiles; None for the others."""
+    size: int
+    """How many weights there are."""
+    lanes: int = 1
+    """How many copies of a Gymnasium environment feed one learner."""
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """[S, A]; None where states have no numbers."""
+        return (len(self.features.tile), self.features.A) if len(self.features.tile) else None
+
+    @property
+    def judged(self) -> np.ndarray:
+        """States over which an error is taken: those that are not terminal."""
+        if self.mdp is not None:
+            return np.flatnonzero(~self.mdp.terminal)
+        return np.arange(len(self.features.tile))
+
+    @property
+    def world(self) -> World:
+        """The MDP's tables, cumulated for drawing."""
+        mdp = self.mdp
+        assert mdp is not None
+        indptr = mdp.P.indptr.astype(np.int64)
+        return World(
+            P=cumulative(np.array(mdp.P.data), indptr),
+            indptr=indptr,
+            to=mdp.P.indices.astype(np.int64),
+            start=cumulative(np.array(mdp.start), np.array([0, mdp.S])),
+            ends=np.array(mdp.terminal),
+            R=np.array(mdp.R).ravel(),
+            of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
+        )
+
+    def first(self, q0: Any) -> np.ndarray:
+        """[size]: the weights to begin with."""
+        q0 = np.array(q0, dtype=np.float64)
+        if not np.isfinite(q0).all():
+            raise ValueError("q0 must be finite")
+        tile, value, S = self.features.tile, self.features.value, len(self.features.tile)
+        tabular = (
+            S > 0
+            and self.size == S * self.features.A
+            and np.array_equal(tile, np.arange(S)[:, None])
+            and bool((value == 1.0).all())
+        )
+        if q0.ndim == 0 and tabular:
+            return np.full(self.size, float(q0))
+        if q0.ndim == 0 and S == 0:  # tiles, all of which have the same value
+            return np.full(self.size, float(q0) / (tile.shape[1] * self.coder.tiles.value))
+        if q0.ndim == 0 and q0 == 0:
+            return np.zeros(self.size)
+        if not tabular or q0.shape != self.shape:
+            wanted = (
+                f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features" if S else "a number"
+            )
+            raise ValueError(f"q0 must be {wanted}, got {'a number' if q0.ndim == 0 else f'shape {q0.shape}'}")
+        return q0.ravel()
+
+    def require_ends(self, table: np.ndarray) -> None:
+        """`episodes` without a `limit`: from wherever μ comes, it must find an end. Its table is empty if it may do anything."""
+        if self.mdp is not None:
+            check_that_episodes_end(self.mdp, table if table.size else uniform(self.mdp))
+
+    def visited(self, table: np.ndarray) -> np.ndarray:
+        """[S]: where a policy with this table may come; everywhere, if the environment does not tell."""
+        if self.mdp is None:
+            return np.ones(len(table), bool)
+        chain = over_pairs(table, ~self.mdp.terminal) @ self.mdp.P
+        return visited(chain, self.mdp.start > 0) & ~self.mdp.terminal
+
+
+def environment(env: Any, gamma: float | None, features: Any) -> Environment:
+    """Check and prepare."""
+    if isinstance(env, MDP):
+        if gamma is not None and gamma != env.gamma:
+            raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
+        seen, size = table_or_rows(features, env.S, env.A)
+        return Environment(env, None, env.gamma, seen, None, size)
+    from offtrace.learners import gymnasium_host  # Gymnasium is an extra
+
+    return gymnasium_host.environment(env, gamma, features)
+
+
+def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:
+    """A table, or the rows of a matrix [S, d]; and how many weights there are."""
+    if features is None:
+        return Features(A, True, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
+    if isinstance(features, TileCoding):
+        raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
+    x = np.array(features, dtype=np.float64)
+    if x.ndim != 2 or len(x) != S or not np.isfinite(x).all():
+        raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
+    k = max(1, int((x != 0).sum(axis=1).max()))
+    tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
+    return Features(A, False, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A

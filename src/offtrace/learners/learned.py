@@ -1,0 +1,124 @@
+"""What a learner leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.learners.core.loop import Features, Settings
+from offtrace.learners.environments import Environment
+from offtrace.learners.methods.gq import GQ
+from offtrace.traces import Trace
+
+BEYOND = 1e6
+"""A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""
+
+
+def beyond(θ: np.ndarray, largest: np.ndarray, steps: np.ndarray, where: Environment, settings: Settings) -> np.ndarray:
+    """[n]: which of the learners with weights θ [n, size] have diverged, after so many steps with rewards of |r| ≤ `largest`.
+
+    A Q that averages returns, and began at Q_0, stays within
+
+        |Q| ≤ max |Q_0| + max |r| · min(1 / (1 − γ), steps)
+
+    and noise or a bad step size may take it out of there for a while. Beyond BEYOND times this it is an estimate of nothing,
+    whether or not it would have become infinite in the end.
+    """
+    reach = np.minimum(steps, 1.0 / (1.0 - settings.gamma) if settings.gamma < 1.0 else np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        began = _magnitude(settings.first[None], where)[0] + 10.0 * settings.spread
+        return ~(_magnitude(θ, where) <= BEYOND * (began + largest * reach))
+
+
+def _magnitude(θ: np.ndarray, where: Environment) -> np.ndarray:
+    """[n]: max |Q| over all pairs; where states have no numbers, what it is at most. Not finite where a weight is not."""
+    if where.coder is not None and where.shape is None:
+        return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.coder.tiles.value
+    if where.features.table:
+        return np.abs(θ).max(axis=1)
+    each = θ.reshape(len(θ), -1, where.features.A)
+    return np.array([np.abs(np.einsum("sk,ska->sa", where.features.value, q[where.features.tile])).max() for q in each])
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """How learning went, at points that are even in steps (or in episodes, if the run was counted in those)."""
+
+    steps: np.ndarray
+    """[points] or [seeds, points]: steps taken until then."""
+    error: np.ndarray
+    """The root mean square of Q − truth over all pairs; NaN where the truth is not known, ∞ where a learner diverged."""
+    returns: np.ndarray
+    """The mean discounted return of the training episodes that ended since the last point; NaN where none did."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A result. With `seeds=n` arrays have a first axis of n; without, none."""
+
+    trace: Trace | GQ
+    weights: np.ndarray
+    """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
+    features: Features
+    """Where θ is read: `q` does it."""
+    coder: Any
+    """What turns observations into states or tiles; None for an MDP, whose states are numbers."""
+    seeds: np.ndarray
+    """The seed of each learner."""
+    steps: np.ndarray
+    """How many steps each took."""
+    episodes: np.ndarray
+    """How many episodes each finished."""
+    curve: Curve
+    evaluations: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """For each learner: after how many steps its evaluation episodes took place, and their discounted returns."""
+    wall: float
+    """Seconds, those before a checkpoint was taken up included."""
+
+    @property
+    def Q(self) -> np.ndarray:
+        """[S, A], or [seeds, S, A]; of a table, or of an MDP with features."""
+        if not len(self.features.tile):
+            raise TypeError("states of this environment have no numbers: use result.q(observation)")
+        theta = self.weights.reshape(-1, *self.weights.shape[-2:])
+        q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
+        return q.reshape(*self.weights.shape[:-2], *q.shape[1:])
+
+    def q(self, observation: Any) -> np.ndarray:
+        """The values of all actions at an observation of the environment, or in a state of the MDP: [A] or [seeds, A]."""
+        if self.coder is None:
+            tile, value = self.features.tile[observation], self.features.value[observation]
+        else:
+            tile, value = self.coder.row(self.features, observation)
+        return np.sum(self.weights[..., tile, :] * np.broadcast_to(value, len(tile))[:, None], axis=-2)
+
+    @property
+    def diverged(self) -> Any:
+        """Which learners diverged: at the end their Q was not finite, or BEYOND times larger than the rewards seen allow."""
+        return np.isnan(self.weights).any(axis=(-2, -1))
+
+    def __str__(self) -> str:
+        n = self.seeds.size
+        who = "1 learner" if n == 1 else f"{n} learners"
+        lines = [f"{self.trace.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
+        last = np.atleast_2d(self.curve.error)[:, -1:] if self.curve.error.size else np.empty((0, 0))
+        last = last[np.isfinite(last)]
+        if last.size:
+            lines.append(f"  RMS error at the end   {last.mean():.4g}" + ("" if n == 1 else f" ± {spread(last):.2g}"))
+        looks = [r[-100:].mean() for _, r in self.evaluations if len(r) and np.isfinite(r[-100:]).all()]
+        if looks:
+            lines.append(
+                f"  evaluation, last 100   {np.mean(looks):.4g}"
+                + ("" if n == 1 else f" ± {spread(np.array(looks)):.2g}")
+            )
+        if np.any(self.diverged):
+            lines.append(f"  diverged               {int(np.sum(self.diverged))} of {n}")
+        return "\n".join(lines)
+
+
+def spread(x: np.ndarray) -> float:
+    """Half of a 95% interval of the mean, by the normal approximation."""
+    with np.errstate(over="ignore"):  # of learners on their way to infinity
+        return float(1.96 * np.std(x, ddof=1) / np.sqrt(x.size)) if x.size > 1 else float("nan")

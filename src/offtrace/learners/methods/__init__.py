@@ -1,0 +1,1 @@
+"""Learning methods beside the traces."""

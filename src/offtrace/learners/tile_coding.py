@@ -1,0 +1,149 @@
+"""Tile coding (Sutton and Barto 2018, section 9.5.4): several grids over a box, each shifted against the others.
+
+An observation lies in one tile of each tiling, and q(o, a) is the sum of those tiles' weights for a. Tiling t is displaced by
+t·(1, 3, 5, …) / tilings of a tile, modulo a tile, as they recommend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.learners.core.compiling import inlined, seldom
+from offtrace.learners.core.random_numbers import mixed
+
+MOST = 2**26
+"""Tiles without hashing, at most."""
+ENDLESS = 1e30
+"""Bounds beyond this are none."""
+
+
+@dataclass(frozen=True)
+class TileCoding:
+    """Features for observations in a box: `tilings` grids of `bins` tiles in each dimension (or a number for each).
+
+    Bounds are those of the observation space; `low` and `high` stand in for them, and must where a dimension has none (an entry
+    None keeps that of the space). What lies outside is moved to the edge. `size` hashes the tiles into so many, for boxes
+    of many dimensions; two tiles may then share a weight.
+
+    Step sizes: each active feature is 1/√tilings, so that the features of an observation have length one, and `alpha` means
+    what it means for a table: the share of the error that an update removes. `normalized=False` makes active features 1, as in
+    the literature, where one gives α/tilings; both learn the same.
+
+    >>> coding = TileCoding(tilings=4, bins=2, low=(0.0, 0.0), high=(1.0, 1.0))
+    >>> coding.over((-np.inf, -np.inf), (np.inf, np.inf)).rows(np.array([0.4, 0.6]))
+    array([ 1, 13, 22, 31])
+    """
+
+    tilings: int = 8
+    bins: int | tuple[int, ...] = 8
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
+    size: int | None = None
+    normalized: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("bins", "low", "high"):
+            given = getattr(self, name)
+            if isinstance(given, list | np.ndarray):
+                given = np.asarray(given, dtype=object).ravel().tolist()
+                object.__setattr__(self, name, tuple(given))
+        counts = [
+            ("tilings", self.tilings),
+            *(("bins", b) for b in (self.bins if isinstance(self.bins, tuple) else (self.bins,))),
+        ]
+        for name, n in [*counts, *([] if self.size is None else [("size", self.size)])]:
+            if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+                raise ValueError(f"{name} of TileCoding must be an integer of at least 1, got {n!r}")
+
+    def over(self, low: Any, high: Any) -> Tiles:
+        """The tiles of a box with these bounds."""
+        bounds = []
+        for name, own, space in (("low", self.low, low), ("high", self.high, high)):
+            space = np.asarray(space, dtype=np.float64).ravel()
+            if own is not None and (not isinstance(own, tuple) or len(own) != len(space)):
+                raise ValueError(
+                    f"{name} of TileCoding must have one entry for each of {len(space)} dimensions, got {own}"
+                )
+            bounds.append(
+                np.array([s if o is None else o for o, s in zip(own or [None] * len(space), space, strict=True)])
+            )
+        low, high = bounds
+        endless = np.flatnonzero(~((np.abs(low) < ENDLESS) & (np.abs(high) < ENDLESS)))
+        if len(endless):
+            raise ValueError(
+                f"dimension {', '.join(map(str, endless))} of the observations has no bounds: give TileCoding(low=(…), "
+                f"high=(…)), one entry for each of {len(low)} dimensions, None where the space's own are meant"
+            )
+        if not (low < high).all():
+            raise ValueError(f"low must be below high in every dimension, got {low} and {high}")
+        bins = np.array(self.bins if isinstance(self.bins, tuple) else (self.bins,) * len(low), dtype=np.int64)
+        if len(bins) != len(low):
+            raise ValueError(f"bins of TileCoding has {len(bins)} entries, the observations have {len(low)} dimensions")
+        tiles = self.tilings * np.prod(bins + 1.0)
+        if self.size is None and tiles > MOST:
+            raise ValueError(
+                f"{tiles:.3g} tiles are too many: use fewer bins, or hash them with TileCoding(size={2**20}, …)"
+            )
+        return Tiles(
+            low=low,
+            high=high,
+            per=bins / (high - low),
+            cells=bins + 1,
+            tilings=int(self.tilings),
+            size=int(self.size or tiles),
+            hashed=self.size is not None,
+            value=float(self.tilings**-0.5) if self.normalized else 1.0,
+        )
+
+
+class Tiles(NamedTuple):
+    """Tile coding with all its numbers. No dimensions: there is none, observations are numbers of states."""
+
+    low: np.ndarray
+    high: np.ndarray
+    per: np.ndarray
+    """Tiles in a unit of each dimension."""
+    cells: np.ndarray
+    """Tiles in each dimension: one more than `bins`, since tilings are displaced."""
+    tilings: int
+    size: int
+    """All tiles."""
+    hashed: bool
+    value: float
+    """Of an active feature."""
+
+    def rows(self, observation: Any) -> np.ndarray:
+        """The active tiles of an observation."""
+        x = np.array(observation, dtype=np.float64).ravel()
+        if x.shape != self.low.shape or np.isnan(x).any():
+            raise ValueError(f"an observation here is {len(self.low)} numbers, got {observation!r}")
+        tile = np.zeros(self.tilings, np.int64)
+        cover(self, x, tile)
+        return tile
+
+
+NONE = Tiles(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64), 1, 1, False, 1.0)
+
+
+@inlined
+def into_tiles(tiles, x, tile):
+    """The tile of x in each tiling."""
+    for t in range(tiles.tilings):
+        index, h = t, np.uint64(t)
+        for i in range(len(x)):
+            u = (min(max(x[i], tiles.low[i]), tiles.high[i]) - tiles.low[i]) * tiles.per[i]
+            cell = int(u + (t * (2 * i + 1) % tiles.tilings) / tiles.tilings)
+            cell = min(cell, tiles.cells[i] - 1)
+            index = index * tiles.cells[i] + cell
+            if tiles.hashed:
+                h = mixed(h * np.uint64(31) + np.uint64(cell + 1))
+        tile[t] = np.int64(h % np.uint64(tiles.size)) if tiles.hashed else index
+
+
+@seldom
+def cover(tiles, x, tile):
+    """The same, for those who call it from Python."""
+    into_tiles(tiles, x, tile)

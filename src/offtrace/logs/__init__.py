@@ -1,0 +1,57 @@
+"""Values from logs: what a policy would be worth, from what another one did.
+
+logs = offtrace.logs.read("logs/*.parquet", columns=Columns(mu="propensity"))
+result = offtrace.logs.evaluate(logs, target_policy, trace=offtrace.RBIS(lam=0.95), gamma=0.99)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from offtrace.logs.container import Logs
+    from offtrace.logs.description import Coverage, Description, describe
+    from offtrace.logs.estimators.fitted_iteration import Features, Regressor
+    from offtrace.logs.evaluation import ESTIMATORS, evaluate
+    from offtrace.logs.reading.columns import Columns
+    from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
+    from offtrace.logs.reading.sources import read
+    from offtrace.logs.result import Result
+    from offtrace.logs.simulation import simulate
+
+__all__ = [
+    "ESTIMATORS",
+    "Columns",
+    "Coverage",
+    "Description",
+    "Features",
+    "Logs",
+    "LogsError",
+    "Problem",
+    "ReadReport",
+    "Regressor",
+    "Result",
+    "describe",
+    "evaluate",
+    "read",
+    "simulate",
+]
+
+_HOME = {
+    "columns": ("Columns",),
+    "describing": ("Coverage", "Description", "describe"),
+    "evaluating": ("ESTIMATORS", "evaluate"),
+    "fitted": ("Features", "Regressor"),
+    "logs": ("Logs",),
+    "problems": ("LogsError", "Problem", "ReadReport"),
+    "reading": ("read",),
+    "results": ("Result",),
+    "simulating": ("simulate",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """On first use: the command line need not wait for SciPy and Numba to say what its options are."""
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"offtrace.logs.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,103 @@
+"""Logs: what a behaviour policy did, as flat arrays, one entry for each step, episode after episode.
+
+    step i:  in state[i] the action[i] was taken with probability exp(log_mu[i]); reward[i] was seen, and then next_state[i]
+    episode e:  the steps starts[e] … starts[e + 1] − 1
+
+Everything that reads logs makes these, and everything that evaluates reads these. Arrays may be mapped from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from offtrace.logs.reading.problems import ReadReport
+
+
+class Following:
+    """The next state of each step where it is the state of the step after: read like an array, but states are in memory once.
+
+    next_state[i] = state[i + 1];   beyond[j] after the j-th truncated step;   state[i], not to be read, after a terminated one
+    """
+
+    def __init__(self, state: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, beyond: np.ndarray) -> None:
+        self.state, self.terminated, self.truncated, self.beyond = state, terminated, truncated, beyond
+        self.cut = np.flatnonzero(truncated)
+        self.shape, self.dtype = state.shape, state.dtype
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def __getitem__(self, steps: Any) -> np.ndarray:
+        truncated = self.truncated[steps]  # raises what an array would
+        if isinstance(steps, slice):
+            at = np.arange(*steps.indices(len(self)))
+        else:
+            at = np.asarray(steps)
+            at = np.flatnonzero(at) if at.dtype == np.bool_ else at % len(self)
+        if not at.ndim:
+            return self[at[None]][0]
+        found = self.state.take(at + ~(truncated | self.terminated[steps]), axis=0)
+        found[truncated] = self.beyond[np.searchsorted(self.cut, at[truncated])]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """N steps of E episodes. Arrays are checked when they are made; see `offtrace.logs.read`."""
+
+    starts: np.ndarray
+    """[E + 1], int64: where each episode begins; the last is N."""
+    state: np.ndarray
+    """[N] int64 ids of states 0 … states − 1, or [N, d] float64 features."""
+    next_state: np.ndarray | Following
+    """Read like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
+    action: np.ndarray
+    """[N] int64 ids 0 … actions − 1."""
+    reward: np.ndarray
+    """[N] float64."""
+    terminated: np.ndarray
+    """[N] bool: the episode ended here by the task. Only an episode's last step may be."""
+    truncated: np.ndarray
+    """[N] bool: the episode was cut here, by a limit or by the end of the log: values beyond it count."""
+    log_mu: np.ndarray | None
+    """[N] float64: log μ(a|s) of the action taken; None if it is not known."""
+    states: int
+    """How many states there are; 0 if `state` holds features."""
+    actions: int
+    """How many actions there are."""
+    state_names: tuple[Any, ...] = ()
+    """What the ids of states stand for in the source, if they were not 0, 1, … there."""
+    action_names: tuple[Any, ...] = ()
+    """Likewise for actions."""
+    report: ReadReport | None = field(default=None, repr=False)
+    """What was read, and what was left out; None if they were not read."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def episodes(self) -> int:
+        """How many."""
+        return len(self.starts) - 1
+
+    @property
+    def tabular(self) -> bool:
+        """Whether states are ids."""
+        return self.states > 0
+
+    def pieces(self, steps: int) -> Iterator[slice]:
+        """Slices of whole episodes of at most so many steps each (or one longer episode), in order."""
+        first = 0
+        while first < self.episodes:
+            last = int(np.searchsorted(self.starts, self.starts[first] + steps, side="right")) - 1
+            last = max(last, first + 1)
+            yield slice(int(self.starts[first]), int(self.starts[last]))
+            first = last

@@ -1,0 +1,164 @@
+"""What logs are like, and what they can say about a target policy.
+
+W_e = ∏_t π(a_t|s_t) / μ(a_t|s_t)  over episode e,       effective sample size = (Σ_e W_e)² / Σ_e W_e²   (Kish 1965)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.target_policy import Policy, as_policy
+from offtrace.logs.reading.problems import ReadReport
+from offtrace.logs.result import kish, shares
+
+PIECE = 1 << 18
+"""Steps that are asked for at a time."""
+FIRST = 3
+"""So many steps or pairs are named."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What logs say about a target policy."""
+
+    could: float
+    """The share of steps whose action the target could take: π(a|s) > 0."""
+    first_not: tuple[str, ...]
+    """The first of the others."""
+    pairs: int | None
+    """How many (s, a) the target takes in states of the logs; None for features."""
+    unseen: int | None
+    """How many of them the logs do not have."""
+    first_unseen: tuple[str, ...]
+    """The first of these."""
+    effective: float
+    """Kish's effective number of episodes; NaN if μ is not known."""
+    largest: float
+    """The largest share of one episode in ΣW; NaN if μ is not known or all W are 0."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What logs are like; prints as a table."""
+
+    episodes: int
+    steps: int
+    lengths: tuple[int, float, int]
+    """The shortest episode, the median, the longest."""
+    terminated: float
+    """The share of episodes that ended by the task; the others were truncated."""
+    states: int
+    """How many there are; 0: features."""
+    states_seen: int
+    """How many occur; of features, how many numbers a state has."""
+    actions: int
+    actions_seen: int
+    rewards: tuple[float, float, float]
+    """The least, the mean, the largest."""
+    mu: tuple[float, float] | None
+    """The least and the median probability of an action that was taken; None if μ is not known."""
+    report: ReadReport | None
+    """What was read, and what was left out."""
+    target: Coverage | None
+
+    def __str__(self) -> str:
+        low, middle, high = self.lengths
+        least, mean, most = self.rewards
+        seen = f"{self.states_seen:,} of {self.states:,} occur" if self.states else f"{self.states_seen} features"
+        rows = [
+            ("episodes", f"{self.episodes:,}"),
+            ("steps", f"{self.steps:,}"),
+            ("lengths", f"{low:,} to {high:,}, median {middle:,g}"),
+            ("ended", f"{100 * self.terminated:.3g} % terminated, {100 * (1 - self.terminated):.3g} % truncated"),
+            ("states", seen),
+            ("actions", f"{self.actions_seen:,} of {self.actions:,} occur"),
+            ("rewards", f"{least:.4g} to {most:.4g}, mean {mean:.4g}"),
+            ("μ(a|s)", "not known" if self.mu is None else f"least {self.mu[0]:.3g}, median {self.mu[1]:.3g}"),
+        ]
+        if self.report is not None:
+            first, *others = str(self.report).split("\n")
+            rows += [("read", first), *(("", line) for line in others)]
+        if (t := self.target) is not None:
+            first = f"; not {', '.join(t.first_not)}" if t.first_not else ""
+            rows.append(("target", f"could take {100 * t.could:.4g} % of the actions{first}"))
+            if t.pairs is not None:
+                first = f": {', '.join(t.first_unseen)}" if t.first_unseen else ""
+                rows.append(("", f"{t.unseen:,} of the {t.pairs:,} pairs (s, a) that it takes never occur{first}"))
+            worth = f"worth {t.effective:,.1f} episodes, " + (
+                f"the largest has {100 * t.largest:.3g} % of them" if t.effective else "since all are 0"
+            )
+            rows.append(("weights", "need μ" if np.isnan(t.effective) else worth))
+        return "\n".join(f"{name:<9} {text}" for name, text in rows)
+
+
+def describe(logs: Logs, target: Any = None) -> Description:
+    """What logs are like, and what they say about a target policy: a table [S, A], a function of states, or a classifier."""
+    lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
+    mu = None
+    if logs.log_mu is not None:
+        mu = float(np.exp(logs.log_mu.min())), float(np.median(np.exp(logs.log_mu)))
+    seen = np.count_nonzero(np.bincount(logs.state, minlength=1)) if logs.tabular else logs.state.shape[1]
+    return Description(
+        episodes=logs.episodes,
+        steps=len(logs),
+        lengths=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
+        terminated=float(logs.terminated[last].mean()),
+        states=logs.states,
+        states_seen=int(seen),
+        actions=logs.actions,
+        actions_seen=int(np.count_nonzero(np.bincount(logs.action))),
+        rewards=(float(logs.reward.min()), float(logs.reward.mean()), float(logs.reward.max())),
+        mu=mu,
+        report=logs.report,
+        target=None if target is None else coverage(logs, as_policy(target, logs)),
+    )
+
+
+def coverage(logs: Logs, policy: Policy) -> Coverage:
+    """What logs say about a policy."""
+    could, first, log_weights = 0, [], []
+    for piece in logs.pieces(PIECE):
+        taken = policy.probabilities(logs.state[piece])[np.arange(piece.stop - piece.start), logs.action[piece]]
+        could += np.count_nonzero(taken)
+        first += (piece.start + np.flatnonzero(taken == 0)[: FIRST - len(first)]).tolist()
+        if logs.log_mu is not None:
+            with np.errstate(divide="ignore"):
+                log_ratio = np.log(taken) - logs.log_mu[piece]
+            begin, end = np.searchsorted(logs.starts, (piece.start, piece.stop))
+            log_weights.append(np.add.reduceat(log_ratio, logs.starts[begin:end] - piece.start))
+    share = shares(np.concatenate(log_weights)) if log_weights else np.array([np.nan])
+    pairs, unseen, first_unseen = _pairs(logs, policy)
+    where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in first]
+    return Coverage(
+        could=could / len(logs),
+        first_not=tuple(f"step {step - logs.starts[e]} of episode {e}" for step, e in where),
+        pairs=pairs,
+        unseen=unseen,
+        first_unseen=first_unseen,
+        effective=kish(share) if log_weights else np.nan,
+        largest=float(share.max()),
+    )
+
+
+def counts(logs: Logs) -> np.ndarray:
+    """How often each action was logged in each state [S, A]."""
+    pair = logs.state * logs.actions + logs.action
+    return np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
+
+
+def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """The pairs (s, a) that the policy takes in states of the logs, those that never occur, and the names of their first."""
+    if policy.table is None:
+        return None, None, ()
+    logged = counts(logs)
+    there = logged.sum(axis=1) > 0
+    there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
+    takes = (policy.table > 0) & there[:, None]
+    unseen = np.argwhere(takes & (logged == 0))
+    names = logs.state_names or range(logs.states), logs.action_names or range(logs.actions)
+    first = tuple(f"({names[0][s]!r}, {names[1][a]!r})" for s, a in unseen[:FIRST])
+    return int(takes.sum()), len(unseen), first

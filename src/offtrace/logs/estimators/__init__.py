@@ -1,0 +1,1 @@
+"""Estimators of V(π) from logs."""

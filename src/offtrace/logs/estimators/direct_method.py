@@ -1,0 +1,89 @@
+"""The direct method (fitted Q evaluation), and what standard estimators take from it.
+
+It gives them V̂ beyond a truncation, and Q̂ to be doubly robust. For the latter it is cross-fitted: Q̂ at a step comes from a fit
+that saw no step of its fold of episodes. (Fitted to the same steps, a table with few steps to a pair leaves TD errors near 0, and
+with them nothing that could correct it.) Its own error is of second order there. Beyond a truncation, a table or a linear
+function is that of all logs, and that an episode also moves V̂ counts in what it contributes; of a regressor, cross-fitted here
+too, this is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.behavior_policy import deal
+from offtrace.logs.estimators.first_states import Starts, take
+from offtrace.logs.estimators.fitted_iteration import Features, Fit, Regressed, Regressor, fit
+from offtrace.logs.estimators.importance_sampling import Standard, Weights, cut
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.target_policy import Policy
+from offtrace.traces import OneStep
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """The one-step fixed point, fitted when it is first needed."""
+
+    logs: Logs
+    policy: Policy
+    gamma: float
+    model: Features | Regressor | None
+    starts: Starts
+    folds: int
+    seed: int
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """The one-step operator."""
+        return Sampled(OneStep(), self.logs, self.policy, self.gamma)
+
+    @cached_property
+    def fit(self) -> Fit | Regressed:
+        """Its fixed point on all logs."""
+        return fit(self.sampled, self.model)
+
+    @cached_property
+    def crossed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Q̂(s_t, a_t) and V̂(s_{t+1}) at the logged steps [N], and V̂(s_0) [E], each from a fit without its fold of episodes."""
+        logs = self.logs
+        q, v, first = np.empty(len(logs)), np.zeros(len(logs)), np.empty(logs.episodes)
+        folds = min(self.folds, logs.episodes)
+        fold = deal(logs, folds, self.seed)
+        of_step = np.repeat(fold, np.diff(logs.starts))
+        for f in range(folds):
+            others = Sampled(OneStep(), take(logs, np.flatnonzero(fold != f)), self.policy, self.gamma)
+            found, here, on = fit(others, self.model), of_step == f, (of_step == f) & ~logs.terminated
+            q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
+            if on.any():
+                v[on] = found.values(logs.next_state[on])
+            first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
+        return q, v, first
+
+    def estimate(self, standard: Standard, w: Weights) -> tuple[float, np.ndarray]:
+        """A standard estimate, and what each episode contributes [E]."""
+        logs, beyond = self.logs, cut(self.logs)
+        by_regressor = isinstance(self.model, Regressor)
+        nothing = np.zeros(len(logs))
+        q, v, first = nothing, nothing, 0.0
+        if standard.doubly_robust:
+            q, v, first = self.crossed
+        elif by_regressor and beyond.any():
+            q, v, _ = self.crossed
+        elif beyond.any():
+            q, v = self.fit.at_steps
+        with np.errstate(
+            over="ignore", invalid="ignore", divide="ignore"
+        ):  # the result tells of products that overflow
+            found = standard.weigh(w, standard.signal(logs, self.gamma, q, v))
+            contributions = found.contributions + first
+            value = float(contributions.mean())
+        known = not by_regressor and np.isfinite(found.by_step).all()
+        if standard.doubly_robust or not beyond.any() or not known or isinstance(self.fit, Regressed):
+            return value, contributions
+        basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
+        gradient = sum(self.sampled.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
+        return value, contributions + logs.episodes * self.fit.influence(gradient)

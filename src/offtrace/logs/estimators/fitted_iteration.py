@@ -1,0 +1,329 @@
+"""Fitted iteration of the sampled operator M, with any trace: Q_{i+1} is the fit of q_k + Δ_k(Q_i) over all logged steps k.
+
+Where Q is linear in its parameters θ (a table, features), one sweep is affine:
+
+    θ_{i+1} = θ_i + N⁻¹(b − Aθ_i),     N = Σ_k φ_k φ_kᵀ,     b − Aθ = Σ_k φ_k Δ_k(θ)
+    A = Σ_k φ_k Σ_t γ^{t−k} β_{k:t} (φ_t − γφ'_t)ᵀ
+
+Its fixed point, Aθ = b, is found by GMRES on N⁻¹A, each product with which is a sweep: far fewer sweeps than the iteration takes,
+and a fixed point also where the iteration diverges. How much each episode moves the answer (`Fit.influence`) takes one more such
+solution, with Aᵀ: that is what makes a bootstrap cheap. A itself is formed only where there are few features.
+
+Any regressor of scikit-learn's interface (boosted trees, a network) is fitted anew in every sweep, to the features and the action
+as columns of 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse.linalg import LinearOperator, gmres
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.linear_bases import Linear, Table, _matrix
+from offtrace.logs.estimators.sampled_operator import Sampled
+
+TOLERANCE = 1e-10  # of the residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖
+FEW = 1000  # features for which A is formed
+KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and how often it starts again with none
+
+
+@dataclass(frozen=True)
+class Features:
+    """Q = φ·θ by least squares: φ(s) with a θ for each action, or φ(s, a)."""
+
+    of_states: Any = None
+    """φ(s): a callable, states → [n, d], or a table [S, d]; None takes the states themselves. A constant is added."""
+    of_pairs: Callable[[np.ndarray, np.ndarray], Any] | None = None
+    """φ(s, a): states, actions → [n, p], in place of `of_states`; nothing is added."""
+
+
+@dataclass(frozen=True)
+class Regressor:
+    """Q by any regressor with scikit-learn's `fit` and `predict`."""
+
+    make: Callable[[], Any]
+    """Makes an unfitted regressor; called in every sweep."""
+    of_states: Any = None
+    """φ(s) as in `Features`."""
+    sweeps: int = 200
+    """At most so many."""
+    tolerance: float = 1e-3
+    """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
+
+
+def as_model(model: Any, logs: Logs, seed: int) -> Features | Regressor | None:
+    """None for a table; a name stands for the model that it names."""
+    if model is None:
+        return None if logs.tabular else Features()
+    if isinstance(model, Features | Regressor):
+        return model
+    names: dict[Any, Callable[[], Any]] = {
+        "table": lambda: None,
+        "linear": Features,
+        "trees": lambda: Regressor(lambda: _sklearn("ensemble").HistGradientBoostingRegressor(random_state=seed)),
+        "network": lambda: Regressor(lambda: _network(seed)),
+    }
+    if not isinstance(model, str) or model not in names:
+        known = ", ".join(map(repr, names))
+        raise ValueError(f"model must be one of {known}, a Features or a Regressor, got {model!r}")
+    if model == "table" and not logs.tabular:
+        raise ValueError('model="table" needs states that are ids; these logs have features: take "linear" or "trees"')
+    return names[model]()
+
+
+def _sklearn(name: str) -> Any:
+    try:
+        from importlib import import_module
+
+        return import_module(f"sklearn.{name}")
+    except ImportError:
+        raise ImportError("this model needs scikit-learn: pip install 'offtrace[evaluation]'") from None
+
+
+def _network(seed: int) -> Any:
+    scale = _sklearn("preprocessing").StandardScaler()
+    network = _sklearn("neural_network").MLPRegressor(
+        hidden_layer_sizes=(64, 64), early_stopping=True, random_state=seed
+    )
+    whole = _sklearn("pipeline").make_pipeline(scale, network)
+    return _sklearn("compose").TransformedTargetRegressor(whole, transformer=_sklearn("preprocessing").StandardScaler())
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Q of π as the sampled operator has it, linear in θ."""
+
+    basis: Table | Linear
+    theta: np.ndarray
+    sweeps: int
+    """How many were made."""
+    converged: bool
+    inverse: np.ndarray | None = None
+    """A⁻¹ where A was formed."""
+
+    def q(self, states: np.ndarray) -> np.ndarray:
+        """Q(s, ·) [n, A]."""
+        return self.basis.q(self.theta, states)
+
+    def values(self, states: np.ndarray) -> np.ndarray:
+        """Σ_a π(a|s) Q(s, a) [n]."""
+        return self.basis.values(self.theta, states)
+
+    @cached_property
+    def at_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """q [N] and v [N] at the logged steps."""
+        parts = list(self.basis.sampled.each(lambda p: self.basis.read(self.theta, p), self.basis.piece))
+        return np.concatenate([q for q, _ in parts]), np.concatenate([v for _, v in parts])
+
+    def influence(self, gradient: np.ndarray) -> np.ndarray:
+        """How much each episode moves a quantity with this gradient g in θ [E]: g·A⁻¹ Σ_{k in e} φ_k Δ_k.
+
+        That is the derivative by its weight. In a table it is rather what the quantity loses without the episode (`Table.pull`).
+        The mean over episodes is 0. NaN where A has no inverse, so that there is no such thing.
+        """
+        sampled, basis, theta = self.basis.sampled, self.basis, self.theta
+        logs = sampled.logs
+
+        def transposed(u: np.ndarray) -> np.ndarray:
+            c = basis.mean(u)
+
+            def of(piece: slice) -> np.ndarray:
+                y = sampled.transposed(piece, basis.read(c, piece)[0])
+                return basis.spread(piece, y, -sampled.gamma * np.where(logs.terminated[piece], 0.0, y))
+
+            return sum(sampled.each(of, basis.piece), basis.free(u))
+
+        if self.inverse is not None:
+            c, solved = gradient @ self.inverse, True
+        else:
+            solution, _, solved = _solve(transposed, gradient)
+            c = basis.mean(solution)
+        if not (solved and self.converged):
+            return np.full(logs.episodes, np.nan)
+
+        def moved(piece: slice) -> np.ndarray:
+            q, v = basis.read(theta, piece)
+            delta = sampled.corrections(piece, q, v, logs.reward[piece])
+            inside = (logs.starts >= piece.start) & (logs.starts < piece.stop)
+            return np.add.reduceat(basis.pull(c, theta, piece, delta), logs.starts[inside] - piece.start)
+
+        found = np.concatenate(list(sampled.each(moved, basis.piece)))
+        return found - found.mean()
+
+
+@dataclass(frozen=True, eq=False)
+class Regressed:
+    """Q of π by a regressor."""
+
+    sampled: Sampled
+    model: Any
+    """The regressor of the last sweep."""
+    features: Callable[[np.ndarray], np.ndarray]
+    sweeps: int
+    converged: bool
+
+    def q(self, states: np.ndarray) -> np.ndarray:
+        """Q(s, ·) [n, A]."""
+        x, A = self.features(states), self.sampled.logs.actions
+        return np.column_stack([self.model.predict(_with_action(x, np.full(len(x), a), A)) for a in range(A)])
+
+    def values(self, states: np.ndarray) -> np.ndarray:
+        """Σ_a π(a|s) Q(s, a) [n]."""
+        return (self.sampled.policy.probabilities(states) * self.q(states)).sum(axis=1)
+
+    @cached_property
+    def at_steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """q [N] and v [N] at the logged steps."""
+        logs = self.sampled.logs
+        x, (following, pi, on) = self.features(logs.state), _following(self.sampled, self.features)
+        return _predictions(self.model, x, logs.action, following, pi, on)
+
+
+def fit(sampled: Sampled, model: Features | Regressor | None = None) -> Fit | Regressed:
+    """Q of π: the fixed point of the sampled operator in the model (None: a table)."""
+    if isinstance(model, Regressor):
+        return _regressed(sampled, model)
+    if model is None:
+        basis: Table | Linear = Table(sampled)
+    else:
+        of_states = None if model.of_pairs else _states_to_features(model.of_states, sampled.logs)
+        basis = Linear(sampled, of_states, model.of_pairs)
+    constant = sweep(basis, np.zeros(basis.size))
+    if isinstance(basis, Linear) and basis.size <= FEW:
+        matrix = _formed(basis)
+        inverse = np.asarray(scipy.linalg.pinv(matrix))
+        theta = inverse @ constant
+        left = np.linalg.norm(matrix @ theta - constant)
+        return Fit(basis, theta, 2, bool(left <= 1e-6 * np.linalg.norm(constant)), inverse)
+    theta, sweeps, converged = _solve(
+        lambda θ: basis.free(θ) - sweep(basis, θ, rewards=False),
+        constant,
+    )
+    return Fit(basis, theta, sweeps + 1, converged)
+
+
+def _formed(basis: Linear) -> np.ndarray:
+    """A [p, p]: Σ_t z_t (φ_t − γφ'_t)ᵀ, with the eligibility z_t = Σ_{k≤t} γ^{t−k} β_{k:t} φ_k."""
+    sampled = basis.sampled
+
+    def of(piece: slice) -> np.ndarray:
+        now, following = basis.features_at(piece)
+        return sampled.transposed(piece, now).T @ (now - sampled.gamma * following)
+
+    return np.asarray(sum(sampled.each(of, basis.piece)))
+
+
+def sweep(basis: Table | Linear, theta: np.ndarray, *, rewards: bool = True) -> np.ndarray:
+    """What one sweep adds to θ: N⁻¹ Σ_k φ_k Δ_k(θ); without rewards, its linear part −N⁻¹Aθ."""
+    sampled = basis.sampled
+
+    def of(piece: slice) -> np.ndarray:
+        q, v = basis.read(theta, piece)
+        reward = sampled.logs.reward[piece] if rewards else np.zeros(len(q))
+        return basis.spread(piece, sampled.corrections(piece, q, v, reward), None)
+
+    return basis.mean(sum(sampled.each(of, basis.piece), np.zeros(basis.size)))
+
+
+def _solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tuple[np.ndarray, int, bool]:
+    """The solution of a linear system by GMRES, the number of products, and whether it was reached."""
+    made = 0
+
+    def counted(x: np.ndarray) -> np.ndarray:
+        nonlocal made
+        made += 1
+        return product(x)
+
+    kept = min(len(right), max(30, min(300, KEPT // len(right))))
+    system = LinearOperator((len(right), len(right)), matvec=counted, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    solution, failed = gmres(system, right, rtol=TOLERANCE, restart=kept, maxiter=CYCLES)
+    return np.asarray(solution), made, failed == 0
+
+
+def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
+    logs = sampled.logs
+    features = _features_of(regressor.of_states, logs)
+    x, (following, pi, on) = features(logs.state), _following(sampled, features)
+    first = features(logs.state[logs.starts[:-1]])
+    first_pi = sampled.policy.probabilities(logs.state[logs.starts[:-1]])
+    inputs = _with_action(x, logs.action, logs.actions)
+    q, v = np.zeros(len(logs)), np.zeros(len(logs))
+    model: Any = None
+    values: list[float] = [0.0]
+    for _ in range(regressor.sweeps):
+        parts = sampled.each(lambda p, q=q, v=v: q[p] + sampled.corrections(p, q[p], v[p], logs.reward[p]))
+        model = regressor.make().fit(inputs, np.concatenate(list(parts)))
+        q, v = _predictions(model, x, logs.action, following, pi, on)
+        found = [model.predict(_with_action(first, np.full(len(first), a), logs.actions)) for a in range(logs.actions)]
+        values.append(float((first_pi * np.column_stack(found)).sum(axis=1).mean()))
+        if not np.isfinite(values[-1]):
+            raise FloatingPointError(
+                f"fitted iteration diverged in sweep {len(values) - 1}: a smaller λ, a trace with the recursive condition "
+                "(trace.recursive_condition) or a regressor that extrapolates less may help"
+            )
+        if _settled(values, regressor.tolerance):
+            return Regressed(sampled, model, features, len(values) - 1, True)
+    return Regressed(sampled, model, features, len(values) - 1, False)
+
+
+def _settled(values: list[float], tolerance: float) -> bool:
+    """Whether a geometric series through the last three values has at most `tolerance` of itself still to go."""
+    if len(values) < 4:
+        return False
+    before, last = values[-2] - values[-3], values[-1] - values[-2]
+    if last == 0.0:
+        return True
+    rate = abs(last / before) if before else np.inf
+    return rate < 1 and abs(last) * rate / (1 - rate) <= tolerance * abs(values[-1])
+
+
+def _predictions(
+    model: Any, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """q [N] and v [N], 0 after an end."""
+    A = pi.shape[1]
+    v = np.zeros(len(x))
+    for a in range(A if len(on) else 0):  # regressors take no empty arrays
+        v[on] += pi[:, a] * model.predict(_with_action(following, np.full(len(following), a), A))
+    return np.asarray(model.predict(_with_action(x, action, A)), float), v
+
+
+def _following(
+    sampled: Sampled, features: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features and π(·|s') of the next states that count, and which steps they follow: after an end they may be anything."""
+    logs = sampled.logs
+    on = np.flatnonzero(~logs.terminated)
+    return (
+        features(logs.next_state[on]) if len(on) else np.empty((0, 0)),
+        sampled.next_probabilities(slice(0, len(logs)))[on],
+        on,
+    )
+
+
+def _with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
+    return np.column_stack([x, np.eye(actions)[action]])
+
+
+def _states_to_features(given: Any, logs: Logs) -> Callable[[np.ndarray], Any] | None:
+    """φ(s) as a callable, or None where the states are features."""
+    if given is None and logs.tabular:
+        raise ValueError(
+            "the states of these logs are ids: say what their features are, with Features(φ) or Regressor(make, of_states=φ), "
+            "φ a table [S, d] or a callable"
+        )
+    if given is None or callable(given):
+        return given
+    table = _matrix(given, logs.states, "features of states as a table")
+    return lambda states: table[states]
+
+
+def _features_of(given: Any, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
+    found = _states_to_features(given, logs)
+    return lambda states: _matrix(states if found is None else found(states), len(states), "features of s")

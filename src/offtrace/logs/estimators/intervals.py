@@ -1,0 +1,156 @@
+"""Intervals for V(π): a bootstrap over episodes, and a conservative one that needs no large sample.
+
+**Bootstrap.** Every estimate is the mean of what its episodes contribute; episodes are drawn with replacement, and the mean of
+the draw is studentised (Efron & Tibshirani 1993, section 12.5): with t* = (mean* − mean) / se*, the interval is
+[mean − t*_{1−α/2} se, mean − t*_{α/2} se]. Unlike the percentiles of mean* it follows the skewness that products of ratios have.
+
+**Conservative.** With rewards in [lo, hi], lo ≤ 0 ≤ hi, the episode's
+
+    X = Σ_t γ^t W_t (r_t − lo) + [terminated] W_{T−1} Γ_T (−lo),      Γ_T = Σ_{t=T}^{H−1} γ^t
+
+is not negative, and E[X] ≤ V(π) − lo·Γ_0: equal where π stays in the support of μ and nothing is truncated; what is not seen,
+beyond a truncation or outside the support, could only add. Anderson's inequality (1969) with the Dvoretzky–Kiefer–Wolfowitz band
+in Massart's form bounds the mean of a variable that is not negative from below, whatever its range:
+
+    E[X] ≥ Σ_i X_(i) [(1 − (i−1)/E − ε)⁺ − (1 − i/E − ε)⁺],     ε = √(ln(2/α) / 2E)
+
+with probability 1 − α/2, for X_(1) ≤ … ≤ X_(E). The same for hi − r bounds V(π) from above. So the interval covers V(π) with
+probability 1 − α at least, for any number of episodes, if they are independent, μ is known, and rewards and the horizon H are as
+stated.
+
+Where all of that holds the lower bound is above the upper one with probability α at most. So an empty interval is evidence that
+one of these does not hold, most often that μ is not the one that acted: it is said, and no numbers are given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.importance_sampling import Weights
+
+DRAWS = 1 << 22  # episodes that are drawn at a time
+MOST = 1 << 27  # and in all: with very many episodes fewer resamples are made, of which each is then nearer to normal
+FEWEST = 200  # resamples
+
+
+def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The studentised bootstrap interval for the mean of each column of contributions [E, m]: its two ends [m].
+
+    All columns are resampled together. An end is infinite where a draw without the few episodes that matter is likely.
+    """
+    E = len(contributions)
+    rng = np.random.default_rng(seed)
+    mean, se = contributions.mean(axis=0), contributions.std(axis=0) / np.sqrt(E)
+    scale = np.where(se > 0, se * np.sqrt(E), 1.0)
+    z = (contributions - mean) / scale  # standardised: squares do not overflow
+    both = np.concatenate([z, z**2], axis=1)
+    resamples = max(min(FEWEST, resamples), min(resamples, MOST // E))
+    parts = []
+    for first in range(0, resamples, max(1, DRAWS // E)):
+        n = min(max(1, DRAWS // E), resamples - first)
+        drawn = rng.integers(0, E, (n, E)) + np.arange(n)[:, None] * E
+        counts = np.bincount(drawn.ravel(), minlength=n * E).reshape(n, E).astype(np.float64)
+        parts.append(counts @ both / E)
+    found = np.concatenate(parts)
+    moved, squared = found[:, : len(mean)], found[:, len(mean) :]
+    spread = np.sqrt(np.maximum(squared - moved**2, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = np.where(spread > 0, moved / spread, np.where(moved == 0, 0.0, np.sign(moved) * np.inf))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(t, [tail, 1 - tail], axis=0, method="inverted_cdf")
+    with np.errstate(invalid="ignore"):  # 0 · ∞: no spread at all
+        return np.where(se > 0, mean - high * scale, mean), np.where(se > 0, mean - low * scale, mean)
+
+
+@dataclass(frozen=True)
+class Conservative:
+    """An interval that covers V(π) at least as often as it says, under what it assumes."""
+
+    low: float
+    """NaN if it is empty."""
+    high: float
+    assumes: str
+    """In words, for the result."""
+    empty: str = ""
+    """Why it is empty: its two bounds contradict each other, and so the data contradict what it assumes. Else no words."""
+
+
+def conservative(
+    logs: Logs,
+    w: Weights,
+    confidence: float,
+    rewards: tuple[float, float] | None,
+    longest: int | None,
+    estimated: bool,
+) -> Conservative:
+    """The interval by Anderson's inequality; `rewards` (lo, hi) and `longest` H are guessed from the data where they are None.
+
+    H matters where γ = 1 or it is given. An episode that was cut was longer than the log shows, so then H is no guess but ∞.
+    """
+    seen = float(logs.reward.min()), float(logs.reward.max())
+    lo, hi = seen if rewards is None else rewards
+    if not lo <= seen[0] or not seen[1] <= hi:
+        raise ValueError(
+            f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
+        )
+    lo, hi = min(lo, 0.0), max(hi, 0.0)  # after its end an episode goes on with reward 0
+    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    if longest is not None and longest < lengths.max():
+        raise ValueError(
+            f"longest says that no episode has more than {longest} steps, but one in the logs has {lengths.max()}"
+        )
+    guessed = int(lengths.max()) if w.gamma == 1 and ended.all() else np.inf
+    H = guessed if longest is None else longest
+    all_steps = float(_discounts(w.gamma, np.zeros(1), H)[0])
+
+    def least(reward: np.ndarray, lo: float) -> float:
+        """A lower bound of V(π) for rewards of at least lo ≤ 0."""
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # ∞ · 0, where a product overflows and nothing is left to add
+            x = w.by_episode(np.where(reward > lo, w.discount * w.product * (reward - lo), 0.0))
+            if lo < 0:
+                x += np.where(ended, w.whole * _discounts(w.gamma, lengths, H) * -lo, 0.0)
+        if lo < 0 and all_steps == np.inf:
+            return -np.inf
+        return (lo * all_steps if lo < 0 else 0.0) + mean_at_least(x, (1 - confidence) / 2)
+
+    low, high = least(logs.reward, lo), 0.0 - least(-logs.reward, -hi)
+    given = "as stated" if rewards is not None else "as the data have them, which is a guess"
+    reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
+    if longest is None and np.isfinite(H):
+        reach += " (the longest logged, which is a guess)"
+    note = f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}, independent episodes"
+    note += ", and μ as estimated, for which nothing is guaranteed" if estimated else ""
+    if low - high > 1e-9 * max(abs(low), abs(high)):  # not by rounding
+        return Conservative(np.nan, np.nan, note, _contradiction(low, high, w))
+    return Conservative(min(low, high), max(low, high), note)
+
+
+def _contradiction(low: float, high: float, w: Weights) -> str:
+    """Why the interval is empty, in words."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.mean(w.whole))
+    return (
+        f"by the data V(π) is at least {low:.4g} and at most {high:.4g}, which cannot be: they contradict what the interval "
+        f"takes for given. Most often μ is not the policy that acted (episodes weigh {mean:.3g} on average, which should be "
+        "near 1); else rewards leave their range, or episodes depend on each other"
+    )
+
+
+def mean_at_least(x: np.ndarray, δ: float) -> float:
+    """A lower bound of E[X], X ≥ 0, that holds with probability 1 − δ for independent draws of X."""
+    n = len(x)
+    left = np.maximum(1.0 - np.arange(n + 1) / n - np.sqrt(np.log(1 / δ) / (2 * n)), 0.0)
+    counts = left[:-1] - left[1:]
+    return float(np.sort(x)[counts > 0] @ counts[counts > 0])
+
+
+def _discounts(gamma: float, first: np.ndarray, H: float) -> np.ndarray:
+    """Γ = Σ_{t=first}^{H−1} γ^t."""
+    if gamma == 1:
+        return H - first.astype(float)
+    return (gamma ** first.astype(float) - (gamma**H if np.isfinite(H) else 0.0)) / (1 - gamma)

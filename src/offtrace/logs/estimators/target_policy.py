@@ -1,0 +1,118 @@
+"""The target policy: a table π(a|s), a function of states, or a classifier; one way to ask all of them for probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.trajectory import distributions
+
+PIECE = 1 << 16  # states that are asked for at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """π, with `probabilities(states)` → [n, A]. Made by `as_policy`; a policy over ids of states always has a table."""
+
+    actions: int
+    """A, how many actions there are."""
+    table: np.ndarray | None
+    """π [S, A] where states are ids, else None."""
+    ask: Callable[[np.ndarray], Any]
+    """States → probabilities [n, A], not yet checked."""
+    called: str = "the policy"
+    """What errors call it."""
+
+    def probabilities(self, states: np.ndarray) -> np.ndarray:
+        """π(·|s) [n, A] in float64: of ids [n], or of features [n, d]."""
+        if self.table is not None:
+            return self.table[states]
+        found = np.empty((len(states), self.actions))  # of no states the policy is not asked
+        for first in range(0, len(states), PIECE):
+            piece = slice(first, first + PIECE)
+            found[piece] = _checked(self.ask(states[piece]), len(states[piece]), self.actions, self.called, first)
+        return found
+
+
+def as_policy(policy: Any, logs: Logs, called: str = "the target policy") -> Policy:
+    """A policy for the states and actions of these logs.
+
+    A table [S, A], for logs whose states are ids; a callable, states → probabilities [n, A]; or anything with
+    `predict_proba`, such as a classifier of scikit-learn, whose `classes_` say which action a column stands for.
+    Probabilities must not be negative and must sum to one, but for what float32 rounds (`trajectory.distributions`).
+    """
+    if isinstance(policy, Policy):
+        return policy
+    if hasattr(policy, "predict_proba"):
+        ask = _of_classifier(policy, logs.actions, called)
+    elif callable(policy):
+        ask = policy
+    else:
+        table = _table(policy, logs, called)
+        return Policy(logs.actions, table, table.__getitem__, called)
+    if not logs.tabular:
+        return Policy(logs.actions, None, ask, called)
+    table = _checked(ask(np.arange(logs.states)), logs.states, logs.actions, called)
+    return Policy(logs.actions, table, ask, called)
+
+
+def _table(policy: Any, logs: Logs, called: str) -> np.ndarray:
+    array = np.asarray(policy)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"{called} must be a table [S, A], a callable (states → probabilities) or an object with predict_proba, "
+            f"got {type(policy).__name__}"
+        )
+    if not logs.tabular:
+        raise TypeError(
+            f"{called} is a table of shape {array.shape}, but the states of these logs are features: give a callable, "
+            "features [n, d] → probabilities [n, A], or an object with predict_proba"
+        )
+    if array.shape != (logs.states, logs.actions):
+        raise ValueError(
+            f"{called} is a table of shape {array.shape}, but these logs have {logs.states} states and {logs.actions} "
+            f"actions: it must be [S, A] = {(logs.states, logs.actions)}. If it has some that a log does not show, give "
+            "`read` their number or names: states=…, actions=…"
+        )
+    return _checked(array, logs.states, logs.actions, called)
+
+
+def _of_classifier(classifier: Any, actions: int, called: str) -> Callable[[np.ndarray], np.ndarray]:
+    """predict_proba with its columns put where `classes_` says; actions that it never saw have probability 0."""
+
+    def ask(states: np.ndarray) -> np.ndarray:
+        found = np.asarray(classifier.predict_proba(states if states.ndim == 2 else states[:, None]))
+        classes = getattr(classifier, "classes_", None)
+        if classes is None:
+            return found
+        columns = np.asarray(classes)
+        if columns.dtype.kind not in "iuf" or np.any((columns < 0) | (columns >= actions) | (columns % 1 != 0)):
+            raise ValueError(
+                f"{called} predicts the classes {columns.tolist()}: they must be ids of actions, 0 … {actions - 1}"
+            )
+        probabilities = np.zeros((len(states), actions))
+        probabilities[:, columns.astype(int)] = found
+        return probabilities
+
+    return ask
+
+
+def _checked(found: Any, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
+    """Probabilities [n, A] as float64; else an error that names the first row that is none."""
+    if hasattr(found, "detach"):  # a tensor of PyTorch
+        found = found.detach().cpu()
+    try:
+        probabilities = np.ascontiguousarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{called} gave {type(found).__name__}: it must give an array of probabilities [n, A]"
+        ) from None
+    if probabilities.shape != (n, actions):
+        raise ValueError(
+            f"{called} gave an array of shape {probabilities.shape} for {n} states: it must be [n, A] = {(n, actions)}"
+        )
+    return distributions(probabilities, called, "state number", first)

@@ -1,0 +1,272 @@
+"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators side by side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
+from offtrace.logs.estimators.direct_method import Direct
+from offtrace.logs.estimators.first_states import Starts, take
+from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
+from offtrace.logs.estimators.importance_sampling import STANDARD, truncated, weights
+from offtrace.logs.estimators.intervals import bootstrap, conservative
+from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.result import Result, Row, kish
+from offtrace.logs.warnings_of_result import diagnosis_of, warnings_of
+from offtrace.traces import Trace, VariableLambda
+from offtrace.traces.base import number, whole
+
+FITTED, DIRECT = "fitted", "direct method"
+ESTIMATORS = (FITTED, DIRECT, *STANDARD)
+"""All names that `evaluate` takes as estimators."""
+
+
+def evaluate(
+    logs: Logs,
+    target_policy: Any,
+    *,
+    trace: Trace,
+    gamma: float,
+    model: Any = None,
+    estimators: Sequence[str] | None = None,
+    behavior: Any = None,
+    initial: Any = None,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    refits: int = 20,
+    folds: int = 5,
+    bound: float | None = None,
+    rewards: tuple[float, float] | None = None,
+    longest: int | None = None,
+    seed: int = 0,
+) -> Result:
+    """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
+
+    - `target_policy`: a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
+    - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
+    - `model` of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
+    - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
+    - `behavior`: None (μ as logged, estimated where it is not), "estimate", False (never), a classifier to estimate it with, or μ
+      itself as a table or a callable
+    - `initial`: the first states to average over, in place of the logs' own; states, or a distribution [S]
+    - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
+    - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
+    - `bound`: that of truncated IS, √E if None
+    - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
+      guessed from the data if None
+    """
+    call = _call(locals())
+    _check_logs(logs)
+    gamma = number("gamma", gamma, 0.0, 1.0)
+    _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
+    policy, mu = as_policy(target_policy, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
+    logs = replace(logs, log_mu=mu.log_mu)
+    starts = Starts.of(logs, initial)
+    names = _names(estimators, mu, starts)
+    kind = as_model(model, logs, seed)
+    sampled = Sampled(trace, logs, policy, gamma)
+    log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
+    _check_support(logs, log_pi)
+    main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
+    w = None
+    if logs.log_mu is not None:
+        w = weights(logs, log_pi, logs.log_mu, gamma)
+
+    estimates: dict[str, tuple[float, np.ndarray]] = {}
+    for name in names:
+        if name in (FITTED, DIRECT):
+            estimates[name] = starts.of_fit(main if name == FITTED else direct.fit)
+        elif w is not None:
+            standard = STANDARD[name]
+            if standard.weigh is truncated:
+                standard = replace(standard, weigh=partial(truncated, bound=bound))
+            estimates[name] = direct.estimate(standard, w)
+    rows = _rows(estimates, trace, confidence, resamples, seed)
+    for i, row in enumerate(rows):
+        if isinstance(kind, Regressor) and row.estimator in (FITTED, DIRECT):
+            again = sampled if row.estimator == FITTED else direct.sampled
+            rows[i] = _refitted(row, again, kind, starts, confidence, refits, seed)
+
+    bounds = None
+    if w is not None and starts.own:
+        bounds = conservative(logs, w, confidence, rewards, longest, mu.estimated)
+    found = diagnosis_of(sampled, w, estimates[FITTED][1] if FITTED in estimates and isinstance(main, Fit) else None)
+    fits = {FITTED: main} | ({DIRECT: direct.fit} if "fit" in vars(direct) else {})
+    unsettled = [name for name, each in fits.items() if not each.converged]
+    return Result(
+        estimates=tuple(rows),
+        conservative=bounds,
+        diagnosis=found,
+        warnings=(
+            *([f"the conservative interval is empty: {bounds.empty}"] if bounds is not None and bounds.empty else []),
+            *warnings_of(logs, mu, starts, rows, found, unsettled, table=kind is None),
+        ),
+        trace=trace,
+        gamma=gamma,
+        confidence=confidence,
+        episodes=logs.episodes,
+        steps=len(logs),
+        behavior=mu.origin,
+        mu_estimated=mu.estimated,
+        state_values=_state_values(main, logs) if logs.tabular else None,
+        values=main.values,
+        q=main.q,
+        sweeps=main.sweeps,
+        logs=logs,
+        policy=policy,
+        call=call,
+    )
+
+
+def _call(given: dict[str, Any]) -> str:
+    """The call in words: numbers, texts and traces as they are, of larger things what they are."""
+
+    def said(value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            return f"<array {list(value.shape)} of {value.dtype}>"
+        if isinstance(value, list | tuple) and len(value) > len(ESTIMATORS):
+            return f"<{type(value).__name__} of {len(value)}>"
+        if value is None or isinstance(value, bool | int | float | str | tuple | list | np.generic | Trace):
+            return repr(value)
+        return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target_policy")]
+    return "\n".join(["evaluate(", "    logs,", "    target_policy,", *lines, ")"])
+
+
+def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
+    """The estimators that are wanted and possible."""
+    possible = list(ESTIMATORS)
+    reason = ""
+    if mu.log_mu is None:
+        possible, reason = [FITTED, DIRECT], "it needs μ(a|s) of the actions taken, which is not known"
+    elif not starts.own:
+        possible, reason = (
+            [FITTED, DIRECT],
+            "it averages over the logs' own first states, and others were given (initial)",
+        )
+    if estimators is None:
+        return possible
+    if isinstance(estimators, str):
+        estimators = [estimators]
+    for name in estimators:
+        if name not in ESTIMATORS:
+            near = difflib.get_close_matches(str(name), ESTIMATORS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"there is no estimator named {name!r}{hint} Known: {', '.join(ESTIMATORS)}")
+        if name not in possible:
+            raise ValueError(f"{name!r} cannot be computed: {reason}. Possible: {', '.join(possible)}")
+    if not estimators:
+        raise ValueError(f"estimators is empty: choose from {', '.join(ESTIMATORS)}, or None for all")
+    return list(dict.fromkeys(estimators))
+
+
+def _rows(
+    estimates: dict[str, tuple[float, np.ndarray]], trace: Trace, confidence: float, resamples: int, seed: int
+) -> list[Row]:
+    """Estimates with bootstrap intervals of what episodes contribute, all from the same draws of episodes."""
+    columns = np.column_stack([x for _, x in estimates.values()])
+    finite = np.array([np.isfinite(x).all() for x in columns.T])
+    low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
+    rows = []
+    for j, (name, (value, x)) in enumerate(estimates.items()):
+        title = _fitted_title(trace) if name == FITTED else STANDARD[name].title if name in STANDARD else name
+        if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
+            rows.append(Row(name, title, value, *[float("nan")] * 5))
+            continue
+        d = x - x.mean()
+        share = float(np.abs(d).max() / np.abs(d).sum()) if d.any() else float("nan")
+        error = float(x.std() / np.sqrt(len(x)))
+        rows.append(Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share))
+    return rows
+
+
+def _fitted_title(trace: Trace) -> str:
+    lam = getattr(trace, "lam", None)
+    return f"fitted, {trace.title}" + (f", λ = {lam:g}" if isinstance(lam, float) else "")
+
+
+def _refitted(
+    row: Row, sampled: Sampled, kind: Regressor, starts: Starts, confidence: float, refits: int, seed: int
+) -> Row:
+    """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
+    if refits and isinstance(sampled.trace, VariableLambda):
+        raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
+    rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
+    for _ in range(refits):
+        logs = take(sampled.logs, rng.integers(0, E, E))
+        states = logs.state[logs.starts[:-1]] if starts.own else starts.state
+        weight = np.full(E, 1 / E) if starts.own else starts.weight
+        found.append(float(weight @ fit(replace(sampled, logs=logs), kind).values(states)))
+    nan = float("nan")
+    error = float(np.std(found, ddof=1)) if refits > 1 else nan
+    half = float(stdtrit(refits - 1, (1 + confidence) / 2)) * error if refits > 1 else nan
+    return replace(
+        row, standard_error=error, low=row.estimate - half, high=row.estimate + half, effective=nan, largest=nan
+    )
+
+
+def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
+    """V^π(s) [S]; of a table NaN where nothing was logged."""
+    values = found.values(np.arange(logs.states))
+    if isinstance(found, Fit) and isinstance(found.basis, Table):
+        values[np.bincount(logs.state, minlength=logs.states) == 0] = np.nan
+    return values
+
+
+def _check_numbers(
+    confidence: Any, resamples: Any, refits: Any, folds: Any, bound: Any, rewards: Any, longest: Any
+) -> None:
+    """Those of `evaluate`, as far as nothing else looks at them."""
+    if not 0.0 < number("confidence", confidence, 0.0, 1.0) < 1.0:
+        raise ValueError(f"confidence must lie in (0, 1), as 0.95 does, got {confidence!r}")
+    whole("resamples", resamples)
+    whole("folds", folds)
+    if refits != 0:
+        whole("refits", refits)
+    if longest is not None:
+        whole("longest", longest)
+    if bound is not None and number("bound", bound, 0.0, np.inf) == 0.0:
+        raise ValueError("bound of truncated IS must be above 0, got 0")
+    if rewards is not None and (np.shape(rewards) != (2,) or not np.isfinite(rewards).all()):
+        raise ValueError(f"rewards must be their range (lo, hi), two finite numbers, got {rewards!r}")
+
+
+def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
+    if np.all(log_pi == -np.inf):
+        actions, states = (logs.action_names or range(logs.actions)), (logs.state_names or range(logs.states))
+        there = f" in state {states[logs.state[0]]!r}" if logs.tabular else ""
+        raise ValueError(
+            f"the target policy takes none of the {len(logs):,} logged actions, such as {actions[logs.action[0]]!r}{there} at "
+            "step 0 of episode 0: nothing can be said about it"
+        )
+
+
+def _check_logs(logs: Logs) -> None:
+    """Every episode must end, and only where it ends."""
+    if not isinstance(logs, Logs):
+        raise TypeError(f"logs must be those that offtrace.logs.read or simulate make, got {type(logs).__name__}")
+    if logs.episodes < 2:
+        raise ValueError(f"the logs hold only {logs.episodes} episode: it takes two at least to know a spread")
+    ends = logs.terminated | logs.truncated
+    last = logs.starts[1:] - 1
+    if not ends[last].all():
+        e = int(np.argmin(ends[last]))
+        raise ValueError(
+            f"episode {e} ends in neither a terminated nor a truncated step: say which it was; one that the log broke off is "
+            "truncated"
+        )
+    if np.count_nonzero(ends) != logs.episodes:
+        inside = ends.copy()
+        inside[last] = False
+        raise ValueError(f"step {int(np.argmax(inside))} ends an episode, but is not the last one of its episode")

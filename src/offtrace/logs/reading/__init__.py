@@ -1,0 +1,1 @@
+"""Logs of any source into checked arrays."""

@@ -1,0 +1,213 @@
+"""The columns of a table in the form that `filling` wants, batch after batch.
+
+Polars reads and converts, streaming, on all cores. What cannot be converted becomes MISSING, UNKNOWN, NaN or NO_FLAG, and is
+found by the checks. Each pass over the source scans only the columns that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
+from offtrace.logs.reading.polars_tables import Table, polars
+from offtrace.logs.reading.problems import LogsError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BATCH = 1 << 17
+"""At most so many rows at a time: a few megabytes, which a cache may hold."""
+EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}
+"""Below this, a float is one integer."""
+
+
+class Conversion:
+    """How each column is converted: looks at the types, and at all names where ids are strings."""
+
+    def __init__(self, table: Table, columns: Columns, has_truncated: bool, states: Names, actions: Names) -> None:
+        self.frame = table.frame
+        self.schema = table.frame.collect_schema()
+        (self._episode,), self.episodes = self._ids("episode", [columns.episode], None)
+        self._step = None if columns.step is None else self._whole("step", columns.step)
+        self._single: dict[str, pl.Expr] = {"reward": self._number("reward", columns.reward)}
+        if columns.terminated is not None:
+            self._single["terminated"] = self._flag("terminated", columns.terminated)
+        if has_truncated and columns.truncated is not None:
+            self._single["truncated"] = self._flag("truncated", columns.truncated)
+        if columns.behaviour is not None:
+            self._single["mu"] = self._number("mu" if columns.mu else "log_mu", columns.behaviour)
+        (self._single["action"],), self.actions = self._ids("action", [columns.action], actions)
+        self._several: dict[str, list[pl.Expr]] = {}
+        self.states = states
+        given = {"state": columns.state, "next_state": columns.next_state}
+        present = {name: column for name, column in given.items() if column is not None}
+        given_ids = states is not None and isinstance(columns.state, str) and self.schema[columns.state].is_float()
+        if isinstance(columns.state, str) and (self._is_id(columns.state) or given_ids):
+            made, self.states = self._ids("state", [str(column) for column in present.values()], states)
+            self._single |= dict(zip(present, made, strict=True))
+        else:
+            self._several = {name: self._features(name, column) for name, column in present.items()}
+            if len({len(each) for each in self._several.values()}) > 1:
+                wide = {name: len(each) for name, each in self._several.items()}
+                raise ValueError(f"state and next_state have different numbers of features: {wide}")
+
+    @property
+    def features(self) -> int:
+        """How many; 0: states are ids."""
+        return len(self._several.get("state", ()))
+
+    def episode_name(self, code: int) -> str:
+        """As the source has it."""
+        if code == MISSING:
+            return "missing"
+        return repr(self.episodes[code]) if isinstance(self.episodes, tuple) else str(code)
+
+    def order(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Batches of (episode, step)."""
+        columns = {"episode": self._episode} | ({} if self._step is None else {"step": self._step})
+        for batch in self._batches(columns):
+            yield batch["episode"].to_numpy(), None if self._step is None else batch["step"].to_numpy()
+
+    def rows(self) -> Iterator[dict[str, np.ndarray]]:
+        """Batches of all others."""
+        columns = {f"{name} {i}": one for name, each in self._several.items() for i, one in enumerate(each)}
+        for batch in self._batches({**self._single, **columns}):
+            made = {name: batch[name].to_numpy() for name in self._single}
+            for name, each in self._several.items():
+                made[name] = np.stack([batch[f"{name} {i}"].to_numpy() for i in range(len(each))], axis=1)
+            yield made
+
+    def _batches(self, columns: dict[str, pl.Expr]) -> Iterator[pl.DataFrame]:
+        """Pieces as the source has them, which need no copy; larger ones are cut, and small ones joined."""
+        held: list[pl.DataFrame] = []
+        for piece in self.frame.select(**columns).collect_batches(engine="streaming"):
+            for part in piece.iter_slices(BATCH):
+                held.append(part)
+                if sum(map(len, held)) > BATCH // 2:
+                    yield polars().concat(held)
+                    held = []
+        if held:
+            yield polars().concat(held)
+
+    def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
+        """Integers as they are; strings by their place among all names, or among those that are given."""
+        pl = polars()
+        text = [self._is_text(column) for column in columns]
+        if len(set(text)) > 1:
+            kinds = {column: str(self.schema[column]) for column in columns}
+            raise TypeError(f"{what} must be integers or strings in all its columns, got {kinds}")
+        if not text[0]:
+            if isinstance(given, tuple) and isinstance(given[0], str):
+                raise TypeError(
+                    f"{what}s={given!r} are strings, but column {columns[0]!r} holds {self.schema[columns[0]]}"
+                )
+            if any(map(self._is_wide, columns)):
+                return self._wide_ids(what, columns, given)
+            for column in columns:
+                if given is None and self.schema[column].is_float():
+                    self._require_exact(what, column)
+            made = [self._whole(what, column) for column in columns]
+            if isinstance(given, tuple):
+                ids = list(range(len(given)))
+                coded = [each.replace_strict(given, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in made]
+                made = [pl.when(a == MISSING).then(MISSING).otherwise(b) for a, b in zip(made, coded, strict=True)]
+            return made, given
+        if isinstance(given, int):
+            raise TypeError(
+                f"{what}s={given} is a number, but they are strings: give their names in the order of their ids"
+            )
+        if given is None:
+            parts = [self.frame.select(pl.col(column).cast(pl.String).alias("name")) for column in columns]
+            given = tuple(pl.concat(parts).unique().drop_nulls().collect()["name"].sort())
+        elif not isinstance(given[0], str):
+            raise TypeError(f"{what}s={given!r} are integers, but column {columns[0]!r} holds strings")
+        return [self._coded(column, given) for column in columns], given
+
+    def _is_wide(self, column: str) -> bool:
+        """Whether it holds integers that int64 does not, as hashes of 64 bits do."""
+        pl = polars()
+        if self.schema[column] not in (pl.UInt64, pl.Int128, pl.UInt128):
+            return False
+        low, high = self.frame.select(low=pl.col(column).min(), high=pl.col(column).max()).collect().row(0)
+        return low is not None and not (low > UNKNOWN and high < -MISSING)
+
+    def _wide_ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
+        """Integers of any size by their place among all of them, or among those that are given."""
+        pl = polars()
+        if isinstance(given, int):
+            raise TypeError(f"{what}s={given} is a number, but there are integers of 2^63 and more: give their names")
+        wide = [pl.col(column).cast(pl.Int128) for column in columns]
+        if given is None:
+            parts = [self.frame.select(each.alias("id")) for each in wide]
+            given = tuple(pl.concat(parts).unique().drop_nulls().collect()["id"].sort().to_list())
+        known, ids = pl.Series(given, dtype=pl.Int128), pl.Series(range(len(given)), dtype=pl.Int64)
+        coded = [each.replace_strict(known, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in wide]
+        return [pl.when(a.is_null()).then(MISSING).otherwise(b) for a, b in zip(wide, coded, strict=True)], given
+
+    def _is_text(self, column: str) -> bool:
+        pl = polars()
+        return self.schema[column] in (pl.String, pl.Categorical, pl.Enum)
+
+    def _is_id(self, column: str) -> bool:
+        return self._is_text(column) or self.schema[column].is_integer() or self.schema[column] == polars().Boolean
+
+    def _coded(self, column: str, names: tuple[str, ...]) -> pl.Expr:
+        pl = polars()
+        code = pl.col(column).cast(pl.String).cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
+        return pl.when(pl.col(column).is_null()).then(MISSING).otherwise(code.fill_null(UNKNOWN))
+
+    def _whole(self, what: str, column: str) -> pl.Expr:
+        """Floats too, if they hold whole numbers: pandas makes them of integers among which one is missing."""
+        pl = polars()
+        kind, value = self.schema[column], pl.col(column)
+        if kind.is_float():
+            value = pl.when(value == value.floor()).then(value)
+        elif not (kind.is_integer() or kind == pl.Boolean):
+            wanted = "integers" if what == "step" else "integers or strings"
+            raise TypeError(f"{what} must be {wanted}, but column {column!r} holds {kind}")
+        return value.cast(pl.Int64, strict=False).fill_null(MISSING)
+
+    def _require_exact(self, what: str, column: str) -> None:
+        """Two large integers may be one float: then it is not known which is meant."""
+        pl = polars()
+        kind, value = self.schema[column], pl.col(column).abs()
+        largest, most = self.frame.select(value.filter(value.is_finite()).max()).collect().item(), EXACT[str(kind)]
+        if largest is not None and largest >= most:
+            raise LogsError(
+                f"{what}: column {column!r} holds {kind} up to {largest:g}, and from {most:,} on two integers may be one float, "
+                f"so that two {what}s may have become one. Store them as integers or strings (pandas makes floats of "
+                'integers among which one is missing; its dtypes "UInt64" and "Int64" do not)'
+            )
+
+    def _number(self, what: str, column: str) -> pl.Expr:
+        pl = polars()
+        kind = self.schema[column]
+        if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+            raise TypeError(f"{what} must be numbers, but column {column!r} holds {kind}")
+        return pl.col(column).cast(pl.Float64).fill_null(np.nan)
+
+    def _flag(self, what: str, column: str) -> pl.Expr:
+        pl = polars()
+        kind, value = self.schema[column], pl.col(column)
+        if kind.is_numeric():
+            value = pl.when(value.is_in([0, 1])).then(value)
+        elif kind != pl.Boolean:
+            raise TypeError(f"{what} must be booleans, or 0 and 1, but column {column!r} holds {kind}")
+        return value.cast(pl.UInt8).fill_null(NO_FLAG)
+
+    def _features(self, what: str, columns: str | tuple[str, ...]) -> list[pl.Expr]:
+        """Numbers of several columns, or of one column of lists; a list that is too short lacks its last ones."""
+        pl = polars()
+        if isinstance(columns, tuple):
+            return [self._number(what, column) for column in columns]
+        kind = self.schema[columns]
+        if kind not in (pl.List, pl.Array):
+            return [self._number(what, columns)]
+        value = pl.col(columns) if kind == pl.List else pl.col(columns).arr.to_list()
+        width = self.frame.select(value.list.len().max()).collect().item()
+        if not (kind.inner.is_numeric() and width):  # pyright: ignore[reportAttributeAccessIssue]
+            raise TypeError(f"{what} must be lists of numbers, but column {columns!r} holds {kind} of length {width}")
+        return [value.list.get(i, null_on_oob=True).cast(pl.Float64).fill_null(np.nan) for i in range(width)]

@@ -1,0 +1,259 @@
+"""Episodes of Minari datasets, and lists of episodes in the same form.
+
+An episode of T steps, as Minari's EpisodeData or as a mapping:
+
+    observations    [T + 1], the last one after the last step: integers or strings are ids, numbers and vectors are features
+    actions         [T] ids
+    rewards, terminations, truncations    [T]
+    infos           optional; under the key that `Columns` names, [T + 1] as Gymnasium gives them, the first from `reset`, or [T]
+
+so that every step has its true next state. μ(a_t|s_t) is looked for in the info that came back from `step(a_t)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names, did_you_mean
+from offtrace.logs.reading.filling import Filling
+from offtrace.logs.reading.ordering import Order
+from offtrace.logs.reading.problems import LogsError
+
+STEPS = 50_000
+"""At a time: short episodes are checked together."""
+FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
+
+
+def read(source: Any, columns: Columns, truncated: str | None, drop: bool, states: Names, actions: Names) -> Logs:
+    """The logs of a dataset, of its folder or id, or of a list of episodes."""
+    if truncated == "never":
+        raise ValueError(
+            'episodes of Minari and Gymnasium say whether they were truncated: leave out truncated="never"'
+        )
+    if isinstance(source, str | Path):
+        source = _minari(source)
+    if hasattr(source, "iterate_episodes"):
+        name, n, episodes = f"Minari dataset {source.spec.dataset_id}", source.total_steps, source.iterate_episodes()
+        states = _of_space("observation", source.spec.observation_space, states)
+        actions = _of_space("action", source.spec.action_space, actions)
+    else:
+        name, episodes = "the list of episodes", _listed(source)
+        n = sum(len(_field(episode, "rewards", i)) for i, episode in enumerate(episodes))
+        states, actions = _of_all(episodes, "observations", states), _of_all(episodes, "actions", actions)
+    if not n:
+        raise LogsError(f"{name} has no steps")
+    episodes = iter(episodes)
+    first = next(episodes)
+    seen = _observations(first, 0)
+    filling = Filling(
+        n=n,
+        features=seen.shape[1] if seen.ndim == 2 else 0,
+        has_next=True,
+        has_mu=columns.behaviour is not None,
+        is_log=columns.log_mu is not None,
+        states=states,
+        actions=actions,
+        cut_at_end=truncated == "at end",
+    )
+    found = _Episodes(columns.behaviour, filling)
+    for batch in found.batches(chain([first], episodes)):
+        if filling.filled + len(batch["reward"]) > n:
+            raise _damaged(name, n, "more")
+        filling.add(batch)
+    if filling.filled < n:
+        raise _damaged(name, n, f"only {filling.filled:,}")
+    starts = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
+    order = Order(starts, np.arange(len(found.lengths)))
+
+    def words(row: int) -> str:
+        episode = int(order.episode(np.array([row]))[0])
+        return f"{row:,} (episode {found.ids[episode]}, step {row - starts[episode]})"
+
+    return filling.finished(order, name, drop=drop, words=words)
+
+
+class _Episodes:
+    """Episodes → batches; keeps their lengths and ids."""
+
+    def __init__(self, behaviour: str | None, filling: Filling) -> None:
+        self.behaviour, self.filling = behaviour, filling
+        self.lengths: list[int] = []
+        self.ids: list[Any] = []
+
+    def batches(self, episodes: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
+        """Of whole episodes."""
+        parts: list[dict[str, np.ndarray]] = []
+        steps = 0
+        for i, episode in enumerate(episodes):
+            parts.append(self._converted(episode, i))
+            self.lengths.append(len(parts[-1]["reward"]))
+            self.ids.append(_field(episode, "id", i, default=i))
+            steps += self.lengths[-1]
+            if steps >= STEPS:
+                yield _joined(parts)
+                parts, steps = [], 0
+        if parts:
+            yield _joined(parts)
+
+    def _converted(self, episode: Any, i: int) -> dict[str, np.ndarray]:
+        reward = np.asarray(_field(episode, "rewards", i), dtype=np.float64)
+        seen, width = _observations(episode, i), self.filling.features
+        if (seen.shape[1] if seen.ndim == 2 else 0) != width:
+            raise LogsError(
+                f"observations of episode {i} have shape {seen.shape}, those of the first have {width} features"
+            )
+        if not width:
+            seen = _coded(seen, self.filling.states)
+        made = {
+            "reward": reward,
+            "state": seen[:-1],
+            "next_state": seen[1:],
+            "action": _coded(_exact(_field(episode, "actions", i), i), self.filling.actions),
+            "terminated": _flags(_field(episode, "terminations", i)),
+            "truncated": _flags(_field(episode, "truncations", i)),
+        }
+        if self.behaviour is not None:
+            made["mu"] = _info(episode, self.behaviour, i, len(reward))
+        if wrong := {name: a.shape for name, a in made.items() if len(a) != len(reward) or (a.ndim > 1 and not width)}:
+            raise LogsError(
+                f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
+                "the last one after the last step"
+            )
+        if not len(reward):
+            raise LogsError(f"episode {i} has no steps")
+        return made
+
+
+def _damaged(name: str, n: int, there: str) -> LogsError:
+    return LogsError(f"{name} says that it has {n:,} steps, but its episodes have {there}: it is damaged")
+
+
+def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _field(episode: Any, name: str, i: int, default: Any = None) -> Any:
+    value = episode.get(name, default) if isinstance(episode, Mapping) else getattr(episode, name, default)
+    if value is None:
+        raise LogsError(f"episode {i} has no {name}: it must have {', '.join(FIELDS)}")
+    return value
+
+
+def _observations(episode: Any, i: int) -> np.ndarray:
+    """[T + 1] ids, or [T + 1, d] features."""
+    seen = _exact(_field(episode, "observations", i), i)
+    if seen.ndim == 1 and seen.dtype.kind in "iubUT":
+        return seen
+    if seen.dtype.kind not in "iubf" or not len(seen):
+        raise LogsError(
+            f"observations of episode {i} are neither ids nor arrays of numbers: they have dtype {seen.dtype}"
+        )
+    return seen.reshape(len(seen), -1).astype(np.float64, copy=False)
+
+
+def _exact(values: Any, i: int) -> np.ndarray:
+    """As an array; integers that int64 does not hold would become other ones, or floats."""
+    array = np.asarray(values)
+    if array.dtype == np.uint64:
+        large = bool((array >= 2**63).any())
+    else:
+        large = (
+            array.dtype.kind in "fO" and array is not values and any(type(v) is int and abs(v) >= 2**63 for v in values)
+        )
+    if large:
+        raise LogsError(f"episode {i} has ids of 2^63 or more, which int64 does not hold: give them as strings")
+    return array
+
+
+def _info(episode: Any, key: str, i: int, steps: int) -> np.ndarray:
+    """[T] numbers; a key may lead into nested infos, as "policy/mu"."""
+    infos: Any = _field(episode, "infos", i, default={})
+    for part in key.split("/"):
+        if not isinstance(infos, Mapping) or part not in infos:
+            there = list(infos) if isinstance(infos, Mapping) else []
+            raise LogsError(
+                f"infos of episode {i} have no {key!r}{did_you_mean(part, there)}: they have {there}. Minari records them with "
+                "DataCollector(record_infos=True)"
+            )
+        infos = infos[part]
+    values = np.asarray(infos, dtype=np.float64)
+    return values[1:] if len(values) == steps + 1 else values
+
+
+def _flags(values: Any) -> np.ndarray:
+    flags = np.asarray(values)
+    return np.where((flags == 0) | (flags == 1), flags, NO_FLAG).astype(np.uint8)
+
+
+def _coded(values: np.ndarray, names: Names) -> np.ndarray:
+    """Ids: integers as they are, or the places of values among the names."""
+    if isinstance(names, tuple):
+        known = np.array(names)
+        if (known.dtype.kind in "UT") != (values.dtype.kind in "UT"):
+            raise LogsError(f"the source holds {values.dtype} where {list(names)[:5]} … were given")
+        sorter = np.argsort(known)
+        at = sorter[np.minimum(np.searchsorted(known, values, sorter=sorter), len(known) - 1)]
+        return np.where(known[at] == values, at, UNKNOWN)
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            return np.where(values == np.floor(values), values, MISSING).astype(np.int64)
+    if values.dtype.kind not in "iub":
+        raise LogsError(f"ids must be integers or strings, got {values.dtype}")
+    return values.astype(np.int64, copy=False)
+
+
+def _of_all(episodes: Sequence[Any], name: str, given: Names) -> Names:
+    """Where ids are strings: all of them."""
+    if given is None and np.asarray(_field(episodes[0], name, 0)).dtype.kind in "UT":
+        return tuple(sorted({str(each) for i, episode in enumerate(episodes) for each in _field(episode, name, i)}))
+    return given
+
+
+def _of_space(what: str, space: Any, given: Names) -> Names:
+    """The ids of a Discrete space, unless others are given."""
+    kind = type(space).__name__
+    if kind == "Discrete":
+        n, start = int(space.n), int(space.start)
+        return given or (tuple(range(start, start + n)) if start else n)
+    if kind != "Box" or what == "action":
+        wanted = "Discrete" if what == "action" else "Discrete or Box"
+        raise LogsError(f"{what}s of {space} cannot be read: the space must be {wanted}")
+    return given
+
+
+def _listed(source: Any) -> Sequence[Any]:
+    if isinstance(source, Sequence) and not isinstance(source, str | bytes) and len(source):
+        if all(isinstance(each, Mapping) or hasattr(each, "observations") for each in source):
+            return source
+    raise TypeError(
+        f"logs cannot be read from {type(source).__name__}: give a path, a frame of polars or pandas, an Arrow table, a Minari "
+        f"dataset, or a list of episodes, each a mapping with {', '.join(FIELDS)} and, for μ, infos"
+    )
+
+
+def _minari(source: str | Path) -> Any:
+    """The dataset in a folder, or of an id, on this machine."""
+    folder = Path(source)
+    if not folder.is_dir() and not re.fullmatch(r"[-\w/]+-v\d+", str(source)):
+        raise FileNotFoundError(f"{source} is no file or folder, matches no file, and is no id of a Minari dataset")
+    try:
+        import minari
+    except ImportError:
+        raise ImportError("Minari datasets need minari: pip install 'offtrace[logs]'", name="minari") from None
+    if folder.is_dir():
+        return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
+    try:
+        return minari.load_dataset(str(source))
+    except FileNotFoundError:
+        there = list(minari.list_local_datasets())
+        raise FileNotFoundError(
+            f"{source} is no file, and no Minari dataset of this id is on this machine{did_you_mean(str(source), there)}: "
+            f"there {f'are {there}' if there else 'is none'}; `minari download {source}` may fetch it"
+        ) from None

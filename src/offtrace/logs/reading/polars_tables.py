@@ -1,0 +1,109 @@
+"""Tables as lazy frames of polars: Parquet, Arrow and CSV files, frames of polars and pandas, Arrow tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from offtrace.logs.reading.columns import Columns
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".ipc": "ipc", ".feather": "ipc", ".csv": "csv"}
+
+
+def polars() -> Any:
+    """Polars, which is an extra."""
+    try:
+        import polars
+    except ImportError:
+        raise ImportError("logs in tables need polars: pip install 'offtrace[logs]'", name="polars") from None
+    return polars
+
+
+@dataclass(frozen=True)
+class Table:
+    """A source of rows."""
+
+    frame: pl.LazyFrame
+    name: str
+    files: tuple[Path, ...] = ()
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        """Of each file."""
+        return [_scan((file,)).select(polars().len()).collect().item() for file in self.files]
+
+    def words(self, row: int) -> str:
+        """A row as the user finds it: its number, and in which of several files."""
+        if len(self.files) > 1:
+            for file, rows in zip(self.files, self._rows, strict=True):
+                if row < rows:
+                    return f"{row:,} of {file.name}"
+                row -= rows
+        return f"{row:,}"
+
+
+def files_of(source: str | Path) -> tuple[Path, ...]:
+    """A file, the tables below a folder, or what a pattern matches; sorted by name."""
+    path = Path(source)
+    if path.is_dir():
+        found = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in SUFFIXES and p.is_file()]
+        if not found:
+            raise FileNotFoundError(f"{source} is a folder without tables: none of {', '.join(SUFFIXES)} is in it")
+        return tuple(found)
+    if path.exists():
+        return (path,)
+    fixed = Path(path.anchor)
+    return tuple(sorted(fixed.glob(str(path.relative_to(fixed)))))
+
+
+def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
+    """Files of one kind."""
+    kinds = sorted({SUFFIXES.get(file.suffix.lower(), file.name) for file in files})
+    if len(kinds) > 1 or kinds[0] not in SUFFIXES.values():
+        raise ValueError(
+            f"{source}: files must be of one kind, ending in {', '.join(SUFFIXES)}; got {', '.join(kinds)}"
+        )
+    return Table(_scan(files, columns), source, files)
+
+
+def _scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:
+    pl = polars()
+    kind = SUFFIXES[files[0].suffix.lower()]
+    paths = list(files)
+    if kind == "parquet":
+        return pl.scan_parquet(paths, glob=False)
+    if kind == "ipc":
+        return pl.scan_ipc(paths, glob=False)
+    numbers: dict[str, Any] = {}
+    if columns is not None:  # the first rows need not show that a column holds fractions
+        there = pl.scan_csv(paths, glob=False, infer_schema=False).collect_schema()
+        several = tuple(c for c in (columns.state, columns.next_state) if isinstance(c, tuple))
+        real = {columns.reward, columns.behaviour, *(name for each in several for name in each)}
+        numbers = {name: pl.Float64 for name in real if name in there}
+    return pl.scan_csv(paths, glob=False, schema_overrides=numbers, infer_schema_length=10_000)
+
+
+def from_frame(source: Any, columns: Columns) -> Table | None:
+    """A frame of polars or pandas, or an Arrow table; None if it is none of them."""
+    kind = type(source).__module__.partition(".")[0]
+    called = f"{kind} {type(source).__name__}"
+    if kind not in ("polars", "pandas", "pyarrow"):
+        return None
+    pl = polars()
+    if isinstance(source, pl.LazyFrame):
+        return Table(source, called)
+    if isinstance(source, pl.DataFrame):
+        return Table(source.lazy(), called)
+    if kind == "pandas" and hasattr(source, "columns"):
+        used = {column for _, column in columns.used()}
+        # only what is used is converted, if all is there
+        part = source[[c for c in source.columns if c in used]] if used <= set(source.columns) else source
+        return Table(pl.from_pandas(part).lazy(), called)
+    if kind == "pyarrow" and hasattr(source, "column_names"):
+        return Table(pl.from_arrow(source).lazy(), called)  # pyright: ignore[reportAttributeAccessIssue]
+    return None

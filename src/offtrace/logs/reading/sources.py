@@ -1,0 +1,115 @@
+"""Logs of any source, checked.
+
+    logs = offtrace.logs.read("logs/*.parquet", columns=Columns(state=("x", "y"), mu="propensity"))
+
+What is read, and in which form:
+
+    a path               of a Parquet, Arrow (IPC) or CSV file, of a folder of them, or a pattern such as "logs/*.parquet"
+    a frame              of polars (lazy too) or pandas, or an Arrow table
+    a Minari dataset     itself, its folder, or its id, such as "frozenlake/random-v0", if it is on this machine
+    Gymnasium episodes   a list of mappings with `observations` (one more than actions), `actions`, `rewards`, `terminations`,
+                         `truncations` and, for μ, `infos`
+
+Rows may stand in any order; the same rows give the same logs. They are read in batches: memory is that of the logs and a
+constant, and 8 bytes a step more where rows must be put in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.reading import episodes, polars_tables
+from offtrace.logs.reading.columns import Columns, Names, checked_names
+from offtrace.logs.reading.converting import Conversion
+from offtrace.logs.reading.filling import Filling
+from offtrace.logs.reading.ordering import order
+from offtrace.logs.reading.problems import LogsError, Problems
+
+
+def read(
+    source: Any,
+    *,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    truncated: Literal["never", "at end"] | None = None,
+    on_error: Literal["raise", "drop"] = "raise",
+    states: int | Sequence[Any] | None = None,
+    actions: int | Sequence[Any] | None = None,
+) -> Logs:
+    """The logs of `source`; `logs.report` says what was read, `describe(logs)` what they are like.
+
+    - `columns`: what they are called; of Minari and Gymnasium episodes only `mu` or `log_mu` matters, a key of `infos`.
+    - `truncated`: whether episodes were cut, where no column says it. "never": each must end with a terminated step; "at end":
+      one whose last step is not terminated was cut there. Without either, the source must say it: it is not guessed.
+    - `on_error`: "raise" names everything impossible with its first rows; "drop" leaves out episodes with any of it, whole.
+    - `states`: how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
+      source. Other ones are impossible values. Given, a column of floats holds ids too.
+    - `actions`: likewise.
+
+    Integers from 0 on are ids as they are. Strings, and integers below 0 or far above the number of steps, are numbered in sorted
+    order, and `state_names` or `action_names` has them.
+
+    Without a column `next_state`, the next state is that of the next row. The last row of a truncated episode has none, and what
+    its action led to is not known: then this row's state is the next state of the row before, which becomes the truncated one,
+    and its action and reward are not used. The report says of how many episodes.
+    """
+    if on_error not in ("raise", "drop"):
+        raise ValueError(f'on_error must be "raise" or "drop", got {on_error!r}')
+    if truncated not in (None, "never", "at end"):
+        raise ValueError(f'truncated must be "never" or "at end" if it is given, got {truncated!r}')
+    given = checked_names("states", states), checked_names("actions", actions)
+    found = _found(source, columns)
+    if isinstance(found, polars_tables.Table):
+        try:
+            return _table(found, columns, truncated, on_error == "drop", *given)
+        except polars_tables.polars().exceptions.PolarsError as error:
+            raise LogsError(f"{found.name} cannot be read: {error}") from error
+    return episodes.read(found, columns, truncated, on_error == "drop", *given)
+
+
+def _found(source: Any, columns: Columns) -> Any:
+    """A table, or what `episodes` reads."""
+    if isinstance(source, str | Path):
+        if (Path(source) / "data" / "metadata.json").exists() or (Path(source) / "metadata.json").exists():
+            return Path(source)
+        if files := polars_tables.files_of(source):
+            return polars_tables.from_files(files, str(source), columns)
+        return str(source)
+    return polars_tables.from_frame(source, columns) or source
+
+
+def _table(
+    table: polars_tables.Table, columns: Columns, truncated: str | None, drop: bool, states: Names, actions: Names
+) -> Logs:
+    there = table.frame.collect_schema().names()
+    has_truncated = columns.check(there, truncated)
+    made = Conversion(table, columns, has_truncated, states, actions)
+    problems = Problems()
+    found = order(made.order, problems)
+    if not found.starts[-1]:
+        raise LogsError(f"{table.name} has no rows")
+    filling = Filling(
+        n=int(found.starts[-1]),
+        features=made.features,
+        has_next=columns.next_state is not None,
+        has_mu=columns.behaviour is not None,
+        is_log=columns.log_mu is not None,
+        states=made.states,
+        actions=made.actions,
+        cut_at_end=truncated == "at end",
+        passed_over=columns.passed_over(there),
+        order=found,
+        problems=problems,
+    )
+    for batch in made.rows():
+        filling.add(batch)
+
+    def words(row: int) -> str:
+        code = found.episodes[found.episode(np.array([row]))[0]]
+        return f"{table.words(row)} (episode {made.episode_name(int(code))})"
+
+    return filling.finished(found, table.name, drop=drop, words=words)

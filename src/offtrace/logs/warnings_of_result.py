@@ -1,0 +1,158 @@
+"""What an answer rests on, and what to say of it: weights, support, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from offtrace.logs.container import Logs
+from offtrace.logs.description import counts
+from offtrace.logs.estimators.behavior_policy import Behavior
+from offtrace.logs.estimators.first_states import Starts
+from offtrace.logs.estimators.importance_sampling import Weights, cut
+from offtrace.logs.estimators.sampled_operator import PIECE, Sampled
+from offtrace.logs.estimators.target_policy import Policy
+from offtrace.logs.result import Diagnosis, Row, Support
+
+HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
+MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
+
+
+def diagnosis_of(sampled: Sampled, w: Weights | None, influence: np.ndarray | None) -> Diagnosis:
+    """What the answer rests on."""
+    return Diagnosis(
+        log_weights=None if w is None else w.log_whole,
+        effective_by_step=None if w is None else w.effective(),
+        trace=sampled.diagnosis(),
+        support=support_of(sampled.logs, sampled.policy),
+        influence=None if influence is None or np.isnan(influence).any() else influence,
+    )
+
+
+def support_of(logs: Logs, policy: Policy) -> Support:
+    """Where the target policy leaves the data."""
+    if policy.table is not None:
+        logged = counts(logs)
+        visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
+        return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
+    never = np.bincount(logs.action, minlength=logs.actions) == 0
+    if not never.any():
+        return Support(0.0, None, None)
+    sums = [policy.probabilities(logs.state[piece])[:, never].sum() for piece in logs.pieces(PIECE)]
+    return Support(float(np.sum(sums) / len(logs)), None, None)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An action of the target policy that was never logged in a state (for features: never at all)."""
+
+    state: Any
+    """Its name in the source, or its id; None for features."""
+    action: Any
+    probability: float
+    """π(a|s); for features, its mean over the logged states."""
+    visits: int
+    """So many steps were logged in this state."""
+    share: float
+    """Of all that the target policy does at logged states; over all gaps the sum is `Support.share`."""
+
+
+def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
+    """Where the target policy leaves the data, what matters most first."""
+    actions = logs.action_names or range(logs.actions)
+    if policy.table is None:
+        never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
+        sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
+        means = np.sum(sums, axis=0) / len(logs)
+        found = [Gap(None, actions[a], float(p), len(logs), float(p)) for a, p in zip(never, means, strict=True) if p]
+        return sorted(found, key=lambda gap: -gap.share)
+    logged = counts(logs)
+    share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
+    states = logs.state_names or range(logs.states)
+    order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
+    return [
+        Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))
+        for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
+    ]
+
+
+def warnings_of(
+    logs: Logs,
+    mu: Behavior,
+    starts: Starts,
+    rows: Sequence[Row],
+    found: Diagnosis,
+    unsettled: Sequence[str],
+    table: bool,
+) -> Iterator[str]:
+    """What one should know before relying on the numbers, the gravest first."""
+    if unsettled:
+        yield (
+            f"{', '.join(unsettled)}: the iteration did not settle, so that its values are no fixed point, and what takes them "
+            "has no interval; try a γ below 1, a smaller λ, or a trace with the recursive condition"
+        )
+    if found.support.share > MUCH:
+        where = "there" if logs.tabular else "at all"
+        rest = ", and a table takes it to be worth what the logged actions of the state are" if table else ""
+        yield (
+            f"{100 * found.support.share:.2g} % of what the target policy does at logged states was never logged {where}: of "
+            f"that the data say nothing{rest}"
+        )
+    if table and found.support.visits is not None:
+        unknown = found.support.visits == 0
+        into = np.count_nonzero(unknown[logs.next_state[cut(logs)]])
+        if into > MUCH * logs.episodes:
+            yield (
+                f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "
+                "is taken for worth 0"
+            )
+        if (lost := starts.weight[unknown[starts.state]].sum()) > 0:
+            yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
+    handful = [row for row in rows if 0 < row.effective < HANDFUL]
+    if handful:
+        names = ", ".join(f"{row.title} ({row.effective:.0f})" for row in handful)
+        yield f"rests on a handful of episodes, so that neither estimate nor interval can be relied on: {names}"
+    if found.weights is not None:
+        if found.effective < HANDFUL:
+            yield (
+                f"the weights are worth {found.effective:.1f} of {logs.episodes:,} episodes"
+                + (f", one has {100 * found.largest:.0f} % of them" if found.effective else "")
+                + ": importance sampling of whole episodes says little here"
+            )
+        if not 0.5 < found.mean_weight < 2:
+            yield (
+                f"the weights have the mean {found.mean_weight:.2g}, and should have 1: the few episodes that matter for the "
+                "target policy are missing, or μ is not what it was said to be"
+            )
+    yield from _odd_rows(rows, found)
+    share = cut(logs).sum() / logs.episodes
+    if share > MUCH and found.weights is not None:
+        yield (
+            f"{100 * share:.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
+            "importance sampling too"
+        )
+    if mu.estimated:
+        yield f"μ was {mu.origin} from these very data: intervals take it for known"
+
+
+def _odd_rows(rows: Sequence[Row], found: Diagnosis) -> Iterator[str]:
+    """Estimates that are no numbers, and intervals that are none."""
+    nothing = found.effective_by_step is not None and np.isnan(found.effective_by_step).any()
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if np.isnan(row.estimate) and nothing:
+            words = "not defined, since at some step no episode has any weight"
+        elif not np.isfinite(row.estimate):
+            words = "the products of ratios overflow"
+        elif row.standard_error == 0:
+            words = "all episodes contribute the same, so that the interval is a point and says nothing"
+        elif row.low == -np.inf or row.high == np.inf:
+            words = "the interval is open, since draws without the few episodes that matter are likely"
+        else:
+            continue
+        kinds.setdefault(words, []).append(row.title)
+    for words, titles in kinds.items():
+        yield f"{', '.join(titles)}: {words}"

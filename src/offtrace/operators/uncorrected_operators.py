@@ -1,0 +1,134 @@
+"""Operators that are affine but not of the form Q + C(T_πQ − Q): they have fixed points of their own.
+
+    Peng's Q(λ)            N Q = (I − γλP_μ)⁻¹ (R + γ(1−λ)P_π Q)                      fixed point Q^{λμ+(1−λ)π}
+    uncorrected n-step     N Q = Σ_{i<n} (γP_μ)^i R + (γP_μ)^{n−1} γP_π Q
+    V-trace (on states)    N V = V + (I − γP_c)⁻¹ (r_ρ̄ + γP_ρ̄V − D_ρ̄V)               fixed point V^{π_ρ̄}, π_ρ̄ ∝ min(ρ̄μ, π)
+
+with P_c(s,s') = Σ_a μ c P(s'|s,a), likewise P_ρ̄ and D_ρ̄ = diag Σ_a μ ρ̄, c = λ min(c̄, ρ), ρ̄ = min(ρ̄, ρ) (Espeholt et al.
+2018; Kozuno et al. 2021 for Peng's). Dense linear algebra: for small MDPs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from offtrace.operators import spectral_radius
+from offtrace.operators.interval import Interval
+from offtrace.operators.moments.variance import TemporalDifferences, per_decision
+from offtrace.operators.setting import EPS, Setting, setting
+from offtrace.operators.solve import closed_form
+from offtrace.traces import NStep, OneStep, PengQ
+
+
+@dataclass(frozen=True, eq=False)
+class AffineOperator:
+    """N X = Z X + b on action values [S, A] or state values [S]."""
+
+    title: str
+    Z: np.ndarray
+    Z_error: np.ndarray
+    """A bound on |Z − truth|, entry by entry."""
+    b: np.ndarray
+    b_error: np.ndarray
+    """A bound on |b − truth|."""
+    shape: tuple[int, ...]
+    """Of what it acts on."""
+
+    def apply(self, X: Any) -> np.ndarray:
+        """N X."""
+        return (self.Z @ np.ravel(X) + self.b).reshape(self.shape)
+
+    @cached_property
+    def fixed_point(self) -> np.ndarray:
+        """The solution of X = Z X + b, known to ± `fixed_point_error`."""
+        return np.linalg.solve(np.eye(len(self.b)) - self.Z, self.b).reshape(self.shape)
+
+    @property
+    def fixed_point_error(self) -> float:
+        """A bound on the error of the fixed point, in the largest entry: ‖N X − X‖/(1 − ‖Z‖); ∞ where ‖Z‖ is not below 1."""
+        X = np.ravel(self.fixed_point)
+        off = np.abs(self.Z @ X + self.b - X) + self.Z_error @ np.abs(X) + self.b_error
+        off += (len(X) + 4) * EPS * (np.abs(self.Z) @ np.abs(X) + np.abs(self.b) + np.abs(X))
+        shrinks = 1 - self.contraction.upper
+        return float(off.max(initial=0.0)) / shrinks if shrinks > 0 else np.inf
+
+    @cached_property
+    def contraction(self) -> Interval:
+        """‖Z‖_∞."""
+        size, error = np.abs(self.Z), self.Z_error
+        lower, upper = np.clip(size - error, 0, None).sum(axis=1).max(), (size + error).sum(axis=1).max()
+        return Interval(lower * (1 - len(size) * EPS), upper * (1 + len(size) * EPS))
+
+    @cached_property
+    def spectral_radius(self) -> Interval:
+        """The largest |eigenvalue| of Z."""
+        return spectral_radius.spectral_radius(self.Z, self.Z_error)
+
+
+def _made(title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: Any, r: Any, one: float = 0.0) -> AffineOperator:
+    """Z = one·I + C·D and b = C·r, where C ≥ 0 is known to ± error; D and r but for rounding."""
+    size, r = np.abs(D), np.ravel(r)
+    terms = (len(C) + s.A + 8) * EPS
+    Z, Z_error = one * np.eye(len(C)) + C @ D, error @ size + terms * (one * np.eye(len(C)) + C @ size)
+    b_error = error @ np.abs(r) + terms * (C @ np.abs(r))
+    return AffineOperator(title, Z, Z_error, C @ r, b_error, s.pi.shape if len(C) == s.pairs else (s.S,))
+
+
+def peng(mdp: Any, pi: Any, mu: Any, lam: float) -> AffineOperator:
+    """Peng's Q(λ): modulus γ(1−λ)/(1−γλ) where no episode ends, at the price of another fixed point."""
+    s = setting(mdp, OneStep(), pi, mu)
+    lam = PengQ(lam=lam).lam
+    C, error = closed_form.inverse(s.gamma * lam * s.onto_pairs(s.mu))
+    step = s.gamma * (1 - lam) * s.onto_pairs(s.pi).toarray()
+    return _made(f"Peng's Q(λ)(lam={lam:g})", s, C, error, step, mdp.R)
+
+
+def peng_variance(mdp: Any, pi: Any, mu: Any, Q: Any, lam: float) -> tuple[np.ndarray, np.ndarray]:
+    """lower ≤ Var[G | s, a] ≤ upper, [S, A], of Peng's return for given Q: G = Σ (γλ)^t (r_t + γ(1−λ)v(s_{t+1})), v = Σ_a π Q."""
+    s = setting(mdp, OneStep(), pi, mu)
+    v = (1 - lam) * (s.pi * np.asarray(Q, dtype=float)).sum(axis=1)
+    δ = TemporalDifferences(s, np.zeros(s.pi.shape), v)
+    low, high = per_decision(δ, np.full(s.pi.shape, lam))
+    return low.reshape(s.pi.shape), high.reshape(s.pi.shape)
+
+
+def n_step(mdp: Any, pi: Any, mu: Any, n: int) -> AffineOperator:
+    """The uncorrected n-step return: modulus γ^n where no episode ends."""
+    s = setting(mdp, OneStep(), pi, mu)
+    n = NStep(n=n).n
+    step = sparse.csr_array(s.gamma * s.onto_pairs(s.mu))
+    b, reward = np.ravel(mdp.R).astype(float), np.ravel(mdp.R)
+    size = np.abs(b)
+    Z = s.gamma * s.onto_pairs(s.pi).toarray()
+    for _ in range(n - 1):
+        b, size, Z = reward + step @ b, np.abs(reward) + step @ size, step @ Z
+    terms = n * (np.diff(step.indptr).max(initial=1) + s.A + 8) * EPS
+    return AffineOperator(f"n-step(n={n})", Z, terms * Z, b, terms * size, s.pi.shape)
+
+
+def v_trace(mdp: Any, pi: Any, mu: Any, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0) -> AffineOperator:
+    """V-trace on state values [S]."""
+    s = setting(mdp, OneStep(), pi, mu)
+    if not (rho_bar > 0 and c_bar > 0 and 0 <= lam <= 1):
+        raise ValueError(f"V-trace needs rho_bar > 0, c_bar > 0 and lam in [0, 1], got {rho_bar!r}, {c_bar!r}, {lam!r}")
+    P = s.P.toarray().reshape(s.S, s.A, s.S)
+    c, clipped = s.mu * lam * np.minimum(c_bar, s.rho), s.mu * np.minimum(rho_bar, s.rho)
+    C, error = closed_form.inverse(sparse.csr_array(s.gamma * np.einsum("sa,sat->st", c, P)))
+    through = s.gamma * np.einsum("sa,sat->st", clipped, P) - np.diag(clipped.sum(axis=1))
+    found = _made(f"V-trace(lam={lam:g})", s, C, error, through, (clipped * np.asarray(mdp.R)).sum(axis=1), one=1.0)
+    ends = np.asarray(mdp.terminal, dtype=bool)
+    for Z in (found.Z, found.Z_error):  # a terminal state's value is 0 and stays so
+        Z[ends] = 0.0
+        Z[:, ends] = 0.0
+    return found
+
+
+def clipped_policy(pi: Any, mu: Any, rho_bar: float = 1.0) -> np.ndarray:
+    """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)): whose values V-trace finds."""
+    weight = np.minimum(rho_bar * np.asarray(mu, dtype=float), np.asarray(pi, dtype=float))
+    return weight / weight.sum(axis=1, keepdims=True)

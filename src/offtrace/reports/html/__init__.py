@@ -1,0 +1,1 @@
+"""One HTML file that needs nothing else."""

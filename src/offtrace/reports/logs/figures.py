@@ -1,0 +1,159 @@
+"""The result of an evaluation from logs → what the figures of its page show, and its numbers in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.logs import notebook_table
+from offtrace.logs.estimators.importance_sampling import STANDARD
+from offtrace.logs.estimators.intervals import Conservative
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.evaluation import DIRECT, FITTED
+from offtrace.logs.result import Result, Row
+from offtrace.traces import QLambda
+
+FAMILIES = {"fitted": 0, "importance sampling": 1, "with a model of Q": 2, "conservative": 7}
+"""Of estimators, and how they look."""
+WEIGHTS, EPISODES, UNCUT = "importance weights", "episodes", "β = 1"
+STYLES = FAMILIES | {EPISODES: 7, WEIGHTS: 1, UNCUT: 7}
+LAGS = 1024  # at most
+BINS = 24  # of the weights, at most
+POINTS = 200  # of a line, at most
+
+
+def data(result: Result) -> dict[str, Any]:
+    """What the script draws."""
+    low, high = notebook_table.span(result)
+    say = Words(result)
+    styles = STYLES | {result.trace.title: 0}
+    rows = [
+        {
+            "method": row.title,
+            "value": row.estimate,
+            "low": drawable(row.low),
+            "high": drawable(row.high),
+            "said": say.interval(row.low, row.high),
+            "shown": say.number(row.estimate),
+            "family": _family(row),
+        }
+        for row in result.estimates
+    ]
+    if (c := result.conservative) is not None and not c.empty:
+        rows.append({"method": "conservative", "value": None, "low": drawable(c.low), "high": drawable(c.high)})
+        rows[-1] |= {"said": say.interval(c.low, c.high), "shown": "", "family": "conservative"}
+    methods = {row["method"]: FAMILIES[row["family"]] for row in rows} | styles
+    return {
+        "methods": [{"name": name, "style": style} for name, style in methods.items()],
+        "better": 1,
+        "estimates": {"rows": rows, "domain": [low, high], "percent": f"{100 * result.confidence:g}%"},
+        "weights": _weights(result),
+        "credit": _credit(result),
+    }
+
+
+def _family(row: Row) -> str:
+    if row.estimator == FITTED:
+        return "fitted"
+    model = row.estimator == DIRECT or STANDARD[row.estimator].doubly_robust
+    return "with a model of Q" if model else "importance sampling"
+
+
+def drawable(x: float) -> float:
+    """An open end lies beyond every axis; JSON knows no infinity."""
+    return float(np.clip(x, -1e300, 1e300))
+
+
+def _weights(result: Result) -> dict[str, Any] | None:
+    """Of whole episodes: how they are spread, what the heaviest hold, and what all are worth up to each step."""
+    d = result.diagnosis
+    if d.log_weights is None or d.effective_by_step is None:
+        return None
+    share = np.broadcast_to(np.nan_to_num(d.shares), d.log_weights.shape)
+    heaviest = [_heaviest(WEIGHTS, share)]
+    if d.influence is not None:
+        pull = np.abs(d.influence - d.influence.mean())
+        if pull.any():
+            heaviest.append(_heaviest("fitted", pull / pull.sum()))
+    steps = np.unique(np.linspace(0, len(d.effective_by_step) - 1, POINTS).astype(int))
+    effective = _line(WEIGHTS, steps, d.effective_by_step[steps])
+    return {
+        "bins": bins(d.log_weights, share),
+        "heaviest": heaviest,
+        "effective": [effective] if len(steps) > 1 else [],
+    }
+
+
+def bins(log_weight: np.ndarray, share: np.ndarray) -> dict[str, Any]:
+    """A histogram of weights on a logarithmic axis: of each bin its share of the episodes and of ΣW. Weights of 0 stand apart."""
+    at = log_weight / np.log(10)
+    zero = at == -np.inf
+    low, high = (float(at[~zero].min()), float(at[~zero].max())) if not zero.all() else (0.0, 0.0)
+    width = next((w for w in (1 / 8, 1 / 4, 1 / 2, 1, 2, 5, 10, 20, 50, 100) if (high - low) / w < BINS - 1), 1000)
+    whole = max(1, width)  # the axis begins and ends at powers of ten
+    first, last = np.floor(low / whole) * whole, (np.floor(high / whole) + 1) * whole
+    n = round((last - first) / width)
+    index = np.floor((np.where(zero, low, at) - first) / width).astype(int)
+    return {
+        "first": float(first),
+        "width": width,
+        "episodes": (np.bincount(index[~zero], minlength=n) / len(at)).tolist(),
+        "weight": np.bincount(index[~zero], share[~zero], n).tolist(),
+        "zero": float(zero.mean()),
+    }
+
+
+def _heaviest(name: str, share: np.ndarray) -> dict[str, Any]:
+    """What the n heaviest episodes have together, for n = 1, 2, … E, fewer and fewer of them."""
+    total = np.cumsum(np.sort(share)[::-1])
+    n = np.unique(np.geomspace(1, len(share), POINTS).astype(int))
+    return _line(name, n, total[n - 1])
+
+
+def _credit(result: Result) -> list[dict[str, Any]]:
+    """For the trace, and for β = 1, which is what γ and the ends of episodes leave: the share of credit within n steps."""
+    longest = min(LAGS, int(np.diff(result.logs.starts).max()))
+    if longest < 2:
+        return []
+    n = np.unique(np.geomspace(1, longest, 24).astype(int))
+    found = []
+    for name, trace in ((result.trace.title, result.trace), (UNCUT, QLambda(lam=1.0))):
+        share = Sampled(trace, result.logs, result.policy, result.gamma).credit(n.tolist())
+        if np.isfinite(share).all():
+            found.append(_line(name, n, share))
+    return found
+
+
+def _line(name: str, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    return {"method": name, "x": x.tolist(), "y": y.tolist(), "low": [], "high": []}
+
+
+class Words:
+    """Values in words, all with the same decimals: those of the notebook's table."""
+
+    def __init__(self, result: Result) -> None:
+        low, high = notebook_table.span(result)
+        self.digits = notebook_table.decimals(high - low)
+
+    def number(self, x: float) -> str:
+        """`−0.487`; ∞, and – for NaN."""
+        return notebook_table.number(x, self.digits)
+
+    def interval(self, low: float, high: float) -> str:
+        """`[0.91, 0.95]`, or –."""
+        return notebook_table.interval(low, high, self.digits) or "–"
+
+    def conservative(self, bounds: Conservative) -> str:
+        """The same, or that it is empty."""
+        return "empty" if bounds.empty else self.interval(bounds.low, bounds.high)
+
+
+def percent(x: float) -> str:
+    """`12.5%`, or –."""
+    return "–" if np.isnan(x) else f"{100 * x:.3g}%"
+
+
+def count(x: float) -> str:
+    """`1,234`, or –."""
+    return "–" if np.isnan(x) else f"{x:,.0f}"

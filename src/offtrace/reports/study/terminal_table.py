@@ -1,0 +1,38 @@
+"""The report's table as plain text."""
+
+from __future__ import annotations
+
+from offtrace.reports.study.views import Views
+from offtrace.reports.study.words import interval, metric, number, settings
+
+
+def table(shown: Views) -> str:
+    """A row for each method, best first: its mean in each environment at its tuned λ and α, and its interquartile mean."""
+    best, iqm = shown.at_best(), shown.summary.iqm
+    environments = shown.summary.environments
+    cells = {
+        (row["method"], row["environment"]): _cell(row["mean"], row["low"], row["high"], row["mark"])
+        for row in best.iter_rows(named=True)
+    }
+    lines = [["", *environments, "interquartile mean"]]
+    for row in iqm.iter_rows(named=True):
+        scaled = f"{number(row['iqm'], (row['high'] - row['low']) / 2)} {interval(row['low'], row['high'])}"
+        lines.append([row["method"], *(cells.get((row["method"], e), "–") for e in environments), scaled])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    text = [
+        "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    ]
+    text.insert(1, "─" * len(text[0]))
+    note = (
+        f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
+    )
+    zero = "a random policy" if shown.summary.zeros else "the worst trace of an environment"
+    best = "the best trace of an environment" if shown.summary.zeros else "the best"
+    return "\n".join([*text, note, f"The last column is scaled: 0 is {zero}, 1 {best}."])
+
+
+def _cell(mean: float, low: float, high: float, mark: str | None) -> str:
+    half = (high - low) / 2
+    sign = {"best": "★", "overlaps": "≈"}.get(mark or "", " ")
+    return f"{sign} {number(mean, half)} ± {number(half, half)}"

@@ -1,0 +1,287 @@
+"""Numbers → words: the answer in a few sentences that claim no more than the intervals allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from offtrace.reports.study.views import Views
+
+METRICS = {
+    "auc": "AUC",
+    "return": "Final return",
+    "mean return": "Mean return",
+    "rms error": "RMS error",
+    "mean rms error": "Mean RMS error",
+}
+
+
+def metric(facts: dict[str, Any]) -> str:
+    """The name of what was measured, as a heading."""
+    name = str(facts.get("metric") or "value")
+    return METRICS.get(name, name[:1].upper() + name[1:])
+
+
+def curve(facts: dict[str, Any]) -> str:
+    """What a learning curve is of."""
+    return str(facts.get("curve") or ("RMS error" if "error" in str(facts.get("metric")).lower() else "Return"))
+
+
+def settings(shown: Views) -> str:
+    """What is chosen for each trace: "tuned λ and α", "best λ", or "λ" where there was nothing to choose."""
+    table = shown.summary.table
+    if table["alpha"].null_count() < len(table) or shown.heat:
+        return "tuned λ and α"
+    several = table.group_by("environment", "method").len()["len"].max()
+    return "best λ" if several is not None and int(several) > 1 else "λ"  # pyright: ignore[reportArgumentType]
+
+
+def scaled(shown: Views) -> str:
+    """What 0 and 1 are."""
+    worst = "is a random policy" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
+    return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
+
+
+def age_label(facts: dict[str, Any]) -> str:
+    """What the age of the data is counted in, for an axis."""
+    return "frames in the memory" if facts.get("task") == "deep" else "age of the data"
+
+
+def of_ages(shown: Views) -> str:
+    """What an age is."""
+    if shown.facts.get("task") != "deep":
+        return "Age counts how long ago the behaviour policy was the current one."
+    said = "Data are as old as the memory is long: so many frames it holds."
+    per_update = shown.facts.get("frames per update")
+    if per_update:
+        ages = sorted(shown.summary.configurations["age"].drop_nulls().unique().to_list())
+        updates = [f"{age / per_update:,.0f}" for age in ages]
+        said += f" With an update every {per_update} frames the oldest are from the policy of {listed(updates)} updates ago."
+    return said
+
+
+def answer(shown: Views) -> list[str]:
+    """A few paragraphs."""
+    if shown.tradeoff and shown.facts.get("task") == "map":
+        return [*_front(shown), _care(shown)]
+    parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))
+    return [part for part in parts if part]
+
+
+def number(x: float | None, half: float | None = None) -> str:
+    """Four significant digits; or as many decimals as two digits of the interval's half-width ask for."""
+    if x is None or not math.isfinite(x):
+        return "–"
+    if half is not None and math.isfinite(half) and half > 0:
+        decimals = max(0, min(6, 1 - math.floor(math.log10(half))))
+        return f"{round(x, decimals) + 0.0:.{decimals}f}".replace("-", "−")
+    if x == 0 or 1e-3 <= abs(x) < 1e5:
+        decimals = 3 if x == 0 else max(0, 3 - math.floor(math.log10(abs(x))))
+        text = f"{x:.{decimals}f}"
+        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
+    return f"{x:.2e}".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """`[0.91, 0.95]`, or nothing where there is none."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    half = (high - low) / 2
+    return f"[{number(low, half or None)}, {number(high, half or None)}]"
+
+
+def with_interval(x: float, low: float, high: float) -> str:
+    """`0.93 [0.91, 0.95]`, all with the same decimals."""
+    half = (high - low) / 2
+    return f"{number(x, half if half > 0 else 0.05)} {interval(low, high)}".strip()
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def duration(seconds: float | None) -> str:
+    """`1 h 2 min`, `1 min 13 s` or `0.4 s`."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _standing(shown: Views) -> str:
+    """Who leads by the interquartile mean, and whether the data can tell."""
+    iqm, table = shown.summary.iqm, shown.at_best()
+    if len(shown.summary.methods) == 1 or iqm.is_empty():
+        means = [
+            f"{number(row['mean'], (row['high'] - row['low']) / 2)} in {row['environment']}"
+            for row in table.iter_rows(named=True)
+        ]
+        return f"{listed(shown.summary.methods)}: {metric(shown.facts)} {listed(means)}."
+    first, *rest = iqm.iter_rows(named=True)
+    place = _places(len(shown.summary.environments))
+    score = with_interval(first["iqm"], first["low"], first["high"])
+    equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
+    who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
+    said = f"{who} the highest interquartile mean {place}: **{score}**"
+    zero = "a random policy" if shown.summary.zeros else "the worst trace of each environment"
+    said += f" on a scale where 0 is {zero} and 1 the best{' trace of each environment' * shown.summary.zeros}."
+    leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
+    own, others = ("Its", len(rest)) if not equal else ("Their", len(rest) - len(equal))
+    if not math.isfinite(first["low"]):
+        return said + " One seed gives no interval: nothing can be told apart."
+    if not others:
+        return f"All {len(iqm)} traces have the same interquartile mean: these runs do not tell the traces apart."
+    if not leaders:
+        return said + f" {own} 95% interval overlaps none of the other {others}."
+    if len(leaders) == others:
+        return (
+            said
+            + f" But {own.lower()} 95% interval overlaps those of all others: these runs do not tell the traces apart."
+        )
+    return said + f" {own} 95% interval overlaps {_those(leaders)} of {listed(leaders)}: the order is not certain."
+
+
+def _runner_up(shown: Views) -> str:
+    """How often the first beats the second, and who wins how many environments."""
+    iqm = shown.summary.iqm
+    if len(iqm) < 2:
+        return ""
+    first = iqm["method"][0]
+    others = iqm.filter(pl.col("iqm") < iqm["iqm"][0] - 1e-9)["method"].to_list()
+    if not others:
+        return ""
+    second = others[0]
+    pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
+    chance = with_interval(pair["probability"], pair["low"], pair["high"])
+    said = f"A run of {first} beats a run of {second}, the next one, with probability {chance}."
+    best = shown.at_best().filter(mark="best")
+    if len(shown.summary.environments) > 1:
+        wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
+        of = f" of the {len(shown.summary.environments)} environments"
+        by = [f"{row['method']} in {row['count']}" for row in wins.iter_rows(named=True)]
+        said += f" Best mean: {by[0]}{of}{'' if len(by) == 1 else ', ' + listed(by[1:])}."
+    return said
+
+
+def _against(shown: Views) -> str:
+    """Which traces are told apart from the reference by their probability of improvement over it."""
+    reference, iqm = shown.summary.reference, shown.summary.iqm
+    if reference is None or len(iqm) < 2 or not math.isfinite(iqm["low"][0]):
+        return ""
+    pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
+
+    def spelt(chosen: list[dict[str, Any]]) -> str:
+        return listed([f"{r['better']} ({with_interval(r['probability'], r['low'], r['high'])})" for r in chosen])
+
+    better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
+    said = f"Against **{reference}**, by the probability that a run is better than one of it: "
+    said += f"better {spelt(better)}" if better else "no trace is better beyond its 95% interval"
+    said += f"; worse {spelt(worse)}" if worse else "; none is worse" if better else ", and none is worse"
+    left = len(pairs) - len(better) - len(worse)
+    return said + (
+        f"; {left} {'is' if left == 1 else 'are'} not told apart from it." if left and (better or worse) else "."
+    )
+
+
+def _aged(shown: Views) -> str:
+    """Whether the differences to the reference are there at each age, and whether they grow."""
+    reference, frame = shown.summary.reference, shown.at_each_age
+    if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
+        return ""
+    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
+    for (age,), part in frame.group_by("age", maintain_order=True):
+        ahead = part.filter(pl.col("difference_low") > 0)["method"].to_list()
+        behind = part.filter(pl.col("difference_high") < 0)["method"].to_list()
+        words = [f"{listed(names)} {way}" for names, way in ((ahead, "ahead"), (behind, "behind")) if names]
+        said.append(f"{age:,.0f}: {', '.join(words) if words else 'none'}")
+    grows = shown.changes.filter((pl.col("low") > 0) | (pl.col("high") < 0))
+    moved = [
+        f"{r['method']} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
+        for r in grows.iter_rows(named=True)
+    ]
+    text = f"By age ({what}) the traces whose interquartile mean differs from that of {reference} beyond the 95% interval: "
+    text += f"{'; '.join(said)}. "
+    if not moved:
+        return text + "For none does the difference change from the youngest to the oldest data beyond its interval."
+    return text + f"From the youngest to the oldest data the difference changes for {listed(moved)}."
+
+
+def _front(shown: Views) -> list[str]:
+    """For maps: what contracts fastest, and what nothing else beats. What ends elsewhere than at Q^π is no rival."""
+    said = []
+    for environment in shown.tradeoff:
+        points = shown.points(environment)
+        fair = [point[:4] for point in points if not point[4]]
+        if not fair:
+            continue
+        x, y, method, lam = min(fair, key=lambda point: point[:2])
+        counts: dict[str, int] = {}
+        for name, _ in (front := shown.front(environment)):
+            counts[name] = counts.get(name, 0) + 1
+        names = [f"{name} ({n})" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        where = f"**{environment}.** " if len(shown.tradeoff) > 1 else ""
+        text = f"{where}**{method}**{_at(lam)} contracts fastest, by a factor of **{number(x)}**, at a variance of {number(y)}. "
+        text += f"Of {len(fair)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
+        if len(fair) < len(points):
+            text += f" {len(points) - len(fair)} further settings are biased, and so not compared."
+        said.append(text)
+    return said
+
+
+def _care(shown: Views) -> str:
+    """What a reader must know to weigh the numbers."""
+    table, summary = shown.summary.table, shown.summary
+    seeds = int(table["n"].min() or 0), int(table["n"].max() or 0)  # pyright: ignore[reportArgumentType]
+    span = f"{seeds[0]}" if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+    what = "MDP" if summary.final == "map" else "seed"
+    parts = [f"Each mean is over {span} {what}{'' if span == '1' else 's'}."]
+    if shown.facts.get("finished") is False:
+        parts.append("The study is not finished: this page shows what is there.")
+    own = table.filter(table["chosen_on"] != "tuning")
+    if summary.final == "tuning":
+        parts.append("The test phase has not been run: these are the tuning seeds themselves, and so too favourable.")
+    elif len(own) == len(table) and settings(shown) != "λ":
+        chosen = "λ and α were" if "α" in settings(shown) else "λ was"
+        parts.append(
+            f"There was no tuning phase: {chosen} chosen on the reported seeds, which favours every trace a little."
+        )
+    elif summary.final == "test" and len(own) < len(table):
+        parts.append("λ and α were chosen on the tuning seeds, which are none of these.")
+    grids = [grid for grids in shown.heat.values() for grid in grids if len(grid.alpha) > 2]
+    ends = [i in (0, len(grid.alpha) - 1) for grid in grids for i in grid.chosen if i is not None]
+    if any(ends):
+        parts.append(f"In {sum(ends)} of {len(ends)} settings the tuned α is the smallest or largest that was tried.")
+    failed = int(table["failed"].sum())
+    if failed:
+        parts.append(
+            f"{failed:,} of {int(table['n'].sum()):,} runs{' at a tuned α' * ('α' in settings(shown))} failed (not finite); "
+            "they count as the worst run."
+        )
+    if summary.diverged:
+        at = " at a tuned α" * ("α" in settings(shown))
+        parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
+    if summary.reference:
+        parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
+    left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
+    if left_out and not summary.iqm.is_empty():
+        parts.append(f"{listed(left_out)} lacks some environments and is left out of the comparison.")
+    return " ".join(parts)
+
+
+def _places(n: int) -> str:
+    return "over all runs" if n == 1 else f"over the {n} environments"
+
+
+def _those(names: Sequence[str]) -> str:
+    return "that" if len(names) == 1 else "those"
+
+
+def _at(lam: Any) -> str:
+    return "" if lam is None else f" at λ = {lam:g}"

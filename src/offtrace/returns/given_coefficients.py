@@ -1,0 +1,63 @@
+"""Targets for coefficients that are simply given: c_t for each decision, whatever rule they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from offtrace.returns.api import targets
+from offtrace.returns.array_kinds import as_numpy, backend_of
+from offtrace.traces import INFINITY, VariableLambda
+from offtrace.traces.base import whole
+from offtrace.trajectory import first_index, spell
+
+
+@dataclass(frozen=True, eq=False)
+class _Given(VariableLambda):
+    """β_t = ∏ c_i; c stands in the place of λ, by step."""
+
+    title: ClassVar = "given c"
+    reads: ClassVar = ()
+    recursive_condition: ClassVar = None
+
+    def __post_init__(self) -> None:
+        if self.horizon is not None:
+            self._set("horizon", whole("horizon", self.horizon))
+        if type(self.lam).__module__.startswith("jax."):
+            return
+        c = np.array(self.lam, np.float64)
+        bad = (c < 0) | np.isinf(c)
+        if not c.ndim or bad.any():
+            what = f"{c[at := first_index(bad)]} at index {spell(at)}" if c.ndim else f"{self.lam!r}, one number"
+            raise ValueError(f"c must hold a finite coefficient of at least 0 for each step, got {what}")
+        self._set("lam", c)
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, lam):
+        """The coefficients are the ratios."""
+        return 1.0, lam, INFINITY
+
+
+def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
+    """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
+
+    c of a start is not used. With a `horizon` n, the sum ends before t = k + n. The other arguments are those of `targets`,
+    without log_pi and log_mu. c is of their kind; a tensor c is a constant, which has no gradient.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(3, bool), np.zeros(3)
+    >>> ot.targets_from_c(np.array([9.0, 0.5, 2.0]), reward=np.ones(3), q=zero, next_value=zero, terminated=no, truncated=no,
+    ...                   gamma=1.0)
+    array([2.5, 3. , 1. ])
+    """
+    for name in ("log_pi", "log_mu"):
+        if name in arrays:
+            raise TypeError(f"{name} has no part in targets_from_c: c is given")
+    options = ("time_major", "differentiable", "check")
+    if backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}}) == "torch":
+        if arrays.get("differentiable") and c.requires_grad:
+            raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
+        c = as_numpy({"c": c})["c"]
+    return targets(_Given(c, horizon=horizon), **arrays)

@@ -1,0 +1,1 @@
+"""JAX arrays: XLA's kernels, and Pallas' on a GPU."""

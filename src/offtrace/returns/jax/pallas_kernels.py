@@ -1,0 +1,304 @@
+"""Caps under JAX on an NVIDIA GPU: a kernel of our own instead of XLA's many.
+
+A program has M starts side by side in each of ROWS rows, a row to a thread, and goes from step to step, in float64 (`_plain`):
+
+    x_{k:t} = ratio_t x_{k:t-1}, clipped where the cap is recursive,      Δ_k = (1 / W_k) Σ_{t≥k} W_t δ_t min(cap_t, x_{k:t}),
+
+where W is the product of h from the program's first start on: one number for a row. Where a trace ends, h is 0 and ratio is 1.
+It stops where no row has a trace left.
+
+Where float32 is wanted (`_scaled`), x is kept as X = x / P in float32, where P is a product of ratios, one number for a row, in
+float64: a pair (start, step) costs a minimum and a multiply-add, Σ_t (W_t P_t δ_t) min(cap_t / P_t, X). After eight steps X
+takes over a power of two of P. What leaves the range of this shows in a few numbers for each row, as in `triton_caps`: then
+the program does its starts again, plainly.
+
+The kernel is Pallas, by way of Triton; where JAX has that no more, XLA's stays.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+from offtrace.returns.jax import xla_kernels
+
+pl: Any
+pallas_triton: Any
+try:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as pallas_triton
+except ImportError:  # pragma: no cover
+    pl = pallas_triton = None
+
+INTERPRET = False  # runs the kernel on any device, slowly: for tests
+ROWS, STARTS, UNROLLED = 32, 16, 8
+LONGEST = 4096  # rows that are swept in float32: a sum of more numbers would lose too many digits
+SMALLEST = 1e-18  # an h below it ends a trace: so W_k cannot vanish within a program's starts
+MOST, LEAST, LOST, BACK = 1e18, 1e-36, 100, 50
+"""Of float32: how large products of eight ratios may be, and how small the weights of a program's starts; the powers of two by
+which a trace may be lost, and by which it may then come back."""
+HIGHEST = 3e38  # of float32
+
+
+def least(a: Any, b: Any) -> Any:
+    """The smaller one: in float64 jnp.minimum, which minds NaN, takes twice as long."""
+    return jnp.where(a < b, a, b)
+
+
+def most(a: Any, b: Any) -> Any:
+    """The larger one."""
+    return jnp.where(a > b, a, b)
+
+
+def _eight(arrays: Any, t: Any) -> list[tuple[Any, ...]]:
+    """δ, h, ratio, cap of eight steps, asked for at once, so that the wait is one; the arrays are [steps, ROWS]."""
+    return [tuple(a[t + j] for a in arrays) for j in range(UNROLLED)]
+
+
+def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
+    """Δ [M, ROWS] of the starts from `first` on, in float64."""
+    steps, rows = arrays[0].shape
+    i = lax.broadcasted_iota(jnp.int32, (M, rows), 0)
+    ones, zeros = jnp.ones(rows, jnp.float64), jnp.zeros((M, rows), jnp.float64)
+
+    def joining(block: Any, state: Any) -> Any:
+        """Steps at which a start joins each: until then its x is 0."""
+        x, acc, W = state
+        for j, (d, h, r, c) in enumerate(_eight(arrays, first + block * UNROLLED)):
+            joins = i == block * UNROLLED + j
+            W = jnp.where(h == 0, W, W * h)
+            x = jnp.where(h == 0, 0.0, x * r)
+            y = jnp.where(joins, 1.0, least(x, c.astype(jnp.float64)))
+            acc = acc + W * d * y
+            x = y if recursive else jnp.where(joins, 1.0, x)
+        return x, acc, W
+
+    def going_on(state: Any) -> Any:
+        t, x, acc, W = state
+        for d, h, r, c in _eight(arrays, t):
+            W = W * h
+            x = x * r
+            y = least(x, c.astype(jnp.float64))
+            acc = acc + W * d * y
+            x = y if recursive else x
+        return t + UNROLLED, x, acc, W
+
+    def weighed(block: Any, state: Any) -> Any:
+        """Δ = acc / W_k, each W_k found again."""
+        acc, W = state
+        for j in range(UNROLLED):
+            h = arrays[1][first + block * UNROLLED + j]
+            W = jnp.where(h == 0, W, W * h)
+            acc = jnp.where(i == block * UNROLLED + j, acc * (1.0 / W), acc)
+        return acc, W
+
+    blocks = M // UNROLLED
+    x, acc, W = lax.fori_loop(0, blocks, joining, (zeros, zeros, ones))
+    state = lax.while_loop(lambda s: (s[0] < steps) & (jnp.max(s[3]) > 0), going_on, (first + M, x, acc, W))
+    return lax.fori_loop(0, blocks, weighed, (state[2], ones))[0]
+
+
+def _exponent(x: Any) -> Any:
+    """n of x = m · 2ⁿ > 0, m in [1, 2)."""
+    return (lax.bitcast_convert_type(x, jnp.int64) >> 52).astype(jnp.int32) - 1023
+
+
+def _mantissa(x: Any) -> Any:
+    """m of it."""
+    bits = lax.bitcast_convert_type(x, jnp.int64)
+    return lax.bitcast_convert_type((bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000, jnp.float64)
+
+
+class Scaled(NamedTuple):
+    """Of a row's starts, [M, ROWS] in float32; of rows, [ROWS] in float64 or int32."""
+
+    x: Any
+    acc: Any
+    unit: Any
+    """W_k."""
+    P: Any
+    W: Any
+    """0 where no trace is left."""
+    lowest: Any
+    """The lowest trace, as a power of two: x ↦ min(a, b x) keeps their order."""
+    highest: Any
+    back: Any
+    """The power of two that a trace has grown by since it was too small."""
+    fall: Any
+    """The same of one that was too large."""
+    odd: Any
+    """1 where something left the range."""
+
+
+def _scaled(arrays: Any, first: Any, M: int, recursive: bool) -> tuple[Any, Any]:
+    """Δ [M, ROWS] of the starts from `first` on, in float32; and whether it cannot be had so."""
+    steps, rows = arrays[0].shape
+    i = lax.broadcasted_iota(jnp.int32, (M, rows), 0)
+    ones, none = jnp.ones(rows, jnp.float64), jnp.zeros((M, rows), jnp.float32)
+
+    def weight(block: Any, W: Any) -> Any:
+        for j in range(UNROLLED):
+            h = arrays[1][first + block * UNROLLED + j]
+            W = jnp.where(h == 0, W, W * h)
+        return W
+
+    def eight(t: Any, s: Scaled, joining: bool) -> Scaled:
+        x, part, unit, P, W, odd = s.x, none, s.unit, s.P, s.W, s.odd
+        low = high = P.astype(jnp.float32)
+        for j, (d, h, r, c) in enumerate(_eight(arrays, t)):
+            P = P * r
+            W = jnp.where(h == 0, W, W * h) if joining else W * h
+            p = P.astype(jnp.float32)
+            low, high = jnp.minimum(low, p), jnp.maximum(high, p)
+            inverse = 1.0 / p
+            e = (W * P).astype(jnp.float32) * d
+            y = jnp.minimum(x, jnp.minimum(c * inverse, HIGHEST))
+            if joining:  # until then its x is 0
+                size, joins = jnp.abs(e), i == t - first + j
+                odd = jnp.where((size < MOST**2) & ((d == 0) | (size > MOST**-2)), odd, 1)
+                y = jnp.where(joins, inverse, jnp.where(h == 0, 0.0, y))
+                x = jnp.where(joins, inverse, jnp.where(h == 0, 0.0, x))
+                unit = jnp.where(joins, W.astype(jnp.float32), unit)
+            part = part + e * y  # few are added up at a time: the sum of a long row keeps its digits
+            x = y if recursive else x
+        n, P = _exponent(P), _mantissa(P)
+        lowest, highest = least(s.lowest + n, 0), most(s.highest + n, 0)
+        back = jnp.where(lowest < -LOST, 0, s.back + n)
+        fall = jnp.where(highest > LOST, 0, s.fall + n)
+        fine = (high < MOST) & (low > 1.0 / MOST) & (back + _exponent(W) - _exponent(last) < BACK)
+        fine = fine if recursive else fine & (fall > -BACK)
+        left = s.W > 0  # if not, part may be anything
+        odd = jnp.where(fine | ~left, odd, 1)
+        acc = s.acc + jnp.where(left, part, jnp.float32(0))
+        x = x * lax.bitcast_convert_type((n + 127) << 23, jnp.float32)  # 2ⁿ
+        return Scaled(x, acc, unit, P, W, lowest, highest, back, fall, odd)
+
+    W = lax.fori_loop(0, M // UNROLLED, weight, ones)
+    last = jnp.sqrt(W)  # the weights of the first and of the last start are made to be as far from 1
+    zero, far = jnp.zeros(rows, jnp.int32), jnp.full(rows, 1 << 20, jnp.int32)
+    odd = jnp.where(W < LEAST, 1, zero)
+    state = Scaled(none, none, none, ones, 1.0 / last, lowest=zero, highest=zero, back=-far, fall=far, odd=odd)
+    state = lax.fori_loop(0, M // UNROLLED, lambda block, s: eight(first + block * UNROLLED, s, True), state)
+    state = lax.while_loop(
+        lambda ts: (ts[0] < steps) & (jnp.max(ts[1].W) > 0),
+        lambda ts: (ts[0] + UNROLLED, eight(*ts, False)),
+        (first + M, state),
+    )[1]
+    return state.acc / state.unit, jnp.max(state.odd) > 0
+
+
+def _turn(*arrays: Any) -> None:
+    """Three arrays into three others, [rows, steps] as [steps, rows]. XLA would turn each one of those that they are made of."""
+    for a, turned in zip(arrays[:3], arrays[3:], strict=True):
+        turned[...] = a[...].T
+
+
+def _sweep(delta: Any, h: Any, ratio: Any, cap: Any, out: Any, *, recursive: bool) -> None:
+    """Δ of a program's starts; the arrays are [steps, ROWS], `out` is [ROWS, M]."""
+    M = out.shape[1]
+    given = (delta, h, ratio, cap), pl.program_id(1) * M, M, recursive
+    if out.dtype == jnp.float64:
+        out[...] = _plain(*given).T
+        return
+    found, odd = _scaled(*given)
+    out[...] = found.T
+
+    @pl.when(odd)
+    def _() -> None:
+        out[...] = _plain(*given).T.astype(jnp.float32)
+
+
+def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
+    """Δ [N, T], of arrays as in `jax_kernels`; in float32 if it is wanted so."""
+    N, T = delta.shape
+    kind = jnp.float32 if single and T <= LONGEST else jnp.float64
+    rows = min(ROWS, 1 << (N - 1).bit_length())
+    M = max(UNROLLED, min(STARTS, 1 << (T - 1).bit_length()))
+    into, room = ((0, 0), (1, 0)), ((0, -N % rows), (0, -T % M))
+    h, ratio = jnp.pad(g[:, :-1], into), jnp.pad(step[:, :-1], into, constant_values=1.0)
+    h = jnp.where(h < SMALLEST, 0.0, h)
+    delta, h, ratio, cap = (
+        jnp.pad(a, room, constant_values=c)
+        for a, c in ((delta.astype(kind), 0), (h, 0), (ratio, 1), (jnp.minimum(cap, xla_kernels.HUGE).astype(kind), 1))
+    )
+    width, steps = delta.shape
+    call = partial(
+        pl.pallas_call,
+        grid=(width // rows, steps // M),
+        compiler_params=pallas_triton.CompilerParams(num_warps=1, num_stages=1),
+        interpret=INTERPRET,
+    )
+    rowwise, stepwise = pl.BlockSpec((rows, M), lambda b, s: (b, s)), pl.BlockSpec((M, rows), lambda b, s: (s, b))
+    turned = call(
+        _turn,
+        out_shape=[jax.ShapeDtypeStruct((steps, width), a.dtype) for a in (delta, h, ratio)],
+        in_specs=[rowwise] * 3,
+        out_specs=[stepwise] * 3,
+    )(delta, h, ratio)
+    out = call(
+        partial(_sweep, recursive=recursive),
+        out_shape=jax.ShapeDtypeStruct((width, steps), kind),
+        in_specs=[pl.BlockSpec((steps, rows), lambda b, s: (0, b))] * 4,
+        out_specs=rowwise,
+    )(*turned, cap.T)
+    return out[:N, :T].astype(jnp.float64)
+
+
+def _rows_together(recursive: bool, single: bool) -> Any:
+    """The kernel, which vmap gives more rows instead of more programs."""
+
+    @custom_vmap
+    def call(delta: Any, g: Any, step: Any, cap: Any) -> Any:
+        with xla_kernels.in_float64():
+            return _on_gpu(delta, g, step, cap, recursive, single)
+
+    @call.def_vmap
+    def rule(size: int, mapped: Any, *arrays: Any) -> Any:
+        full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+        T = full[0].shape[-1]
+        return call(*(a.reshape(-1, T) for a in full)).reshape(full[0].shape), True
+
+    return call
+
+
+@cache
+def _is_known() -> bool:
+    """Whether there is a GPU here that Pallas compiles for."""
+    try:
+        getattr(pallas_triton, "get_gpu_info", str)()
+        return pallas_triton is not None and bool(jax.local_devices(backend="cuda"))
+    except (RuntimeError, ValueError):
+        return False
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def capped(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
+    """Δ [N, T] with a cap, by what is fastest on the device, to the digits of float32 if that is enough (`single`).
+
+    It has a gradient with respect to δ.
+    """
+    by_xla = partial(xla_kernels.capped, recursive=recursive)
+    if INTERPRET:
+        return _rows_together(recursive, single)(delta, g, step, cap)
+    if not _is_known():
+        return by_xla(delta, g, step, cap)
+    return lax.platform_dependent(delta, g, step, cap, cuda=_rows_together(recursive, single), default=by_xla)
+
+
+def _forward(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
+    return capped(delta, g, step, cap, recursive, single), (delta, g, step, cap)
+
+
+def _backward(recursive: bool, single: bool, seen: Any, gradient: Any) -> Any:
+    """Δ is linear in δ: the gradient is the transposed sweep, which JAX makes of XLA's."""
+    delta, *rest = seen
+    _, pull = jax.vjp(lambda d: xla_kernels.capped(d, *rest, recursive=recursive), delta)
+    return (*pull(gradient), *map(jnp.zeros_like, rest))
+
+
+capped.defvjp(_forward, _backward)

@@ -1,0 +1,1 @@
+"""NumPy arrays: one compiled pass for each rule and kernel."""

@@ -1,0 +1,264 @@
+"""The part of kernel 3 that makes it O(T log T) at worst: a cap at read-out, by halves.
+
+    Δ_k = δ_k + Σ_{t>k} D_{k:t} min(cap_t, x_{k:t}) δ_t,   D_{k:t} = g_k ··· g_{t-1},   x_{k:t} = ratio_{k+1} ··· ratio_t
+
+A row is split at m, and again each half. A start k in the left half is served by the steps t of the right half in the order
+of their thresholds,
+
+    x_{k:t} ≥ cap_t   ⟺   X_t / cap_t ≥ X_k,         X_t = the product of all ratios from the first step to t,
+
+by two sums: Σ D_{m:t} x_{m:t} δ_t of the steps below its threshold, Σ D_{m:t} cap_t δ_t of those above. One radix sort gives the
+order and each start's place in it; parting the sorted steps into left and right keeps both sorted, and counting how many
+went left gives each start's place in its half (a wavelet tree). Products start anew from m in each node, so they are as
+accurate as the direct sum's; none is ever divided out, no two sums are subtracted, and X only decides on which side of the
+cap a term lies, where an error of X costs no more than the error itself. Products are kept as f · 2^{512 n} (`scaled`), and so
+neither overflow nor underflow. D is a plain number: one that underflows stands before a cap below 2^100, or a discount that has
+not faded, and else the stretch is summed pair by pair.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import register_jitable
+
+from offtrace.returns.numpy.cap_at_readout_lanes import FAINT, SHIFT, STARTS, C, E, P, R, accumulate, shift
+from offtrace.returns.numpy.every_pair import NO_LAGS
+from offtrace.returns.numpy.reverse_recursion import solve_scaled
+from offtrace.returns.numpy.scaled_numbers import DOWN, HIGH, MUCH, UP, add_pairs, raised, tame, times
+
+LEAF = 128  # steps in a node that is summed directly
+DIGIT = 11  # bits in a digit of the radix sort
+ORDERED = 44  # bits of a mantissa that decide the order
+MANTISSA = 52
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def by_halves(delta, g, ratio, cap, starts, out):
+    """Δ of the first `starts` steps of a row, stretch by stretch between the ends of traces."""
+    T = len(delta)
+    a = 0
+    while a < starts:
+        b = a + 1
+        D, lowest, highest = 1.0, np.inf, 0.0
+        while b < T and g[b - 1] > 0.0 and ratio[b] > 0.0:
+            D *= g[b - 1]
+            lowest, highest = min(lowest, cap[b]), max(highest, cap[b])
+            b += 1
+        out[a:b] = delta[a:b]
+        if lowest == np.inf:
+            one = 1, b - a
+            solve_scaled(
+                delta[a:b].reshape(one), g[a:b].reshape(one), ratio[a:b].reshape(one), 0, out[a:b].reshape(one)
+            )
+        elif highest > HIGH and D < 1.0 / MUCH:
+            add_pairs(delta[a:b], g[a:b], ratio[a:b], cap[a:b], False, NO_LAGS, np.empty(b - a), out[a:b])
+        else:
+            stretch(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
+        a = b
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def stretch(delta, g, ratio, cap, out):
+    """Adds to out_k the terms t > k, for steps that no trace ends between: depth first, so that small nodes stay in cache."""
+    n = len(delta)
+    order, rank = np.empty((2, n + 1), np.int32), np.empty(n + 1, np.int32)
+    if n > LEAF:
+        sort(ratio, cap, order[0], rank)
+    went_left = np.empty(n + 1, np.int32)
+    below, above, scale = np.empty(n + 1), np.empty(n + 1), np.empty(n + 1, np.int32)
+    term, capped, power = np.empty(n), np.empty(n), np.empty(n, np.int32)
+    todo = np.empty((64, 3), np.int64)
+    todo[0] = (0, n, 0)
+    top = 1
+    while top:
+        top -= 1
+        a, b, side = todo[top]
+        if b - a <= LEAF:
+            leaf(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
+            continue
+        m = (a + b) // 2
+        part(order[side, a:b], m, m - a, order[1 - side, a:b], went_left)
+        weigh(delta, g, ratio, cap, m, b, term, capped, power)
+        gather(order[1 - side, m:b], term, capped, power, below, above, scale)
+        serve(g, ratio, a, m, went_left, below, above, scale, rank, out)
+        for k in range(m, b):
+            rank[k] -= went_left[rank[k]]
+        todo[top] = (a, m, 1 - side)
+        todo[top + 1] = (m, b, 1 - side)
+        top += 2
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def part(order, m, half, parted, went_left):
+    """Sorted steps into `half` steps before m and then the others, both sorted; went_left_i of the first i went left."""
+    i, j = 0, half
+    n = len(order)
+    for p in range(n):
+        t = order[p]
+        left = t < m
+        went_left[p] = i
+        parted[i if left else j] = t  # chosen, not branched on: a guess would be wrong half of the time
+        i, j = i + left, j + 1 - left
+    went_left[n] = i
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def weigh(delta, g, ratio, cap, m, b, term, capped, power):
+    """D_{m:t} x_{m:t} δ_t as term · 2^{512 power}, and D_{m:t} cap_t δ_t, for t = m … b-1."""
+    D, f, n = 1.0, 1.0, 0
+    for t in range(m, b):
+        if t > m:
+            D *= g[t - 1]
+            f, n = times(f, n, ratio[t])
+            f, n = times(f, n, g[t - 1])
+        term[t], power[t], capped[t] = f * delta[t], n, D * cap[t] * delta[t]
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def gather(order, term, capped, power, below, above, scale):
+    """Sums over sorted steps: below_i · 2^{512 scale_i} of the first i terms, above_i of the capped ones from i on."""
+    n = len(order)
+    s, e = 0.0, power[order[0]]
+    for i in range(n):
+        below[i], scale[i] = s, e
+        t = order[i]
+        v = term[t]
+        if power[t] != e and v != 0.0:
+            if power[t] > e or s == 0.0:
+                s, e = raised(s, e - power[t]), power[t]
+            else:
+                v = raised(v, power[t] - e)
+        s += v
+    below[n], scale[n] = s, e
+    s = 0.0
+    above[n] = 0.0
+    for i in range(n - 1, -1, -1):
+        s += capped[order[i]]
+        above[i] = s
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def serve(g, ratio, a, m, went_left, below, above, scale, rank, out):
+    """Adds the right half's part to the starts of the left half, and moves their ranks to the left half."""
+    D, f, n = 1.0, 1.0, 0
+    for k in range(m - 1, a - 1, -1):
+        D *= g[k]
+        f, n = times(f, n, ratio[k + 1])
+        f, n = times(f, n, g[k])
+        place = rank[k]
+        rank[k] = went_left[place]
+        i = place - rank[k]
+        s = f * below[i]
+        if scale[i] + n != 0:
+            s = raised(s, scale[i] + n)
+        out[k] += s + D * above[i]
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def leaf(delta, g, ratio, cap, out):
+    """Adds to out_k the terms t > k of a short stretch, pair by pair."""
+    n = len(delta)
+    steps = np.zeros((4, LEAF + 2 * STARTS))
+    steps[C, :n] = cap
+    steps[R, :n] = ratio
+    for t in range(n):
+        steps[E, t] = delta[t] if cap[t] > 0.0 else 0.0
+    steps[P, :n] = g
+    steps[P, n - 1] = 1.0
+    accumulate(steps[P, :n], steps[E, :n])
+    if steps[P, n - 1] < FAINT or not tame(g, ratio, cap):
+        add_pairs(delta, g, ratio, cap, False, NO_LAGS, np.empty(n), out)
+        return
+    x, total = np.empty(STARTS), np.empty(STARTS)
+    for k in range(0, n, STARTS):
+        x[:] = 1.0
+        total[:] = 0.0
+        for t in range(k + 1, n, SHIFT):
+            shift(steps[R, t:], steps[C, t:], steps[E, t:], STARTS, x, total)
+        for i in range(min(STARTS, n - k)):
+            out[k + i] += total[i] / steps[P, k + i]
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def exponent(y):
+    """The power of two below y, a normal number."""
+    return (np.float64(y).view(np.int64) >> MANTISSA) - 1023
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def sort(ratio, cap, order, rank):
+    """The steps in the order of X_t / cap_t; rank_k is how many of these are below X_k."""
+    n = len(ratio)
+    items, keys = np.empty((2, 2 * n), np.int32), np.empty((2, 2 * n), np.int64)
+    bits = thresholds(ratio, cap, keys[0], keys[1])
+    for i in range(2 * n):
+        items[0, i] = i
+    count = np.empty(1 << DIGIT, np.int64)
+    side = 0
+    for low in range(0, bits, DIGIT):
+        side = radix(keys[side], items[side], keys[1 - side], items[1 - side], low, count, side)
+    i = 0
+    for p in range(2 * n):
+        item = items[side, p]
+        is_step = item < n
+        order[i] = item
+        rank[n if is_step else item - n] = i
+        i += is_step
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def thresholds(ratio, cap, keys, exponents):
+    """X_t / cap_t for all steps and then X_k for all starts, as integers of the same order; returns how many bits they have."""
+    n = len(ratio)
+    f, e = 1.0, 0
+    lowest, highest = 0, 0
+    for t in range(n):
+        if t > 0:
+            f, e = times(f, e, ratio[t])
+        c, up = cap[t], 0
+        if c < DOWN:
+            c, up = c * UP, 1
+        elif c > UP:
+            c, up = c * DOWN, -1
+        never = cap[t] == np.inf
+        y = f if never or c == 0.0 else f / c
+        keys[t], keys[n + t] = np.float64(y).view(np.int64), np.float64(f).view(np.int64)
+        exponents[t] = 512 * (e + up) + exponent(y)
+        exponents[n + t] = 512 * e + exponent(f)
+        if never:
+            exponents[t] = -(1 << 62)
+        elif c == 0.0:
+            exponents[t] = 1 << 62
+        else:
+            lowest, highest = min(lowest, exponents[t]), max(highest, exponents[t])
+        lowest, highest = min(lowest, exponents[n + t]), max(highest, exponents[n + t])
+    span = 2
+    while (1 << span) < highest - lowest + 3:
+        span += 1
+    kept = min(ORDERED, 62 - span)
+    mask = (1 << MANTISSA) - 1
+    for i in range(2 * n):
+        e = min(max(exponents[i], lowest - 1), highest + 1) - (lowest - 1)
+        keys[i] = (e << kept) | ((keys[i] & mask) >> (MANTISSA - kept))
+    return span + kept
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def radix(keys, items, keys_out, items_out, low, count, side):
+    """One stable pass by the digit that begins at bit `low`; returns the side on which the result is."""
+    n = len(keys)
+    mask = (1 << DIGIT) - 1
+    count[:] = 0
+    for i in range(n):
+        count[(keys[i] >> low) & mask] += 1
+    if count[(keys[0] >> low) & mask] == n:
+        return side
+    at = 0
+    for d in range(1 << DIGIT):
+        count[d], at = at, at + count[d]
+    for i in range(n):
+        d = (keys[i] >> low) & mask
+        p = count[d]
+        count[d] = p + 1
+        keys_out[p], items_out[p] = keys[i], items[i]
+    return 1 - side

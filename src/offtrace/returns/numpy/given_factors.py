@@ -1,0 +1,101 @@
+"""Corrections from given δ, g, ratio and cap, without a rule, and their transpose: what automatic differentiation is built of.
+
+    Δ_k = Σ_{t≥k} D_{k:t} y_{k:t} δ_t,        e_t = Σ_{k≤t} D_{k:t} y_{k:t} G_k        (the transpose)
+
+with D_{k:t} = g_k ··· g_{t-1} and y = min(cap_t, x_{k:t}), as in `direct`. If Δ was made from δ, and G is the gradient by Δ, then
+e is the gradient by δ. Arrays are float64 [B, T].
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numba.extending import register_jitable
+
+from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, recursive_cap, reverse_recursion
+from offtrace.returns.numpy.scaled_numbers import tame, weigh
+
+
+def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """x_k = a_k + c_k x_{k+1} along each row: Peng's Q(λ) and V-trace have this form too. c of the last step is unused."""
+    out = np.empty(a.shape)
+    compiled_pass.compiled(reverse_recursion.solve_rows)(a, c, out)
+    return out
+
+
+def correct(delta: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """Δ. `lags` bounds x by lag and ends the trace; empty means no bound."""
+    out = np.empty_like(delta)
+    if len(lags):
+        kernel = every_pair.sweep_recursive if is_recursive else every_pair.sweep
+    else:
+        kernel = recursive_cap.sweep if is_recursive else cap_at_readout.sweep
+    compiled_pass.compiled(kernel)(delta, g, ratio, cap, lags, out)
+    return out
+
+
+def transpose(gradient: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """e. Every start, every later step: O(T²), stopped where nothing is left of a trace."""
+    out = gradient.copy()
+    compiled_pass.compiled(_transpose, sys.modules[__name__])(gradient, g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+def weights(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """D_{k:t} y_{k:t} of one row, [T, T]: right at any size, with an infinite one only where it is above all floats."""
+    out = np.zeros((len(g), len(g)))
+    compiled_pass.compiled(_weights, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+def largest(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+    """The largest of these of each row, [B], in O(T) memory."""
+    out = np.ones(len(g))
+    compiled_pass.compiled(_largest, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    return out
+
+
+@register_jitable(error_model="numpy")
+def _weights(g, ratio, cap, lags, is_recursive, out):
+    for k in range(len(g)):
+        weigh(g, ratio, cap, is_recursive, lags, k, out[k])
+
+
+@register_jitable(error_model="numpy")
+def _largest(g, ratio, cap, lags, is_recursive, out):
+    room = np.empty(g.shape[1])
+    for b in range(len(g)):
+        for k in range(len(room)):
+            stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
+            for t in range(k, stop):
+                out[b] = max(out[b], room[t])
+
+
+@register_jitable(error_model="numpy")
+def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
+    B, T = gradient.shape
+    reach = len(lags) + 1 if len(lags) else T
+    room = np.empty(T)
+    for b in range(B):
+        if not tame(g[b], ratio[b], cap[b]):
+            for k in range(T):
+                stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
+                for t in range(k + 1, stop):
+                    if gradient[b, k] != 0.0:  # a weight may be infinite
+                        out[b, t] += gradient[b, k] * room[t]
+            continue
+        for k in range(T):
+            x, w = 1.0, gradient[b, k]
+            for t in range(k + 1, min(T, k + reach)):
+                w *= g[b, t - 1]
+                if w == 0.0 or ratio[b, t] == 0.0:
+                    break
+                x *= ratio[b, t]
+                y = min(x, cap[b, t])
+                if is_recursive:
+                    x = y
+                if len(lags):
+                    y = min(y, lags[t - k - 1])
+                out[b, t] += w * y

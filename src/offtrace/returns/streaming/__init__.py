@@ -1,0 +1,1 @@
+"""Eligibility traces, fed step by step."""

@@ -1,0 +1,189 @@
+"""Eligibility traces fed step by step: the paper's Algorithm 1, exact, with δ as `offtrace.trajectory` has it.
+
+    z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k,      update_t = δ_t z_t,      k from the start of the episode
+
+∇q_k is one-hot for a table, and the gradient of q(s_k, a_k) for a linear function. Summed over t, the updates are
+Σ_k Δ_k ∇q_k, with the Δ of `corrections`. How z is kept is told in `returns.eligibility`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from offtrace.returns.api import as_trace
+from offtrace.returns.greedy_policy import log_pi_of_greedy
+from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
+from offtrace.returns.streaming.eligibility_vector import Now, keeper
+from offtrace.traces import HistoryTrace, StepTrace, Trace
+from offtrace.trajectory import TOLERANCE
+
+
+class Stream:
+    """An eligibility trace for any `trace` but PengQ and NStep, over a table or a weight vector of `size` numbers.
+
+    An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
+    of the step, counted from 0 when the stream is made, through all episodes.
+
+    >>> import offtrace as ot
+    >>> stream = Stream(ot.NonMarkovRetrace(lam=0.9), size=2)
+    >>> same = dict(q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0, log_mu=-1.0)
+    >>> stream.step(0, reward=1.0, **same)
+    array([1., 0.])
+    >>> stream.step(1, reward=2.0, **same)
+    array([0.9, 2. ])
+    """
+
+    def __init__(self, trace: Trace, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"size must be an integer of at least 1, got {size!r}")
+        self.trace, self.size = as_trace(trace), int(size)
+        self.count = 0
+        """How many steps the stream has taken."""
+        self.delta = 0.0
+        """δ of the last step."""
+        self._length = _length(trace)
+        self._tabular: bool | None = None  # known from the first step on
+        self._discount = 0.0  # from the last step to the next; 0 where no trace goes on
+        self._kept = keeper(trace, self.size)
+
+    @property
+    def z(self) -> np.ndarray:
+        """z_t of the last step, float64 [size], also where that step ended the episode."""
+        return np.array(self._kept.z)
+
+    def reset(self) -> None:
+        """Empty the trace, where an episode is left without an end. The count of steps goes on."""
+        self._discount = 0.0
+        self._kept.clear()
+
+    def step(
+        self,
+        where: Any,
+        *,
+        reward: Any,
+        q: Any,
+        next_value: Any,
+        terminated: Any,
+        truncated: Any,
+        gamma: Any,
+        log_pi: Any = None,
+        log_mu: Any = None,
+        pair: Any = None,
+        greedy: Any = None,
+    ) -> np.ndarray:
+        """Take step t and return δ_t z_t, float64 [size]: times a step size, it is added to the table or the weights.
+
+        `where` is the id of (s_t, a_t) in the table, or the gradient of q(s_t, a_t), [size]. The others are those of
+        `targets` at one step: next_value is not read where terminated, log_pi and log_mu only where the rule needs it,
+        `pair` (in a table: `where`, if not given) only by custom traces that ask for it, `greedy` only by Watkins' Q(λ).
+        """
+        terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
+        γ = _number("gamma", gamma)
+        if not 0.0 <= γ <= 1.0:
+            raise ValueError(f"gamma must lie in [0, 1], got {γ}")
+        ahead = 0.0 if terminated else γ * _number("next_value", next_value)
+        δ = _number("reward", reward) + ahead - _number("q", q)
+        if not math.isfinite(δ):
+            raise ValueError(f"the TD error is {δ}, though every input is finite: look for values of extreme size")
+        now = self._see(where, pair, log_pi, log_mu, greedy)
+
+        with np.errstate(all="ignore"):  # what has overflowed is found below
+            if self._discount == 0.0:
+                self._kept.clear()
+            else:
+                self._kept.advance(self._discount, now)
+            self._kept.enter(now)
+            update = δ * self._kept.z
+        self._discount = 0.0 if terminated or truncated else γ
+        self.delta, self.count = δ, self.count + 1
+        if not np.isfinite(update).all():
+            raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
+        return update
+
+    def _see(self, where: Any, pair: Any, log_pi: Any, log_mu: Any, greedy: Any) -> Now:
+        reads, title = self.trace.reads, self.trace.title
+        if self._length is not None and self.count >= self._length:
+            raise ValueError(f"{title} holds numbers for {self._length} steps: there is none for step {self.count}")
+        where = _place(where, self.size)
+        tabular = isinstance(where, int)
+        if self._tabular not in (None, tabular):
+            raise TypeError("where must be an id at every step of a stream, or a gradient at every step")
+        if self.trace.needs_greedy:
+            flag = None if greedy is None else np.array(_flag("greedy", greedy))
+            log_pi = log_pi_of_greedy(self.trace, log_pi, flag, terminated=np.array(False))
+        log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi else math.nan
+        log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu else math.nan
+        if "rho" in reads and log_π - log_μ >= LARGEST_LOG:
+            raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
+        if "pair" not in reads:
+            pair = -1
+        elif pair is None and tabular:
+            pair = where
+        elif isinstance(pair, bool) or not isinstance(pair, int | np.integer):
+            raise TypeError(f"pair must be an integer id of (s_t, a_t), which {title} needs, got {pair!r}")
+        self._tabular = tabular
+        logs = {"pi": log_π, "mu": log_μ, "rho": log_π - log_μ}
+        seen = {name: _e_to(log) if name in reads else math.nan for name, log in logs.items()}
+        return Now(where, int(pair), **seen, number=self.count)
+
+
+def _e_to(log: float) -> float:
+    return 0.0 if log < SMALLEST_LOG else math.exp(log)
+
+
+def _length(trace: Trace) -> int | None:
+    """How many steps the rule's arrays reach; None where it has none."""
+    parameters = () if isinstance(trace, StepTrace | HistoryTrace) else trace.parameters
+    shapes = [np.shape(p) for p in parameters if np.ndim(p)]
+    for shape in shapes:
+        if len(shape) != 1:
+            raise ValueError(f"{trace.title} holds an array of shape {shape}: a stream takes [T], one for each step")
+    return min((shape[0] for shape in shapes), default=None)
+
+
+def _place(where: Any, size: int) -> int | np.ndarray:
+    """The id as an int, or the gradient in float64."""
+    array = np.asarray(where)
+    if array.ndim == 0 and array.dtype.kind in "iu":
+        if not 0 <= array < size:
+            raise ValueError(f"where must be an id in [0, {size}), got {where!r}")
+        return int(array)
+    if array.shape != (size,) or array.dtype.kind != "f":
+        raise TypeError(f"where must be an integer id or a gradient of {size} floats, got {array.dtype} {array.shape}")
+    if not np.isfinite(array).all():
+        at = int(np.argmin(np.isfinite(array)))
+        raise ValueError(f"where must be finite, got {array[at]} at index [{at}]")
+    return array.astype(np.float64, copy=False)
+
+
+def _number(name: str, value: Any, *, finite: bool = True) -> float:
+    if value is None or isinstance(value, str) or getattr(value, "ndim", 0):
+        raise TypeError(f"{name} must be one number, got {value!r}: a stream takes a step at a time")
+    value = float(value)
+    if finite and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value
+
+
+def _log(name: str, value: Any, title: str, probability: bool) -> float:
+    if value is None:
+        raise TypeError(f"{name} is missing: {title} needs it for the action taken")
+    value = _number(name, value, finite=False)
+    if name == "log_mu" and value == -math.inf:
+        raise ValueError("log_mu is -inf: μ = 0 on an action that was taken is impossible: log μ as it was when acting")
+    if not value < math.inf:
+        raise ValueError(f"{name} must be finite{' or -inf' * (name == 'log_pi')}, got {value}")
+    if probability and value > TOLERANCE:
+        raise ValueError(f"{name} is above 0, got {value}: {title} uses the probability itself, not a density")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, float | np.floating | str) or getattr(value, "ndim", 0) or value not in (0, 1):
+        raise TypeError(f"{name} must be a boolean, 0 or 1, got {value!r}")
+    return bool(value)

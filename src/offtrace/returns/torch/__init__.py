@@ -1,0 +1,1 @@
+"""PyTorch tensors: NumPy's kernels on the CPU, Triton's on CUDA, and operators that autograd knows."""

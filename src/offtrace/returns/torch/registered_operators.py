@@ -1,0 +1,123 @@
+"""Two operators registered with PyTorch, so that autograd, torch.compile and vmap know them:
+
+    offtrace::linear    x_k = a_k + c_k x_{k+1}
+    offtrace::capped    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t, or its transpose        (see `given`)
+
+Both are float64 [B, T], and linear in what they sum, so that the backward pass is the transposed operator. `linear` has a
+gradient with respect to c too; `capped` takes g, ratio and cap as constants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offtrace.returns.numpy import given_factors
+
+
+def _host(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+def _linear(a: Tensor, c: Tensor) -> Tensor:
+    return torch.from_numpy(given_factors.solve(_host(a), _host(c)))
+
+
+def _capped(
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
+) -> Tensor:
+    run: Any = given_factors.transpose if transposed else given_factors.correct
+    return torch.from_numpy(run(*(_host(x) for x in (delta, g, ratio, cap, lags)), recursive))
+
+
+linear = torch.library.custom_op(
+    "offtrace::linear", _linear, mutates_args=(), schema="(Tensor a, Tensor c) -> Tensor", device_types="cpu"
+)
+capped = torch.library.custom_op(
+    "offtrace::capped",
+    _capped,
+    mutates_args=(),
+    schema="(Tensor delta, Tensor g, Tensor ratio, Tensor cap, Tensor lags, bool recursive, bool transposed) -> Tensor",
+    device_types="cpu",
+)
+
+
+@linear.register_kernel("cuda")
+def _linear_on_cuda(a: Tensor, c: Tensor) -> Tensor:
+    from offtrace.returns.torch import triton_launch
+
+    a, c = a.contiguous(), c.contiguous()
+    one = torch.ones_like(c)
+    return triton_launch.given(a, c, one, one, None, per_decision=True, recursive=False)
+
+
+@capped.register_kernel("cuda")
+def _capped_on_cuda(
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
+) -> Tensor:
+    from offtrace.returns.torch import triton_launch
+
+    delta, g, ratio, cap = (x.contiguous() for x in (delta, g, ratio, cap))
+    if transposed:
+        return triton_launch.transpose(delta, g, ratio, cap, lags, recursive)
+    return triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
+
+
+def _fake(a: Tensor, *others: Any) -> Tensor:
+    return torch.empty(a.shape, dtype=a.dtype, device=a.device)
+
+
+linear.register_fake(_fake)
+capped.register_fake(_fake)
+
+
+def _keep_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1], output)
+
+
+def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """e_k = G_k + c_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂c_k = e_k x_{k+1}."""
+    c, x = ctx.saved_tensors
+    e = linear(gradient.flip(1), c.roll(1, 1).flip(1)).flip(1)
+    following = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], 1)
+    return e, e * following
+
+
+def _keep_capped(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:5])
+    ctx.recursive, ctx.transposed = inputs[5:]
+
+
+def _capped_backward(ctx: Any, gradient: Tensor) -> Any:
+    e = capped(gradient, *ctx.saved_tensors, ctx.recursive, not ctx.transposed)
+    return e, None, None, None, None, None, None
+
+
+linear.register_autograd(_linear_backward, setup_context=_keep_linear)
+capped.register_autograd(_capped_backward, setup_context=_keep_capped)
+
+
+def _folded(info: Any, in_dims: Any, arrays: Any) -> list[Tensor]:
+    """[B, T] with a mapped dimension → [N·B, T]: rows are independent."""
+    found = []
+    for array, dim in zip(arrays, in_dims, strict=False):
+        moved = array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
+        found.append(moved.reshape(-1, moved.shape[-1]))
+    return found
+
+
+def _linear_vmap(info: Any, in_dims: Any, a: Tensor, c: Tensor) -> tuple[Tensor, int]:
+    out = linear(*_folded(info, in_dims, (a, c)))
+    return out.reshape(info.batch_size, -1, out.shape[1]), 0
+
+
+def _capped_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    out = capped(*_folded(info, in_dims, arguments[:4]), *arguments[4:])
+    return out.reshape(info.batch_size, -1, out.shape[1]), 0
+
+
+linear.register_vmap(_linear_vmap)
+capped.register_vmap(_capped_vmap)

@@ -1,0 +1,173 @@
+"""Launching the Triton kernels. Shapes that are compiled in are powers of two, so that a new T is rarely a new kernel."""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from offtrace.returns.torch import triton_caps, triton_scan, triton_walks
+from offtrace.returns.torch.triton_rules import MOST, bound, factors, step
+from offtrace.traces import StepTrace, Trace
+
+# The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
+ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each thread of a warp
+BLOCK = 8  # steps whose products are taken together: one thread's
+CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
+LINE = 64  # starts of a program that has one row only
+RANGE = {torch.float32: (1e18, 1e-36, 1e-30, 1e15), torch.float64: (1e100, 1e-200, 1e-280, 1e200)}
+"""How large products within a block may be, or how small their inverses; how small the weights of a program's starts; below
+what a trace may be lost, and how much it may then grow."""
+LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
+
+
+@cache
+def _split(value: float) -> tuple[float, ...]:
+    """A float64 as three float32, which is how Triton passes floats."""
+    parts = []
+    for _ in range(3):
+        parts.append(struct.unpack("f", struct.pack("f", value))[0] if math.isfinite(value) else value)
+        value = value - parts[-1] if math.isfinite(value) else 0.0
+    return tuple(parts)
+
+
+def _numbers(*values: float) -> list[float]:
+    padded = [*values, *([0.0] * (MOST - len(values)))]
+    return [part for value in padded for part in _split(value)]
+
+
+def takes(trace: Trace) -> bool:
+    """Whether the rule goes into a kernel: numbers only, and few."""
+    if isinstance(trace, StepTrace):
+        return not isinstance(trace.carry, tuple) or len(trace.carry) <= MOST
+    return len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
+
+
+@cache
+def _bound(rule: Any, parameters: int) -> dict[str, Any]:
+    enters = bound(triton_scan.enters, factors=factors(rule, parameters))
+    link = bound(triton_scan.link, enters=enters)
+    walk = bound(triton_walks.walk, link=link)
+    return {
+        "linear": bound(triton_scan.linear_rows, enters=enters),
+        "prepare": bound(triton_caps.prepare, enters=enters),
+        "sweep": bound(triton_caps.sweep, walk=walk),
+        "walk": bound(triton_walks.walk_rows, walk=walk),
+    }
+
+
+GIVEN = {
+    "linear": triton_scan.linear_rows,
+    "prepare": triton_caps.prepare,
+    "sweep": triton_caps.sweep,
+    "walk": triton_walks.walk_rows,
+}
+
+
+def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
+    """Δ, or q + Δ, [B, T] in the dtype of the arrays, which are contiguous [B, T]."""
+    names = ("reward", "q", "next_value", "terminated", "truncated", "valid", "gamma", "log_pi", "log_mu")
+    per_step = isinstance(x["gamma"], Tensor)
+    arrays = [x[n] if isinstance(x[n], Tensor) else x["reward"] for n in names]
+    numbers = [*_split(0.0 if per_step else float(x["gamma"]))]
+    flags = {
+        "GAMMAS": per_step, "VALID": x["valid"] is not None, "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
+        "RHO": "rho" in trace.reads, "ADD_Q": add_q,
+    }  # fmt: skip
+    if isinstance(trace, StepTrace):
+        carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
+        kernel = _custom(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0)
+        (B, T), out = x["reward"].shape, torch.empty_like(x["reward"])
+        has_pair = "pair" in trace.reads
+        n = min(LINE, triton.next_power_of_2(T))
+        kernel[(B, triton.cdiv(T, n))](
+            *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *_numbers(*carry),
+            *_split(float(trace.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
+        )  # fmt: skip
+        return out
+    numbers += _numbers(*map(float, trace.parameters))
+    made = _bound(trace.factors, len(trace.parameters))
+    return _launch(made, arrays, numbers, lags, {"GIVEN": False, **flags}, trace.per_decision, trace.recursive)
+
+
+@cache
+def _custom(function: Any, carries: int) -> Any:
+    return bound(triton_walks.step_rows, step=step(function, carries))
+
+
+def _launch(
+    made: dict[str, Any],
+    arrays: list[Tensor],
+    numbers: list[float],
+    lags: list[float] | Tensor | None,
+    flags: dict[str, Any],
+    per_decision: bool,
+    recursive: bool,
+) -> Tensor:
+    B, T = arrays[0].shape
+    out = torch.empty_like(arrays[0])
+    rows, length = min(ROWS, triton.next_power_of_2(B)), triton.next_power_of_2(T)
+    if per_decision and lags is None:
+        groups = max(1, min(CHUNK, length) // 8)
+        rows = max(1, SCAN // (8 * groups))
+        made["linear"][(triton.cdiv(B, rows),)](
+            *arrays, out, B, T, *numbers, **flags, ROWS=rows, GROUPS=groups, num_warps=4
+        )
+        return out
+    if lags is not None:
+        lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=out.device)
+        starts = min(STARTS, length)
+        made["walk"][(triton.cdiv(B, rows), triton.cdiv(T, starts))](
+            *arrays, out, lags, len(lags) + 1, B, T, *numbers, **flags,
+            RECURSIVE=recursive, LAGS=True, ROWS=rows, M=starts, num_warps=1,
+        )  # fmt: skip
+        return out
+    kind = torch.float64 if out.dtype is torch.float64 or T > LONGEST else torch.float32
+    starts = max(BLOCK, min(STARTS, length))
+    groups, parts = triton.cdiv(B, rows), triton.cdiv(T, starts)
+    steps = parts * starts
+    room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
+    ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
+    most, least, lost, back = RANGE[kind]
+    add_q = flags["ADD_Q"]
+    flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
+    made["prepare"][(groups, parts)](
+        *arrays, room, ends, B, T, steps, *numbers, **flags,
+        RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=most, num_warps=4,
+    )  # fmt: skip
+    made["sweep"][(groups, parts)](
+        *arrays, room, ends, out, B, T, steps, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
+        ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, LOST=lost, BACK=back, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def given(
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool
+) -> Tensor:
+    """The same from given δ, g, ratio and cap."""
+    unread = [delta] * 5
+    flags = dict.fromkeys(("GAMMAS", "VALID", "PI", "MU", "RHO", "ADD_Q"), False)
+    arrays = [delta, g, *unread, ratio, cap]
+    bounds = None if lags is None or not len(lags) else lags
+    return _launch(
+        GIVEN, arrays, [*_split(0.0), *_numbers()], bounds, {"GIVEN": True, **flags}, per_decision, recursive
+    )  # fmt: skip
+
+
+def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool) -> Tensor:
+    """e, the gradient by δ."""
+    out = gradient.clone()
+    B, T = gradient.shape
+    n = min(LINE, triton.next_power_of_2(T))
+    kernel: Any = triton_walks.transpose_rows
+    kernel[(B, triton.cdiv(T, n))](
+        gradient, g, ratio, cap, out, lags if len(lags) else gradient, len(lags) + 1, T,
+        RECURSIVE=recursive, LAGS=len(lags) > 0, N=n, num_warps=2,
+    )  # fmt: skip
+    return out

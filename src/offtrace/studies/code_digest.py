@@ -1,0 +1,150 @@
+"""The code that rows depend on. Its digest is part of a study's digest; its sources and its commit are kept with the records.
+
+It is that of the study's `modules`, with what they import from beside them, and that of those parts of offtrace which compute the
+rows of a task. Comments count: whether a change matters is not guessed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import offtrace
+
+HOME = Path(offtrace.__file__).parent
+COMMON = ("trajectory.py", "traces", "returns", "mdps", "studies/work.py", "studies/environments.py")
+PARTS = {
+    "control": ("learners",),
+    "evaluation": ("learners",),
+    "replay": ("learners",),
+    "map": ("operators",),
+    "deep": ("deep", "studies/deep_units.py"),
+}
+"""Of offtrace, beside COMMON, by task."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What computes the rows of a study."""
+
+    own: str
+    """A digest of the parts of offtrace."""
+    sources: dict[str, str]
+    """The files of its modules, by their paths from where the module is found."""
+
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+        return _digest(json.dumps([self.own, self.sources], sort_keys=True))
+
+    def about(self) -> dict[str, Any]:
+        """What the records keep of it."""
+        return {"digest": self.digest, "offtrace": self.own, **commit(), "sources": self.sources}
+
+    def differences(self, kept: dict[str, Any]) -> str:
+        """In what it differs from what records have kept, in words."""
+        if not kept:
+            return "what made them was not kept"
+        before = kept.get("sources", {})
+        files = sorted(f for f in {*before, *self.sources} if before.get(f) != self.sources.get(f))
+        made = f"offtrace (then at commit {kept['commit'][:12]})" if kept.get("commit") else "offtrace"
+        return f"changed since: {', '.join([*files, *([made] if kept.get('offtrace') != self.own else [])])}"
+
+
+def of(task: str, modules: Iterable[str]) -> Code:
+    """As it lies on the disk now."""
+    return Code(_own(task), {path: text for module in modules for path, text in _sources(module)})
+
+
+def joined(declared: str, code: str) -> str:
+    """The digest of a study, from those of its declaration and its code."""
+    return _digest(f"{declared} {code}")
+
+
+@cache
+def commit() -> dict[str, Any]:
+    """The commit of offtrace, and whether its files differ from it; nothing where it is not in a repository of git."""
+
+    def git(*arguments: str) -> str:
+        asked = ["git", "-C", str(HOME), *arguments]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # it may lie in the ignored environment of another repository
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+@cache
+def _own(task: str) -> str:
+    files = [
+        f
+        for part in (*COMMON, *PARTS[task])
+        for f in ([HOME / part] if part.endswith(".py") else (HOME / part).rglob("*.py"))
+    ]
+    each = {file.relative_to(HOME).as_posix(): _digest(_text(file)) for file in files}
+    return _digest(json.dumps(each, sort_keys=True))
+
+
+def _sources(module: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of a module, and of those that it imports from its own folder or package."""
+    first = _file(module)
+    if first is None:
+        return
+    package = "." in module or first.name == "__init__.py"
+    top = _file(module.partition(".")[0]) or first
+    home = top.parent.parent if package else top.parent
+    inside = top.parent if package else home  # what counts as beside it
+    alone = not package and home.name in ("site-packages", "dist-packages")
+    waiting, seen = [(module, first)], {first}
+    while waiting:
+        name, file = waiting.pop()
+        text = _text(file)
+        yield file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name, text
+        for other in () if alone or file.suffix != ".py" else _imports(name, file, text):
+            found = _file(other)
+            if found is not None and found not in seen and found.is_relative_to(inside):
+                seen.add(found)
+                waiting.append((other, found))
+
+
+def _imports(name: str, file: Path, text: str) -> Iterator[str]:
+    """The names of what a file imports, anywhere in it; `from a import b` may mean the module a.b."""
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _file(module: str) -> Path | None:
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return Path(found.origin).resolve() if found is not None and found.has_location and found.origin else None
+
+
+def _text(file: Path) -> str:
+    """Of a compiled module its digest stands for it."""
+    content = file.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return f"sha256 {hashlib.sha256(content).hexdigest()}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

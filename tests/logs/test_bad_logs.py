@@ -1,0 +1,198 @@
+"""What is impossible in a log is named with its rows, or dropped with its whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from logs.by_rows import Rows, agree, logs_of
+from offtrace.logs import Columns, LogsError, read
+
+NAN = float("nan")
+
+
+def good(episodes: int = 4, steps: int = 3) -> Rows:
+    """Row 3 · e + t is step t of episode e."""
+    return [
+        {
+            "episode": e,
+            "step": t,
+            "state": (e + t) % 3,
+            "action": t % 2,
+            "reward": float(e),
+            "terminated": t == steps - 1,
+            "truncated": False,
+            "mu": 0.5,
+            "next": (e + t + 1) % 3,
+        }
+        for e in range(episodes)
+        for t in range(steps)
+    ]
+
+
+def put(row: int, **values: Any) -> Callable[[Rows], None]:
+    return lambda rows: rows[row].update(values)
+
+
+def remove(row: int) -> Callable[[Rows], None]:
+    return lambda rows: rows.remove(rows[row])
+
+
+def repeat(row: int) -> Callable[[Rows], None]:
+    return lambda rows: rows.insert(row, dict(rows[row]))
+
+
+BAD: list[tuple[str, Callable[[Rows], None], str, list[str], set[int]]] = [
+    # name, what is done to the rows of `good`, the words, the rows named, the episodes dropped
+    ("mu is 0", put(4, mu=0.0), "mu is missing or outside", ["4"], {1}),
+    ("mu is negative", put(4, mu=-0.1), "mu is missing or outside", ["4"], {1}),
+    ("mu above 1", put(5, mu=1.01), "mu is missing or outside", ["5"], {1}),
+    ("mu is NaN", put(5, mu=NAN), "mu is missing or outside", ["5"], {1}),
+    ("mu is missing", put(0, mu=None), "mu is missing or outside", ["0"], {0}),
+    ("reward is NaN", put(7, reward=NAN), "reward is missing, NaN or infinite", ["7"], {2}),
+    ("reward is infinite", put(7, reward=-np.inf), "reward is missing, NaN or infinite", ["7"], {2}),
+    ("reward is missing", put(7, reward=None), "reward is missing, NaN or infinite", ["7"], {2}),
+    ("state is missing", put(3, state=None), "state is missing", ["3"], {1}),
+    ("next state is missing", put(3, next=None), "next_state is missing", ["3"], {1}),
+    ("action is missing", put(3, action=None), "action is missing", ["3"], {1}),
+    ("flag is missing", put(3, terminated=None), "terminated is missing", ["3"], {1}),
+    ("step is missing", put(4, step=None), "step is missing", ["4"], {1}),
+    ("duplicate step", repeat(4), "a step that its episode already has", ["5"], {1}),
+    ("gap", remove(4), "a gap before this step", ["4"], {1}),
+    ("first step is missing", remove(6), "does not begin at step 0", ["6"], {2}),
+    ("goes on after its end", put(3, terminated=True), "a step after its episode's end", ["4"], {1}),
+    ("goes on after a cut", put(4, truncated=True), "a step after its episode's end", ["5"], {1}),
+    ("does not end", put(11, terminated=False), "neither terminated nor truncated", ["11"], {3}),
+]
+
+
+@pytest.mark.parametrize(("change", "words", "named", "dropped"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+@pytest.mark.parametrize("order", ["in order", "shuffled"])
+def test_named_and_dropped(
+    change: Callable[[Rows], None], words: str, named: list[str], dropped: set[int], order: str
+) -> None:
+    rows = good()
+    change(rows)
+    numbers = list(range(len(rows)))
+    if order == "shuffled":
+        numbers = np.random.default_rng(3).permutation(len(rows)).tolist()
+        if "already" in words:  # of the two, the one that comes later
+            named = [str(max(numbers.index(4), numbers.index(5)))]
+        else:
+            named = [str(numbers.index(int(row))) for row in named]
+    frame = pl.DataFrame([rows[i] for i in numbers], infer_schema_length=None)
+    columns = Columns(mu="mu", next_state="next")
+    with pytest.raises(LogsError, match=words) as caught:
+        read(frame, columns=columns)
+    (problem,) = [p for p in caught.value.problems if words in p.what]
+    assert [first.split()[0] for first in problem.first] == named
+    assert problem.first[0].endswith(f"(episode {next(iter(dropped))})")
+    logs = read(frame, columns=columns, on_error="drop")
+    agree(logs, logs_of([row for row in good() if row["episode"] not in dropped]))
+    assert logs.report is not None
+    assert logs.report.dropped == len(dropped)
+    assert words in str(logs.report)
+
+
+def test_all_kinds_are_named_at_once() -> None:
+    rows = good(30)
+    for row in rows[3:60]:
+        row["reward"] = NAN
+    rows[70]["mu"] = 2.0
+    with pytest.raises(LogsError) as caught:
+        read(pl.DataFrame(rows), columns=Columns(mu="mu"))
+    assert "in 20 of 30 episodes" in str(caught.value)
+    reward, mu = caught.value.problems
+    assert (reward.rows, reward.episodes, len(reward.first)) == (57, 19, 5)
+    assert str(mu).endswith("1 row of 1 episode: 70 (episode 23)")
+
+
+def test_rows_without_an_episode_are_dropped_together() -> None:
+    rows = good()
+    rows[11]["episode"] = None
+    rows[5]["episode"] = None
+    frame = pl.DataFrame(rows)
+    columns = Columns(mu="mu", next_state="next")
+    with pytest.raises(LogsError, match=r"episode is missing: 2 rows of unknown episodes: 5 \(episode missing\), 11"):
+        read(frame.cast({"episode": str}), columns=columns)
+    logs = read(frame, columns=columns, on_error="drop")
+    agree(logs, logs_of([row for row in good() if row["episode"] in (0, 2)]))  # 1 and 3 have no end any more
+    assert logs.report is not None
+    assert (logs.report.episodes, logs.report.dropped, logs.report.nameless) == (4, 2, 2)
+    assert f"dropped 2 episodes ({logs.report.dropped_rows} rows), and 2 rows of unknown episodes:" in str(logs.report)
+
+
+def test_what_the_policy_does_not_know() -> None:
+    frame = pl.DataFrame(good())
+    with pytest.raises(
+        LogsError, match=r"action is none of the 1 that there are.*actions=1.*4 rows of 4 episodes: 1 \(episode 0\)"
+    ):
+        read(frame, actions=1)
+    with pytest.raises(LogsError, match=r"state is none of the 2 that there are"):
+        read(frame, states=2)
+    text = frame.cast({"action": str})
+    with pytest.raises(LogsError, match=r"action is none of those that were given: 4 rows.*: 1 \("):
+        read(text, actions=("0", "2"))
+    with pytest.raises(LogsError, match="Nothing would be left"):
+        read(text, actions=("0", "2"), on_error="drop")
+    with pytest.raises(TypeError, match="give their names"):
+        read(text, actions=2)
+    with pytest.raises(ValueError, match="different names"):
+        read(text, actions=("0", "0"))
+
+
+def test_the_file_is_named(tmp_path: Path) -> None:
+    rows = good()
+    rows[8]["reward"] = NAN
+    for i in range(2):
+        pl.DataFrame(rows[6 * i : 6 * i + 6]).write_csv(tmp_path / f"part-{i}.csv")
+    with pytest.raises(LogsError, match=r"reward .*: 2 of part-1.csv \(episode 2\)"):
+        read(tmp_path)
+
+
+def test_columns_of_the_wrong_kind() -> None:
+    frame = pl.DataFrame(good())
+    with pytest.raises(ValueError, match=r"no column 'rewards' for reward \(did you mean 'reward'\?\).*'episode'"):
+        read(frame, columns=Columns(reward="rewards"))
+    with pytest.raises(TypeError, match="reward must be numbers, but column 'reward' holds String"):
+        read(frame.cast({"reward": str}))
+    with pytest.raises(TypeError, match="terminated must be booleans"):
+        read(frame.cast({"terminated": str}))
+    with pytest.raises(LogsError, match="terminated is missing, or neither 0 nor 1"):
+        read(frame.with_columns(terminated=pl.col("terminated").cast(int) * 3))
+    with pytest.raises(LogsError, match="action is missing or not a whole number"):
+        read(frame.with_columns(action=pl.col("action") + 0.5))
+    assert read(frame.cast({"action": float, "step": float, "terminated": int})).actions == 2
+    with pytest.raises(ValueError, match="two names of one thing"):
+        Columns(mu="p", log_mu="q")
+    with pytest.raises(TypeError, match="must be the name of a column"):
+        Columns(episode=None)  # pyright: ignore[reportArgumentType]
+
+
+def test_sources_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        read(tmp_path / "nothing.parquet")
+    with pytest.raises(FileNotFoundError, match="folder without tables"):
+        read(tmp_path)
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ValueError, match=r"one kind, ending in \.parquet"):
+        read(tmp_path / "notes.txt")
+    with pytest.raises(TypeError, match="cannot be read from int"):
+        read(3)
+    with pytest.raises(LogsError, match="has no rows"):
+        read(pl.DataFrame(good()).head(0))
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(LogsError, match="cannot be read"):
+        read(tmp_path / "torn.parquet")
+
+
+def test_nothing_is_left_of_cut_steps_without_a_next_state() -> None:
+    frame = pl.DataFrame(good(steps=1)).with_columns(terminated=False, truncated=True)
+    with pytest.raises(LogsError, match="declare Columns\\(next_state"):
+        read(frame)
+    assert len(read(frame, columns=Columns(next_state="next"))) == 4
