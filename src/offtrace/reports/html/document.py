@@ -91,4 +91,4 @@ def _json(value: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("offtrace.reports").joinpath("template", name).read_text(encoding="utf-8")
+    return resources.files("offtrace.reports.html").joinpath("template", name).read_text(encoding="utf-8")
