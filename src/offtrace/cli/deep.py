@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from offtrace.deep.config import UNFIT, Config
+from offtrace.deep.config import Config
 from offtrace.traces import Rule, rules, trace
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _parameters() -> dict[str, tuple[Any, str]]:
     """Of all rules that an agent can use: their types, and whose they are."""
     found: dict[str, tuple[Any, list[str]]] = {}
     for rule in rules():
-        if rule not in UNFIT:
+        if not (rule.mixture or rule.per_step):
             kinds = get_type_hints(rule)
             for field in fields(rule):
                 found.setdefault(field.name, (kinds[field.name], []))[1].append(rule.__name__)

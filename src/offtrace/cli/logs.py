@@ -19,7 +19,7 @@ import numpy as np
 
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import Columns, did_you_mean
-from offtrace.traces import CTrace, Trace, VariableLambda, rules, trace
+from offtrace.traces import Trace, rules, trace
 from offtrace.trajectory import distributions
 
 LAMBDA = 0.95
@@ -126,7 +126,7 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
 
 def _rules() -> list[type[Trace]]:
     """Those that a command line can name: C-trace adapts a number, and variable λ has one for every step."""
-    return [rule for rule in rules() if issubclass(rule, Trace) and rule not in (CTrace, VariableLambda)]
+    return [r for r in rules() if issubclass(r, Trace) and not r.adaptive and not r.per_step]
 
 
 def _parameters() -> dict[str, tuple[Any, str]]:

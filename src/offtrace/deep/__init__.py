@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckpointError", "Config", "DivergedError", "Game", "Trained", "play", "train"]
 
-_HOME = {"CheckpointError": "checkpoints", "Config": "config", "Game": "playing", "play": "playing"}
+_HOME = {"CheckpointError": "checkpoints", "Config": "config", "Game": "player", "play": "player"}
 
 
 def __getattr__(name: str) -> Any:
     """On first use: a configuration can be made, and a study declared, without JAX."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'running')}"), name)
+    return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from offtrace.traces import AlphaRetrace, CTrace, Retrace, Rule, VariableLambda
-
-UNFIT = (AlphaRetrace, CTrace, VariableLambda)
-"""Rules that need what the memory does not hold: μ of all actions, for the value of a mixture; a λ for every step."""
+from offtrace.traces import Retrace, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +72,9 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.trace, Rule):
             raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
-        if isinstance(self.trace, UNFIT):
+        if self.trace.mixture or self.trace.per_step:
             raise TypeError(
-                f"{type(self.trace).__name__} cannot learn from this memory: it needs μ of all actions, or a λ for each step"
+                f"{self.trace.title} cannot learn from this memory: it needs μ of all actions, or a λ for each step"
             )
         getattr(
             self.trace, "parameters", ()

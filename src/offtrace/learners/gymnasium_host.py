@@ -30,7 +30,7 @@ from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.methods.gq import GQ
 from offtrace.learners.policies import Coded
 from offtrace.learners.tile_coding import NONE, TileCoding, Tiles
-from offtrace.traces import HistoryTrace, Trace
+from offtrace.traces import Trace
 
 SLICE = 5_000
 """Steps between two looks at the clock: an environment may be slow."""
@@ -391,7 +391,7 @@ class HostBlock:
 
     def _check(self) -> None:
         source, title = self.where.gym, self.trace.title
-        if isinstance(self.trace, HistoryTrace) and self.lanes > 1:
+        if self.trace.form == "history" and self.lanes > 1:
             raise ValueError(
                 f"{title} is a Python function, which takes no vector environments: write it as a StepTrace"
             )
@@ -414,7 +414,7 @@ class HostBlock:
     def _wake(self) -> None:
         """Make everything that lasts while the learner lives."""
         where, s, n = self.where, self.settings, self.lanes
-        self.past = Past(self.trace, STEP) if isinstance(self.trace, HistoryTrace) else None
+        self.past = Past(self.trace, STEP) if self.trace.form == "history" else None
         self.plan, *rule = plan(self.trace, where.shape, self.past)
         k, carry, features = where.features.tile.shape[1], len(self.plan.first), where.features
         rows = (

@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "columns": ("Columns",),
-    "describing": ("Coverage", "Description", "describe"),
-    "evaluating": ("ESTIMATORS", "evaluate"),
-    "fitted": ("Features", "Regressor"),
-    "logs": ("Logs",),
-    "problems": ("LogsError", "Problem", "ReadReport"),
-    "reading": ("read",),
-    "results": ("Result",),
-    "simulating": ("simulate",),
+    "container": ("Logs",),
+    "description": ("Coverage", "Description", "describe"),
+    "estimators.fitted_iteration": ("Features", "Regressor"),
+    "evaluation": ("ESTIMATORS", "evaluate"),
+    "reading.columns": ("Columns",),
+    "reading.problems": ("LogsError", "Problem", "ReadReport"),
+    "reading.sources": ("read",),
+    "result": ("Result",),
+    "simulation": ("simulate",),
 }
 
 

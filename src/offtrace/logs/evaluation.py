@@ -23,7 +23,7 @@ from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.logs.result import Result, Row, kish
 from offtrace.logs.warnings_of_result import diagnosis_of, warnings_of
-from offtrace.traces import Trace, VariableLambda
+from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
 
 FITTED, DIRECT = "fitted", "direct method"
@@ -200,7 +200,7 @@ def _refitted(
     row: Row, sampled: Sampled, kind: Regressor, starts: Starts, confidence: float, refits: int, seed: int
 ) -> Row:
     """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
-    if refits and isinstance(sampled.trace, VariableLambda):
+    if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
     rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
     for _ in range(refits):

@@ -10,7 +10,7 @@ from typing import Any
 from offtrace.operators.conditions import Condition, product_condition, recursive_condition
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
-from offtrace.traces import HistoryTrace, StepTrace, Trace
+from offtrace.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def certify(
 
 def _name(trace: Trace) -> str:
     """The title and the parameters: "Retrace(lam=0.9)"; of a custom trace its title."""
-    if isinstance(trace, StepTrace | HistoryTrace):
+    if trace.custom:
         return trace.title
     given = ", ".join(
         f"{f.name}={getattr(trace, f.name)!r}"

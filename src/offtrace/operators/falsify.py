@@ -21,7 +21,7 @@ from offtrace.mdps import MDP
 from offtrace.operators import falsify_objective
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
-from offtrace.traces import HistoryTrace, StepTrace, Trace, VariableLambda
+from offtrace.traces import Trace
 
 ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""
@@ -112,14 +112,14 @@ def falsify(
 def _check(trace: Any, states: int, actions: int, gamma: float, budget: float) -> None:
     if not isinstance(trace, Trace):
         raise TypeError(f"falsify needs a trace such as offtrace.Retrace(), got {trace!r}")
-    if isinstance(trace, HistoryTrace | VariableLambda):
+    if trace.form == "history":
         raise TypeError(
-            f"falsify cannot search with {type(trace).__name__}: "
-            + (
-                "a function of the whole history is too slow an objective. Write it as a StepTrace"
-                if isinstance(trace, HistoryTrace)
-                else "its λ belongs to one trajectory. Use a trace with one λ"
-            )
+            f"falsify cannot search with {trace.title}: a function of the whole history is too slow an objective. Write it as "
+            "a StepTrace"
+        )
+    if trace.shape is not None:
+        raise TypeError(
+            f"falsify cannot search with {trace.title}: its λ belongs to one trajectory. Use a trace with one λ"
         )
     if trace.needs_greedy:
         raise TypeError(
@@ -148,7 +148,7 @@ class _Search:
     def run(self, rng: np.random.Generator, budget: float) -> None:
         """Climb. What is compiled was compiled before: it is no part of the budget."""
         began, enough = time.monotonic(), ENOUGH
-        lanes = _Lanes(1 if isinstance(self.trace, StepTrace) else LANES, self.S, self.A, rng)
+        lanes = _Lanes(1 if self.trace.custom else LANES, self.S, self.A, rng)
         while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
             near = lanes.neighbours()
             P, pi, mu = falsify_objective.decode(near, self.S, self.A, lanes.h, lanes.reach)
@@ -169,7 +169,7 @@ class _Search:
     def _eigenvalues(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, h: np.ndarray) -> np.ndarray:
         """The eigenvalues of each Z, [K, S·A]."""
         trace, γ = self.trace, self.gamma
-        if isinstance(trace, StepTrace):
+        if trace.custom:
             C = np.stack([falsify_objective.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
         else:
             decay, ratio, cap = self._factors(pi, mu)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from offtrace.traces import HistoryTrace, Rule, StepTrace, Trace, VariableLambda
+from offtrace.traces import Rule, Trace
 from offtrace.trajectory import distributions
 
 EPS = float(np.finfo(float).eps)
@@ -56,7 +56,7 @@ class Setting:
     @property
     def normal(self) -> bool:
         """Whether the trace is in normal form."""
-        return not isinstance(self.trace, StepTrace | HistoryTrace)
+        return not self.trace.custom
 
     @property
     def lags(self) -> tuple[float, ...]:
@@ -66,7 +66,7 @@ class Setting:
     @property
     def declared_bound(self) -> float | None:
         """What a custom trace promises β to be at most."""
-        return self.trace.bound if isinstance(self.trace, StepTrace | HistoryTrace) else None
+        return self.trace.promised_bound
 
     @property
     def last_bound(self) -> float:
@@ -128,10 +128,8 @@ def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
         raise TypeError(f"an Operator needs a trace such as offtrace.Retrace(), got {trace!r}: {what}")
     shape = (mdp.S, mdp.A)
     pi, mu = _policy("pi", pi, shape, mdp), _policy("mu", mu, shape, mdp)
-    if isinstance(trace, VariableLambda) and np.shape(trace.lam) not in ((), shape):
-        raise ValueError(
-            f"on an MDP, VariableLambda needs lam for each pair, {list(shape)}, got {list(trace.lam.shape)}"
-        )
+    if trace.shape not in (None, shape):
+        raise ValueError(f"on an MDP, {trace.title} needs lam for each pair, {list(shape)}, got {list(trace.shape)}")
     live = ~np.asarray(mdp.terminal, dtype=bool)
     trace = trace.for_policies(*(np.broadcast_to(p[live], (2, *p[live].shape)) for p in (pi, mu)))
     if trace.needs_greedy and ((pi > 0) & (pi < 1) & live[:, None]).any():
@@ -154,7 +152,7 @@ def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
     took = mu > 0
     rho = np.where(took, pi / np.where(took, mu, 1.0), 0.0)
     factors = [np.full(shape, np.nan)] * 3
-    if not isinstance(trace, StepTrace | HistoryTrace):
+    if not trace.custom:
         form = trace.normal_form(np, pi, np.where(took, mu, 1.0), rho)
         factors = [np.where(took, np.broadcast_to(np.asarray(f, dtype=float), shape), 0.0) for f in form]
         for name, factor in zip(("decay", "ratio", "cap"), factors, strict=True):

@@ -18,7 +18,7 @@ import offtrace
 from offtrace.studies import environments
 from offtrace.studies.checks import DeclarationError, near, number, one_of, several, table, text, whole
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
-from offtrace.traces import NStep, PengQ, Rule, Trace
+from offtrace.traces import Rule, Trace
 
 FORMAT = 1
 """Of the declaration: it is part of the digest."""
@@ -260,7 +260,7 @@ def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: s
     except TypeError as error:
         raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
     beside = task in ("map", "deep")
-    if not issubclass(rule, Trace) and not (beside and issubclass(rule, PengQ | NStep)):
+    if not issubclass(rule, Trace) and not (beside and rule.uncorrected):
         where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
         raise DeclarationError(key, name, f"traces with coefficients β{where}")
     allowed = [f.name for f in fields(rule)]

@@ -25,7 +25,6 @@ from offtrace.operators import Operator, n_step, peng
 from offtrace.operators.uncorrected_operators import peng_variance
 from offtrace.studies import code_digest, declaration, environments
 from offtrace.studies.plan import Job, Unit
-from offtrace.traces import NStep, PengQ
 
 POINTS = 100
 """Of a curve, beside its begin."""
@@ -212,12 +211,10 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
     pi, mu = (environments.policy(p, mdp, rng) for p in (job.protocol.target, job.protocol.behavior))
     Q, live, trace = rng.standard_normal((mdp.S, mdp.A)), ~np.asarray(mdp.terminal, dtype=bool), _trace(job)
     wanted = mdp.q(pi)
-    if isinstance(trace, PengQ | NStep):
-        found = peng(mdp, pi, mu, trace.lam) if isinstance(trace, PengQ) else n_step(mdp, pi, mu, trace.n)
+    if trace.uncorrected:
+        found = peng(mdp, pi, mu, trace.lam) if trace.n is None else n_step(mdp, pi, mu, trace.n)
         contraction, reached = found.contraction, found.fixed_point
-        bounds = (
-            peng_variance(mdp, pi, mu, Q, trace.lam) if isinstance(trace, PengQ) else np.full((2, *Q.shape), np.nan)
-        )
+        bounds = peng_variance(mdp, pi, mu, Q, trace.lam) if trace.n is None else np.full((2, *Q.shape), np.nan)
     else:
         # No budget of seconds: a result must not depend on how fast the machine is.
         op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=job.protocol.tolerance, budget=math.inf)

@@ -15,10 +15,11 @@ import difflib
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -45,6 +46,12 @@ class Rule:
     """Other names under which `offtrace.trace` finds it."""
     reads: ClassVar[tuple[str, ...]] = ()
     """Which of "pi", "mu", "rho" the rule looks at. "rho" alone accepts densities; "pi" and "mu" are probabilities."""
+    uncorrected: ClassVar[bool] = False
+    """Whether it is a return beside the operator: it bootstraps from `next_value` alone, reads no q, and has no β."""
+    mixture: ClassVar[bool] = False
+    """Whether it may evaluate a mixture of π and μ (`Trace.target_share`): then `next_value` must be the mixture's."""
+    per_step: ClassVar[bool] = False
+    """Whether it holds numbers for each step of one trajectory (`Trace.shape`)."""
     needs_greedy: ClassVar[bool] = False
     """Whether the π that the rule reads is that of the greedy policy: 1 where the action taken is greedy in Q, else 0."""
     citation: ClassVar[str] = ""
@@ -73,8 +80,10 @@ class Trace(Rule):
     horizon: int | None = field(default=None, kw_only=True)
     """β is 0 from this lag on; None means no limit."""
 
-    in_normal_form: ClassVar[bool] = True
-    """Whether the rule states `factors`; if not, it is a custom trace with a `step` or a `beta` of its own."""
+    form: ClassVar[Literal["normal", "step", "history"]] = "normal"
+    """How the rule is stated: by `factors`, or, for a custom trace, by a `step` or by a `beta` of the whole history."""
+    adaptive: ClassVar[bool] = False
+    """Whether `offtrace.adapt` moves a number of it."""
     recursive: ClassVar[bool] = False
     """Whether x itself is clipped at the cap, so that a clipped trace goes on from the cap."""
     per_decision: ClassVar[bool] = True
@@ -114,6 +123,25 @@ class Trace(Rule):
     @property
     def lag_bound(self) -> tuple[float, ...] | None:
         """A bound on x for lags 1, 2, …, the last one holding for all later lags; None where the rule has none."""
+        return None
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is a custom trace, without a normal form."""
+        return self.form != "normal"
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the trajectories that the rule holds numbers for, one for each step; None where it holds none."""
+        return None
+
+    def mapped(self, function: Callable[[Any], Any]) -> Self:
+        """The same rule, with what it holds for each step (`shape`) taken through a function, as a cut or a reshaping."""
+        return self
+
+    @property
+    def promised_bound(self) -> float | None:
+        """What a custom trace promises β to be at most."""
         return None
 
     @property

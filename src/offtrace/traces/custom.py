@@ -55,13 +55,18 @@ class StepTrace(Trace):
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
-    in_normal_form: ClassVar = False
+    form: ClassVar = "step"
     citation: ClassVar = "a custom trace: cite its author"
 
     @property
     def largest(self) -> float:
         """What was promised."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
+
+    @property
+    def promised_bound(self) -> float | None:
+        """The `bound`."""
+        return self.bound
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,13 +120,18 @@ class HistoryTrace(Trace):
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
-    in_normal_form: ClassVar = False
+    form: ClassVar = "history"
     citation: ClassVar = "a custom trace: cite its author"
 
     @property
     def largest(self) -> float:
         """What was promised."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
+
+    @property
+    def promised_bound(self) -> float | None:
+        """The `bound`."""
+        return self.bound
 
     def __post_init__(self) -> None:
         super().__post_init__()

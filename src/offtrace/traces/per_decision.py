@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -137,6 +138,7 @@ class VariableLambda(Trace):
     lam: Any
 
     title: ClassVar = "Variable λ"
+    per_step: ClassVar = True
     aliases: ClassVar = ("variable lambda",)
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = True
@@ -154,6 +156,13 @@ class VariableLambda(Trace):
             raise ValueError(f"lam must hold a λ in [0, 1] for each step, got {what}")
         lam.flags.writeable = False
         self._set("lam", lam)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return tuple(np.shape(self.lam))
+
+    def mapped(self, function: Callable[[Any], Any]) -> VariableLambda:
+        return replace(self, lam=function(self.lam))
 
     # By identity: those of Trace do not know `lam`, and arrays are not compared in passing.
     def __eq__(self, other: object) -> bool:
@@ -205,6 +214,7 @@ class AlphaRetrace(Trace):
     lam: float = 1.0
 
     title: ClassVar = "α-Retrace"
+    mixture: ClassVar = True
     aliases: ClassVar = ("alpha-retrace",)
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = False
@@ -242,6 +252,8 @@ class CTrace(Trace):
     """How often the mix has been moved."""
 
     title: ClassVar = "C-trace"
+    mixture: ClassVar = True
+    adaptive: ClassVar = True
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = False
     citation: ClassVar = (

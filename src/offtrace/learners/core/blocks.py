@@ -33,7 +33,7 @@ from offtrace.learners.environments import Environment
 from offtrace.learners.learned import BEYOND, Curve, Learned, beyond
 from offtrace.learners.methods.gq import GQ
 from offtrace.learners.policies import Coded
-from offtrace.traces import HistoryTrace, Trace
+from offtrace.traces import Trace
 
 SLICE = 500_000
 """Steps between two looks at the clock."""
@@ -56,7 +56,7 @@ class Block:
         seeds: np.ndarray,
     ) -> None:
         self.where, self.trace, self.settings = where, trace, settings
-        self.past = Past(trace, STEP) if isinstance(trace, HistoryTrace) else None
+        self.past = Past(trace, STEP) if trace.form == "history" else None
         self.plan, *rule = plan(trace, where.shape, self.past)
         k, carry = where.features.tile.shape[1], len(self.plan.first)
         slots, deep = (settings.length * k, settings.length + 3) if settings.update == loop.REPLAY else (64, 64)
@@ -184,7 +184,7 @@ def run(
         if kind is not Block:
             cast(Any, made[0]).check_that_it_can_be_saved()
         file.restore(made)
-    if kind is not Block or isinstance(trace, HistoryTrace):  # Python works, a thread at a time
+    if kind is not Block or trace.form == "history":  # Python works, a thread at a time
         threads = 1
     started = time.perf_counter() - (file.wall if file else 0.0)
     _work(made, threads, file, started, sys.stderr.isatty() if progress is None else progress)

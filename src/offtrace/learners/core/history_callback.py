@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from offtrace.traces import History, HistoryTrace
+from offtrace.traces import History
 
 NUMBER, INTEGER = ctypes.c_double, ctypes.c_int64
 KIND = ctypes.CFUNCTYPE(NUMBER, *(NUMBER,) * 5, INTEGER, INTEGER)
@@ -23,7 +23,7 @@ KIND = ctypes.CFUNCTYPE(NUMBER, *(NUMBER,) * 5, INTEGER, INTEGER)
 class Past:
     """What one learner's trace has seen of the episode, and the function that the loop calls."""
 
-    def __init__(self, trace: HistoryTrace, signature: Any) -> None:
+    def __init__(self, trace: Any, signature: Any) -> None:
         self.trace, self.error = trace, None
         self.steps = np.empty((0, 3))
         """[n, 3]: π, μ and pair of the last n steps."""

@@ -21,7 +21,7 @@ from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import Plan
 from offtrace.learners.methods.gq import GQ
 from offtrace.returns.numpy import scalar_math
-from offtrace.traces import HistoryTrace, Step, StepTrace, Trace
+from offtrace.traces import Step, Trace
 
 FOR_EVER = 2**62
 to_fixed_tuple: Any = unsafe.to_fixed_tuple
@@ -35,8 +35,8 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
 
     `shape` is [S, A] of a table; `past` is what a HistoryTrace has seen.
     """
-    trace = given.rule if isinstance(given, GQ) else given
-    custom = isinstance(trace, StepTrace | HistoryTrace)
+    trace: Any = given.rule if isinstance(given, GQ) else given
+    custom = trace.custom
     lags = np.array(trace.lag_bound or (), dtype=np.float64)
     if custom or trace.horizon is not None or len(lags) or not (trace.per_decision or trace.recursive):
         way = VISITS
@@ -46,9 +46,9 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
     if len(lags) and lags[-1] == 0.0:
         reach = min(reach, 1 + int(np.max(np.nonzero(lags)[0] + 1, initial=0)))
     carry = (1.0,)
-    if isinstance(trace, HistoryTrace):
+    if trace.form == "history":
         carry = 1.0, 1.0  # π and μ of the start
-    elif isinstance(trace, StepTrace):
+    elif trace.form == "step":
         carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
     largest = trace.largest
     old, small = (float(np.log(max(f / largest, 1e-150))) for f in (1e-18, FORGET))
@@ -63,14 +63,14 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
         log_forget=(old, small),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
-        lam=float(given.lam) if isinstance(given, StepTrace | GQ) else 0.0,
+        lam=float(getattr(given, "lam", 0.0)) if given.form in ("step", "method") else 0.0,
         first=np.array(carry),
-        history=isinstance(trace, HistoryTrace),
+        history=trace.form == "history",
         second=float(given.alpha_w) if isinstance(given, GQ) else 0.0,
     )
     if past is not None:
         return made, _no_factors(), past.step
-    if isinstance(trace, StepTrace):
+    if trace.form == "step":
         return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
     return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
 

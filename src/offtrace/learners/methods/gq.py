@@ -57,6 +57,8 @@ class GQ:
         """The trace whose eligibility vector is e."""
         return ImportanceSampling(lam=self.lam)
 
+    form: ClassVar[str] = "method"
+    """It is no trace: see `Trace.form`."""
     target_share: ClassVar[float] = 1.0
     """It evaluates π: see `Trace.target_share`."""
 

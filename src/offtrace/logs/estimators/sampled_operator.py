@@ -25,7 +25,7 @@ from offtrace.returns import coefficients, corrections, diagnose
 from offtrace.returns.api import as_trace, checked
 from offtrace.returns.diagnosis import Statistics
 from offtrace.returns.numpy import numpy_backend
-from offtrace.traces import HistoryTrace, StepTrace, Trace, VariableLambda
+from offtrace.traces import Trace
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
@@ -62,8 +62,8 @@ class Sampled:
                 "(behavior=None, --behavior logged), give it as a policy (behavior=…), or take a trace that needs no μ: "
                 "TreeBackup, QLambda, OneStep"
             )
-        if isinstance(trace, VariableLambda) and np.shape(trace.lam) != (len(self.logs),):
-            raise ValueError(f"lam must hold one λ for each of the {len(self.logs):,} steps, got {np.shape(trace.lam)}")
+        if trace.shape not in (None, (len(self.logs),)):
+            raise ValueError(f"lam must hold one λ for each of the {len(self.logs):,} steps, got {trace.shape}")
 
     def _soft(self, piece: slice) -> bool:
         log_pi = self.log_pi(piece)
@@ -87,7 +87,7 @@ class Sampled:
     def transposed(self, piece: slice, u: np.ndarray) -> np.ndarray:
         """y of a piece, for u [n] or for many at once, [n, m]; the transpose of `corrections` as a function of δ."""
         trace, arrays = self._cut(piece), self._arrays(piece)
-        if isinstance(trace, StepTrace | HistoryTrace):
+        if trace.custom:
             return self._by_coefficients(trace, arrays, u)
         x = checked(trace, **arrays)
         decay, ratio, cap = (factor[0] for factor in numpy_backend.normal_form(trace, x))
@@ -145,7 +145,7 @@ class Sampled:
         return taken, following
 
     def _cut(self, piece: slice) -> Trace:
-        return replace(self.trace, lam=self.trace.lam[piece]) if isinstance(self.trace, VariableLambda) else self.trace
+        return self.trace.mapped(lambda each: each[piece])
 
     def _arrays(self, piece: slice) -> dict[str, Any]:
         logs = self.logs

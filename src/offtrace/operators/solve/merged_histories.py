@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from offtrace.operators.setting import Setting
-from offtrace.traces import History, HistoryTrace, Step, StepTrace
+from offtrace.traces import History, Step
 
 
 class LagRead(Exception):
@@ -86,8 +86,7 @@ class StepWalk:
     """A StepTrace's own carry."""
 
     def __init__(self, setting: Setting) -> None:
-        trace = setting.trace
-        assert isinstance(trace, StepTrace)
+        trace: Any = setting.trace
         self.trace, self.bounded_by = trace, trace.horizon
         self.knows_start, self.lagged = "pair" in trace.reads, False
         reads = trace.reads
@@ -122,8 +121,7 @@ class HistoryWalk:
     knows_start, lagged = True, True
 
     def __init__(self, setting: Setting) -> None:
-        trace = setting.trace
-        assert isinstance(trace, HistoryTrace)
+        trace: Any = setting.trace
         self.trace, self.bounded_by = trace, trace.horizon
         self.of = {"pi": setting.pi.ravel(), "mu": setting.mu.ravel(), "rho": setting.rho.ravel()}
 
@@ -146,9 +144,7 @@ class HistoryWalk:
 
 def walk_of(setting: Setting) -> Any:
     """The walk of the setting's trace."""
-    if isinstance(setting.trace, StepTrace):
-        return StepWalk(setting)
-    return HistoryWalk(setting) if isinstance(setting.trace, HistoryTrace) else NormalWalk(setting)
+    return {"normal": NormalWalk, "step": StepWalk, "history": HistoryWalk}[setting.trace.form](setting)
 
 
 def successors(step: sparse.csr_array, pair: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
