@@ -51,7 +51,7 @@ def by_halves(delta, g, ratio, cap, starts, out):
                 delta[a:b].reshape(one), g[a:b].reshape(one), ratio[a:b].reshape(one), 0, out[a:b].reshape(one)
             )
         elif highest > HIGH and D < 1.0 / MUCH:
-            add_pairs(delta[a:b], g[a:b], ratio[a:b], cap[a:b], False, NO_LAGS, np.empty(b - a), out[a:b])
+            add_pairs(delta[a:b], g[a:b], ratio[a:b], cap[a:b], False, NO_LAGS, out[a:b])
         else:
             stretch(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
         a = b
@@ -167,7 +167,7 @@ def leaf(delta, g, ratio, cap, out):
     steps[P, n - 1] = 1.0
     accumulate(steps[P, :n], steps[E, :n])
     if steps[P, n - 1] < FAINT or not tame(g, ratio, cap):
-        add_pairs(delta, g, ratio, cap, False, NO_LAGS, np.empty(n), out)
+        add_pairs(delta, g, ratio, cap, False, NO_LAGS, out)
         return
     x, total = np.empty(STARTS), np.empty(STARTS)
     for k in range(0, n, STARTS):

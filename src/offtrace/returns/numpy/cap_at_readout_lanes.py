@@ -7,7 +7,7 @@ from numba.extending import register_jitable
 STARTS = 32  # side by side; also the length of a group of steps that shares one discount
 CHUNK = 8  # steps between two looks at what is left
 SHIFT = 16  # lags done at once where starts begin one after the other
-FAINT = 2.0**-400  # the smallest discount within a group that plain numbers are trusted with
+FAINT = 2.0**-128  # the smallest discount within a group that sums are divided by: they lose what is below 2^-1074
 R, C, E, P = range(
     4
 )  # steps: ratio, or 0 where a trace ends; cap; P δ; the discount P from the first step of the group

@@ -49,7 +49,7 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
             highest = max(highest, cap[b, t])
         if not m < np.inf and not tame(g[b], ratio[b], cap[b]):
             out[b] = delta[b]
-            add_pairs(delta[b], g[b], ratio[b], cap[b], recursive, lags, np.empty(T), out[b])
+            add_pairs(delta[b], g[b], ratio[b], cap[b], recursive, lags, out[b])
             continue
 
         for k0 in range(0, T, STARTS):

@@ -15,7 +15,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, recursive_cap, reverse_recursion
-from offtrace.returns.numpy.scaled_numbers import tame, weigh
+from offtrace.returns.numpy.scaled_numbers import raised, tame, weigh
 
 
 def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -59,32 +59,32 @@ def largest(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.n
 
 @register_jitable(error_model="numpy")
 def _weights(g, ratio, cap, lags, is_recursive, out):
+    power = np.empty(len(g), np.int64)
     for k in range(len(g)):
-        weigh(g, ratio, cap, is_recursive, lags, k, out[k])
+        for t in range(k, weigh(g, ratio, cap, is_recursive, lags, k, out[k], power)):
+            out[k, t] = raised(out[k, t], power[t])
 
 
 @register_jitable(error_model="numpy")
 def _largest(g, ratio, cap, lags, is_recursive, out):
-    room = np.empty(g.shape[1])
-    for b in range(len(g)):
-        for k in range(len(room)):
-            stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
-            for t in range(k, stop):
-                out[b] = max(out[b], room[t])
+    B, T = g.shape
+    weight, power = np.empty(T), np.empty(T, np.int64)
+    for b in range(B):
+        for k in range(T):
+            for t in range(k, weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, weight, power)):
+                out[b] = max(out[b], raised(weight[t], power[t]))
 
 
 @register_jitable(error_model="numpy")
 def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
     B, T = gradient.shape
     reach = len(lags) + 1 if len(lags) else T
-    room = np.empty(T)
+    weight, power = np.empty(T), np.empty(T, np.int64)
     for b in range(B):
         if not tame(g[b], ratio[b], cap[b]):
             for k in range(T):
-                stop = weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, room)
-                for t in range(k + 1, stop):
-                    if gradient[b, k] != 0.0:  # a weight may be infinite
-                        out[b, t] += gradient[b, k] * room[t]
+                for t in range(k + 1, weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, weight, power)):
+                    out[b, t] += raised(gradient[b, k] * weight[t], power[t])
             continue
         for k in range(T):
             x, w = 1.0, gradient[b, k]

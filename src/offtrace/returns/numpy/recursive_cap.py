@@ -148,7 +148,7 @@ def sweep(delta, g, ratio, cap, lags, out):
     for b in range(delta.shape[0]):
         if not plain(g[b], ratio[b], cap[b]):
             out[b] = delta[b]
-            add_pairs(delta[b], g[b], ratio[b], cap[b], True, lags, np.empty(len(out[b])), out[b])
+            add_pairs(delta[b], g[b], ratio[b], cap[b], True, lags, out[b])
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})

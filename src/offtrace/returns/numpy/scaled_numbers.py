@@ -13,6 +13,7 @@ Discounts only fall, so one that underflows takes with it what is smaller still,
 
 from __future__ import annotations
 
+import numpy as np
 from numba.extending import register_jitable
 
 UP, DOWN, TOP, BOTTOM = 2.0**512, 2.0**-512, 2.0**256, 2.0**-256
@@ -25,6 +26,9 @@ FLOOR = 2.0**960  # FLOOR · LITTLE is infinite
 @register_jitable(error_model="numpy", fastmath={"contract"})
 def times(f, n, r):
     """f · 2^{512n} · r in the same form, with |f| between 2^-256 and 2^256."""
+    y = f * r
+    if BOTTOM <= abs(y) <= TOP:
+        return y, n
     if r > UP:
         r, n = r * DOWN, n + 1
     elif r < DOWN:
@@ -78,40 +82,48 @@ def tame(g, ratio, cap):
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
-def weigh(g, ratio, cap, recursive, lags, k, out):
-    """D_{k:t} min(cap_t, d_{t-k}, x_{k:t}) of one start k into out_t; returns the first t that the trace does not reach.
+def weigh(g, ratio, cap, recursive, lags, k, weight, power):
+    """D_{k:t} min(cap_t, d_{t-k}, x_{k:t}) of a start k as weight_t · 2^{512 power_t}; returns the first t that is not reached.
 
     `lags` [n] bounds x at lags 1 … n and ends the trace after them; empty means no bound by lag.
     """
     T = len(g)
     stop = min(T, k + len(lags) + 1) if len(lags) else T
     D, Dn, x, xn = 1.0, 0, 1.0, 0
-    out[k] = 1.0
+    weight[k], power[k] = 1.0, 0
     for t in range(k + 1, stop):
         if g[t - 1] == 0.0 or ratio[t] == 0.0 or x == 0.0:
             return t
         D, Dn = times(D, Dn, g[t - 1])
         x, xn = times(x, xn, ratio[t])
         c = cap[t]
-        if recursive and raised(x, xn) >= c and c < INFINITY:
+        if recursive and clipped(x, xn, c):
             x, xn = times(1.0, 0, c)
         if len(lags):
             c = min(c, lags[t - k - 1])
-        f, n = x, xn
-        if raised(x, xn) >= c and c < INFINITY:
-            f, n = times(1.0, 0, c)
-        out[t] = raised(D * f, Dn + n)
+        f, n = times(1.0, 0, c) if clipped(x, xn, c) else (x, xn)
+        weight[t], power[t] = D * f, Dn + n
     return stop
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
-def add_pairs(delta, g, ratio, cap, recursive, lags, room, out):
-    """Adds to out_k the terms t > k of a row, pair by pair; `room` is [T]."""
-    for k in range(len(delta)):
-        stop = weigh(g, ratio, cap, recursive, lags, k, room)
+def clipped(x, n, cap):
+    """Whether x · 2^{512n} is at the cap or above."""
+    return cap < INFINITY and (x if n == 0 else raised(x, n)) >= cap
+
+
+@register_jitable(error_model="numpy", fastmath={"contract"})
+def add_pairs(delta, g, ratio, cap, recursive, lags, out):
+    """Adds to out_k the terms t > k of a row, pair by pair."""
+    T = len(delta)
+    weight, power = np.empty(T), np.empty(T, np.int64)
+    for k in range(T):
+        stop = weigh(g, ratio, cap, recursive, lags, k, weight, power)
+        total = 0.0
         for t in range(k + 1, stop):
-            if delta[t] != 0.0:  # a weight may be infinite
-                out[k] += room[t] * delta[t]
+            y, n = weight[t] * delta[t], power[t]
+            total += y if n == 0 else raised(y, n)
+        out[k] += total
 
 
 @register_jitable(error_model="numpy", fastmath={"contract"})
