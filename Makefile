@@ -1,5 +1,6 @@
 # make run   the main job: the bifurcation study in about a minute, and its page
 # make test  everything that must hold: formatting, lint, types, layers, tests, docs
+# make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
 # make docs  the documentation, into docs/_build/html
 
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check docs bench clean
+.PHONY: run test quick check docs bench clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -17,6 +18,11 @@ run: $(VENV)/ready
 test: check $(VENV)/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(MAKE) --no-print-directory docs
+
+quick: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .
