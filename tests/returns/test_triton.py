@@ -195,6 +195,9 @@ def test_a_number_keeps_its_bits() -> None:
 
 
 COMPILE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -222,11 +225,23 @@ driver.set_active(NoGPU())
 import offtrace as ot
 from offtrace.returns import on_torch, triton_calls
 
+@dataclass(frozen=True)
+class Everything(ot.Trace):
+    c: float = 0.5
+    reads: ClassVar = ("pi", "mu", "rho")
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, c):
+        root = xp.sqrt(pi) + abs(pi - mu) ** 0.5 + rho**c + c ** (pi - 0.5) + xp.log(1.0 + rho) + xp.exp(-rho)
+        often = ((rho > c) & (pi <= mu)) | ~(pi != mu)
+        return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
+
+
 B, T = 40, 24
 x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
 x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}
 x |= {"pair": torch.zeros(B, T, dtype=torch.int64)}
-for trace in (ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)):
+for trace in (Everything(), ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)):
     custom = isinstance(trace, ot.StepTrace)
     lags = None if custom else on_torch._bounds(trace.horizon, trace.lag_bound, T)
     triton_calls.correct(trace, x, lags, add_q=True)
@@ -243,10 +258,3 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:
     """The interpreter takes what the compiler does not. No GPU is needed to compile: only the launch is left out."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)
-
-
-def test_a_rule_may_not_branch() -> None:
-    from offtrace.returns.torch import triton_rules
-
-    with pytest.raises(TypeError, match=r"use xp\.where"):
-        triton_rules.factors(lambda xp, pi, mu, rho: (1.0, 1.0 if rho > 1 else 2.0, 1.0), 0)

@@ -5,10 +5,11 @@ Users compare with them, so they go through the same `targets`. They have no β:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from offtrace.traces.base import Rule, number, register, whole
+from offtrace.traces.pytrees import STATIC
 
 
 @register
@@ -31,7 +32,7 @@ class PengQ(Rule):
 class NStep(Rule):
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
 
-    n: int = 3
+    n: int = field(default=3, metadata=STATIC)
 
     title: ClassVar = "n-step"
     aliases: ClassVar = ("nstep", "uncorrected n-step")

@@ -48,6 +48,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
 
     if isinstance(trace, HistoryTrace):
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
+    pytrees.register(type(trace))  # it may have been made before jax was imported
     arrays = needed(trace, **arrays)
     shape, dtype = agree(arrays)
     traced, on_cpu = where_from(trace, arrays)
@@ -261,7 +262,7 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool)
     if isinstance(trace, StepTrace):
         return _custom(trace, x, delta, discount)
     parameters = [_parameter(trace, p, x) for p in trace.parameters]
-    factors = trace.factors(jnp, *x.probabilities(trace.reads), *parameters)
+    factors = trace.traced.call(jnp, *x.probabilities(trace.reads), *parameters)
     decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), (N, T)) for f in factors)
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = lag_caps(trace, T)
@@ -311,7 +312,7 @@ def _custom(trace: StepTrace, x: Rows, delta: Any, discount: Any) -> Any:
         seen = (later(p) if n in trace.reads else p for n, p in zip(("pi", "mu", "rho"), probabilities, strict=True))
         pairs = (-1, -2) if x.pair is None else (x.pair, later(x.pair))
         now = Step(*seen, trace.lam, lag.astype(jnp.float64), *pairs)  # pyright: ignore[reportCallIssue]
-        carry, β = trace.step(jnp, carry, now)
+        carry, β = trace.traced.call(jnp, carry, now)
         return tree_map(lambda c: jnp.broadcast_to(jnp.asarray(c, jnp.float64), delta.shape), carry), β
 
     first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), trace.carry)
@@ -337,6 +338,7 @@ def coefficients(trace: Trace, **arrays: Any) -> Any:
     """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
     from offtrace.returns import api
 
+    pytrees.register(type(trace))
     arrays = {"gamma": 1.0, **api.needed(trace, **arrays)}
     shape, dtype = agree(arrays)
     if len(shape) != 1:

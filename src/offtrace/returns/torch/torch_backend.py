@@ -187,6 +187,26 @@ class TensorMath:
             return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
         return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 
+    @staticmethod
+    def abs(x: Any) -> Any:
+        """|x|."""
+        return abs(x)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        """√x; numbers as NumPy takes them, where math raises."""
+        return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
+
+    @staticmethod
+    def exp(x: Any) -> Any:
+        """e^x."""
+        return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
+
+    @staticmethod
+    def log(x: Any) -> Any:
+        """log x."""
+        return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
+
 
 class Rows(NamedTuple):
     """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
@@ -280,7 +300,7 @@ def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
     mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
     rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
     parameters = [_parameter(trace, p, valid) for p in trace.parameters]
-    return trace.factors(TensorMath, pi, mu, rho, *parameters)
+    return trace.traced.call(TensorMath, pi, mu, rho, *parameters)
 
 
 def _e_to(logs: Tensor) -> Tensor:

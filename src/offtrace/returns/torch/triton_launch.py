@@ -14,6 +14,7 @@ from torch import Tensor
 from offtrace.returns.torch import triton_caps, triton_scan, triton_walks
 from offtrace.returns.torch.triton_rules import MOST, bound, factors, step
 from offtrace.traces import StepTrace, Trace
+from offtrace.traces.symbols import Lines
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each thread of a warp
@@ -49,8 +50,8 @@ def takes(trace: Trace) -> bool:
 
 
 @cache
-def _bound(rule: Any, parameters: int) -> dict[str, Any]:
-    enters = bound(triton_scan.enters, factors=factors(rule, parameters))
+def _bound(lines: Lines) -> dict[str, Any]:
+    enters = bound(triton_scan.enters, factors=factors(lines))
     link = bound(triton_scan.link, enters=enters)
     walk = bound(triton_walks.walk, link=link)
     return {
@@ -81,7 +82,7 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
     }  # fmt: skip
     if isinstance(trace, StepTrace):
         carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
-        kernel = _custom(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0)
+        kernel = _custom(trace.traced.lines)
         (B, T), out = x["reward"].shape, torch.empty_like(x["reward"])
         has_pair = "pair" in trace.reads
         n = min(LINE, triton.next_power_of_2(T))
@@ -91,13 +92,13 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
         )  # fmt: skip
         return out
     numbers += _numbers(*map(float, trace.parameters))
-    made = _bound(trace.factors, len(trace.parameters))
+    made = _bound(trace.traced.lines)
     return _launch(made, arrays, numbers, lags, {"GIVEN": False, **flags}, trace.per_decision, trace.recursive)
 
 
 @cache
-def _custom(function: Any, carries: int) -> Any:
-    return bound(triton_walks.step_rows, step=step(function, carries))
+def _custom(lines: Lines) -> Any:
+    return bound(triton_walks.step_rows, step=step(lines))
 
 
 def _launch(
