@@ -121,7 +121,7 @@ class Trace(Rule):
 
     @property
     def _parameters(self) -> int:
-        """How many numbers `factors` takes after ρ. Its signature says so, without asking for the numbers, unless it has *parameters."""
+        """How many numbers `factors` takes after ρ. Its signature says so, without asking for them, unless it has *parameters."""
         code = type(self).factors.__code__
         return len(self.parameters) if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 4
 
