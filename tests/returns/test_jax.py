@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_
 from offtrace.returns import by_definition  # noqa: E402
 from offtrace.returns.jax import jax_backend, pallas_kernels, xla_kernels  # noqa: E402
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
+from offtrace.traces import pytrees  # noqa: E402
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -245,6 +247,34 @@ def test_traces_are_pytrees(trace: Any) -> None:
     assert all(isinstance(leaf, float | int | np.ndarray) for leaf in leaves)
     assert jax.tree.structure(back) == structure
     assert hash(structure) == hash(jax.tree.structure(back))
+
+
+@dataclasses.dataclass(frozen=True)
+class Named(ot.Trace):
+    """Its fields have the names that are static elsewhere."""
+
+    n: float = 1.0
+    beta: float = 1.0
+    step: float = 1.0
+    size: int = dataclasses.field(default=3, metadata=pytrees.STATIC)
+
+    reads: ClassVar = ("rho",)
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return self.n, self.beta, self.step
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, n, beta, step):
+        return n * beta * step, xp.minimum(rho, 1.0), ot.INFINITY
+
+
+def test_a_class_declares_what_is_static_and_no_name_does() -> None:
+    assert jax.tree.leaves(Named(0.9, 0.8, 0.7)) == [0.9, 0.8, 0.7]
+    assert jax.tree.leaves(dataclasses.replace(Named(), size=4)) == [1.0, 1.0, 1.0]
+    batch = sample(9)
+    found = jax.jit(lambda trace, arrays: ot.targets(trace, **arrays))(Named(0.5, 0.9, 0.8), in_jax(batch))
+    np.testing.assert_allclose(found, ot.targets(ot.Retrace(0.36), **batch), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("trace", [*SOME, ot.PengQ(0.6)], ids=name_of)

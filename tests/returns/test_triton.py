@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +21,7 @@ from offtrace.returns import by_definition
 from offtrace.returns.numpy import given_factors as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+triton_kernels = pytest.importorskip("offtrace.returns.torch.triton_scan")
 on_torch = pytest.importorskip("offtrace.returns.torch.torch_backend")
 
 quick = settings(
@@ -190,11 +193,24 @@ def test_chunks_of_a_long_scan(monkeypatch: Any) -> None:
 
 
 def test_a_number_keeps_its_bits() -> None:
-    for value in (0.1, 0.99, 1 / 3, 1e-7, 0.0, float("inf")):
-        assert sum(reversed(triton_calls._split(value))) == value
+    """Each of the three is a float32; together they are the number, whatever its size."""
+
+    @triton.jit
+    def read(out, high, middle, low):
+        tl.store(out, triton_kernels.number(high, middle, low))
+
+    out = torch.zeros(1, dtype=torch.float64)
+    for value in (0.1, 0.99, 1 / 3, -1 / 3, 1e-7, 0.0, float("inf"), 1e-200, 1e250, 5e-324, 1.7976931348623157e308):
+        parts = triton_calls._split(value)
+        assert all(np.float32(part) == part for part in parts)
+        read[(1,)](out, *parts)  # pyright: ignore[reportIndexIssue]
+        assert out.item() == value
 
 
 COMPILE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -220,13 +236,27 @@ made, run, JITFunction.run = [], JITFunction.run, compile_only
 driver.set_active(NoGPU())
 
 import offtrace as ot
-from offtrace.returns import on_torch, triton_calls
+from offtrace.returns.torch import torch_backend as on_torch, triton_launch as triton_calls
+
+@dataclass(frozen=True)
+class Everything(ot.Trace):
+    c: float = 0.5
+    reads: ClassVar = ("pi", "mu", "rho")
+
+    @staticmethod
+    def factors(xp, pi, mu, rho, c):
+        root = xp.sqrt(pi) + abs(pi - mu) ** 0.5 + rho**c + c ** (pi - 0.5) + xp.log(1.0 + rho) + xp.exp(-rho)
+        often = ((rho > c) & (pi <= mu)) | ~(pi != mu)
+        return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
+
 
 B, T = 40, 24
 x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
 x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}
 x |= {"pair": torch.zeros(B, T, dtype=torch.int64)}
-for trace in (ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)):
+for trace in (
+    Everything(), ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)
+):
     custom = isinstance(trace, ot.StepTrace)
     lags = None if custom else on_torch._bounds(trace.horizon, trace.lag_bound, T)
     triton_calls.correct(trace, x, lags, add_q=True)
@@ -243,10 +273,3 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:
     """The interpreter takes what the compiler does not. No GPU is needed to compile: only the launch is left out."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)
-
-
-def test_a_rule_may_not_branch() -> None:
-    from offtrace.returns.torch import triton_rules
-
-    with pytest.raises(TypeError, match=r"use xp\.where"):
-        triton_rules.factors(lambda xp, pi, mu, rho: (1.0, 1.0 if rho > 1 else 2.0, 1.0), 0)

@@ -196,7 +196,7 @@ def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: fl
         start, pair, old = start[before], to, carry[before]
         parts = tuple(old[:, i] for i in range(old.shape[1]))
         now = Step(pi[pair], mu[pair], rho[pair], trace.lam, float(lag), start, pair)
-        new, beta = trace.step(np, parts if several else parts[0], now)
+        new, beta = trace.traced.call(np, parts if several else parts[0], now)
         columns = new if several else (new,)
         carry = np.stack([np.broadcast_to(np.asarray(c, dtype=float), mass.shape) for c in columns], axis=1)
         np.add.at(C, (start, pair), mass * beta)

@@ -5,8 +5,8 @@ For a trace that starts at step k (the normal form):
     x_{k:k} = 1,   x_{k:t} = ratio_t · x_{k:t-1}          (a *recursive* trace then clips it: x = min(cap_t, x))
     β_{k:k} = 1,   β_{k:t} = (decay_{k+1} ··· decay_t) · min(cap_t, x_{k:t})
 
-A rule states `decay`, `ratio` and `cap` from the probabilities of the actions taken, in operators and
-`xp.where / minimum / maximum` only; every backend, the streaming traces and the exact operators use those same lines.
+A rule states `decay`, `ratio` and `cap` from the probabilities of the actions taken, in operators and the functions of
+`symbols` only; every backend, the streaming traces and the exact operators use those same lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from offtrace.traces import pytrees
+from offtrace.traces import pytrees, symbols
 
 INFINITY = float("inf")
 
@@ -77,7 +77,7 @@ class Rule:
 class Trace(Rule):
     """A rule for β. Subclasses in normal form define `factors`; nothing else is needed."""
 
-    horizon: int | None = field(default=None, kw_only=True)
+    horizon: int | None = field(default=None, kw_only=True, metadata=pytrees.STATIC)
     """β is 0 from this lag on; None means no limit."""
 
     form: ClassVar[Literal["normal", "step", "history"]] = "normal"
@@ -96,8 +96,10 @@ class Trace(Rule):
             self._set("horizon", whole("horizon", self.horizon))
         if "lam" in (f.name for f in fields(self)):
             self._set("lam", number("lam", getattr(self, "lam"), 0.0, 1.0))  # noqa: B009
-        if type(self) not in _registered and type(self).factors is not Trace.factors:
-            self._check_factors()
+        if type(self).factors is not Trace.factors:
+            if type(self) not in _registered:
+                self._check_factors()
+            _ = self.traced
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -107,9 +109,10 @@ class Trace(Rule):
         name = type(self).__name__
         if not isinstance(inspect.getattr_static(type(self), "factors"), staticmethod):
             raise TypeError(f"{name}.factors must be a @staticmethod: factors(xp, pi, mu, rho, *parameters)")
+        _ = self.traced
         for pi, mu in ((0.1, 0.1), (0.1, 0.9), (0.9, 0.1), (1.0, 1.0)):
             seen = {"pi": pi, "mu": mu, "rho": pi / mu}
-            made = self.factors(np, *(x if p in self.reads else np.nan for p, x in seen.items()), *self.parameters)
+            made = self.traced.call(np, *(x if p in self.reads else np.nan for p, x in seen.items()), *self.parameters)
             if len(made) != 3 or np.isnan(np.sum(np.broadcast_arrays(*made)[:2])) or np.any(np.isnan(made[2])):
                 raise TypeError(
                     f"{name}.factors gives {made} at π = {pi}, μ = {mu}: it must give decay, ratio and cap, "
@@ -119,6 +122,17 @@ class Trace(Rule):
                 raise ValueError(f"{name}.factors gives {made} at π = {pi}, μ = {mu}: none may be negative")
             if self.per_decision and (self.recursive or np.any(np.less(made[2], INFINITY))):
                 raise TypeError(f"{name} has a cap, so it is not per-decision: set per_decision = False")
+
+    @property
+    def traced(self) -> symbols.Traced:
+        """`factors` as expressions, from which each backend prints its own. A rule that some backend cannot run raises."""
+        return symbols.factors(type(self).factors, self._parameters, f"{type(self).__name__}.factors")
+
+    @property
+    def _parameters(self) -> int:
+        """How many numbers `factors` takes after ρ. Its signature says so, without asking for them, unless it has *parameters."""
+        code = type(self).factors.__code__
+        return len(self.parameters) if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 4
 
     @property
     def lag_bound(self) -> tuple[float, ...] | None:
@@ -200,7 +214,7 @@ class Trace(Rule):
 
     def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
         """The factors of this very trace."""
-        return Factors(*self.factors(xp, pi, mu, rho, *self.parameters))
+        return Factors(*self.traced.call(xp, pi, mu, rho, *self.parameters))
 
 
 def number(name: str, value: Any, low: float, high: float) -> Any:

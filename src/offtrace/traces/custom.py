@@ -9,7 +9,9 @@ from numbers import Real
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
+from offtrace.traces import symbols
 from offtrace.traces.base import INFINITY, Trace, number
+from offtrace.traces.pytrees import LEAVES, STATIC
 
 
 class Step(NamedTuple):
@@ -36,7 +38,7 @@ class StepTrace(Trace):
     """A trace given by `step(xp, carry, now) → (carry, β)`, called once for each t > k, oldest first; β_{k:k} = 1.
 
     `carry` is a number or a tuple of numbers and starts as given here; `now` is a `Step`. Use operators and
-    `xp.where / minimum / maximum` only, so that the same function compiles under Numba and traces under JAX.
+    `xp.where / minimum / maximum / abs / sqrt / exp / log` only, so that the same function runs on every backend.
 
     >>> import offtrace as ot
     >>> def clipped(xp, carry, now):
@@ -46,12 +48,12 @@ class StepTrace(Trace):
     'clipped'
     """
 
-    step: Callable[[Any, Any, Step], tuple[Any, Any]] = field(repr=False)
-    carry: Any = 1.0
+    step: Callable[[Any, Any, Step], tuple[Any, Any]] = field(repr=False, metadata=STATIC)
+    carry: Any = field(default=1.0, metadata=LEAVES)
     lam: float = 1.0
-    reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
-    title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
-    bound: float | None = field(default=None, kw_only=True)
+    reads: tuple[str, ...] = field(default=("rho",), kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
+    title: str = field(default="custom", kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
+    bound: float | None = field(default=None, kw_only=True, metadata=STATIC)
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False
@@ -83,6 +85,13 @@ class StepTrace(Trace):
         # Ints become floats: a compiled carry must keep its type from step to step.
         floats = tuple(float(c) for c in carry)
         self._set("carry", floats if isinstance(self.carry, tuple) else floats[0])
+        _ = self.traced
+
+    @property
+    def traced(self) -> symbols.Traced:
+        """`step` as expressions, from which each backend prints its own."""
+        carries = len(self.carry) if isinstance(self.carry, tuple) else 0
+        return symbols.step(self.step, carries, Step, f"the step of {self.title!r}")
 
 
 def _reads(given: Any) -> tuple[str, ...]:
@@ -113,10 +122,10 @@ class HistoryTrace(Trace):
     >>> trace = ot.HistoryTrace(lambda history: min(1.0, history.rho[1:].max()))
     """
 
-    beta: Callable[[History], float] = field(repr=False)
-    reads: tuple[str, ...] = field(default=("rho",), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
-    title: str = field(default="custom", kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
-    bound: float | None = field(default=None, kw_only=True)
+    beta: Callable[[History], float] = field(repr=False, metadata=STATIC)
+    reads: tuple[str, ...] = field(default=("rho",), kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
+    title: str = field(default="custom", kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
+    bound: float | None = field(default=None, kw_only=True, metadata=STATIC)
     """A promise that β never exceeds this: exact operators need it where β depends on the lag and no horizon ends it."""
 
     per_decision: ClassVar = False

@@ -147,6 +147,7 @@ class VariableLambda(Trace):
     def __post_init__(self) -> None:
         if self.horizon is not None:
             self._set("horizon", whole("horizon", self.horizon))
+        _ = self.traced
         if type(self.lam).__module__.startswith("jax."):
             return  # under JAX it only stands for an array
         lam = np.array(self.lam, np.float64)

@@ -1,7 +1,8 @@
 """Traces as JAX pytrees: their numbers are leaves, so that another λ is not another program. What shapes the program is static.
 
-Static are the horizon, n, bounds by lag, and what is not a number. `Rule` calls this for each class of which a rule is made
-once jax was imported; it never imports jax itself.
+Static is a field that its class declares so, `field(metadata=pytrees.STATIC)`, and a value that is not a number: a text, a
+function, a tuple of bounds by lag. `LEAVES` declares a tuple of numbers to be leaves. `Rule` calls this for each class of which a
+rule is made once jax was imported; it never imports jax itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import fields
 from types import FunctionType
 from typing import Any
 
-STATIC = ("horizon", "n", "reads", "title", "step", "beta")
+STATIC = {"static": True}
+LEAVES = {"static": False}
 
 _known: set[type] = set()
 
@@ -22,12 +24,10 @@ def register(cls: type) -> None:
     from jax.tree_util import register_pytree_node
 
     names = [f.name for f in fields(cls)]  # pyright: ignore[reportArgumentType]
-    custom = "step" in names or "beta" in names
+    declared = {f.name: f.metadata["static"] for f in fields(cls) if "static" in f.metadata}  # pyright: ignore[reportArgumentType]
 
     def is_static(name: str, value: Any) -> bool:
-        if name in STATIC or (custom and name == "bound"):
-            return True
-        return name != "carry" and isinstance(value, str | tuple | FunctionType)
+        return declared.get(name, isinstance(value, str | tuple | FunctionType))
 
     def flatten(rule: Any) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
         values = [(name, getattr(rule, name)) for name in names]

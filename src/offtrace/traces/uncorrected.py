@@ -6,10 +6,11 @@ an n, the number of steps after which they bootstrap (None: no limit); n-step's 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from offtrace.traces.base import Rule, number, register, whole
+from offtrace.traces.pytrees import STATIC
 
 
 @register
@@ -34,7 +35,7 @@ class PengQ(Rule):
 class NStep(Rule):
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
 
-    n: int = 3
+    n: int = field(default=3, metadata=STATIC)
 
     title: ClassVar = "n-step"
     uncorrected: ClassVar = True

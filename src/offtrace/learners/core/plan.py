@@ -11,7 +11,6 @@ from typing import Any
 import numba
 import numpy as np
 from numba import njit, types
-from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 from numba.np.unsafe import ndarray as unsafe
 
@@ -20,7 +19,7 @@ from offtrace.learners.core.eligibility import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import Plan
 from offtrace.learners.methods.gq import GQ
-from offtrace.returns.numpy import scalar_math
+from offtrace.returns.numpy import rule_math
 from offtrace.traces import Step, Trace
 
 FOR_EVER = 2**62
@@ -71,8 +70,8 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
     if past is not None:
         return made, _no_factors(), past.step
     if trace.form == "step":
-        return made, _no_factors(), _step(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0, trace.title)
-    return made, _factors(type(trace).factors, len(trace.parameters)), _no_step()
+        return made, _no_factors(), _step(trace.traced.call, len(carry) if isinstance(trace.carry, tuple) else 0)
+    return made, _factors(trace.traced.call, len(trace.parameters)), _no_step()
 
 
 def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
@@ -91,55 +90,43 @@ def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
 def _factors(rule: Any, n: int) -> Any:
     """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
     compiled = register_jitable(error_model="numpy")(rule)
-    try:
-        if n == 0:
-
-            @njit(FACTORS, error_model="numpy")
-            def bare(π, μ, ρ, p):
-                decay, ratio, cap = compiled(scalar_math, π, μ, ρ)
-                return float(decay), float(ratio), float(cap)
-
-            return bare
+    if n == 0:
 
         @njit(FACTORS, error_model="numpy")
-        def factors(π, μ, ρ, p):
-            decay, ratio, cap = compiled(scalar_math, π, μ, ρ, *to_fixed_tuple(p, n))
+        def bare(π, μ, ρ, p):
+            decay, ratio, cap = compiled(rule_math, π, μ, ρ)
             return float(decay), float(ratio), float(cap)
 
-    except NumbaError as error:
-        raise TypeError(
-            f"{rule.__qualname__} does not compile: a rule may use operators and xp.where, xp.minimum, xp.maximum on "
-            f"floats only, and must return decay, ratio and cap. Numba says: {error}"
-        ) from error
+        return bare
+
+    @njit(FACTORS, error_model="numpy")
+    def factors(π, μ, ρ, p):
+        decay, ratio, cap = compiled(rule_math, π, μ, ρ, *to_fixed_tuple(p, n))
+        return float(decay), float(ratio), float(cap)
+
     return factors
 
 
 @cache
-def _step(step: Any, n: int, title: str) -> Any:
+def _step(step: Any, n: int) -> Any:
     """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
-    compiled = njit(step)
-    try:
-        if n == 0:
-
-            @njit(STEP, error_model="numpy")
-            def one(carry, π, μ, ρ, lam, lag, start, pair):
-                carry[0], β = compiled(scalar_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
-                return float(β)
-
-            return one
+    compiled = njit(step, error_model="numpy")
+    if n == 0:
 
         @njit(STEP, error_model="numpy")
-        def many(carry, π, μ, ρ, lam, lag, start, pair):
-            new, β = compiled(scalar_math, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
-            for i, c in enumerate(new):
-                carry[i] = c
+        def one(carry, π, μ, ρ, lam, lag, start, pair):
+            carry[0], β = compiled(rule_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
             return float(β)
 
-    except NumbaError as error:
-        raise TypeError(
-            f"the step of {title!r} does not compile: it may use operators and xp.where, xp.minimum, xp.maximum on floats "
-            f"only, and must return a carry like the one it was given, and β. Numba says: {error}"
-        ) from error
+        return one
+
+    @njit(STEP, error_model="numpy")
+    def many(carry, π, μ, ρ, lam, lag, start, pair):
+        new, β = compiled(rule_math, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
+        for i, c in enumerate(new):
+            carry[i] = c
+        return float(β)
+
     return many
 
 

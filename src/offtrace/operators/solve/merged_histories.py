@@ -109,7 +109,7 @@ class StepWalk:
         now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, shown, *ids)
         given: Any = tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
         with np.errstate(over="ignore"):
-            after, β = self.trace.step(np, given, now)
+            after, β = self.trace.traced.call(np, given, now)
         after = after if isinstance(after, tuple) else (after,)
         columns = [np.broadcast_to(np.asarray(c, dtype=float), len(pair)) for c in after]
         return np.stack(columns, axis=1), np.array(np.broadcast_to(np.asarray(β, dtype=float), len(pair)))

@@ -23,6 +23,7 @@ from offtrace.returns.jax import xla_kernels as kernels
 from offtrace.returns.jax.pallas_kernels import capped
 from offtrace.returns.jax.xla_kernels import in_float64
 from offtrace.returns.numpy.numpy_backend import lag_caps
+from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
 from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, Step, StepTrace, Trace, pytrees, rules
 from offtrace.trajectory import FLAGS, FLOATS
@@ -48,6 +49,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
 
     if isinstance(trace, HistoryTrace):
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
+    pytrees.register(type(trace))  # it may have been made before jax was imported
     arrays = needed(trace, **arrays)
     shape, dtype = agree(arrays)
     traced, on_cpu = where_from(trace, arrays)
@@ -222,7 +224,16 @@ class Rows(NamedTuple):
         """π, μ, ρ; NaN for what is not read."""
         logs = {"pi": self.log_pi, "mu": self.log_mu}
         logs["rho"] = self.log_pi - self.log_mu if "rho" in reads else None
-        return tuple(jnp.exp(logs[n]) if n in reads else jnp.nan for n in logs)  # pyright: ignore[reportReturnType]
+        return tuple(_e_to(logs[n]) if n in reads else jnp.nan for n in logs)  # pyright: ignore[reportReturnType]
+
+    def bad(self, trace: Any) -> Any:
+        """Where μ = 0, π is infinite, or either is NaN, of those that the trace needs: no such action could have been taken."""
+        bad = jnp.zeros_like(self.valid)
+        if trace.needs_pi:
+            bad = bad | ~(self.log_pi < jnp.inf)
+        if trace.needs_mu:
+            bad = bad | ~jnp.isfinite(self.log_mu)
+        return bad
 
 
 def _rows(shape: tuple[int, ...], real: dict[str, Any], other: dict[str, Any]) -> Rows:
@@ -261,34 +272,38 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool)
     if isinstance(trace, StepTrace):
         return _custom(trace, x, delta, discount)
     parameters = [_parameter(trace, p, x) for p in trace.parameters]
-    factors = trace.factors(jnp, *x.probabilities(trace.reads), *parameters)
+    factors = trace.traced.call(jnp, *x.probabilities(trace.reads), *parameters)
     decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), (N, T)) for f in factors)
+    # A rule's own xp.where could hide an impossible action. An infinite ratio clips every trace to a recursive cap; without one
+    # it is as good as unknown.
+    ratio = jnp.where(x.bad(trace) | ((ratio == jnp.inf) & (not trace.recursive)), jnp.nan, ratio)
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = lag_caps(trace, T)
+    leaves = discount * next_decay
     if trace.per_decision and trace.lag_bound is None:
-        weight = discount * next_decay * step
+        weight = leaves * jnp.where(
+            (leaves == 0) & jnp.isnan(step), 0.0, step
+        )  # a ratio that no trace passes is not read
         if lags is None:
             return kernels.linear(delta, weight)
-        return kernels.by_lag(delta, weight, trace.horizon or T, (), lambda carry, lag, later: (carry, 1.0))
-    discount, decay, step, cap = (lax.stop_gradient(f) for f in (discount, next_decay, step, cap))
-    ends = (step == 0) | (next_cap == 0) if trace.recursive else step == 0
-    g, step = jnp.where(ends, 0.0, discount * decay), jnp.where(ends, 1.0, step)
+        return kernels.linear_within(delta, weight, trace.horizon or T)
+    ends = (leaves == 0) | (step == 0)
+    ends = ends | (next_cap == 0) if trace.recursive else ends
+    g, step = jnp.where(ends, 0.0, leaves), jnp.where(ends, 1.0, step)
+    g, step, cap = (lax.stop_gradient(f) for f in (g, step, cap))
     if lags is None:
         return capped(delta, g, step, cap, trace.recursive, single)
-    bounds = jnp.asarray(lags)
+    return kernels.bounded(delta, g, step, cap, tuple(map(float, lags)), trace.recursive)
 
-    def beta(product: Any, lag: Any, later: Any) -> tuple[Any, Any]:
-        product = jnp.minimum(product * later(ratio), kernels.HUGE)
-        read = jnp.minimum(product, later(cap))
-        return read if trace.recursive else product, jnp.minimum(read, bounds[lag - 1])
 
-    ratio = lax.stop_gradient(ratio)
-    return kernels.by_lag(delta, g, len(lags) + 1, jnp.ones_like(delta), beta)
+def _e_to(logs: Any) -> Any:
+    """e to these powers; what is below the smallest normal number counts as 0."""
+    return jnp.where(logs < SMALLEST_LOG, 0.0, jnp.exp(logs))
 
 
 def _next(factor: Any) -> Any:
     """The factor of step t+1 at t; 1 at the row's end, where it is not used."""
-    return jnp.pad(factor[:, 1:], ((0, 0), (0, 1)), constant_values=1.0)
+    return jnp.pad(factor[:, 1:], ((0, 0), (0, 1)), constant_values=1)
 
 
 def _parameter(trace: Trace, value: Any, x: Rows) -> Any:
@@ -311,11 +326,11 @@ def _custom(trace: StepTrace, x: Rows, delta: Any, discount: Any) -> Any:
         seen = (later(p) if n in trace.reads else p for n, p in zip(("pi", "mu", "rho"), probabilities, strict=True))
         pairs = (-1, -2) if x.pair is None else (x.pair, later(x.pair))
         now = Step(*seen, trace.lam, lag.astype(jnp.float64), *pairs)  # pyright: ignore[reportCallIssue]
-        carry, β = trace.step(jnp, carry, now)
+        carry, β = trace.traced.call(jnp, carry, now)
         return tree_map(lambda c: jnp.broadcast_to(jnp.asarray(c, jnp.float64), delta.shape), carry), β
 
     first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), trace.carry)
-    stopped = lax.stop_gradient(discount)
+    stopped = lax.stop_gradient(jnp.where((discount != 0) & _next(x.bad(trace)), jnp.nan, discount))
     return kernels.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
 
@@ -337,6 +352,7 @@ def coefficients(trace: Trace, **arrays: Any) -> Any:
     """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
     from offtrace.returns import api
 
+    pytrees.register(type(trace))
     arrays = {"gamma": 1.0, **api.needed(trace, **arrays)}
     shape, dtype = agree(arrays)
     if len(shape) != 1:
@@ -380,7 +396,8 @@ def state_targets(lam: Any, rho_bar: Any, c_bar: Any, *, differentiable: bool, *
 def _v_trace(shape: tuple[int, ...], numbers: Any, real: Any, other: Any) -> Any:
     lam, rho_bar, c_bar = numbers
     x = _rows(shape, {"q" if n == "value" else n: a for n, a in real.items()}, other)
-    discount, ρ = jnp.where(x.goes_on, x.gamma, 0.0), jnp.exp(x.log_pi - x.log_mu)
+    discount = jnp.where(x.goes_on, x.gamma, 0.0)
+    ρ = jnp.where(jnp.isfinite(x.log_mu), _e_to(x.log_pi - x.log_mu), jnp.nan)
     delta = x.reward + x.gamma * x.next_value - x.q
     excess = kernels.linear(jnp.minimum(ρ, rho_bar) * delta, discount * lam * jnp.minimum(ρ, c_bar))
     target = x.q + excess

@@ -10,7 +10,7 @@ It stops where no row has a trace left.
 Where float32 is wanted (`_scaled`), x is kept as X = x / P in float32, where P is a product of ratios, one number for a row, in
 float64: a pair (start, step) costs a minimum and a multiply-add, Σ_t (W_t P_t δ_t) min(cap_t / P_t, X). After eight steps X
 takes over a power of two of P. What leaves the range of this shows in a few numbers for each row, as in `triton_caps`: then
-the program does its starts again, plainly.
+the program does its starts again with numbers of any size (`_exact`), as it does for rows that float64 does not hold.
 
 The kernel is Pallas, by way of Triton; where JAX has that no more, XLA's stays.
 """
@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
 
-from offtrace.returns.jax import xla_kernels
+from offtrace.returns.jax import scaled_numbers, xla_kernels
+from offtrace.returns.jax.xla_kernels import rows_together
 
 pl: Any
 pallas_triton: Any
@@ -38,8 +38,8 @@ except ImportError:  # pragma: no cover
 INTERPRET = False  # runs the kernel on any device, slowly: for tests
 ROWS, STARTS, UNROLLED = 32, 16, 8
 LONGEST = 4096  # rows that are swept in float32: a sum of more numbers would lose too many digits
-SMALLEST = 1e-18  # an h below it ends a trace: so W_k cannot vanish within a program's starts
-MOST, LEAST, LOST, BACK = 1e18, 1e-36, 100, 50
+SMALLEST = 1e-18  # a row with an h below it is odd: so W_k cannot vanish within a program's starts
+MOST, LEAST, LOST, BACK = 1e18, 1e-36, 100, 30
 """Of float32: how large products of eight ratios may be, and how small the weights of a program's starts; the powers of two by
 which a trace may be lost, and by which it may then come back."""
 HIGHEST = 3e38  # of float32
@@ -103,6 +103,30 @@ def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
     return lax.fori_loop(0, blocks, weighed, (state[2], ones))[0]
 
 
+def _exact(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
+    """Δ [M, ROWS] of the starts from `first` on, with x and w of any size."""
+    steps, rows = arrays[0].shape
+    k = first + lax.broadcasted_iota(jnp.int32, (M, rows), 0)
+    ones, zeros = jnp.ones((M, rows), jnp.float64), jnp.zeros((M, rows), jnp.float64)
+
+    def body(state: Any) -> Any:
+        t, x, w, total = state
+        d, h, r, c = (a[t].astype(jnp.float64) for a in arrays)
+        started = k < t
+        later = scaled_numbers.times(w, scaled_numbers.split(h))
+        w = tuple(jnp.where(started, a, b) for a, b in zip(later, w, strict=True))
+        later = scaled_numbers.times(x, scaled_numbers.split(r))
+        y = scaled_numbers.least(later, scaled_numbers.split(c))
+        x = tuple(jnp.where(started, a, b) for a, b in zip(y if recursive else later, x, strict=True))
+        found = jnp.where(started & (w[0] != 0), scaled_numbers.value(w[0] * y[0] * d, w[1] + y[1]), 0.0)
+        return t + 1, x, w, total + jnp.where(k == t, d, found)
+
+    one = ones, jnp.zeros((M, rows), jnp.int64)
+    return lax.while_loop(
+        lambda s: (s[0] < steps) & (jnp.max(jnp.abs(s[2][0])) > 0), body, (first + 0, one, one, zeros)
+    )[3]
+
+
 def _exponent(x: Any) -> Any:
     """n of x = m · 2ⁿ > 0, m in [1, 2)."""
     return (lax.bitcast_convert_type(x, jnp.int64) >> 52).astype(jnp.int32) - 1023
@@ -127,8 +151,11 @@ class Scaled(NamedTuple):
     lowest: Any
     """The lowest trace, as a power of two: x ↦ min(a, b x) keeps their order."""
     highest: Any
+    lost: Any
+    """The lowest that it ever was."""
+    over: Any
     back: Any
-    """The power of two that a trace has grown by since it was too small."""
+    """The power of two that a trace may have grown by since it was too small."""
     fall: Any
     """The same of one that was too large."""
     odd: Any
@@ -168,21 +195,22 @@ def _scaled(arrays: Any, first: Any, M: int, recursive: bool) -> tuple[Any, Any]
             x = y if recursive else x
         n, P = _exponent(P), _mantissa(P)
         lowest, highest = least(s.lowest + n, 0), most(s.highest + n, 0)
-        back = jnp.where(lowest < -LOST, 0, s.back + n)
-        fall = jnp.where(highest > LOST, 0, s.fall + n)
+        lost, over = least(s.lost, lowest), most(s.over, highest)
+        back = jnp.where(lost < -LOST, most(s.back + n, 0), 0)
+        fall = jnp.where(over > LOST, least(s.fall + n, 0), 0)
         fine = (high < MOST) & (low > 1.0 / MOST) & (back + _exponent(W) - _exponent(last) < BACK)
         fine = fine if recursive else fine & (fall > -BACK)
         left = s.W > 0  # if not, part may be anything
         odd = jnp.where(fine | ~left, odd, 1)
         acc = s.acc + jnp.where(left, part, jnp.float32(0))
         x = x * lax.bitcast_convert_type((n + 127) << 23, jnp.float32)  # 2ⁿ
-        return Scaled(x, acc, unit, P, W, lowest, highest, back, fall, odd)
+        return Scaled(x, acc, unit, P, W, lowest, highest, lost, over, back, fall, odd)
 
     W = lax.fori_loop(0, M // UNROLLED, weight, ones)
     last = jnp.sqrt(W)  # the weights of the first and of the last start are made to be as far from 1
-    zero, far = jnp.zeros(rows, jnp.int32), jnp.full(rows, 1 << 20, jnp.int32)
+    zero = jnp.zeros(rows, jnp.int32)
     odd = jnp.where(W < LEAST, 1, zero)
-    state = Scaled(none, none, none, ones, 1.0 / last, lowest=zero, highest=zero, back=-far, fall=far, odd=odd)
+    state = Scaled(none, none, none, ones, 1.0 / last, zero, zero, zero, zero, back=zero, fall=zero, odd=odd)
     state = lax.fori_loop(0, M // UNROLLED, lambda block, s: eight(first + block * UNROLLED, s, True), state)
     state = lax.while_loop(
         lambda ts: (ts[0] < steps) & (jnp.max(ts[1].W) > 0),
@@ -198,42 +226,50 @@ def _turn(*arrays: Any) -> None:
         turned[...] = a[...].T
 
 
-def _sweep(delta: Any, h: Any, ratio: Any, cap: Any, out: Any, *, recursive: bool) -> None:
-    """Δ of a program's starts; the arrays are [steps, ROWS], `out` is [ROWS, M]."""
+def _sweep(delta: Any, h: Any, ratio: Any, cap: Any, odd: Any, out: Any, *, recursive: bool, groups: int) -> None:
+    """Δ of a program's starts; the arrays are [steps, ROWS], `out` is [ROWS, M], `odd` [ROWS] says what float64 does not hold."""
     M = out.shape[1]
-    given = (delta, h, ratio, cap), pl.program_id(1) * M, M, recursive
+    given = (delta, h, ratio, cap), pl.program_id(0) // groups * M, M, recursive
+    beyond = jnp.max(odd[...]) > 0
     if out.dtype == jnp.float64:
-        out[...] = _plain(*given).T
-        return
-    found, odd = _scaled(*given)
-    out[...] = found.T
 
-    @pl.when(odd)
+        @pl.when(~beyond)
+        def _() -> None:
+            out[...] = _plain(*given).T
+    else:
+        found, left = _scaled(*given)
+        beyond = beyond | left
+        out[...] = found.T
+
+    @pl.when(beyond)
     def _() -> None:
-        out[...] = _plain(*given).T.astype(jnp.float32)
+        out[...] = _exact(*given).T.astype(out.dtype)
 
 
 def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
-    """Δ [N, T], of arrays as in `jax_kernels`; in float32 if it is wanted so."""
+    """Δ [N, T], of arrays as in `xla_kernels`; in float32 if it is wanted so."""
     N, T = delta.shape
     kind = jnp.float32 if single and T <= LONGEST else jnp.float64
     rows = min(ROWS, 1 << (N - 1).bit_length())
     M = max(UNROLLED, min(STARTS, 1 << (T - 1).bit_length()))
     into, room = ((0, 0), (1, 0)), ((0, -N % rows), (0, -T % M))
     h, ratio = jnp.pad(g[:, :-1], into), jnp.pad(step[:, :-1], into, constant_values=1.0)
-    h = jnp.where(h < SMALLEST, 0.0, h)
+    odd = ~xla_kernels.in_range(g, step, cap) | jnp.any((h < SMALLEST) & (h > 0), axis=1)
     delta, h, ratio, cap = (
         jnp.pad(a, room, constant_values=c)
-        for a, c in ((delta.astype(kind), 0), (h, 0), (ratio, 1), (jnp.minimum(cap, xla_kernels.HUGE).astype(kind), 1))
+        for a, c in ((delta.astype(kind), 0), (h, 0), (ratio, 1), (cap.astype(kind), 1))
     )
+    odd = jnp.pad(odd.astype(jnp.int32), room[0])
     width, steps = delta.shape
+    groups = width // rows
     call = partial(
         pl.pallas_call,
-        grid=(width // rows, steps // M),
+        grid=(groups * (steps // M),),  # in one dimension: the others end at 65535
         compiler_params=pallas_triton.CompilerParams(num_warps=1, num_stages=1),
         interpret=INTERPRET,
     )
-    rowwise, stepwise = pl.BlockSpec((rows, M), lambda b, s: (b, s)), pl.BlockSpec((M, rows), lambda b, s: (s, b))
+    rowwise = pl.BlockSpec((rows, M), lambda p: (p % groups, p // groups))
+    stepwise = pl.BlockSpec((M, rows), lambda p: (p // groups, p % groups))
     turned = call(
         _turn,
         out_shape=[jax.ShapeDtypeStruct((steps, width), a.dtype) for a in (delta, h, ratio)],
@@ -241,29 +277,13 @@ def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bo
         out_specs=[stepwise] * 3,
     )(delta, h, ratio)
     out = call(
-        partial(_sweep, recursive=recursive),
+        partial(_sweep, recursive=recursive, groups=groups),
         out_shape=jax.ShapeDtypeStruct((width, steps), kind),
-        in_specs=[pl.BlockSpec((steps, rows), lambda b, s: (0, b))] * 4,
+        in_specs=[pl.BlockSpec((steps, rows), lambda p: (0, p % groups))] * 4
+        + [pl.BlockSpec((rows,), lambda p: (p % groups,))],
         out_specs=rowwise,
-    )(*turned, cap.T)
+    )(*turned, cap.T, odd)
     return out[:N, :T].astype(jnp.float64)
-
-
-def _rows_together(recursive: bool, single: bool) -> Any:
-    """The kernel, which vmap gives more rows instead of more programs."""
-
-    @custom_vmap
-    def call(delta: Any, g: Any, step: Any, cap: Any) -> Any:
-        with xla_kernels.in_float64():
-            return _on_gpu(delta, g, step, cap, recursive, single)
-
-    @call.def_vmap
-    def rule(size: int, mapped: Any, *arrays: Any) -> Any:
-        full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
-        T = full[0].shape[-1]
-        return call(*(a.reshape(-1, T) for a in full)).reshape(full[0].shape), True
-
-    return call
 
 
 @cache
@@ -282,23 +302,23 @@ def capped(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: boo
 
     It has a gradient with respect to δ.
     """
-    by_xla = partial(xla_kernels.capped, recursive=recursive)
+    by_xla = rows_together(partial(xla_kernels.capped, recursive=recursive))
+    by_pallas = rows_together(partial(_on_gpu, recursive=recursive, single=single))
     if INTERPRET:
-        return _rows_together(recursive, single)(delta, g, step, cap)
+        return by_pallas(delta, g, step, cap)
     if not _is_known():
         return by_xla(delta, g, step, cap)
-    return lax.platform_dependent(delta, g, step, cap, cuda=_rows_together(recursive, single), default=by_xla)
+    return lax.platform_dependent(delta, g, step, cap, cuda=by_pallas, default=by_xla)
 
 
 def _forward(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
-    return capped(delta, g, step, cap, recursive, single), (delta, g, step, cap)
+    return capped(delta, g, step, cap, recursive, single), (g, step, cap)
 
 
 def _backward(recursive: bool, single: bool, seen: Any, gradient: Any) -> Any:
     """Δ is linear in δ: the gradient is the transposed sweep, which JAX makes of XLA's."""
-    delta, *rest = seen
-    _, pull = jax.vjp(lambda d: xla_kernels.capped(d, *rest, recursive=recursive), delta)
-    return (*pull(gradient), *map(jnp.zeros_like, rest))
+    transposed = rows_together(partial(xla_kernels.capped, recursive=recursive, transposed=True))
+    return (transposed(gradient, *seen), *map(jnp.zeros_like, seen))
 
 
 capped.defvjp(_forward, _backward)

@@ -21,6 +21,9 @@ the start is unclipped before some τ and clipped from there on, and its share o
 Both sums run over just the terms that are wanted, so nothing cancels that would not in the definition.
 
 **by_lag**: the definition itself, all starts side by side, one lag after the other. For horizons, bounds by lag, custom steps.
+
+Where products may leave the range of float64 it is done with numbers of any size instead (`scaled_numbers`). `lax.cond` decides;
+vmap would do both and choose, so it gives a kernel more rows (`rows_together`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
+from jax.tree_util import tree_map
+
+from offtrace.returns.jax import scaled_numbers
+from offtrace.returns.jax.scaled_numbers import LITTLE, MUCH
 
 if hasattr(jax, "enable_x64"):
     in_float64: Any = partial(jax.enable_x64, True)
@@ -45,9 +53,42 @@ HUGE = 1e300  # products are held below it, so that no infinity meets a zero
 CHUNK = 16  # of running sums
 
 
+def rows_together(kernel: Callable[..., Any]) -> Any:
+    """A kernel of arrays [N, T], which vmap gives more rows instead of more programs."""
+
+    @custom_vmap
+    def call(*arrays: Any) -> Any:
+        with in_float64():
+            return kernel(*arrays)
+
+    @call.def_vmap
+    def rule(size: int, mapped: Any, *arrays: Any) -> Any:
+        full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+        T = full[0].shape[-1]
+        out = call(*(a.reshape(-1, T) for a in full))
+        return tree_map(lambda a: a.reshape(size, -1, T), out), tree_map(lambda _: True, out)
+
+    return call
+
+
+@jax.custom_vjp
 def linear(delta: Any, weight: Any) -> Any:
     """Δ_k = δ_k + weight_k Δ_{k+1}; an overflow does not survive a zero."""
+    return _linear(delta, weight)
 
+
+@rows_together
+def _linear(delta: Any, weight: Any) -> Any:
+    return lax.cond(_all_in_range(weight), _linear_in_range, scaled_numbers.linear, delta, weight)
+
+
+def _all_in_range(weight: Any) -> Any:
+    """Whether float64 holds the products of weights, by what they may rise and fall at most."""
+    up, down = (jnp.sum(jnp.maximum(sign * _log2(weight), 0.0), axis=1) for sign in (1.0, -1.0))
+    return jnp.all((up <= LITTLE) | ((up <= 2 * MUCH) & (down <= 2 * MUCH)))
+
+
+def _linear_in_range(delta: Any, weight: Any) -> Any:
     def join(right: Any, left: Any) -> Any:
         (w2, d2), (w1, d1) = right, left
         return _times(w1, w2), d1 + _times(w1, d2)
@@ -61,8 +102,50 @@ def _times(a: Any, b: Any) -> Any:
     return jnp.where(lost, 0.0, a) * jnp.where(lost, 0.0, b)
 
 
-def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
-    """Δ [N, T] with a cap, recursive or at read-out."""
+def _linear_forward(delta: Any, weight: Any) -> Any:
+    found = linear(delta, weight)
+    return found, (weight, found)
+
+
+def _linear_backward(seen: Any, gradient: Any) -> tuple[Any, Any]:
+    """e_k = G_k + weight_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂weight_k = e_k Δ_{k+1}."""
+    weight, found = seen
+    e = linear(gradient[:, ::-1], jnp.roll(weight, 1, axis=1)[:, ::-1])[:, ::-1]
+    return e, e * jnp.pad(found[:, 1:], ((0, 0), (0, 1)))
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
+def _log2(x: Any) -> Any:
+    """0 where x is: a zero ends a trace."""
+    return jnp.log2(jnp.where(x == 0, 1.0, x))
+
+
+def in_range(g: Any, step: Any, cap: Any) -> Any:
+    """Whether float64 holds all products of a row that matter, [N]. A NaN is not in range."""
+    L = jnp.pad(_running_sum(_log2(step)), ((0, 0), (1, 0)))
+    rise = jnp.max(L - lax.cummin(L, axis=1), axis=1)
+    fall = jnp.max(lax.cummax(L, axis=1) - L, axis=1)
+    fade = -jnp.sum(_log2(g), axis=1)
+    odd = (cap != 0) & (cap != jnp.inf) & ~(jnp.abs(_log2(cap)) <= MUCH / 4)
+    within = (rise <= MUCH) & (fall <= MUCH) & (fade <= MUCH)
+    return ((rise <= LITTLE) | within) & ~jnp.any(odd, axis=1)
+
+
+def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transposed: bool = False) -> Any:
+    """Δ [N, T] with a cap, recursive or at read-out; or the gradient by δ, if δ stands for the gradient by Δ."""
+
+    def by_halves(delta: Any, *others: Any) -> Any:
+        if not transposed:
+            return _capped_in_range(delta, *others, recursive=recursive)
+        return jax.vjp(lambda d: _capped_in_range(d, *others, recursive=recursive), delta)[1](delta)[0]
+
+    by_lags = partial(scaled_numbers.direct, recursive=recursive, transposed=transposed)
+    return lax.cond(jnp.all(in_range(g, step, cap)), by_halves, by_lags, delta, g, step, cap)
+
+
+def _capped_in_range(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
     N, T = delta.shape
     halvings = 0
     while LEAF << halvings < T:
@@ -74,7 +157,7 @@ def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
     )
     total, X, W = _leaf(delta, g, step, cap, recursive)
     P, D, A = _from_first(step, g, cap, recursive)
-    h = jnp.minimum(P / cap, HUGE)
+    h = jnp.where(cap == 0, HUGE, jnp.minimum(P / cap, HUGE))
     h = lax.cummax(h, axis=2) if recursive else h
     to_next = step[..., -1:], g[..., -1:]
     for _ in range(halvings):
@@ -184,7 +267,8 @@ def by_lag(
             return lax.dynamic_slice_in_dim(jnp.pad(a, ((0, 0), (0, reach)), mode=beyond), lag, T, axis=1)
 
         carry, w, total = state
-        w = _times(later(before, "constant"), w)
+        g_now = later(before, "constant")
+        w = _times(jnp.where((w == 0) & jnp.isnan(g_now), 0.0, g_now), w)
         carry, β = beta(carry, lag, later)
         return (carry, w, total + _times(w, β * later(delta))), None
 
@@ -192,3 +276,82 @@ def by_lag(
     state = (first, jnp.ones_like(delta), delta)
     lags = jnp.arange(1, reach, dtype=jnp.int32)  # as int64 they would not lower outside of float64 mode
     return lax.scan(body, state, lags)[0][2] if reach > 1 else delta
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def bounded(delta: Any, g: Any, step: Any, cap: Any, bounds: tuple[float, ...], recursive: bool) -> Any:
+    """Δ [N, T] by its definition, with bounds on x by lag, after which the trace ends. It has a gradient with respect to δ."""
+    limits = jnp.asarray(bounds, jnp.float64)
+
+    def plain(delta: Any, g: Any, step: Any, cap: Any) -> Any:
+        ratio = jnp.pad(step[:, :-1], ((0, 0), (1, 0)), constant_values=1.0)
+
+        def beta(product: Any, lag: Any, later: Any) -> tuple[Any, Any]:
+            product = product * later(ratio)
+            read = jnp.minimum(product, later(cap))
+            return read if recursive else product, jnp.minimum(read, limits[lag - 1])
+
+        return by_lag(delta, g, len(bounds) + 1, jnp.ones_like(delta), beta)
+
+    def kernel(*arrays: Any) -> Any:
+        of_any_size = partial(scaled_numbers.direct, bounds=limits, recursive=recursive)
+        return lax.cond(jnp.all(in_range(*arrays[1:])), plain, of_any_size, *arrays)
+
+    return rows_together(kernel)(delta, g, step, cap)
+
+
+def _bounded_forward(delta: Any, g: Any, step: Any, cap: Any, bounds: Any, recursive: bool) -> Any:
+    return bounded(delta, g, step, cap, bounds, recursive), (g, step, cap)
+
+
+def _bounded_backward(bounds: Any, recursive: bool, seen: Any, gradient: Any) -> Any:
+    kernel = partial(scaled_numbers.direct, bounds=jnp.asarray(bounds), recursive=recursive, transposed=True)
+    return (rows_together(kernel)(gradient, *seen), *map(jnp.zeros_like, seen))
+
+
+bounded.defvjp(_bounded_forward, _bounded_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def linear_within(delta: Any, weight: Any, reach: int) -> Any:
+    """Δ_k = Σ_{t<k+reach} (weight_k ··· weight_{t-1}) δ_t."""
+
+    def kernel(delta: Any, weight: Any) -> Any:
+        return lax.cond(
+            _all_in_range(weight), partial(_plainly_within, reach), partial(_scaled_within, reach), delta, weight
+        )
+
+    return rows_together(kernel)(delta, weight)
+
+
+def _plainly_within(reach: int, delta: Any, weight: Any) -> Any:
+    return by_lag(delta, weight, reach, (), lambda carry, lag, later: (carry, 1.0))
+
+
+def _scaled_within(reach: int, source: Any, weight: Any, transposed: bool = False) -> Any:
+    g, step = jnp.where(weight == 0, 0.0, 1.0), jnp.where(weight == 0, 1.0, weight)
+    no_bounds = jnp.full(min(reach, source.shape[1]) - 1, jnp.inf)
+    cap = jnp.full_like(source, jnp.inf)
+    return scaled_numbers.direct(source, g, step, cap, no_bounds, recursive=False, transposed=transposed)
+
+
+def _within_forward(delta: Any, weight: Any, reach: int) -> Any:
+    return linear_within(delta, weight, reach), (delta, weight)
+
+
+def _within_backward(reach: int, seen: Any, gradient: Any) -> Any:
+    """Out of the range of float64 there is a gradient with respect to δ; that with respect to the weights is NaN, not wrong."""
+
+    def plainly(gradient: Any, delta: Any, weight: Any) -> Any:
+        return jax.vjp(partial(_plainly_within, reach), delta, weight)[1](gradient)
+
+    def scaled(gradient: Any, delta: Any, weight: Any) -> Any:
+        return _scaled_within(reach, gradient, weight, transposed=True), jnp.full_like(weight, jnp.nan)
+
+    def kernel(gradient: Any, delta: Any, weight: Any) -> Any:
+        return lax.cond(_all_in_range(weight), plainly, scaled, gradient, delta, weight)
+
+    return rows_together(kernel)(gradient, *seen)
+
+
+linear_within.defvjp(_within_forward, _within_backward)

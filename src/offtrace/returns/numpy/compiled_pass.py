@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core.errors import NumbaError
 from numba.extending import register_jitable
 
 from offtrace.returns.numpy import (
@@ -35,6 +34,7 @@ from offtrace.returns.numpy import (
     every_pair,
     recursive_cap,
     reverse_recursion,
+    rule_math,
     scalar_math,
     scaled_numbers,
     td_error_rows,
@@ -50,6 +50,7 @@ KERNELS = (
     reverse_recursion,
     cap_at_readout,
     recursive_cap,
+    rule_math,
     td_error_rows,
     scaled_numbers,
     cap_at_readout_lanes,
@@ -94,14 +95,19 @@ def compiled(kernel: Any, *modules: ModuleType) -> Any:
 
 
 @cache
-def build(rule: Any, reads: tuple[str, ...], kernel: Any) -> Any:
-    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel."""
+def build(rule: Any, lines: Any, reads: tuple[str, ...], kernel: Any) -> Any:
+    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel.
+
+    Of a user's rule the printed lines are compiled: they call no function that Numba does not know. A printed function has no
+    name under which Numba would find it again on disk, so our own rules are compiled as they stand.
+    """
+    ours = rule.__module__.startswith("offtrace.")
+    rule = rule if ours else lines
     fingerprint = fingerprint_of(rule)
     factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
     reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
 
-    # A user's rule may lean on things that no fingerprint sees: only our own are kept on disk.
-    @njit(cache=rule.__module__.startswith("offtrace."), nogil=True, error_model="numpy", fastmath={"contract"})
+    @njit(cache=ours, nogil=True, error_model="numpy", fastmath={"contract"})
     def run(
         first, stop, parameters, lags, add_q, reward, q, next_value, terminated, truncated,
         gamma, gammas, log_pi, log_mu, valid, scratch, out,
@@ -136,7 +142,7 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any) -> Any:
                         log_μ = np.float64(log_mu[b, t])
                         μ = exp(log_μ if ok[i, t] else 0.0)
                         bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
-                    decay[t], ratio[i, t], cap[i, t] = factors(scalar_math, π, μ, ρ, *at_each(parameters, b, t))
+                    decay[t], ratio[i, t], cap[i, t] = factors(rule_math, π, μ, ρ, *at_each(parameters, b, t))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
             if bad:
@@ -151,13 +157,4 @@ def build(rule: Any, reads: tuple[str, ...], kernel: Any) -> Any:
                     out[b] = correction[i, :T]
         return bad
 
-    def call(*arguments: Any) -> bool:
-        try:
-            return run(*arguments)
-        except NumbaError as error:
-            raise TypeError(
-                f"{rule.__qualname__} does not compile: a rule may use operators and xp.where, xp.minimum, xp.maximum on "
-                f"floats only, and must return decay, ratio and cap. Numba says: {error}"
-            ) from error
-
-    return call
+    return run

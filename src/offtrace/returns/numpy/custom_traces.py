@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.core.errors import NumbaError
 
-from offtrace.returns.numpy import scalar_math
+from offtrace.returns.numpy import rule_math
 from offtrace.returns.numpy.scalar_math import at
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
 from offtrace.traces import History, HistoryTrace, Step, StepTrace
@@ -39,15 +38,8 @@ def sweep(
     if isinstance(trace, StepTrace):
         arrays = [np.nan if p is None else p for p in (pi, mu, rho)]
         starts, pair = (-1, -2) if x.pair is None else (x.pair.astype(np.int64),) * 2
-        kernel = _compiled(trace.step)
-        try:
-            peak = kernel(trace.carry, float(trace.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
-        except NumbaError as error:
-            raise TypeError(
-                f"the step of {trace.title!r} does not compile: it may use operators and xp.where, xp.minimum, xp.maximum "
-                "on floats only, and must return a carry like the one it was given, and β. "
-                f"For prototypes, HistoryTrace takes any Python function. Numba says: {error}"
-            ) from error
+        kernel = _compiled(trace.traced.call)
+        peak = kernel(trace.carry, float(trace.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
     else:
         peak = _interpreted(trace.beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
     if np.isnan(peak):
@@ -61,7 +53,7 @@ def sweep(
 @lru_cache(maxsize=64)
 def _compiled(step: Callable[..., Any]) -> Any:
     """The kernel around one step function. Not kept on disk: the function belongs to the user."""
-    step = njit(step)
+    step = njit(step, error_model="numpy")
 
     @njit(nogil=True, error_model="numpy")
     def kernel(first, lam, pi, mu, rho, starts, pair, delta, discount, reach, matrix, out):
@@ -77,7 +69,7 @@ def _compiled(step: Callable[..., Any]) -> Any:
                     now = Step(
                         at(pi, b, t), at(mu, b, t), at(rho, b, t), lam, float(t - k), at(starts, b, k), at(pair, b, t)
                     )
-                    carry, β = step(scalar_math, carry, now)
+                    carry, β = step(rule_math, carry, now)
                     peak = max(peak, β) if 0.0 <= β < np.inf else np.nan
                     total += w * β * delta[b, t]
                     if len(matrix):

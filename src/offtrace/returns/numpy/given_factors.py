@@ -20,13 +20,24 @@ from offtrace.returns.numpy.scaled_numbers import raised, tame, weigh
 
 def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
     """x_k = a_k + c_k x_{k+1} along each row: Peng's Q(λ) and V-trace have this form too. c of the last step is unused."""
+    unknown, no_factor = np.isnan(a), np.isnan(c[:, :-1])
+    if unknown.any() or no_factor.any():  # NaN makes NaN of all that it is passed on to
+        out = solve(np.where(unknown, 0.0, a), np.where(np.isnan(c), 0.0, c))
+        reached = _pass(unknown | np.pad(no_factor, ((0, 0), (1, 0))), c[:, :-1] != 0, a.shape[1])
+        out[reached | unknown] = np.nan
+        return out
     out = np.empty(a.shape)
     compiled_pass.compiled(reverse_recursion.solve_rows)(a, c, out)
     return out
 
 
 def correct(delta: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
-    """Δ. `lags` bounds x by lag and ends the trace; empty means no bound."""
+    """Δ. `lags` bounds x by lag and ends the trace; empty means no bound. A ratio that is NaN makes NaN of all that pass it."""
+    unknown = np.isnan(ratio)
+    if unknown.any():
+        out = correct(delta, g, np.where(unknown, 1.0, ratio), cap, lags, is_recursive)
+        out[_pass(unknown, (g != 0)[:, :-1] & (ratio != 0)[:, 1:], len(lags) + 1 if len(lags) else g.shape[1])] = np.nan
+        return out
     out = np.empty_like(delta)
     if len(lags):
         kernel = every_pair.sweep_recursive if is_recursive else every_pair.sweep
@@ -34,6 +45,16 @@ def correct(delta: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: b
         kernel = recursive_cap.sweep if is_recursive else cap_at_readout.sweep
     compiled_pass.compiled(kernel)(delta, g, ratio, cap, lags, out)
     return out
+
+
+def _pass(marked: np.ndarray, goes_on: np.ndarray, reach: int) -> np.ndarray:
+    """Which starts come upon a marked step; `goes_on` [B, T − 1] says where a trace passes from t to t+1."""
+    B, T = marked.shape
+    found, away = np.zeros((B, T), bool), np.full(B, np.inf)
+    for k in reversed(range(T - 1)):
+        away = np.where(goes_on[:, k], np.where(marked[:, k + 1], 1, away + 1), np.inf)
+        found[:, k] = away < reach
+    return found
 
 
 def transpose(gradient: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:

@@ -89,7 +89,7 @@ def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
         kernel = every_pair.sweep
     else:
         kernel = cap_at_readout.sweep
-    return compiled_pass.build(trace.factors, trace.reads, kernel)
+    return compiled_pass.build(trace.factors, trace.traced.call, trace.reads, kernel)
 
 
 def _parameter(trace: Trace, value: Any, shape: tuple[int, ...], valid: np.ndarray | None) -> Any:
@@ -116,7 +116,7 @@ def normal_form(trace: Trace, x: Trajectory) -> Factors:
     shape = x.terminated.shape
     parameters = [_parameter(trace, p, shape, x.valid) for p in trace.parameters]
     with np.errstate(over="ignore"):  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
-        factors = trace.factors(np, *probabilities(x, trace.reads), *parameters)
+        factors = trace.traced.call(np, *probabilities(x, trace.reads), *parameters)
     return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
 
 

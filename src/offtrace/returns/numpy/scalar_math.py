@@ -1,4 +1,4 @@
-"""Scalar arithmetic for compiled loops: the `xp` that rules see under Numba, an `exp` that vectorises, and `at`."""
+"""Scalar arithmetic for compiled loops: an `exp` that vectorises, and `at`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,6 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
-
-
-@njit(error_model="numpy", fastmath={"contract"})
-def where(condition, a, b):
-    """NumPy's own would make a 0-d array of scalars."""
-    return a if condition else b
-
-
-@njit(error_model="numpy", fastmath={"contract"})
-def minimum(a, b):
-    return a if a < b else b
-
-
-@njit(error_model="numpy", fastmath={"contract"})
-def maximum(a, b):
-    return a if a > b else b
 
 
 def at(x, b, t) -> Any:

@@ -51,7 +51,7 @@ def keeper(trace: Trace, size: int) -> Any:
 def _factors(trace: Trace, now: Now) -> Factors:
     """decay, ratio and cap of this step, as floats; arrays of the rule are read at the number of the step."""
     parameters = (p[now.number] if np.ndim(p) else p for p in trace.parameters)
-    return Factors(*map(float, trace.factors(np, now.pi, now.mu, now.rho, *parameters)))
+    return Factors(*map(float, trace.traced.call(np, now.pi, now.mu, now.rho, *parameters)))
 
 
 class _Lost:
@@ -282,7 +282,7 @@ class _OfSteps(_Starts):
     def betas(self, now: Now) -> Any:
         kept, many = self.live["kept"], isinstance(self.trace.carry, tuple)
         seen = Step(now.pi, now.mu, now.rho, self.trace.lam, self.live["lag"], self.live["pair"], now.pair)
-        carry, β = self.trace.step(np, tuple(kept.T) if many else kept[:, 0], seen)
+        carry, β = self.trace.traced.call(np, tuple(kept.T) if many else kept[:, 0], seen)
         self.live["kept"] = np.stack([np.broadcast_to(c, len(kept)) for c in (carry if many else (carry,))], axis=1)
         return β
 

@@ -187,6 +187,26 @@ class TensorMath:
             return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
         return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 
+    @staticmethod
+    def abs(x: Any) -> Any:
+        """|x|."""
+        return abs(x)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        """√x; numbers as NumPy takes them, where math raises."""
+        return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
+
+    @staticmethod
+    def exp(x: Any) -> Any:
+        """e^x."""
+        return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
+
+    @staticmethod
+    def log(x: Any) -> Any:
+        """log x."""
+        return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
+
 
 class Rows(NamedTuple):
     """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
@@ -246,9 +266,15 @@ def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
         return _custom(trace, x, delta)
     decay, ratio, cap = factors(trace, x.given, x.valid)
     lags = _bounds(trace.horizon, trace.lag_bound, delta.shape[1])
+    g = x.discount * _following(decay)
     if trace.per_decision and lags is None:
-        return linear(delta, x.discount * _following(decay * ratio))
-    return _swept(delta, x.discount * _following(decay), ratio, cap, lags, trace.recursive)
+        return linear(delta, g * _where(g != 0, _following(ratio), 0.0))
+    return _swept(delta, g, _where(g.roll(1, 1) != 0, ratio, 1.0), cap, lags, trace.recursive)
+
+
+def _where(passed: Tensor, ratio: Any, otherwise: float) -> Any:
+    """A ratio that no trace passes is not read: it may be NaN. (The last g is 0, so that none passes into the row.)"""
+    return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
 
 
 def _custom(trace: StepTrace | HistoryTrace, x: Rows, delta: Tensor) -> Tensor:
@@ -274,13 +300,24 @@ def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | N
 
 
 def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
-    """decay, ratio and cap: numbers, or float64 tensors [B, T]."""
+    """decay, ratio and cap: numbers, or float64 tensors [B, T]. ratio is NaN where it is infinite or not known."""
     logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
     pi = _e_to(logs["log_pi"]) if "pi" in trace.reads else None
     mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
     rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
     parameters = [_parameter(trace, p, valid) for p in trace.parameters]
-    return trace.factors(TensorMath, pi, mu, rho, *parameters)
+    decay, ratio, cap = trace.traced.call(TensorMath, pi, mu, rho, *parameters)
+    if not trace.needs_pi:
+        return decay, ratio, cap
+    # μ = 0, π infinite, or either NaN: no such action could have been taken. A rule's own xp.where could hide it.
+    known = logs["log_pi"] < INFINITY
+    if trace.needs_mu:
+        known = known & logs["log_mu"].isfinite()
+    if (
+        not trace.recursive
+    ):  # an infinite ratio clips every trace to a recursive cap; without one it is as good as unknown
+        known = known & torch.as_tensor(ratio < INFINITY)
+    return decay, torch.where(known, ratio, torch.nan), cap
 
 
 def _e_to(logs: Tensor) -> Tensor:
@@ -338,7 +375,7 @@ def v_trace(lam: float, rho_bar: float, c_bar: float, *, value: Tensor, **arrays
     shape, dtype = value.shape, value.dtype
     x = _rows({**arrays, "q": value})
     log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
-    rho = _e_to(log_pi - log_mu)
+    rho = torch.where(log_mu.isfinite(), _e_to(log_pi - log_mu), torch.nan)
     delta = x.reward + x.gamma * x.next_value - x.q
     target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
     ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})

@@ -10,10 +10,12 @@ In blocks of N steps let R_t, D_t be the products of ratio and of h_t = discount
 `prepare` makes C, E, 1/R, D. In `sweep` a thread has a row to itself, with M starts side by side, and goes from step to step.
 From block to block only P and W change, the products of ratio and h that lead there: one each for a row, in float64. x takes
 over a power of two of P, which costs no digit. So float32 arrays are swept in float32; a trace below its range counts as 0.
-The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the order of traces: it tells if one that was lost comes
-back, and how much it could weigh. So is the highest, which for a cap at read-out may leave the range at the other end.
+The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the order of traces: it tells if one may have been lost,
+and what ratios raise the product by since then is the most that it can have come back by. So does the highest, which for a cap
+at read-out may leave the range at the other end.
 
-Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition.
+Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
+numbers of any size.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -24,7 +26,7 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.torch.triton_scan import apart, enters, leaves, number, td_error, together, write
-from offtrace.returns.torch.triton_walks import walk
+from offtrace.returns.torch.triton_walks import walk_of_any_size
 
 
 @triton.jit
@@ -35,7 +37,7 @@ def times(a, b):
 
 @triton.jit
 def prepare(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, B, T, steps,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, B, T, steps, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, N: tl.constexpr, MOST: tl.constexpr,
@@ -51,13 +53,13 @@ def prepare(
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     kind = room.dtype.element_ty
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    b = tl.minimum(row, B - 1)[:, None, None]
-    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
+    rows, part = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
+    b = tl.minimum(rows * ROWS + tl.arange(0, ROWS), B - 1)[:, None, None]
+    block = part * BLOCKS + tl.arange(0, BLOCKS)
     j = tl.arange(0, N)[None, None, :]
     t = block[None, :, None] * N + j
     delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO)
+    decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, RECURSIVE)
     g = leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
     before = leaves(a, b, block[None, :, None] * 8 - 1, T, gamma, GIVEN, GAMMAS, VALID)
     g0, g1, g2, g3, g4, g5, g6, _ = apart(tl.reshape(g, (ROWS * BLOCKS, 8)), ROWS * BLOCKS)
@@ -73,11 +75,12 @@ def prepare(
     large = tl.max(tl.maximum(tl.maximum(R.to(kind), start), tl.maximum(size, size * C)), 2)
     small = tl.where(C > 0.0, tl.minimum(D.to(kind), C), D.to(kind))
     small = tl.min(tl.where(delta != 0.0, tl.minimum(small, size), small), 2)
-    odd = (large > MOST) | (small < 1.0 / MOST)
+    unknown = tl.max(((ratio != ratio) | (h != h)).to(tl.int32), 2) != 0
+    odd = (large > MOST) | (small < 1.0 / MOST) | unknown
     if not RECURSIVE:
         C = tl.where(cut, -1.0, C)
     lane = tl.arange(0, ROWS).to(tl.int64)
-    at = (tl.program_id(0) * steps + t) * (4 * ROWS) + lane[:, None, None]
+    at = (rows * steps + t) * (4 * ROWS) + lane[:, None, None]
     tl.store(room + at, C)
     tl.store(room + at + ROWS, E)
     tl.store(room + at + 2 * ROWS, start)
@@ -85,22 +88,23 @@ def prepare(
     end = tl.sum(tl.where(j == N - 1, R, 0.0), 2)
     end = tl.where(tl.max(cut.to(tl.int32), 2) != 0, -end, end)
     end = tl.where(odd, float("nan"), end)
-    at = (tl.program_id(0) * (steps // N) + block[None, :]) * (2 * ROWS) + lane[:, None]
+    at = (rows * (steps // N) + block[None, :]) * (2 * ROWS) + lane[:, None]
     tl.store(ends + at, end)
     tl.store(ends + at + ROWS, tl.sum(tl.where(j == N - 1, D, 0.0), 2))
 
 
 @triton.jit
 def mantissa(P):
-    """P > 0 as m · 2ⁿ, m in [1, 2): m, and 2ⁿ."""
+    """P > 0 as m · 2ⁿ, m in [1, 2): m, 2ⁿ, and n."""
     bits = P.to(tl.int64, bitcast=True)
     m = (bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000
-    return m.to(tl.float64, bitcast=True), (bits & 0x7FF0000000000000).to(tl.float64, bitcast=True)
+    power = bits & 0x7FF0000000000000
+    return m.to(tl.float64, bitcast=True), power.to(tl.float64, bitcast=True), (power >> 52).to(tl.int32) - 1023
 
 
 @triton.jit
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, out, B, T, steps,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, out, B, T, steps, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
@@ -110,10 +114,10 @@ def sweep(
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     kind = room.dtype.element_ty
     lane = tl.arange(0, ROWS)[None, :]
-    first = tl.program_id(1) * M
+    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     i = tl.arange(0, M)[:, None]
-    at = room + (tl.program_id(0).to(tl.int64) * steps + first) * (4 * ROWS) + lane
-    end = ends + (tl.program_id(0).to(tl.int64) * (steps // N) + first // N) * (2 * ROWS) + lane
+    at = room + (rows * steps + first) * (4 * ROWS) + lane
+    end = ends + (rows * (steps // N) + first // N) * (2 * ROWS) + lane
     W = tl.full([1, ROWS], 1.0, tl.float64)
     for m in tl.static_range(M // N):
         W *= tl.load(end + m * 2 * ROWS + ROWS)
@@ -121,10 +125,12 @@ def sweep(
     W = 1.0 / tl.sqrt(W)  # the weights of the first and of the last start are then as far from 1
     foremost = W
     P = tl.full([1, ROWS], 1.0, tl.float64)
-    lowest = P
-    highest = P
-    back = tl.zeros([1, ROWS], tl.float64)  # what a trace has grown by since it was lost, as it is weighed
-    fall = tl.full([1, ROWS], float("inf"), tl.float64)  # what one has fallen by since it was too large
+    lowest = tl.zeros([1, ROWS], tl.int32)  # of all traces, as a power of two
+    highest = tl.zeros([1, ROWS], tl.int32)
+    lost = tl.zeros([1, ROWS], tl.int32)  # the lowest that it ever was
+    over = tl.zeros([1, ROWS], tl.int32)
+    back = tl.zeros([1, ROWS], tl.int32)  # what a trace may have grown by since it was lost
+    fall = tl.zeros([1, ROWS], tl.int32)  # what one may have fallen by since it was too large
     x = tl.zeros([M, ROWS], kind)
     acc = tl.zeros([M, ROWS], kind)
     unit = tl.zeros([M, ROWS], kind)
@@ -147,9 +153,9 @@ def sweep(
         acc += part
         R = tl.load(end)
         odd |= (R != R).to(tl.int32)
-        lowest = tl.minimum(lowest * tl.abs(R), 1.0)
-        highest = tl.maximum(highest * tl.abs(R), 1.0)
-        P, power = mantissa(P * tl.abs(R))
+        P, power, n = mantissa(P * tl.abs(R))
+        lowest, highest = tl.minimum(lowest + n, 0), tl.maximum(highest + n, 0)
+        lost, over = tl.minimum(lost, lowest), tl.maximum(over, highest)
         x = x * power.to(kind)
         W = W * tl.load(end + ROWS)
         end += 2 * ROWS
@@ -171,18 +177,19 @@ def sweep(
         acc += tl.where(W != 0.0, part, 0.0)  # where no trace is left, part may be anything
         R = tl.load(end)
         D = tl.load(end + ROWS)
-        lowest = tl.minimum(lowest * tl.abs(R), 1.0)
-        highest = tl.maximum(highest * tl.abs(R), 1.0)
-        back = tl.where(lowest < LOST, W * foremost, back * tl.abs(R) * D)
-        fall = tl.where(highest > 1.0 / LOST, 1.0, fall * tl.abs(R))
-        odd |= (((R != R) | (back > BACK) | ((fall < 1.0 / BACK) & (not RECURSIVE))) & (W != 0.0)).to(tl.int32)
+        P, power, n = mantissa(P * tl.abs(R))
+        lowest, highest = tl.minimum(lowest + n, 0), tl.maximum(highest + n, 0)
+        lost, over = tl.minimum(lost, lowest), tl.maximum(over, highest)
+        back = tl.where(lost < -LOST, tl.maximum(back + n, 0), 0)
+        fall = tl.where(over > LOST, tl.minimum(fall + n, 0), 0)
+        _, _, weight = mantissa(W * foremost)
+        odd |= (((R != R) | (back + weight > BACK) | ((fall < -BACK) & (not RECURSIVE))) & (W != 0.0)).to(tl.int32)
         W = tl.where(R < 0.0, 0.0, W * D)
-        P, power = mantissa(P * tl.abs(R))
         x = x * power.to(kind)
         end += 2 * ROWS
         t += N
         left = tl.max((W != 0.0).to(tl.int32))
-    row = (tl.program_id(0) * ROWS + lane).to(tl.int64)
+    row = rows * ROWS + lane
     b = tl.minimum(row, B - 1)
     if tl.max(odd) == 0:
         write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
@@ -191,7 +198,7 @@ def sweep(
         p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
         for part in range(M // PART):  # a few at a time: whatever registers this takes are taken all along
             k = first + part * PART + tl.arange(0, PART)[:, None]
-            whole = walk(
+            whole = walk_of_any_size(
                 a, x0, 0, b, k, first + part * PART, T, gamma, p,
                 GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, False,
             )  # fmt: skip

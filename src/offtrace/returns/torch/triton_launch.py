@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from functools import cache
 from typing import Any
 
@@ -14,26 +13,28 @@ from torch import Tensor
 from offtrace.returns.torch import triton_caps, triton_scan, triton_walks
 from offtrace.returns.torch.triton_rules import MOST, bound, factors, step
 from offtrace.traces import StepTrace, Trace
+from offtrace.traces.symbols import Lines
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each thread of a warp
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 LINE = 64  # starts of a program that has one row only
-RANGE = {torch.float32: (1e18, 1e-36, 1e-30, 1e15), torch.float64: (1e100, 1e-200, 1e-280, 1e200)}
-"""How large products within a block may be, or how small their inverses; how small the weights of a program's starts; below
-what a trace may be lost, and how much it may then grow."""
+RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 900, 70)}
+"""How large products within a block may be, or how small their inverses; how small the weights of a program's starts; by how many
+powers of two a trace may fall before it may be lost, and then grow."""
+PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
 LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
 
 @cache
-def _split(value: float) -> tuple[float, ...]:
-    """A float64 as three float32, which is how Triton passes floats."""
-    parts = []
-    for _ in range(3):
-        parts.append(struct.unpack("f", struct.pack("f", value))[0] if math.isfinite(value) else value)
-        value = value - parts[-1] if math.isfinite(value) else 0.0
-    return tuple(parts)
+def _split(value: float) -> tuple[float, float, float]:
+    """A float64 as three float32, which is how Triton passes floats: 24 bits, 24 more, and the last five beside the exponent."""
+    if not math.isfinite(value) or value == 0.0:
+        return value, 0.0, 32.0
+    fraction, exponent = math.frexp(value)
+    whole, sign = int(abs(fraction) * 2**53), math.copysign(1.0, value)
+    return sign * (whole >> 29), sign * (whole >> 5 & 0xFFFFFF), exponent * 64 + 32 + sign * (whole & 31)
 
 
 def _numbers(*values: float) -> list[float]:
@@ -48,16 +49,28 @@ def takes(trace: Trace) -> bool:
     return len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
 
 
+def grid(*programs: int) -> tuple[int]:
+    """The grid of so many by so many programs, the first dimension running fastest."""
+    if math.prod(programs) > PROGRAMS:
+        raise ValueError(f"a batch that takes {programs} programs is too large for one launch: split it")
+    return (math.prod(programs),)
+
+
 @cache
-def _bound(rule: Any, parameters: int) -> dict[str, Any]:
-    enters = bound(triton_scan.enters, factors=factors(rule, parameters))
+def _bound(lines: Lines) -> dict[str, Any]:
+    enters = bound(triton_scan.enters, factors=factors(lines))
     link = bound(triton_scan.link, enters=enters)
     walk = bound(triton_walks.walk, link=link)
+    of_any_size = bound(triton_walks.walk_of_any_size, link=link)
     return {
-        "linear": bound(triton_scan.linear_rows, enters=enters),
+        "linear": bound(
+            triton_scan.linear_rows,
+            enters=enters,
+            linear_of_any_size=bound(triton_scan.linear_of_any_size, enters=enters),
+        ),
         "prepare": bound(triton_caps.prepare, enters=enters),
-        "sweep": bound(triton_caps.sweep, walk=walk),
-        "walk": bound(triton_walks.walk_rows, walk=walk),
+        "sweep": bound(triton_caps.sweep, walk_of_any_size=of_any_size),
+        "walk": bound(triton_walks.walk_rows, walk=walk, walk_of_any_size=of_any_size),
     }
 
 
@@ -81,23 +94,23 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
     }  # fmt: skip
     if isinstance(trace, StepTrace):
         carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
-        kernel = _custom(trace.step, len(carry) if isinstance(trace.carry, tuple) else 0)
+        kernel = _custom(trace.traced.lines)
         (B, T), out = x["reward"].shape, torch.empty_like(x["reward"])
         has_pair = "pair" in trace.reads
         n = min(LINE, triton.next_power_of_2(T))
-        kernel[(B, triton.cdiv(T, n))](
+        kernel[grid(B, triton.cdiv(T, n))](
             *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *_numbers(*carry),
             *_split(float(trace.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
         )  # fmt: skip
         return out
     numbers += _numbers(*map(float, trace.parameters))
-    made = _bound(trace.factors, len(trace.parameters))
+    made = _bound(trace.traced.lines)
     return _launch(made, arrays, numbers, lags, {"GIVEN": False, **flags}, trace.per_decision, trace.recursive)
 
 
 @cache
-def _custom(function: Any, carries: int) -> Any:
-    return bound(triton_walks.step_rows, step=step(function, carries))
+def _custom(lines: Lines) -> Any:
+    return bound(triton_walks.step_rows, step=step(lines))
 
 
 def _launch(
@@ -115,15 +128,16 @@ def _launch(
     if per_decision and lags is None:
         groups = max(1, min(CHUNK, length) // 8)
         rows = max(1, SCAN // (8 * groups))
-        made["linear"][(triton.cdiv(B, rows),)](
+        made["linear"][grid(triton.cdiv(B, rows))](
             *arrays, out, B, T, *numbers, **flags, ROWS=rows, GROUPS=groups, num_warps=4
         )
         return out
     if lags is not None:
         lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=out.device)
         starts = min(STARTS, length)
-        made["walk"][(triton.cdiv(B, rows), triton.cdiv(T, starts))](
-            *arrays, out, lags, len(lags) + 1, B, T, *numbers, **flags,
+        groups = triton.cdiv(B, rows)
+        made["walk"][grid(groups, triton.cdiv(T, starts))](
+            *arrays, out, lags, len(lags) + 1, B, T, groups, *numbers, **flags,
             RECURSIVE=recursive, LAGS=True, ROWS=rows, M=starts, num_warps=1,
         )  # fmt: skip
         return out
@@ -136,12 +150,12 @@ def _launch(
     most, least, lost, back = RANGE[kind]
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
-    made["prepare"][(groups, parts)](
-        *arrays, room, ends, B, T, steps, *numbers, **flags,
+    made["prepare"][grid(groups, parts)](
+        *arrays, room, ends, B, T, steps, groups, *numbers, **flags,
         RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=most, num_warps=4,
     )  # fmt: skip
-    made["sweep"][(groups, parts)](
-        *arrays, room, ends, out, B, T, steps, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
+    made["sweep"][grid(groups, parts)](
+        *arrays, room, ends, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, LOST=lost, BACK=back, num_warps=1,
     )  # fmt: skip
     return out
@@ -166,8 +180,8 @@ def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Ten
     B, T = gradient.shape
     n = min(LINE, triton.next_power_of_2(T))
     kernel: Any = triton_walks.transpose_rows
-    kernel[(B, triton.cdiv(T, n))](
-        gradient, g, ratio, cap, out, lags if len(lags) else gradient, len(lags) + 1, T,
+    kernel[grid(B, triton.cdiv(T, n))](
+        gradient, g, ratio, cap, out, lags if len(lags) else gradient, len(lags) + 1, B, T,
         RECURSIVE=recursive, LAGS=len(lags) > 0, N=n, num_warps=2,
     )  # fmt: skip
     return out

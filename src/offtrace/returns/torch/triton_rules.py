@@ -1,123 +1,115 @@
-"""A rule's own lines as a Triton function: it is run once on symbols, and what it does to them is written down.
+"""A rule's expressions (`traces.symbols`) as Triton functions. Numbers are arguments of them: another λ is not another kernel."""
 
-So one definition serves NumPy, PyTorch, JAX and the GPU. A rule may use operators and `xp.where / minimum / maximum` only, which
-is all that is recorded here. Numbers are arguments of the function: another λ is not another kernel.
-"""
-
+# pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-import linecache
-import re
-from collections.abc import Callable
 from functools import cache
-from itertools import count
 from types import FunctionType
 from typing import Any
 
 import triton
 import triton.language as tl
 
-from offtrace.traces import Step
+from offtrace.traces import symbols
+from offtrace.traces.symbols import NOW, Lines, Printer, Symbol
 
 MOST = 4
 """Parameters of a rule, and numbers in a carry, that a kernel takes."""
 PER_STEP = ("pi", "mu", "rho", "lag", "start_pair", "pair", "c0", "c1", "c2", "c3")
 """Names of what changes from step to step."""
-_serial = count()
 
 
-class Symbol:
-    """An expression, as text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __bool__(self) -> bool:
-        raise TypeError("a rule may not branch on its arguments: use xp.where")
+@triton.jit
+def least(a, b):
+    """The smaller one, or NaN: Triton's own minimum drops it."""
+    return tl.where(a < b, a, tl.where(a != a, a, b))
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, Symbol):
-        return value.text
-    number = repr(float(value)).replace("inf", "1e999")  # the literal that is infinite
-    return f"tl.full([], {number}, tl.float64)"
+@triton.jit
+def most(a, b):
+    """The larger one, or NaN."""
+    return tl.where(a > b, a, tl.where(a != a, a, b))
 
 
-def _binary(sign: str) -> tuple[Callable[..., Symbol], Callable[..., Symbol]]:
-    return (
-        lambda a, b: Symbol(f"({_text(a)} {sign} {_text(b)})"),
-        lambda b, a: Symbol(f"({_text(a)} {sign} {_text(b)})"),
-    )
+@triton.jit
+def power(x, y):
+    """x to the power of y: e^{y log |x|}; below 0 for whole y only."""
+    size = tl.exp(y * tl.log(tl.where(x == 0.0, 1.0, tl.abs(x))))
+    size = tl.where(x == 0.0, tl.where(y > 0.0, 0.0, float("inf")), size)
+    half = tl.floor(y * 0.5) * 2.0
+    below = tl.where(y == half, size, tl.where(y == tl.floor(y), -size, float("nan")))
+    size = tl.where(x < 0.0, below, size)
+    size = tl.where(x != x, x, tl.where(y != y, y, size))
+    return tl.where(y == 0.0, 1.0, tl.where(x == 1.0, 1.0, size))
 
 
-def _over(a: Any, b: Any) -> Symbol:
-    """a / b. What does not change with the step is inverted once: a division takes as long as ten products."""
-    if isinstance(b, Symbol) and set(re.findall(r"\w+", b.text)) & set(PER_STEP):
-        return Symbol(f"({_text(a)} / {_text(b)})")
-    return Symbol(f"({_text(a)} * (1.0 / {_text(b)}))")
+SPACE = {"tl": tl, "least": least, "most": most, "power": power}
+FUNCTIONS = {"minimum": "least", "maximum": "most", "**": "power"}
 
 
-Symbol.__truediv__ = _over  # pyright: ignore[reportAttributeAccessIssue]
-Symbol.__rtruediv__ = lambda b, a: _over(a, b)  # pyright: ignore[reportAttributeAccessIssue]
-for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|"}.items():
-    _plain, _reflected = _binary(_sign)
-    setattr(Symbol, f"__{_name}__", _plain)
-    setattr(Symbol, f"__r{_name}__", _reflected)
-for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
-    setattr(Symbol, f"__{_name}__", _binary(_sign)[0])
-Symbol.__neg__ = lambda a: Symbol(f"(-{a.text})")  # pyright: ignore[reportAttributeAccessIssue]
+class InTriton(Printer):
+    """Lines of Triton, in float64."""
+
+    def number(self, value: float) -> str:
+        """A literal alone would be a float32."""
+        kind = "tl.int1" if isinstance(value, bool) else "tl.float64"
+        return f"tl.full([], {super().number(value)}, {kind})"
+
+    def write(self, symbol: Symbol) -> str:
+        """Powers that are products or roots, and quotients by what does not change with the step, have shorter ways."""
+        if symbol.operation == "**" and symbol.parts[1].operation == "number":
+            x, n = self.text(symbol.parts[0]), symbol.parts[1].parts[0]
+            if n in (0.5, -0.5):
+                return f"tl.sqrt({x})" if n > 0 else f"(1.0 / tl.sqrt({x}))"
+            if n in (1.0, 2.0, 3.0):
+                return "(" + " * ".join([x] * int(n)) + ")"
+        if symbol.operation == "/" and not _changes(symbol.parts[1]):  # a division takes as long as ten products
+            a, b = map(self.text, symbol.parts)
+            return f"({a} * (1.0 / {b}))"
+        return super().write(symbol)
+
+    def operation(self, operation: str, *parts: str) -> str:
+        """One operation."""
+        if operation in (
+            "&",
+            "|",
+            "~",
+        ):  # as 1 and 0: the interpreter does not combine conditions of numbers and arrays
+            a, *b = (f"tl.where({part}, 1.0, 0.0)" for part in parts)
+            return {"&": f"({a} * {''.join(b)} != 0.0)", "|": f"({a} + {''.join(b)} != 0.0)", "~": f"({a} == 0.0)"}[
+                operation
+            ]
+        if operation == "**":
+            return f"power({', '.join(parts)})"
+        return super().operation(operation, *parts)
+
+    def function(self, name: str) -> str:
+        """How a function is called."""
+        return FUNCTIONS.get(name, f"tl.{name}")
 
 
-class SymbolMath:
-    """The `xp` that a rule sees."""
-
-    @staticmethod
-    def where(condition: Any, a: Any, b: Any) -> Any:
-        """A where the condition holds, else b."""
-        if not isinstance(condition, Symbol):
-            return a if condition else b
-        return Symbol(f"tl.where({condition.text}, {_text(a)}, {_text(b)})")
-
-    @staticmethod
-    def minimum(a: Any, b: Any) -> Symbol:
-        """The smaller one."""
-        return Symbol(f"tl.minimum({_text(a)}, {_text(b)})")
-
-    @staticmethod
-    def maximum(a: Any, b: Any) -> Symbol:
-        """The larger one."""
-        return Symbol(f"tl.maximum({_text(a)}, {_text(b)})")
-
-
-def _function(name: str, arguments: list[str], results: list[Any]) -> Any:
-    """A compiled function of expressions. Triton wants to read its source, so it is kept where `inspect` looks."""
-    file = f"<offtrace {name} {next(_serial)}>"
-    source = f"def {name}({', '.join(arguments)}):\n    return {', '.join(map(_text, results))}\n"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    space: dict[str, Any] = {"tl": tl, "__name__": __name__}
-    exec(compile(source, file, "exec"), space)
-    return triton.jit(space[name])
-
-
-@cache
-def factors(rule: Any, parameters: int) -> Any:
-    """`factors(pi, mu, rho, p0 … p3) → decay, ratio, cap` of a rule with so many parameters."""
-    names = ["pi", "mu", "rho", *(f"p{i}" for i in range(MOST))]
-    symbols = [Symbol(name) for name in names]
-    return _function("factors", names, list(rule(SymbolMath, *symbols[: 3 + parameters])))
+def _changes(symbol: Symbol) -> bool:
+    """Whether the expression depends on the step."""
+    if symbol.operation in ("input", "number"):
+        return symbol.parts[0] in PER_STEP
+    return any(map(_changes, symbol.parts))
 
 
 @cache
-def step(function: Any, carries: int) -> Any:
-    """`step(c0 … c3, pi, mu, rho, lam, lag, start_pair, pair) → c0 … c3, β` of a custom trace; carries = 0 for a bare number."""
-    seen = ["pi", "mu", "rho", "lam", "lag", "start_pair", "pair"]
-    held = [f"c{i}" for i in range(MOST)]
-    symbols = [Symbol(name) for name in held]
-    after, beta = function(
-        SymbolMath, tuple(symbols[:carries]) if carries else symbols[0], Step(*(Symbol(name) for name in seen))
-    )
-    after = list(after) if carries else [after]
-    return _function("step", [*held, *seen], [*after, *symbols[len(after) :], beta])
+def factors(lines: Lines) -> Any:
+    """`factors(pi, mu, rho, p0 … p3) → decay, ratio, cap`."""
+    body, results = InTriton().body(lines.results)
+    arguments = ("pi", "mu", "rho", *(f"p{i}" for i in range(MOST)))
+    return triton.jit(symbols.function("factors", arguments, body, ", ".join(results), SPACE))
+
+
+@cache
+def step(lines: Lines) -> Any:
+    """`step(c0 … c3, pi, mu, rho, lam, lag, start_pair, pair) → c0 … c3, β`."""
+    held = tuple(f"c{i}" for i in range(MOST))
+    body, (*after, beta) = InTriton().body(lines.results)
+    results = ", ".join((*after, *held[len(after) :], beta))
+    return triton.jit(symbols.function("step", (*held, *NOW), body, results, SPACE))
 
 
 def bound(kernel: Any, **names: Any) -> Any:

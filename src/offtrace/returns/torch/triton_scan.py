@@ -13,6 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from offtrace.returns.torch import triton_scaled as scaled
+
+LITTLE, MUCH = tl.constexpr(70.0), tl.constexpr(900.0)
+"""Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; one
+that moves by less than `MUCH` either way stays within it."""
+
 
 @triton.jit
 def factors(pi, mu, rho, p0, p1, p2, p3):
@@ -51,8 +57,14 @@ def td_error(a, b, t, T, gamma, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID
 
 
 @triton.jit
+def e_to(x):
+    """e^x; what is below the smallest normal number counts as 0."""
+    return tl.where(x < -708.0, 0.0, tl.exp(x))
+
+
+@triton.jit
 def probabilities(a, at, inside, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr):
-    """π, μ, ρ in float64; 1 where nothing is read."""
+    """π, μ, ρ in float64; 1 where nothing is read. And 0, or NaN where they are of no action that could have been taken."""
     log_pi = tl.full([], 0.0, tl.float64)
     log_mu = tl.full([], 0.0, tl.float64)
     if PI or RHO:
@@ -63,12 +75,14 @@ def probabilities(a, at, inside, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.con
     mu = tl.full([], 1.0, tl.float64)
     rho = tl.full([], 1.0, tl.float64)
     if PI:
-        pi = tl.exp(log_pi)
+        pi = e_to(log_pi)
     if MU:
-        mu = tl.exp(log_mu)
+        mu = e_to(log_mu)
     if RHO:
-        rho = tl.exp(log_pi - log_mu)
-    return pi, mu, rho
+        rho = e_to(log_pi - log_mu)
+    # μ = 0, π infinite, or either NaN. A rule's own xp.where could hide it, so it is told beside them.
+    bad = tl.where(tl.abs(log_mu) < float("inf"), tl.where(log_pi < float("inf"), 0.0, float("nan")), float("nan"))
+    return pi, mu, rho, bad
 
 
 @triton.jit
@@ -89,9 +103,10 @@ def leaves(a, b, t, T, gamma, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: 
 
 @triton.jit
 def enters(
-    a, b, t, T, p, GIVEN: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr
-):
-    """decay_t, ratio_t and cap_t in float64; all 0 where no trace may come in."""
+    a, b, t, T, p, GIVEN: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    RECURSIVE: tl.constexpr,
+):  # fmt: skip
+    """decay_t, ratio_t and cap_t in float64; all 0 where no trace may come in. ratio is NaN where it is not known."""
     inside = (t >= 0) & (t < T)
     at = b * T + t
     if GIVEN:
@@ -99,8 +114,12 @@ def enters(
         ratio = tl.load(a[7] + at, inside, 0.0).to(tl.float64)
         cap = tl.load(a[8] + at, inside, 0.0).to(tl.float64)
     else:
-        pi, mu, rho = probabilities(a, at, inside, PI, MU, RHO)
+        pi, mu, rho, bad = probabilities(a, at, inside, PI, MU, RHO)
         decay, ratio, cap = factors(pi, mu, rho, p[0], p[1], p[2], p[3])
+        # An infinite ratio clips every trace to a recursive cap. Without one it is as good as unknown.
+        ratio = ratio + bad
+        if not RECURSIVE:
+            ratio = tl.where(ratio < float("inf"), ratio, float("nan"))
         inside = live(a, at, inside, VALID)
     return tl.where(inside, decay, 0.0), tl.where(inside, ratio, 0.0), tl.where(inside, cap, 0.0)
 
@@ -108,10 +127,10 @@ def enters(
 @triton.jit
 def link(
     a, b, t, T, gamma, p, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr,
-    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, RECURSIVE: tl.constexpr,
 ):  # fmt: skip
     """h_t, ratio_t and cap_t in float64; h and ratio are both 0 where the trace is cut."""
-    decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO)
+    decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, RECURSIVE)
     h = leaves(a, b, t - 1, T, gamma, GIVEN, GAMMAS, VALID) * decay
     cut = (h == 0.0) | (ratio == 0.0)
     return tl.where(cut, 0.0, h), tl.where(cut, 0.0, ratio), cap
@@ -119,8 +138,12 @@ def link(
 
 @triton.jit
 def number(high, middle, low):
-    """Triton passes floats in float32: three of them make a float64."""
-    return tl.full([], 0.0, tl.float64) + low + middle + high
+    """Triton passes floats in float32: three of them make a float64 (`triton_calls._split`)."""
+    none = tl.full([], 0.0, tl.float64)
+    high, middle, low = none + high, none + middle, none + low
+    exponent = tl.floor(low / 64.0)
+    low = low - exponent * 64.0 - 32.0
+    return scaled.value(high * 536870912.0 + middle * 32.0 + low, exponent.to(tl.int64) - 53)
 
 
 @triton.jit
@@ -168,6 +191,14 @@ def then(later_x, later_g, later_s, x, g, s):
 
 
 @triton.jit
+def bits(s, g):
+    """By how many powers of two steps may raise and lower a product at most: of s, and of g ≤ 1; a zero ends it."""
+    s = tl.log2(tl.where(s > 0.0, s, 1.0).to(tl.float32))
+    g = tl.log2(tl.where(g > 0.0, g, 1.0).to(tl.float32))
+    return tl.maximum(s, 0.0), tl.maximum(-s, 0.0) - g
+
+
+@triton.jit
 def linear_rows(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, out, B, T,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
@@ -178,6 +209,8 @@ def linear_rows(
 
     Eight steps are one thread's and go one by one; groups of eight, numbered from the end, are scanned. (A scan in reverse
     would be one line; Triton's turns all lanes round, which takes longer than all the rest.)
+
+    Products of s that may leave the range of floats are scanned again, by `linear_of_any_size`.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
@@ -190,14 +223,20 @@ def linear_rows(
     later = tl.broadcast_to(tl.maximum(group - 1, 0), (ROWS, GROUPS))
     end_x = tl.zeros([ROWS, 1], tl.float64)  # Δ of the step after the chunk, and what it is entered with
     end_s = tl.zeros([ROWS, 1], tl.float64)
+    up = tl.zeros([ROWS, GROUPS], tl.float32)
+    down = tl.zeros([ROWS, GROUPS], tl.float32)
     chunks = tl.cdiv(T, GROUPS * 8)
     for i in range(chunks):
         t = ((chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
         delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-        decay, ratio, _ = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO)
+        decay, ratio, _ = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, False)
+        leaving, entering = leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID), passed(decay, ratio)
+        more, less = bits(entering * leaving if GIVEN else entering, tl.full([], 1.0, tl.float64) if GIVEN else leaving)
+        up += tl.reshape(tl.sum(more, 1), (ROWS, GROUPS))
+        down += tl.reshape(tl.sum(less, 1), (ROWS, GROUPS))
         d0, d1, d2, d3, d4, d5, d6, d7 = apart(delta, LANES)
-        s0, s1, s2, s3, s4, s5, s6, s7 = apart(passed(decay, ratio), LANES)
-        g0, g1, g2, g3, g4, g5, g6, g7 = apart(leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID), LANES)
+        s0, s1, s2, s3, s4, s5, s6, s7 = apart(entering, LANES)
+        g0, g1, g2, g3, g4, g5, g6, g7 = apart(leaving, LANES)
         c0, c1, c2, c3 = passed(g0, s1), passed(g1, s2), passed(g2, s3), passed(g3, s4)
         c4, c5, c6 = passed(g4, s5), passed(g5, s6), passed(g6, s7)
         x = d5 + passed(c5, d6 + passed(c6, d7))
@@ -222,3 +261,41 @@ def linear_rows(
         d0 += passed(c0, d1)
         total = together(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
         write(a, out, b * T + t, (row < B) & (t < T), total, ADD_Q, VALID)
+    up, down = tl.sum(up, 1), tl.sum(down, 1)
+    if tl.max(((up > LITTLE) & ((up > MUCH) | (down > MUCH))).to(tl.int32), 0) != 0:
+        linear_of_any_size(
+            a, out, B, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, ROWS, GROUPS
+        )  # fmt: skip
+
+
+@triton.jit
+def linear_of_any_size(
+    a, out, B, T, gamma, p,
+    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    ADD_Q: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """The same with numbers of any size: x and c as f · 2ⁿ, steps from the row's end on."""
+    N: tl.constexpr = GROUPS * 8
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    b = tl.minimum(row, B - 1)
+    i = tl.arange(0, N)[None, :]
+    end_f = tl.zeros([ROWS, 1], tl.float64)
+    end_n = tl.zeros([ROWS, 1], tl.int64) + scaled.BOTTOM
+    none = tl.zeros([ROWS, 1], tl.float64)
+    chunks = tl.cdiv(T, N)
+    for chunk in range(chunks):
+        t = (chunks - chunk) * N - 1 - i
+        decay, ratio, _ = enters(a, b, t + 1, T, p, GIVEN, VALID, PI, MU, RHO, False)
+        cut = (decay == 0.0) | (ratio == 0.0)
+        g, gn = scaled.split(leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID))
+        s, sn = scaled.split(tl.where(cut, 0.0, ratio))
+        d, dn = scaled.split(decay)
+        s, sn = scaled.times(s, sn, d, dn)
+        none_left = (g == 0.0) | cut
+        c, m = scaled.times(tl.where(none_left, 0.0, g), gn, tl.where(none_left, 0.0, s), sn)
+        f, n = scaled.split_signed(td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID))
+        f, n, c, m = tl.associative_scan((f, n, c, m), 1, scaled.then)
+        f, n, c, m = scaled.then(end_f, end_n, none, end_n, f, n, c, m)
+        end_f = tl.sum(tl.where(i == N - 1, f, 0.0), 1)[:, None]
+        end_n = tl.sum(tl.where(i == N - 1, n, 0), 1)[:, None]
+        write(a, out, b * T + t, (row < B) & (t < T), scaled.value(f, n), ADD_Q, VALID)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from offtrace.returns.torch import triton_scaled as scaled
 from offtrace.returns.torch.triton_scan import leaves, link, live, number, probabilities, td_error, write
+
+MOST, LEAST = tl.constexpr(2.0**70), tl.constexpr(2.0**-900)
+"""Products between these are walked in float64: a weight that has vanished beside them is negligible."""
 
 
 @triton.jit
@@ -24,19 +28,25 @@ def walk(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
 ):  # fmt: skip
-    """Δ of the starts k [M, 1] of rows b [1, ROWS] by definition, in float64; looks every 8 steps whether anything is left."""
+    """Δ of the starts k [M, 1] of rows b [1, ROWS] by definition; looks every 8 steps whether anything is left.
+
+    Beside it, where a product has left the range in which float64 does: then `walk_of_any_size` is to be asked.
+    """
     total = td_error(a, b, k, T, gamma, GIVEN, GAMMAS, VALID)
     x = tl.zeros_like(total) + 1.0
     w = x
+    odd = tl.zeros_like(total).to(tl.int32)
     t = first + 1
     left = 1
     while (t < T) & (left != 0):
         for _ in range(8):
-            h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO)
+            h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE)
             delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
             started = k < t
             w = tl.where(started, w * h, w)
             x = tl.where(started, tl.where(ratio != 0.0, x * ratio, 0.0), x)
+            fine = (x <= MOST) & (x >= LEAST)
+            odd |= (started & (w != 0.0) & (fine == 0)).to(tl.int32)
             y = tl.minimum(x, cap)
             if RECURSIVE:
                 x = tl.where(started, y, x)
@@ -48,12 +58,62 @@ def walk(
         left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
         if LAGS:
             left = left & (t - tl.max(k) < reach).to(tl.int32)
+    return total, odd
+
+
+@triton.jit
+def walk_of_any_size(
+    a, lags, reach, b, k, first, T, gamma, p,
+    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
+):  # fmt: skip
+    """Δ by definition, with x and w as f · 2ⁿ."""
+    total = td_error(a, b, k, T, gamma, GIVEN, GAMMAS, VALID)
+    x = tl.zeros_like(total) + 1.0
+    n = tl.zeros_like(total).to(tl.int64)
+    w, m = x, n
+    t = first + 1
+    left = 1
+    while (t < T) & (left != 0):
+        for _ in range(8):
+            h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE)
+            delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
+            started = k < t
+            near = started & (t - k < reach) if LAGS else started
+            bound = tl.load(lags + t - k - 1, near, 0.0) if LAGS else float("inf")
+            x, n, w, m, y, yn = one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE, LAGS)
+            total += tl.where(near & (w != 0.0), scaled.value(w * y * delta, m + yn), 0.0)
+            t += 1
+        left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
+        if LAGS:
+            left = left & (t - tl.max(k) < reach).to(tl.int32)
     return total
 
 
 @triton.jit
+def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr, LAGS: tl.constexpr):
+    """x · 2ⁿ and w · 2ᵐ one step later, where the trace has started, and what is read off: y · 2^yn."""
+    h, hn = scaled.split(h)
+    ratio, rn = scaled.split(ratio)
+    cap, cn = scaled.split(cap)
+    later, later_n = scaled.times(w, m, h, hn)
+    w, m = tl.where(started, later, w), tl.where(started, later_n, m)
+    later, later_n = scaled.times(x, n, ratio, rn)
+    x, n = tl.where(started, later, x), tl.where(started, later_n, n)
+    clipped = scaled.above(x, n, cap, cn)
+    y, yn = tl.where(clipped, cap, x), tl.where(clipped, cn, n)
+    if RECURSIVE:
+        x, n = tl.where(started, y, x), tl.where(started, yn, n)
+    if LAGS:
+        bound, bn = scaled.split(bound)
+        clipped = scaled.above(y, yn, bound, bn)
+        y, yn = tl.where(clipped, bound, y), tl.where(clipped, bn, yn)
+    return x, n, w, m, y, yn
+
+
+@triton.jit
 def walk_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, lags, reach, B, T,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, lags, reach, B, T, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
@@ -62,37 +122,51 @@ def walk_rows(
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
-    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    row = (tl.program_id(0) % groups * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
     b = tl.minimum(row, B - 1)
-    first = tl.program_id(1) * M
+    first = tl.program_id(0) // groups * M
     k = first + tl.arange(0, M)[:, None]
-    total = walk(a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS)
+    total, odd = walk(a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS)
+    if tl.max(odd) != 0:
+        total = walk_of_any_size(
+            a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
+        )
     write(a, out, b * T + k, (row < B) & (k < T), total, ADD_Q, VALID)
 
 
 @triton.jit
 def transpose_rows(
-    gradient, g, ratio, cap, out, lags, reach, T, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, N: tl.constexpr
+    gradient, g, ratio, cap, out, lags, reach, B, T, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, N: tl.constexpr
 ):
     """e_t = Σ_{k≤t} w_{k:t} y_{k:t} G_k into `out`, which holds G; N starts of one row at a time."""
-    b = tl.program_id(0).to(tl.int64) * T
-    first = tl.program_id(1) * N
+    b = (tl.program_id(0) % B).to(tl.int64) * T
+    first = tl.program_id(0) // B * N
     k = first + tl.arange(0, N)
-    w = tl.load(gradient + b + k, k < T, 0.0)
+    begun = tl.load(gradient + b + k, k < T, 0.0)
     x = tl.full([N], 1.0, tl.float64)
+    n = tl.full([N], 0, tl.int64)
+    w, m = x, n
     for t in range(first + 1, T):
         h = tl.load(g + b + t - 1)
         r = tl.load(ratio + b + t)
+        cut = (h == 0.0) | (r == 0.0)
         started = k < t
-        w = tl.where(started, w * h, w)
-        x = tl.where(started, tl.where(r != 0.0, x * r, 0.0), x)
-        y = tl.minimum(x, tl.load(cap + b + t))
-        if RECURSIVE:
-            x = tl.where(started, y, x)
-        if LAGS:
-            near = started & (t - k < reach)
-            y = tl.where(near, tl.minimum(y, tl.load(lags + t - k - 1, near, 0.0)), 0.0)
-        tl.atomic_add(out + b + t, tl.sum(tl.where(started & (w != 0.0), w * y, 0.0), 0))
+        near = started & (t - k < reach) if LAGS else started
+        bound = tl.load(lags + t - k - 1, near, 0.0) if LAGS else float("inf")
+        x, n, w, m, y, yn = one_step(
+            x,
+            n,
+            w,
+            m,
+            tl.where(cut, 0.0, h),
+            tl.where(cut, 0.0, r),
+            tl.load(cap + b + t),
+            bound,
+            started,
+            RECURSIVE,
+            LAGS,
+        )
+        tl.atomic_add(out + b + t, tl.sum(tl.where(near & (w != 0.0), scaled.value(w * y * begun, m + yn), 0.0), 0))
 
 
 @triton.jit
@@ -106,8 +180,8 @@ def step_rows(
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     lam = number(lh, lm, ll)
-    b = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * N
+    b = (tl.program_id(0) % B).to(tl.int64)
+    first = tl.program_id(0) // B * N
     k = first + tl.arange(0, N)
     one = tl.full([N], 1.0, tl.float64)
     w = one
@@ -126,12 +200,13 @@ def step_rows(
         h = leaves(a, b, t - 1, T, gamma, False, GAMMAS, VALID)
         inside = live(a, b * T + t, t < T, VALID)
         h = tl.where(inside, h, 0.0)
-        pi, mu, rho = probabilities(a, b * T + t, inside, PI, MU, RHO)
+        pi, mu, rho, bad = probabilities(a, b * T + t, inside, PI, MU, RHO)
+        h = tl.where(h != 0.0, h + bad, 0.0)
         delta = td_error(a, b, t, T, gamma, False, GAMMAS, VALID)
         if PAIR:
             now_pair = tl.load(pair + b * T + t).to(tl.int64)
         started = k < t
-        w = tl.where(started, w * h, w)
+        w = tl.where(started & (w != 0.0), w * h, w)
         w = tl.where(t - k < reach, w, 0.0)
         lag = (t - k).to(tl.float64)
         n0, n1, n2, n3, beta = step(c0, c1, c2, c3, pi, mu, rho, lam, lag, start_pair, now_pair)

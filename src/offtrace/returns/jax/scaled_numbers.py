@@ -1,0 +1,111 @@
+"""Numbers of any size under JAX: f · 2ⁿ, f in float64, n in int64; and what is computed with them, where float64 does not do.
+
+|f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+TOP, BOTTOM = 1 << 40, -(1 << 40)
+HALF_RANGE = 1020
+LITTLE, MUCH = 70.0, 400.0
+"""Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; what
+moves by less than `MUCH` either way stays within it, and so does a quotient of two."""
+
+
+def split(x: Any) -> tuple[Any, Any]:
+    """x of either sign as f and n."""
+    size = jnp.abs(x)
+    small = size < 2.0**-900
+    bits = lax.bitcast_convert_type(jnp.where(small, size * 2.0**200, size), jnp.int64)
+    n = ((bits >> 52) & 0x7FF) - jnp.where(small, 1223, 1023)
+    f = lax.bitcast_convert_type((bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000, jnp.float64)
+    f = jnp.where(size == 0, 0.0, jnp.where(size == jnp.inf, 1.0, jnp.where(size == size, f, size)))
+    n = jnp.where(size == 0, BOTTOM, jnp.where(size == jnp.inf, TOP, jnp.where(size == size, n, 0)))
+    return jnp.where(x < 0, -f, f), n
+
+
+def times(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The product of two numbers ≥ 0. A zero ends it: not even NaN passes."""
+    f = jnp.where((x[0] == 0) | (y[0] == 0), 0.0, x[0] * y[0])
+    over = f >= 2.0
+    return jnp.where(over, f * 0.5, f), jnp.where(f == 0, BOTTOM, x[1] + y[1] + over.astype(jnp.int64))
+
+
+def least(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The smaller one of two numbers ≥ 0; NaN where x is."""
+    above = (x[0] == x[0]) & (x[0] != 0) & ((x[1] > y[1]) | ((x[1] == y[1]) & (x[0] > y[0])))
+    return jnp.where(above, y[0], x[0]), jnp.where(above, y[1], x[1])
+
+
+def _power_of_two(n: Any) -> Any:
+    return lax.bitcast_convert_type((n + 1023) << 52, jnp.float64)
+
+
+def value(f: Any, n: Any) -> Any:
+    """f · 2ⁿ as a float64; f may be of any size."""
+    n = jnp.clip(n, -2 * HALF_RANGE, 2 * HALF_RANGE)
+    half = n >> 1
+    return f * _power_of_two(half) * _power_of_two(n - half)
+
+
+def plus(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The sum of two numbers of either sign."""
+    top = jnp.maximum(x[1], y[1])
+    parts = (f * _power_of_two(jnp.maximum(n - top, -HALF_RANGE)) for f, n in (x, y))
+    f, n = split(sum(parts))
+    return f, jnp.where(f == 0, BOTTOM, top + n)
+
+
+def linear(delta: Any, weight: Any) -> Any:
+    """Δ_k = δ_k + weight_k Δ_{k+1}, weight ≥ 0."""
+
+    def join(right: Any, left: Any) -> Any:
+        (w2, d2), (w1, d1) = right, left
+        passed = jnp.where(w1[0] == 0, 0.0, w1[0] * d2[0])
+        return times(w1, w2), plus(d1, (passed, jnp.where(passed == 0, BOTTOM, w1[1] + d2[1])))
+
+    return value(*lax.associative_scan(join, (split(weight), split(delta)), reverse=True, axis=1)[1])
+
+
+def direct(
+    source: Any, g: Any, step: Any, cap: Any, bounds: Any = None, *, recursive: bool, transposed: bool = False
+) -> Any:
+    """Δ [N, T] of δ by its definition, or the transpose: one lag after the other, all starts side by side.
+
+    `bounds` are those on x by lag, after which the trace ends.
+    """
+    T = source.shape[1]
+    reach = T if bounds is None else min(T, len(bounds) + 1)
+    more = ((0, 0), (0, reach))
+    padded = {name: jnp.pad(a, more) for name, a in (("g", g), ("step", step), ("cap", cap), ("source", source))}
+    parts = {name: split(padded[name]) for name in ("g", "step", "cap")}
+    limits = None if bounds is None else split(jnp.asarray(bounds))
+
+    def later(a: Any, lag: Any) -> Any:
+        return lax.dynamic_slice_in_dim(a, lag, T, axis=1)
+
+    def body(state: Any) -> Any:
+        lag, x, w, total = state
+        w = times(w, tuple(later(a, lag - 1) for a in parts["g"]))
+        inside = lax.broadcasted_iota(jnp.int32, source.shape, 1) + lag < T
+        w = jnp.where(inside, w[0], 0.0), w[1]
+        x = times(x, tuple(later(a, lag - 1) for a in parts["step"]))
+        y = least(x, tuple(later(a, lag) for a in parts["cap"]))
+        x = y if recursive else x
+        if limits is not None:
+            y = least(y, tuple(a[lag - 1] for a in limits))
+        if transposed:
+            found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * source, w[1] + y[1]))
+            found = lax.dynamic_slice_in_dim(jnp.pad(found, ((0, 0), (reach, 0))), reach - lag, T, axis=1)
+        else:
+            found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * later(padded["source"], lag), w[1] + y[1]))
+        return lag + 1, x, w, total + found
+
+    one = split(jnp.ones_like(source))
+    state = jnp.int32(1), one, one, source
+    return lax.while_loop(lambda s: (s[0] < reach) & jnp.any(s[2][0] != 0), body, state)[3]

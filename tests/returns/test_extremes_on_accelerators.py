@@ -1,0 +1,273 @@
+"""Products of ratios beyond the range of floats, and probabilities that cannot be: the right number or NaN, on every backend."""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal, localcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from helpers import name_of
+
+TRACES: list[ot.Trace] = [
+    ot.ImportanceSampling(0.9), ot.ImportanceSampling(1.0, horizon=30), ot.Retrace(0.9), ot.QSigma(0.5),
+    ot.TruncatedIS(), ot.TruncatedIS(2.5, 0.9), ot.TruncatedIS(1e-200), ot.TruncatedIS(1e250, 0.9), ot.TruncatedIS((2.0, 1.0)),
+    ot.TruncatedIS(1.0, horizon=60), ot.NonMarkovRetrace(0.9), ot.NonMarkovRetrace(1.0), ot.RBIS(0.9), ot.RBIS(1.0),
+    ot.HistoryBounded(3.0), ot.NonMarkovRetrace(0.9, horizon=50), ot.RBIS(1e-8),
+]  # fmt: skip
+
+
+def exact(trace: Any, log_ratio: np.ndarray, reward: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+    """Δ and Σ|γβδ| of one row by the definition, in decimals of 50 digits and any size; q and next_value are 0."""
+    with localcontext(Context(prec=50, Emin=-(10**12), Emax=10**12)):
+        ρ = [Decimal(float(x)).exp() for x in log_ratio]
+        π = [Decimal(float(x)).exp() for x in np.minimum(log_ratio, 0.0)]
+        γ, λ = Decimal(gamma), Decimal(getattr(trace, "lam", 1.0))
+        found = []
+        for k in range(len(ρ)):
+            β = x = weight = Decimal(1)
+            terms = [Decimal(float(reward[k]))]
+            for t in range(k + 1, min(len(ρ), k + (trace.horizon or len(ρ)))):
+                weight *= γ
+                match trace:
+                    case ot.ImportanceSampling():
+                        β *= λ * ρ[t]
+                    case ot.Retrace():
+                        β *= λ * min(Decimal(1), ρ[t])
+                    case ot.QSigma():
+                        β *= (ρ[t] + π[t]) / 2
+                    case ot.NonMarkovRetrace():
+                        β = λ * min(Decimal(1), β * ρ[t])
+                    case ot.RBIS():
+                        β = min(λ ** (t - k), β * ρ[t])
+                    case ot.HistoryBounded():
+                        β = min(Decimal(trace.bound), β * ρ[t])
+                    case ot.TruncatedIS():
+                        bounds = trace.bound if isinstance(trace.bound, tuple) else (trace.bound,)
+                        x *= ρ[t]
+                        β = λ ** (t - k) * min(Decimal(bounds[min(t - k, len(bounds)) - 1]), x)  # pyright: ignore
+                terms.append(weight * β * Decimal(float(reward[t])))
+            found.append((sum(terms), sum(map(abs, terms))))
+        limit = Decimal("1e308")
+        made = [[float(min(max(a, -limit), limit)) for a in pair] for pair in found]
+    return np.array(made)[:, 0], np.array(made)[:, 1]
+
+
+def rows() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Log ratios, and rewards."""
+    rng = np.random.default_rng(0)
+    last = np.zeros(130)
+    last[-1] = 1.0
+    e30 = 30 * np.log(10)
+    return {
+        "down and up": (np.r_[0.0, [-e30] * 11, [e30] * 11], last[-23:]),
+        "up and down": (np.r_[0.0, [e30] * 11, [-e30] * 12], last[-24:]),
+        "sixty ones before": (np.r_[np.zeros(61), [-e30] * 11, [e30] * 11], last[-83:]),
+        "slowly": (np.r_[0.0, [-25.0] * 35, [25.0] * 35, 0.0], last[-72:]),
+        "a bit at a time": (np.r_[0.0, [-16.0] * 46, [16.0] * 46, 0.0], last[-94:]),
+        "wild": (rng.normal(size=60) * 60, rng.normal(size=60)),
+        "wild, one reward": (rng.normal(size=60) * 60, last[-60:]),
+        "very wild": (rng.uniform(-690, 690, 40), rng.normal(size=40)),
+        "lost one by one": (np.r_[-39.0, np.zeros(6), -39.0, np.zeros(8), [-3.0] * 30, [3.0] * 30], last[-76:]),
+        "ordinary": (rng.normal(size=60), rng.normal(size=60)),
+    }
+
+
+ROWS = rows()
+
+
+LONGEST = max(len(reward) for _, reward in ROWS.values())
+
+
+def given(names: Any = tuple(ROWS), dtype: Any = np.float64) -> dict[str, np.ndarray]:
+    """A batch of them; what is not there is padding."""
+    log_ratio, reward, valid = np.full((3, len(names), LONGEST), np.nan)
+    for b, name in enumerate(names):
+        n = len(ROWS[name][1])
+        log_ratio[b, :n], reward[b, :n], valid[b] = *ROWS[name], np.arange(LONGEST) < n
+    log_ratio, reward = log_ratio.astype(dtype), reward.astype(dtype)
+    no, zero = np.zeros(reward.shape, bool), np.zeros_like(reward)
+    return {
+        "reward": reward, "q": zero, "next_value": zero, "log_pi": np.minimum(log_ratio, 0),
+        "log_mu": np.minimum(-log_ratio, 0), "terminated": no, "truncated": no, "valid": valid == 1,
+    }  # fmt: skip
+
+
+def check(found: Any, trace: Any, names: Any = tuple(ROWS), dtype: Any = np.float64) -> None:
+    arrays = given(names, dtype)
+    assert found.dtype == dtype
+    for b, name in enumerate(names):
+        n = len(ROWS[name][1])
+        log_ratio = arrays["log_pi"][b, :n].astype(float) - arrays["log_mu"][b, :n]
+        wanted, scale = exact(trace, log_ratio, arrays["reward"][b], 0.99)
+        fits = scale < np.finfo(dtype).max / 2
+        error = np.abs(np.where(fits, found[b, :n], 0.0) - np.where(fits, wanted, 0.0))
+        least = 1e-300 if dtype == np.float64 else 1e-37
+        worst = np.max(error / ((3e-12 if dtype == np.float64 else 3e-6) * scale + least))
+        assert worst <= 1, f"{name}: {worst:.3g} times what is allowed"
+
+
+def on_jax(trace: Any, arrays: Any) -> Any:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        made = {n: jax.numpy.asarray(a) for n, a in arrays.items()}
+        return np.asarray(jax.jit(lambda a: ot.corrections(trace, **a, gamma=0.99))(made))
+
+
+def mapped(trace: Any, arrays: Any) -> Any:
+    """By vmap; the first start's Δ by the gradient that it has with respect to all rewards."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    with jax.enable_x64(True):
+        made = {n: jnp.asarray(a) for n, a in arrays.items()}
+        call = jax.vmap(lambda a: ot.corrections(trace, **a, gamma=0.99, differentiable=True))
+        found, pull = jax.vjp(lambda r: call({**made, "reward": r}), made["reward"])
+        (weights,) = pull(jnp.zeros_like(found).at[:, 0].set(1.0))
+        first = jnp.where(made["valid"] & (made["reward"] != 0), weights * made["reward"], 0.0).sum(1)
+        return np.asarray(found.at[:, 0].set(first))
+
+
+def on_pallas(trace: Any, arrays: Any) -> Any:
+    jax = pytest.importorskip("jax")
+    from offtrace.returns.jax import pallas_kernels
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pallas_kernels, "INTERPRET", True)
+        jax.clear_caches()
+        found = on_jax(trace, arrays)
+    jax.clear_caches()
+    return found
+
+
+def on_triton(trace: Any, arrays: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    from offtrace.returns.torch import torch_backend
+
+    x = {n: torch.from_numpy(np.atleast_2d(a)) for n, a in arrays.items()}
+    x = {"gamma": 0.99, "valid": None, **x}
+    lags = None
+    if not isinstance(trace, ot.StepTrace):
+        lags = torch_backend._bounds(trace.horizon, trace.lag_bound, x["reward"].shape[1])
+    with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
+        return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@pytest.mark.parametrize("backend", [on_jax, mapped, on_triton], ids=lambda b: b.__name__)
+def test_products_of_any_size(backend: Any, trace: Any) -> None:
+    check(backend(trace, given()), trace)
+
+
+CAPPED = [ot.TruncatedIS(), ot.TruncatedIS(1e250, 0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0)]
+SOME = ("up and down", "a bit at a time", "wild, one reward", "lost one by one", "ordinary")
+
+
+@pytest.mark.parametrize("trace", CAPPED, ids=name_of)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("backend", [on_pallas, on_triton], ids=lambda b: b.__name__)
+def test_kernels_for_gpus(backend: Any, dtype: Any, trace: Any) -> None:
+    """Together, and each row by itself: one that leaves the range takes its neighbours with it."""
+    check(backend(trace, given(SOME, dtype)), trace, SOME, dtype)
+    if trace == ot.RBIS(0.9):
+        for name in SOME:
+            check(backend(trace, given((name,), dtype)), trace, (name,), dtype)
+
+
+@pytest.mark.parametrize("trace", [ot.TruncatedIS(2.5, 0.9), ot.RBIS(0.9), ot.TruncatedIS((2.0, 1.0))], ids=name_of)
+@pytest.mark.parametrize("name", ["wild", "a bit at a time"])
+def test_the_transpose_on_triton(trace: Any, name: str) -> None:
+    """⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩."""
+    torch = pytest.importorskip("torch")
+    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    from offtrace.returns.torch import torch_backend
+
+    T = len(ROWS[name][1])
+    decay, ratio, cap = trace.normal_form(np, None, None, np.exp(ROWS[name][0]))
+    g, ratio, cap = (torch.from_numpy(np.array(np.broadcast_to(f, (1, T)))) for f in (0.99 * decay, ratio, cap))
+    rng = np.random.default_rng(0)
+    delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
+    lags = torch.tensor(torch_backend._bounds(None, trace.lag_bound, T) or [], dtype=torch.float64)
+    back = triton_launch.transpose(gradient, g, ratio, cap, lags, trace.recursive)
+    with np.errstate(all="ignore"):
+        there = triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
+    np.testing.assert_allclose((back * delta).sum(), (there * gradient).sum(), rtol=1e-12)
+
+
+# μ = 0 on an action that was taken.
+
+IMPOSSIBLE = [
+    *TRACES,
+    ot.ABQ(0.9, 0.9, 3.0),
+    ot.replacing(0.9),
+    ot.QLambda(0.9),
+    ot.TreeBackup(0.9),
+    ot.AlphaRetrace(0.5),
+    ot.TruncatedIS(0.0),
+]
+T, EPISODE, BAD = 24, 12, 17
+
+
+def impossible(log_pi: float) -> dict[str, np.ndarray]:
+    """Two episodes; in the second an action is taken that μ never takes."""
+    rng = np.random.default_rng(0)
+    reward = rng.normal(size=T)
+    logs = np.log(rng.uniform(0.2, 1.0, (2, T)))
+    end = np.arange(T) == EPISODE - 1
+    logs[0, BAD], logs[1, BAD] = log_pi, -np.inf
+    zero = np.zeros(T)
+    made = {"reward": reward, "q": zero, "next_value": zero, "log_pi": logs[0], "log_mu": logs[1], "terminated": end}
+    return {**made, "truncated": np.zeros(T, bool), "pair": np.arange(T)}
+
+
+def on_torch(trace: Any, arrays: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    made = {n: torch.from_numpy(a) for n, a in arrays.items()}
+    return ot.corrections(trace, **made, gamma=0.99, check=False).numpy()
+
+
+@pytest.mark.parametrize("log_pi", [-1.0, -np.inf])
+@pytest.mark.parametrize("trace", IMPOSSIBLE, ids=name_of)
+@pytest.mark.parametrize("backend", [on_jax, on_torch, on_triton], ids=lambda b: b.__name__)
+def test_an_impossible_action_gives_nan(backend: Any, trace: Any, log_pi: float) -> None:
+    """To all starts whose sum has its ratio in it, and to no other."""
+    arrays = impossible(log_pi)
+    if isinstance(trace, ot.StepTrace) and backend is on_torch:  # its β come from the host, which refuses
+        with pytest.raises(ValueError, match="log_mu"):
+            backend(trace, arrays)
+        return
+    found = backend(trace, arrays)
+    fine = {**arrays, "log_mu": np.where(np.isinf(arrays["log_mu"]), -1.0, arrays["log_mu"])}
+    fine["log_pi"] = np.where(np.isinf(arrays["log_pi"]), -1.0, arrays["log_pi"])
+    wanted = ot.corrections(trace, **fine, gamma=0.99)
+    if trace.needs_mu:
+        reach = trace.horizon or T
+        wanted[max(EPISODE, BAD - reach + 1) : BAD] = np.nan
+    elif np.isinf(log_pi):
+        return
+    np.testing.assert_allclose(found, wanted, rtol=1e-11)
+
+
+def test_a_first_action_is_not_asked_for_its_ratio() -> None:
+    """The start's own ratio is in no sum: μ = 0 at an episode's first step is the business of no trace."""
+    arrays = impossible(-1.0)
+    arrays["log_mu"] = np.roll(arrays["log_mu"], EPISODE - BAD)
+    arrays["log_pi"] = np.roll(arrays["log_pi"], EPISODE - BAD)
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(), ot.TruncatedIS((2.0, 1.0)), ot.ImportanceSampling()):
+        for backend in (on_jax, on_torch, on_triton):
+            assert np.isfinite(backend(trace, arrays)).all()
+
+
+def test_v_trace_of_an_impossible_action() -> None:
+    arrays = impossible(-1.0)
+    arrays["value"] = arrays.pop("q")
+    del arrays["pair"]
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    in_jax = jax.jit(lambda a: ot.state_targets(**a, gamma=0.99))({n: jax.numpy.asarray(a) for n, a in arrays.items()})
+    in_torch = ot.state_targets(**{n: torch.from_numpy(a) for n, a in arrays.items()}, gamma=0.99, check=False)
+    for found in (in_jax, in_torch):
+        target, advantage = map(np.asarray, found)
+        np.testing.assert_array_equal(np.isnan(target), (np.arange(T) >= EPISODE) & (np.arange(T) <= BAD))
+        assert np.isnan(advantage[BAD])

@@ -1,0 +1,247 @@
+"""What a rule may do to its arguments: all of it, on every backend; and what it may not, refused when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numba import njit
+
+import offtrace as ot
+from helpers import BUILT_IN, name_of
+from offtrace.traces import StepTrace, symbols
+
+
+def _helper(xp: Any, x: Any) -> Any:
+    return xp.minimum(x, 1.0)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "+": lambda xp, pi, mu, rho, c: 0.1 + pi + c,
+    "-": lambda xp, pi, mu, rho, c: 2.0 - pi - 0.1 * c,
+    "*": lambda xp, pi, mu, rho, c: 0.5 * rho * c,
+    "/": lambda xp, pi, mu, rho, c: 0.3 / (rho + 0.5) + rho / c + pi / (1.0 + mu),
+    "** 0.5": lambda xp, pi, mu, rho, c: xp.minimum(rho, 1.0) ** 0.5,
+    "** -0.5": lambda xp, pi, mu, rho, c: (1.0 + rho) ** -0.5,
+    "** 2": lambda xp, pi, mu, rho, c: pi**2 + pi**3,
+    "** c": lambda xp, pi, mu, rho, c: rho**c,
+    "** pi": lambda xp, pi, mu, rho, c: 0.7**pi * c ** (pi - 0.5),
+    "** of 0 and below": lambda xp, pi, mu, rho, c: (pi - pi) ** 2.5 + (-pi) ** 4.0 - (-pi) ** 5.0 + (pi - pi) ** 0.0,
+    "abs": lambda xp, pi, mu, rho, c: abs(pi - mu) + xp.abs(mu - 0.5),
+    "negative": lambda xp, pi, mu, rho, c: 1.5 + -pi,
+    "sqrt": lambda xp, pi, mu, rho, c: xp.sqrt(pi) + xp.sqrt(2.0),
+    "exp": lambda xp, pi, mu, rho, c: xp.exp(-rho) + xp.exp(-1.0),
+    "log": lambda xp, pi, mu, rho, c: xp.log(1.0 + rho) * xp.log(2.0),
+    "minimum": lambda xp, pi, mu, rho, c: xp.minimum(rho, mu + 0.5),
+    "maximum": lambda xp, pi, mu, rho, c: xp.maximum(0.2, xp.maximum(rho, c)),
+    "where": lambda xp, pi, mu, rho, c: xp.where(rho > 1.0, 0.1, 0.9),
+    "comparisons": lambda xp, pi, mu, rho, c: (
+        0.3 * (rho < 1.0)
+        + 0.1 * (rho <= 1.0)
+        + (pi >= mu) * 0.2
+        + xp.where(pi == mu, 0.3, 0.1)
+        + xp.where(pi != mu, 0.3, 0.1)
+    ),
+    "and, or, not": lambda xp, pi, mu, rho, c: xp.where(((rho > 0.5) & (pi < 0.7)) | ~(mu > 0.5), 0.3, c),
+    "NumPy's numbers": lambda xp, pi, mu, rho, c: np.float64(0.5) * rho + np.float32(0.25),
+    "a helper function": lambda xp, pi, mu, rho, c: _helper(xp, rho),
+    "a constant": lambda xp, pi, mu, rho, c: 0.3,
+}
+C = 0.8
+
+
+def rule_of(formula: Callable[..., Any]) -> ot.Trace:
+    """β_t = ∏ 0.9 · formula."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Formula(ot.Trace):
+        c: float = C
+        reads: ClassVar = ("pi", "mu", "rho")
+
+        @staticmethod
+        def factors(xp, pi, mu, rho, c):
+            return 0.9, formula(xp, pi, mu, rho, c), ot.INFINITY
+
+    return Formula()
+
+
+def step_of(formula: Callable[..., Any]) -> StepTrace:
+    """The same, written as a step."""
+
+    def step(xp, carry, now):
+        carry = carry * 0.9 * formula(xp, now.pi, now.mu, now.rho, now.lam)
+        return carry, carry
+
+    return StepTrace(step, lam=C, reads=("pi", "mu", "rho"))
+
+
+T = 9
+RNG = np.random.default_rng(0)
+GIVEN: dict[str, Any] = {
+    "reward": RNG.normal(size=(2, T)), "q": np.zeros((2, T)), "next_value": np.zeros((2, T)),
+    "log_pi": np.log(RNG.uniform(0.1, 1, (2, T))), "log_mu": np.log(RNG.uniform(0.1, 1, (2, T))),
+    "terminated": np.zeros((2, T), bool), "truncated": np.zeros((2, T), bool),
+}  # fmt: skip
+GIVEN["log_pi"][:, 3] = GIVEN["log_mu"][:, 3]
+
+
+def by_hand(formula: Callable[..., Any]) -> np.ndarray:
+    pi, mu = np.exp(GIVEN["log_pi"]), np.exp(GIVEN["log_mu"])
+    ratio = 0.9 * np.broadcast_to(formula(np, pi, mu, np.exp(GIVEN["log_pi"] - GIVEN["log_mu"]), C), pi.shape)
+    found = GIVEN["reward"].copy()
+    for k in reversed(range(T - 1)):
+        found[:, k] += 0.95 * ratio[:, k + 1] * found[:, k + 1]
+    return found
+
+
+def on_numpy(trace: Any) -> Any:
+    return ot.targets(trace, **GIVEN, gamma=0.95)
+
+
+def _tensors() -> dict[str, Any]:
+    torch = pytest.importorskip("torch")
+    return {n: torch.from_numpy(a) for n, a in GIVEN.items()}
+
+
+def on_torch(trace: Any) -> Any:
+    return ot.targets(trace, **_tensors(), gamma=0.95)
+
+
+def on_torch_with_gradient(trace: Any) -> Any:
+    given = _tensors()
+    given["reward"].requires_grad_()
+    found = ot.targets(trace, **given, gamma=0.95, differentiable=True)
+    found.sum().backward()
+    assert given["reward"].grad is not None
+    return found.detach()
+
+
+def on_jax(trace: Any) -> Any:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(lambda given: ot.targets(trace, **given, gamma=0.95))(_in_jax()))
+
+
+def _in_jax() -> dict[str, Any]:
+    import jax.numpy as jnp
+
+    return {n: jnp.asarray(a) for n, a in GIVEN.items()}
+
+
+def on_triton(trace: Any) -> Any:
+    import torch
+
+    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    x = {**_tensors(), "gamma": 0.95, "valid": None}
+    x = {n: a.view(torch.uint8) if n in ("terminated", "truncated") else a for n, a in x.items()}
+    return triton_launch.correct(trace, x, None, add_q=False)
+
+
+def on_pallas(trace: Any) -> Any:
+    """With a cap that never acts, so that the kernel for GPUs is used."""
+    jax = pytest.importorskip("jax")
+    from offtrace.returns.jax import pallas_kernels
+
+    cls: Any = type(trace)
+    capped = type(cls.__name__, (cls,), {"per_decision": False, "factors": staticmethod(_capped(cls.factors))})()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pallas_kernels, "INTERPRET", True)
+        jax.clear_caches()
+        found = on_jax(capped)
+    jax.clear_caches()
+    return found
+
+
+def _capped(factors: Any) -> Any:
+    return lambda *arguments: (*factors(*arguments)[:2], 1e30)
+
+
+def all_together(xp: Any, pi: Any, mu: Any, rho: Any, c: Any) -> Any:
+    """One rule, since each costs a compilation."""
+    return sum((f(xp, pi, mu, rho, c) for f in OPERATIONS.values()), 0.0) * 0.05
+
+
+@pytest.mark.parametrize("formula", OPERATIONS.values(), ids=OPERATIONS.keys())
+@pytest.mark.parametrize("backend", [on_torch_with_gradient, on_jax, on_triton], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("make", [rule_of, step_of], ids=["factors", "step"])
+def test_every_operation_on_every_backend(make: Any, backend: Any, formula: Any) -> None:
+    if (backend, make) == (on_torch_with_gradient, step_of):
+        formula = all_together  # which goes through Numba
+    np.testing.assert_allclose(backend(make(formula)), by_hand(formula), rtol=1e-13)
+
+
+@pytest.mark.parametrize("backend", [on_numpy, on_torch, on_pallas], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("make", [rule_of, step_of], ids=["factors", "step"])
+def test_all_operations_in_one_rule(make: Any, backend: Any) -> None:
+    if (backend, make) != (on_pallas, step_of):  # Pallas has no custom steps: XLA has
+        np.testing.assert_allclose(backend(make(all_together)), by_hand(all_together), rtol=1e-13)
+
+
+@pytest.mark.parametrize("formula", OPERATIONS.values(), ids=OPERATIONS.keys())
+def test_every_operation_under_numba(formula: Any) -> None:
+    from offtrace.returns.numpy import rule_math
+
+    lines = njit(rule_of(formula).traced.call, error_model="numpy")
+    compiled = njit(lambda pi, mu, rho, c: lines(rule_math, pi, mu, rho, c)[1], error_model="numpy")
+    pi, mu = np.float64(0.3), np.float64(0.7)
+    np.testing.assert_allclose(compiled(pi, mu, pi / mu, C), formula(np, pi, mu, pi / mu, C), rtol=1e-14)
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "if": (lambda xp, pi, mu, rho, c: 1.0 if rho > 1.0 else 0.5, r"branches.*xp\.where"),
+    "min": (lambda xp, pi, mu, rho, c: min(rho, 1.0), r"branches.*xp\.minimum"),
+    "a chain": (lambda xp, pi, mu, rho, c: xp.where(0.0 < rho < 1.0, 0.1, 0.2), r"branches.*xp\.where"),
+    "math.sqrt": (lambda xp, pi, mu, rho, c: math.sqrt(rho), r"functions of math.*xp\.sqrt"),
+    "np.sqrt": (lambda xp, pi, mu, rho, c: np.sqrt(rho), r"np\.sqrt.*xp\.sqrt"),
+    "np.where": (lambda xp, pi, mu, rho, c: np.where(rho > 1.0, 0.1, 0.2), r"np\.where.*xp\.where"),
+    "xp.clip": (lambda xp, pi, mu, rho, c: xp.clip(rho, 0.0, 1.0), r"xp\.clip.*xp\.minimum"),
+    "a method": (lambda xp, pi, mu, rho, c: rho.sum(), r"\.sum of an argument"),
+    "%": (lambda xp, pi, mu, rho, c: rho % 2.0, "uses % on an argument"),
+    "& of numbers": (lambda xp, pi, mu, rho, c: xp.where(rho & 1, 0.1, 0.2), "want a comparison"),
+    "a text": (lambda xp, pi, mu, rho, c: "0.5", "neither a number nor"),
+    "an index": (lambda xp, pi, mu, rho, c: rho[0], "takes an argument apart"),
+}
+
+
+@pytest.mark.parametrize(("formula", "message"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize("make", [rule_of, step_of], ids=["factors", "step"])
+def test_what_some_backend_has_not_is_refused_when_the_rule_is_made(make: Any, formula: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message) as caught:
+        make(formula)
+    assert "HistoryTrace" in str(caught.value)
+    assert ("Formula.factors" if make is rule_of else "the step of 'custom'") in str(caught.value)
+
+
+@pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)
+def test_the_printed_lines_are_the_rule(trace: ot.Trace) -> None:
+    rng = np.random.default_rng(0)
+    pi, mu = rng.uniform(0.01, 1.0, (2, 20))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = trace.traced.call(np, pi, mu, pi / mu, *trace.parameters)
+        wanted = trace.factors(np, pi, mu, pi / mu, *trace.parameters)
+    for mine, right in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine, right)
+
+
+def test_a_step_must_give_back_its_carry() -> None:
+    with pytest.raises(TypeError, match="its carry is 2 numbers"):
+        StepTrace(lambda xp, carry, now: (carry[0], carry[1]), carry=(1.0, 2.0))
+    with pytest.raises(TypeError, match="a carry and β"):
+        StepTrace(lambda xp, carry, now: carry)
+
+
+def test_a_language_is_a_printer() -> None:
+    """What is computed twice is one line; the rest is Python unless it is overridden."""
+
+    class Shouting(symbols.Printer):
+        def function(self, name: str) -> str:
+            return name.upper()
+
+    lines = ot.RBIS(0.9).traced.lines
+    body, results = Shouting().body(lines.results)
+    assert body == "    v0 = (p0 > 0.0)\n    v1 = WHERE(v0, p0, 1.0)\n    v2 = (rho / v1)\n"
+    assert results == ["p0", "v2", "1.0"]
