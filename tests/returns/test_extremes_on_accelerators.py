@@ -271,3 +271,23 @@ def test_v_trace_of_an_impossible_action() -> None:
         target, advantage = map(np.asarray, found)
         np.testing.assert_array_equal(np.isnan(target), (np.arange(T) >= EPISODE) & (np.arange(T) <= BAD))
         assert np.isnan(advantage[BAD])
+
+
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.replacing(0.9), ot.QLambda(0.9)], ids=name_of)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_coefficients_have_the_dtype_of_the_log_probabilities(trace: Any, dtype: Any) -> None:
+    """On all kinds of arrays; where none is read, that which the kind makes of a Python float."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    names = ("log_pi", "log_mu", "terminated", "truncated", "pair")
+    row = {n: a.astype(dtype) if n.startswith("log") else a for n, a in impossible(-1.0).items() if n in names}
+    row["log_mu"] = np.maximum(row["log_mu"], dtype(-3.0))
+    wanted = ot.coefficients(trace, **row)
+    found = ot.coefficients(trace, **{n: torch.from_numpy(a) for n, a in row.items()})
+    with jax.enable_x64(dtype == np.float64):
+        given = {n: jax.numpy.asarray(a) for n, a in row.items()}
+        ways = [ot.coefficients(trace, **given), jax.jit(lambda row: ot.coefficients(trace, **row))(given)]
+        kinds = [(np.asarray(a), jax.numpy.asarray(1.0).dtype) for a in ways]
+    kinds += [(wanted, np.asarray(1.0).dtype), (found.numpy(), torch.tensor(1.0).numpy().dtype)]
+    for matrix, default in kinds:
+        assert matrix.dtype == (dtype if trace.needs_mu else default)
+        np.testing.assert_allclose(matrix, wanted, rtol=2e-6)

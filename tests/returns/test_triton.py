@@ -207,6 +207,39 @@ def test_a_number_keeps_its_bits() -> None:
         assert out.item() == value
 
 
+@pytest.mark.parametrize("shape", [(1, 1 << 20), (1, 1 << 24), (70_000, 64), (1 << 20, 1)])
+@pytest.mark.parametrize(
+    "trace", [ot.Retrace(), ot.RBIS(0.9), ot.TruncatedIS(), ot.RBIS(0.9, horizon=9), ot.replacing()], ids=name_of
+)
+def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, monkeypatch: Any) -> None:
+    """CUDA takes 2³¹ − 1 programs in the first dimension of a grid, and 65535 in the others. Nothing is launched here."""
+    seen: list[tuple[int, ...]] = []
+
+    class Launched:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            seen.append(grid)
+            return lambda *arguments, **named: None
+
+    monkeypatch.setattr(triton_calls, "_bound", lambda lines: dict.fromkeys(triton_calls.GIVEN, Launched()))
+    monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
+    monkeypatch.setattr(triton_calls.triton_walks, "transpose_rows", Launched())
+    monkeypatch.setattr(triton_calls, "torch", torch)
+    nothing = torch.empty(shape, device="meta")
+    x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
+    lags = None if isinstance(trace, ot.StepTrace) else on_torch._bounds(trace.horizon, trace.lag_bound, shape[1])
+    triton_calls.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
+    triton_calls.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
+    assert len(seen) >= 2
+    for grid in seen:
+        assert len(grid) == 1
+        assert 1 <= grid[0] <= 2**31 - 1
+
+
+def test_a_batch_beyond_all_grids_is_refused() -> None:
+    with pytest.raises(ValueError, match="split it"):
+        triton_calls.grid(1 << 20, 1 << 12)
+
+
 COMPILE = """
 from dataclasses import dataclass
 from typing import ClassVar

@@ -127,7 +127,9 @@ def coefficients(
     pair: Any = None,
     greedy: Any = None,
 ) -> Any:
-    """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix, float64; 0 across an end or padding.
+    """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix; 0 across an end or padding.
+
+    It has the kind and dtype of the log-probabilities that the trace reads; if it reads none, the kind's default dtype.
 
     >>> import numpy as np, offtrace as ot
     >>> no = np.zeros(3, bool)
@@ -158,13 +160,14 @@ def coefficients(
     if isinstance(trace, StepTrace | HistoryTrace):
         B = np.diag(valid.astype(float))
         custom_traces.sweep(trace, x, np.zeros((1, T)), goes_on[None], matrix=B)
-        return B
+        return B.astype(x.dtype, copy=False)
     decay, ratio, cap = (factor[0] for factor in numpy_backend.normal_form(trace, x))
     lags = numpy_backend.lag_caps(trace, T)
     goes_on[:-1] *= decay[1:]
     B = given_factors.weights(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
     B[~valid] = 0.0
-    return B
+    with np.errstate(over="ignore"):  # of float32, by importance sampling
+        return B.astype(x.dtype, copy=False)
 
 
 def as_trace(trace: Rule) -> Trace:

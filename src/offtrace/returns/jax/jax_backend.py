@@ -101,7 +101,7 @@ def agree(arrays: dict[str, Any]) -> tuple[tuple[int, ...], Any]:
         raise ValueError(f"{first} has shape {shape}: arrays must be [T] or [B, T], batch first, time last")
     if 0 in shape:
         raise ValueError(f"the batch is empty: {first} has shape {shape}; there must be at least one row and one step")
-    return shape, dtype or np.dtype(jnp.float32)
+    return shape, dtype or np.dtype(jnp.result_type(float))
 
 
 def where_from(*trees: Any) -> tuple[bool, bool]:

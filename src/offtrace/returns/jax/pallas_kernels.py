@@ -254,7 +254,7 @@ def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bo
     M = max(UNROLLED, min(STARTS, 1 << (T - 1).bit_length()))
     into, room = ((0, 0), (1, 0)), ((0, -N % rows), (0, -T % M))
     h, ratio = jnp.pad(g[:, :-1], into), jnp.pad(step[:, :-1], into, constant_values=1.0)
-    odd = ~xla_kernels.in_range(g, step, cap) | jnp.any((h < SMALLEST) & (h > 0), axis=1)
+    odd = ~xla_kernels.in_range(g, step, cap, recursive) | jnp.any((h < SMALLEST) & (h > 0), axis=1)
     delta, h, ratio, cap = (
         jnp.pad(a, room, constant_values=c)
         for a, c in ((delta.astype(kind), 0), (h, 0), (ratio, 1), (cap.astype(kind), 1))

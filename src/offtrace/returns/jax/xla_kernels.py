@@ -122,15 +122,21 @@ def _log2(x: Any) -> Any:
     return jnp.log2(jnp.where(x == 0, 1.0, x))
 
 
-def in_range(g: Any, step: Any, cap: Any) -> Any:
-    """Whether float64 holds all products of a row that matter, [N]. A NaN is not in range."""
+def in_range(g: Any, step: Any, cap: Any, recursive: bool) -> Any:
+    """Whether float64 holds all that matters of a row, [N]. A NaN is not in range.
+
+    It does where products move little, or rise by little at most: what is lost below its range then stays negligible. If the caps
+    are of ordinary size, so that they clip whatever is large, a product may rise by any amount as long as it does not come down
+    by much again; and where it is clipped on its way, it may come down, but not out of range.
+    """
     L = jnp.pad(_running_sum(_log2(step)), ((0, 0), (1, 0)))
     rise = jnp.max(L - lax.cummin(L, axis=1), axis=1)
     fall = jnp.max(lax.cummax(L, axis=1) - L, axis=1)
     fade = -jnp.sum(_log2(g), axis=1)
-    odd = (cap != 0) & (cap != jnp.inf) & ~(jnp.abs(_log2(cap)) <= MUCH / 4)
-    within = (rise <= MUCH) & (fall <= MUCH) & (fade <= MUCH)
-    return ((rise <= LITTLE) | within) & ~jnp.any(odd, axis=1)
+    finite = jnp.all(cap < jnp.inf, axis=1)
+    ordinary = jnp.all((cap == 0) | (cap == jnp.inf) | (jnp.abs(_log2(cap)) <= MUCH / 4), axis=1)
+    within = (fall <= MUCH) & ((rise <= MUCH) | (finite & recursive)) & ((fade <= MUCH) | finite)
+    return ordinary & ((rise <= LITTLE) | within | (finite & (fall <= LITTLE)))
 
 
 def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transposed: bool = False) -> Any:
@@ -142,7 +148,7 @@ def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transpos
         return jax.vjp(lambda d: _capped_in_range(d, *others, recursive=recursive), delta)[1](delta)[0]
 
     by_lags = partial(scaled_numbers.direct, recursive=recursive, transposed=transposed)
-    return lax.cond(jnp.all(in_range(g, step, cap)), by_halves, by_lags, delta, g, step, cap)
+    return lax.cond(jnp.all(in_range(g, step, cap, recursive)), by_halves, by_lags, delta, g, step, cap)
 
 
 def _capped_in_range(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
@@ -293,9 +299,10 @@ def bounded(delta: Any, g: Any, step: Any, cap: Any, bounds: tuple[float, ...], 
 
         return by_lag(delta, g, len(bounds) + 1, jnp.ones_like(delta), beta)
 
-    def kernel(*arrays: Any) -> Any:
+    def kernel(delta: Any, g: Any, step: Any, cap: Any) -> Any:
         of_any_size = partial(scaled_numbers.direct, bounds=limits, recursive=recursive)
-        return lax.cond(jnp.all(in_range(*arrays[1:])), plain, of_any_size, *arrays)
+        fine = jnp.all(in_range(g, step, jnp.minimum(cap, jnp.max(limits)), recursive))
+        return lax.cond(fine, plain, of_any_size, delta, g, step, cap)
 
     return rows_together(kernel)(delta, g, step, cap)
 

@@ -146,10 +146,15 @@ def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
 
 
 def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Tensor:
-    """`coefficients` of tensors, as a float64 tensor on their device."""
+    """`coefficients` of tensors, as a tensor on their device, in the dtype of the log-probabilities that the trace reads."""
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair", "greedy")
-    views = {n: _on_host(a) for n, a in zip(names, arrays, strict=True)}
-    return torch.from_numpy(function(trace, **views)).to(arrays[0].device)
+    given: dict[str, Any] = dict(zip(names, arrays, strict=True))
+    read = [given[n] for n, needed in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needed]
+    dtype = next((a.dtype for a in read if isinstance(a, Tensor)), torch.get_default_dtype())
+    for name in ("log_pi", "log_mu"):  # so that the host rounds once
+        if isinstance(given[name], Tensor):
+            given[name] = given[name].double()
+    return torch.from_numpy(function(trace, **as_numpy(given))).to(arrays[0].device, dtype)
 
 
 def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -286,7 +291,9 @@ def _custom(trace: StepTrace | HistoryTrace, x: Rows, delta: Tensor) -> Tensor:
         )
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
     given = [{n: x.given[n] if x.given[n] is None else x.given[n][b] for n in names} for b in range(len(delta))]
-    β = torch.stack([coefficients(trace, **row) for row in given])
+    for row in given:
+        row |= {n: row[n].double() for n in ("log_pi", "log_mu") if row[n] is not None}
+    β = torch.stack([coefficients(trace, **row) for row in given]).double()
     later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
     weight = β * torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
     return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread

@@ -1,0 +1,194 @@
+"""What only a real GPU can show: prints a line PASS or FAIL for each check, and exits with the number of failures.
+
+    python benchmarks/gpu_checks.py
+
+Operations of rules under Triton; rows of 2^20 steps; NaN for an impossible action; products beyond the range of floats, through
+PyTorch and through JAX. Everything is held to the NumPy backend in float64.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+import offtrace as ot
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "** 0.5": lambda xp, pi, mu, rho, c: xp.minimum(rho, 1.0) ** 0.5,
+    "** -0.5": lambda xp, pi, mu, rho, c: (1.0 + rho) ** -0.5,
+    "** 2, 3": lambda xp, pi, mu, rho, c: pi**2 + pi**3,
+    "** c": lambda xp, pi, mu, rho, c: rho**c,
+    "c **": lambda xp, pi, mu, rho, c: c ** (pi - 0.5),
+    "/": lambda xp, pi, mu, rho, c: 0.3 / (rho + 0.5) + rho / (2.0 + c),
+    "abs": lambda xp, pi, mu, rho, c: abs(pi - mu) + xp.abs(mu - 0.5),
+    "negative": lambda xp, pi, mu, rho, c: 1.5 + -pi,
+    "sqrt": lambda xp, pi, mu, rho, c: xp.sqrt(pi),
+    "exp": lambda xp, pi, mu, rho, c: xp.exp(-rho),
+    "log": lambda xp, pi, mu, rho, c: xp.log(1.0 + rho),
+    "minimum, maximum": lambda xp, pi, mu, rho, c: xp.maximum(0.2, xp.minimum(rho, mu + c)),
+    "comparisons": lambda xp, pi, mu, rho, c: 0.3 * (rho < c) + (pi >= mu) * 0.2 + xp.where(pi == mu, 0.3, 0.1),
+    "and, or, not": lambda xp, pi, mu, rho, c: xp.where(((rho > c) & (pi < 0.7)) | ~(mu > 0.5), 0.3, c),
+}
+
+
+def rule_of(formula: Callable[..., Any]) -> ot.Trace:
+    @dataclass(frozen=True)
+    class Formula(ot.Trace):
+        c: float = 0.8
+        reads: ClassVar = ("pi", "mu", "rho")
+
+        @staticmethod
+        def factors(xp, pi, mu, rho, c):
+            return 0.9, formula(xp, pi, mu, rho, c), ot.INFINITY
+
+    return Formula()
+
+
+def step_of(formula: Callable[..., Any]) -> ot.Trace:
+    def step(xp: Any, carry: Any, now: Any) -> Any:
+        carry = carry * 0.9 * formula(xp, now.pi, now.mu, now.rho, now.lam)
+        return carry, carry
+
+    return ot.StepTrace(step, lam=0.8, reads=("pi", "mu", "rho"))
+
+
+def batch(shape: tuple[int, ...], dtype: Any, log_ratio: Any = None, ends: float = 0.0) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    reward, q, next_value = rng.normal(size=(3, *shape))
+    log_pi, log_mu = np.log(rng.uniform(0.2, 1.0, (2, *shape)))
+    if log_ratio is not None:
+        log_pi, log_mu = np.minimum(log_ratio, 0.0), np.minimum(-log_ratio, 0.0)
+    made = {"reward": reward, "q": q, "next_value": next_value, "log_pi": log_pi, "log_mu": log_mu}
+    terminated = rng.random(shape) < ends
+    made = {n: a.astype(dtype) for n, a in made.items()}
+    return {**made, "terminated": terminated, "truncated": np.zeros(shape, bool)}
+
+
+def by_torch(trace: Any, x: dict[str, Any], **options: Any) -> np.ndarray:
+    import torch
+
+    tensors = {n: torch.from_numpy(a).cuda() for n, a in x.items()}
+    return ot.corrections(trace, **tensors, gamma=0.99, **options).detach().cpu().numpy()
+
+
+def by_jax(trace: Any, x: dict[str, Any]) -> np.ndarray:
+    import jax
+
+    with jax.enable_x64(x["reward"].dtype == np.float64):
+        arrays = {n: jax.numpy.asarray(a) for n, a in x.items()}
+        return np.asarray(jax.jit(lambda a: ot.corrections(trace, **a, gamma=0.99))(arrays))
+
+
+def error(found: np.ndarray, trace: Any, x: dict[str, Any]) -> float:
+    """Relative to Σ|γβδ|, which is Δ of |δ|."""
+    wide = {n: a.astype(float) if a.dtype.kind == "f" else a for n, a in x.items()}
+    wanted = ot.corrections(trace, **wide, gamma=0.99)
+    delta = wide["reward"] + 0.99 * np.where(wide["terminated"], 0.0, wide["next_value"]) - wide["q"]
+    none = np.zeros_like(delta)
+    scale = ot.corrections(trace, **{**wide, "reward": np.abs(delta), "q": none, "next_value": none}, gamma=0.99)
+    least = 1e-300 if x["reward"].dtype == np.float64 else 1e-36
+    fits = scale < np.finfo(x["reward"].dtype).max / 2
+    with np.errstate(invalid="ignore"):
+        return float(np.max(np.where(fits, np.abs(found - wanted) / (scale + least), 0.0)))
+
+
+BOUND = {np.dtype(np.float32): 3e-6, np.dtype(np.float64): 3e-12}
+BACKENDS = {"torch": by_torch, "jax": by_jax}
+
+
+def close(backend: str, trace: Any, x: dict[str, Any]) -> Callable[[], str]:
+    def check() -> str:
+        found = BACKENDS[backend](trace, x)
+        off = error(found, trace, x)
+        return "" if off <= BOUND[x["reward"].dtype] else f"error {off:.2g}"
+
+    return check
+
+
+def nan_where_it_must_be(backend: str, trace: Any) -> Callable[[], str]:
+    def check() -> str:
+        x = batch((3, 40), np.float64)
+        x["terminated"][:, 19] = True
+        x["log_mu"][1, 30] = -np.inf
+        found = BACKENDS[backend](trace, x)
+        wanted = np.zeros((3, 40), bool)
+        wanted[1, max(20, 31 - (trace.horizon or 40)) : 30] = True
+        return "" if (np.isnan(found) == wanted).all() else f"NaN at {np.argwhere(np.isnan(found)).tolist()}"
+
+    return check
+
+
+def extremes() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    tens = 30 * np.log(10)
+    return {
+        "down and up": np.r_[0.0, [-tens] * 11, [tens] * 11, np.zeros(100)],
+        "up and down": np.r_[0.0, [tens] * 11, [-tens] * 12, np.zeros(99)],
+        "slopes": np.r_[np.zeros(3), [-16.0] * 60, [16.0] * 60],
+        "wild": rng.normal(size=123) * 60,
+        "ordinary": rng.normal(size=123),
+    }
+
+
+def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+    small = batch((5, 70), np.float64, ends=0.02)
+    for name, formula in OPERATIONS.items():
+        yield f"rule, {name}", close("torch", rule_of(formula), small)
+        yield f"step, {name}", close("torch", step_of(formula), small)
+    long = [ot.Retrace(0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(0.9), ot.TruncatedIS(1.0, 0.9), ot.RBIS(0.9, horizon=5)]
+    for dtype in (np.float32, np.float64):
+        for ends in (0.001, 0.0):
+            row = batch((1, 1 << 20), dtype, ends=ends)
+            for trace in long:
+                yield f"2^20 steps, ends {ends}, {np.dtype(dtype)}, {trace!r}", close("torch", trace, row)
+    many = batch((70_000, 64), np.float32)
+    for trace in long:
+        yield f"70000 rows, {trace!r}", close("torch", trace, many)
+    row = batch((1, 1 << 20), np.float32, ends=0.001)
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+        yield f"2^20 steps, JAX, {trace!r}", close("jax", trace, row)
+    rules = [
+        ot.ImportanceSampling(0.9), ot.Retrace(0.9), ot.TruncatedIS(), ot.TruncatedIS((2.0, 1.0)), ot.RBIS(0.9),
+        ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0), ot.TruncatedIS(horizon=60), ot.ABQ(0.9, 0.9, 3.0),
+        ot.TruncatedIS(1e-200),
+    ]  # fmt: skip
+    for backend in BACKENDS:
+        for trace in rules:
+            yield f"μ = 0, {backend}, {trace!r}", nan_where_it_must_be(backend, trace)
+            for dtype in (np.float32, np.float64):
+                for name, log_ratio in extremes().items():
+                    x = batch((1, 123), dtype, log_ratio[None])
+                    x["q"][:], x["next_value"][:] = 0.0, 0.0
+                    x["reward"][:, :-1] *= name in ("wild", "ordinary")
+                    yield f"{name}, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, x)
+                together = batch((5, 123), dtype, np.stack(list(extremes().values())))
+                yield f"all together, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, together)
+
+
+def main() -> int:
+    failures = 0
+    wanted = sys.argv[1:]
+    for name, check in checks():
+        if not all(word in name for word in wanted):
+            continue
+        try:
+            wrong = check()
+        except Exception as problem:
+            traceback.print_exc()
+            wrong = f"{type(problem).__name__}: {problem}"
+        failures += bool(wrong)
+        print("FAIL" if wrong else "PASS", name, wrong, flush=True)
+    print(f"{failures} failures")
+    return min(failures, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
