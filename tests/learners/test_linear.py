@@ -47,6 +47,7 @@ def by_stream(mdp, trace, x, pi, mu, alpha, steps, seed, limit):
                 log_pi=np.log(pi[s, a]),
                 log_mu=np.log(mu[s, a]),
                 pair=s * A + a,
+                greedy=bool(θ @ φ(s, a) >= max(θ @ φ(s, b) for b in range(A))),
             )
         θ = θ + alpha * update
         s = None if ends or age == limit else after

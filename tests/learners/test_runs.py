@@ -184,7 +184,8 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(
 OTHER_PROCESS = """
 import sys
 import numpy as np, offtrace as ot
-from offtrace.learners import EpsilonGreedy, blocks, control
+from offtrace.learners import EpsilonGreedy, control
+from offtrace.learners.core import blocks
 from offtrace.mdps import bifurcation
 
 def clipped(xp, carry, now):

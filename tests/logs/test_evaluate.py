@@ -222,7 +222,7 @@ def test_a_target_without_support_is_refused_and_what_is_no_logs_too() -> None:
         ValueError, match=rf"none of the {len(logs)} logged actions, such as '{taken}' in state \d at step 0"
     ):
         evaluate(named, np.tile([0.0, 0, 0, 1], (5, 1)), trace=ot.RBIS(), gamma=mdp.gamma)
-    with pytest.raises(TypeError, match=r"evaluation.read or simulate make, got str"):
+    with pytest.raises(TypeError, match=r"offtrace.logs.read or simulate make, got str"):
         evaluate("logs.parquet", np.ones((5, 3)) / 3, trace=ot.RBIS(), gamma=mdp.gamma)  # pyright: ignore[reportArgumentType]
 
 

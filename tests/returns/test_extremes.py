@@ -287,5 +287,6 @@ def test_a_stream_is_right_or_says_that_it_is_not(trace: ot.Trace, given: dict[s
             stream.step(t, **{**step, "reward": 1.0}, gamma=given["gamma"])
         except (OverflowError, ValueError):  # an update, or a β, that is not finite
             return
-        D = float(given["gamma"]) ** np.arange(t, -1, -1)
-        np.testing.assert_allclose(stream.z[: t + 1], D * B[: t + 1, t], rtol=1e-11, atol=1e-180)
+        D, β = float(given["gamma"]) ** np.arange(t, -1, -1), B[: t + 1, t]
+        known = np.isfinite(β)  # a β beyond the floats may be a finite γ^t β, which the oracle's matrix does not tell
+        np.testing.assert_allclose(stream.z[: t + 1][known], (D * β)[known], rtol=1e-11, atol=1e-180)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 import polars as pl
 
-COMMAND = [sys.executable, "-m", "offtrace.cli", "study"]
+# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits.
+PROGRAM = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import offtrace.cli.__main__"
+COMMAND = [sys.executable, "-c", PROGRAM, "study"]
 
 
 def declared(**changes: Any) -> dict[str, Any]:
@@ -44,12 +45,11 @@ def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
 
 
 def start(file: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    """`offtrace study run` in a process of its own, quiet; Ctrl-C reaches it, also where the tests run with SIGINT ignored."""
+    """`offtrace study run` in a process of its own, quiet."""
     return subprocess.Popen(
         [*COMMAND, "run", str(file), "--out", str(out), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"PYTHONWARNINGS": "ignore"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

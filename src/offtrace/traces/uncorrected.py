@@ -1,7 +1,7 @@
 """Two returns that are not of the operator's form: they bootstrap from `next_value` alone, without the q of later steps.
 
-Users compare with them, so they go through the same `targets`. They have no β: `coefficients` refuses them. Both have a λ and
-an n, the number of steps after which they bootstrap (None: no limit); n-step's λ is 1.
+Users compare with them, so they go through the same `targets`. They have no β: `coefficients` refuses them. Both have an n, the
+number of steps after which they bootstrap (None: no limit).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PengQ(Rule):
 
     title: ClassVar = "Peng's Q(λ)"
     uncorrected: ClassVar = True
-    n: ClassVar = None
+    n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
     citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
 
@@ -39,7 +39,6 @@ class NStep(Rule):
 
     title: ClassVar = "n-step"
     uncorrected: ClassVar = True
-    lam: ClassVar = 1.0
     aliases: ClassVar = ("nstep", "uncorrected n-step")
     citation: ClassVar = (
         "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
