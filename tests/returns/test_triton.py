@@ -67,6 +67,8 @@ def prepared(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def run(trace: Any, arrays: dict[str, Any], **options: Any) -> np.ndarray:
     x = prepared(arrays)
+    if trace.needs_greedy:
+        x["log_pi"] = torch.where(x["greedy"], 0.0, -torch.inf).to(x["reward"].dtype)
     lags = (
         None
         if isinstance(trace, ot.StepTrace)

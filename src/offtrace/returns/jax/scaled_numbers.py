@@ -81,6 +81,8 @@ def direct(
     """
     T = source.shape[1]
     reach = T if bounds is None else min(T, len(bounds) + 1)
+    if reach == 1:
+        return source
     more = ((0, 0), (0, reach))
     padded = {name: jnp.pad(a, more) for name, a in (("g", g), ("step", step), ("cap", cap), ("source", source))}
     parts = {name: split(padded[name]) for name in ("g", "step", "cap")}
