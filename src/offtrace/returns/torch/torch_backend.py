@@ -320,11 +320,9 @@ def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
     known = logs["log_pi"] < INFINITY
     if trace.needs_mu:
         known = known & logs["log_mu"].isfinite()
-    if (
-        not trace.recursive
-    ):  # an infinite ratio clips every trace to a recursive cap; without one it is as good as unknown
+    if not trace.recursive:  # an infinite ratio clips traces to a recursive cap; without one it is as good as unknown
         known = known & torch.as_tensor(ratio < INFINITY)
-    return decay, torch.where(known, ratio, torch.nan), cap
+    return decay, TensorMath.where(known, ratio, torch.nan), cap
 
 
 def _e_to(logs: Tensor) -> Tensor:
