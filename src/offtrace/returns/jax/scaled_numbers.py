@@ -12,9 +12,9 @@ from jax import lax
 
 TOP, BOTTOM = 1 << 40, -(1 << 40)
 HALF_RANGE = 1020
-LITTLE, MUCH = 70.0, 400.0
+LITTLE, MUCH, MOST = 70.0, 500.0, 900.0
 """Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; what
-moves by less than `MUCH` either way stays within it, and so does a quotient of two."""
+moves by less than `MOST` either way stays within it, and if by less than `MUCH`, so does a product of two."""
 
 
 def split(x: Any) -> tuple[Any, Any]:
@@ -62,14 +62,18 @@ def plus(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def linear(delta: Any, weight: Any) -> Any:
-    """Δ_k = δ_k + weight_k Δ_{k+1}, weight ≥ 0."""
+    """Δ_k = δ_k + weight_k Δ_{k+1}, weight ≥ 0: step by step, which compiles much faster than a scan that is log T deep."""
 
-    def join(right: Any, left: Any) -> Any:
-        (w2, d2), (w1, d1) = right, left
-        passed = jnp.where(w1[0] == 0, 0.0, w1[0] * d2[0])
-        return times(w1, w2), plus(d1, (passed, jnp.where(passed == 0, BOTTOM, w1[1] + d2[1])))
+    def body(later: Any, now: Any) -> Any:
+        (w, m), d = now
+        passed = jnp.where(w == 0, 0.0, w * later[0])
+        found = plus(d, (passed, jnp.where(passed == 0, BOTTOM, m + later[1])))
+        return found, found
 
-    return value(*lax.associative_scan(join, (split(weight), split(delta)), reverse=True, axis=1)[1])
+    none = jnp.zeros_like(delta[:, 0]), jnp.full(delta.shape[0], BOTTOM)
+    steps = tuple(tuple(a.T for a in split(x)) for x in (weight, delta))
+    f, n = lax.scan(body, none, steps, reverse=True)[1]
+    return value(f, n).T
 
 
 def direct(

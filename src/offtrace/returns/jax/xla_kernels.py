@@ -39,7 +39,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_map
 
 from offtrace.returns.jax import scaled_numbers
-from offtrace.returns.jax.scaled_numbers import LITTLE, MUCH
+from offtrace.returns.jax.scaled_numbers import LITTLE, MOST, MUCH
 
 if hasattr(jax, "enable_x64"):
     in_float64: Any = partial(jax.enable_x64, True)
@@ -82,10 +82,35 @@ def _linear(delta: Any, weight: Any) -> Any:
     return lax.cond(_all_in_range(weight), _linear_in_range, scaled_numbers.linear, delta, weight)
 
 
-def _all_in_range(weight: Any) -> Any:
-    """Whether float64 holds the products of weights, by what they may rise and fall at most."""
-    up, down = (jnp.sum(jnp.maximum(sign * _log2(weight), 0.0), axis=1) for sign in (1.0, -1.0))
-    return jnp.all((up <= LITTLE) | ((up <= 2 * MUCH) & (down <= 2 * MUCH)))
+def _all_in_range(weight: Any, reach: int | None = None) -> Any:
+    """Whether float64 holds the products of weights, of at most reach − 1 at a time; a NaN is not in range.
+
+    The most that they can rise and fall by tells at little cost; only if it does not, one looks at where they do.
+    """
+
+    def exactly(log: Any) -> Any:
+        rise, fall = _moves(log)
+        return jnp.all((rise <= LITTLE) | ((rise <= MOST) & (fall <= MOST)))
+
+    log = _log2(weight)
+    up, down = _at_most(log, reach)
+    return lax.cond(
+        jnp.all((up <= LITTLE) | ((up <= MOST) & (down <= MOST))), lambda log: jnp.array(True), exactly, log
+    )
+
+
+def _at_most(log: Any, reach: int | None = None) -> tuple[Any, Any]:
+    """By how much running sums of a row rise and fall at most, of at most reach − 1 numbers, [N]; NaN if it holds one."""
+    up, down = jnp.maximum(log, 0.0), jnp.maximum(-log, 0.0)
+    if reach is None:
+        return jnp.sum(up, axis=1), jnp.sum(down, axis=1)
+    return (reach - 1) * jnp.max(up, axis=1), (reach - 1) * jnp.max(down, axis=1)
+
+
+def _moves(log: Any) -> tuple[Any, Any]:
+    """By how much running sums of a row rise and fall, [N]."""
+    L = jnp.pad(_running_sum(log), ((0, 0), (1, 0)))
+    return jnp.max(L - lax.cummin(L, axis=1), axis=1), jnp.max(lax.cummax(L, axis=1) - L, axis=1)
 
 
 def _linear_in_range(delta: Any, weight: Any) -> Any:
@@ -122,21 +147,24 @@ def _log2(x: Any) -> Any:
     return jnp.log2(jnp.where(x == 0, 1.0, x))
 
 
-def in_range(g: Any, step: Any, cap: Any, recursive: bool) -> Any:
+def in_range(g: Any, step: Any, cap: Any, recursive: bool, reach: int | None = None) -> Any:
     """Whether float64 holds all that matters of a row, [N]. A NaN is not in range.
 
     It does where products move little, or rise by little at most: what is lost below its range then stays negligible. If the caps
     are of ordinary size, so that they clip whatever is large, a product may rise by any amount as long as it does not come down
     by much again; and where it is clipped on its way, it may come down, but not out of range.
     """
-    L = jnp.pad(_running_sum(_log2(step)), ((0, 0), (1, 0)))
-    rise = jnp.max(L - lax.cummin(L, axis=1), axis=1)
-    fall = jnp.max(lax.cummax(L, axis=1) - L, axis=1)
-    fade = -jnp.sum(_log2(g), axis=1)
     finite = jnp.all(cap < jnp.inf, axis=1)
     ordinary = jnp.all((cap == 0) | (cap == jnp.inf) | (jnp.abs(_log2(cap)) <= MUCH / 4), axis=1)
-    within = (fall <= MUCH) & ((rise <= MUCH) | (finite & recursive)) & ((fade <= MUCH) | finite)
-    return ordinary & ((rise <= LITTLE) | within | (finite & (fall <= LITTLE)))
+    fades_little = finite | (_at_most(_log2(g), reach)[1] <= MUCH)
+
+    def fine(rise: Any, fall: Any) -> Any:
+        within = (fall <= MUCH) & ((rise <= MUCH) | (finite & recursive)) & fades_little
+        return ordinary & ((rise <= LITTLE) | within | (finite & (fall <= LITTLE)))
+
+    log = _log2(step)
+    cheaply = fine(*_at_most(log, reach))
+    return lax.cond(jnp.all(cheaply), lambda log: cheaply, lambda log: fine(*_moves(log)), log)
 
 
 def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transposed: bool = False) -> Any:
@@ -301,7 +329,7 @@ def bounded(delta: Any, g: Any, step: Any, cap: Any, bounds: tuple[float, ...], 
 
     def kernel(delta: Any, g: Any, step: Any, cap: Any) -> Any:
         of_any_size = partial(scaled_numbers.direct, bounds=limits, recursive=recursive)
-        fine = jnp.all(in_range(g, step, jnp.minimum(cap, jnp.max(limits)), recursive))
+        fine = jnp.all(in_range(g, step, jnp.minimum(cap, jnp.max(limits)), recursive, len(bounds) + 1))
         return lax.cond(fine, plain, of_any_size, delta, g, step, cap)
 
     return rows_together(kernel)(delta, g, step, cap)
@@ -325,7 +353,7 @@ def linear_within(delta: Any, weight: Any, reach: int) -> Any:
 
     def kernel(delta: Any, weight: Any) -> Any:
         return lax.cond(
-            _all_in_range(weight), partial(_plainly_within, reach), partial(_scaled_within, reach), delta, weight
+            _all_in_range(weight, reach), partial(_plainly_within, reach), partial(_scaled_within, reach), delta, weight
         )
 
     return rows_together(kernel)(delta, weight)
@@ -356,7 +384,7 @@ def _within_backward(reach: int, seen: Any, gradient: Any) -> Any:
         return _scaled_within(reach, gradient, weight, transposed=True), jnp.full_like(weight, jnp.nan)
 
     def kernel(gradient: Any, delta: Any, weight: Any) -> Any:
-        return lax.cond(_all_in_range(weight), plainly, scaled, gradient, delta, weight)
+        return lax.cond(_all_in_range(weight, reach), plainly, scaled, gradient, delta, weight)
 
     return rows_together(kernel)(gradient, *seen)
 
