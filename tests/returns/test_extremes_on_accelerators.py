@@ -144,13 +144,12 @@ def on_pallas(trace: Any, arrays: Any) -> Any:
 def on_triton(trace: Any, arrays: Any) -> Any:
     torch = pytest.importorskip("torch")
     triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
-    from offtrace.returns.torch import torch_backend
 
     x = {n: torch.from_numpy(np.atleast_2d(a)) for n, a in arrays.items()}
     x = {"gamma": 0.99, "valid": None, **x}
     lags = None
     if not isinstance(trace, ot.StepTrace):
-        lags = torch_backend._bounds(trace.horizon, trace.lag_bound, x["reward"].shape[1])
+        lags = trace.bounds_by_lag(x["reward"].shape[1])
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
         return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
@@ -182,14 +181,13 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     """⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩."""
     torch = pytest.importorskip("torch")
     triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
-    from offtrace.returns.torch import torch_backend
 
     T = len(ROWS[name][1])
     decay, ratio, cap = trace.normal_form(np, None, None, np.exp(ROWS[name][0]))
     g, ratio, cap = (torch.from_numpy(np.array(np.broadcast_to(f, (1, T)))) for f in (0.99 * decay, ratio, cap))
     rng = np.random.default_rng(0)
     delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
-    lags = torch.tensor(torch_backend._bounds(None, trace.lag_bound, T) or [], dtype=torch.float64)
+    lags = torch.tensor(trace.bounds_by_lag(T) or [], dtype=torch.float64)
     back = triton_launch.transpose(gradient, g, ratio, cap, lags, trace.recursive)
     with np.errstate(all="ignore"):
         there = triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)

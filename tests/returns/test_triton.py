@@ -69,11 +69,7 @@ def run(trace: Any, arrays: dict[str, Any], **options: Any) -> np.ndarray:
     x = prepared(arrays)
     if trace.needs_greedy:
         x["log_pi"] = torch.where(x["greedy"], 0.0, -torch.inf).to(x["reward"].dtype)
-    lags = (
-        None
-        if isinstance(trace, ot.StepTrace)
-        else on_torch._bounds(trace.horizon, trace.lag_bound, x["reward"].shape[1])
-    )
+    lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(x["reward"].shape[1])
     poisoned.last.clear()
     found = triton_calls.correct(trace, x, lags, add_q=False, **options)
     assert any(found is fresh for fresh in poisoned.last)
@@ -228,7 +224,7 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
     monkeypatch.setattr(triton_calls, "torch", torch)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
-    lags = None if isinstance(trace, ot.StepTrace) else on_torch._bounds(trace.horizon, trace.lag_bound, shape[1])
+    lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(shape[1])
     triton_calls.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
     triton_calls.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
     assert len(seen) >= 2
@@ -293,7 +289,7 @@ for trace in (
     Everything(), ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)
 ):
     custom = isinstance(trace, ot.StepTrace)
-    lags = None if custom else on_torch._bounds(trace.horizon, trace.lag_bound, T)
+    lags = None if custom else trace.bounds_by_lag(T)
     triton_calls.correct(trace, x, lags, add_q=True)
 d = torch.zeros(3, 9, dtype=torch.float64)
 triton_calls.given(d, d, d, d, None, per_decision=False, recursive=True)

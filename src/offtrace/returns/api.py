@@ -9,11 +9,11 @@ import numpy as np
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.layouts import batch_first
-from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
+from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend, uncorrected_returns
 from offtrace.returns.numpy.every_pair import NO_LAGS
-from offtrace.returns.numpy.uncorrected_returns import n_step, peng
 from offtrace.returns.numpy.whole_arrays import discounts
-from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import as_rule, as_trace
 from offtrace.trajectory import Trajectory, check
 
 
@@ -157,7 +157,7 @@ def coefficients(
     T = x.shape[0]
     goes_on = discounts(x)[0]  # 1 where a trace may pass from t to t+1, else 0 (γ = 1)
     valid = np.ones(T, bool) if x.valid is None else x.valid[0]
-    if isinstance(trace, StepTrace | HistoryTrace):
+    if trace.custom:
         B = np.diag(valid.astype(float))
         custom_traces.sweep(trace, x, np.zeros((1, T)), goes_on[None], matrix=B)
         return B.astype(x.dtype, copy=False)
@@ -168,18 +168,6 @@ def coefficients(
     B[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
         return B.astype(x.dtype, copy=False)
-
-
-def as_trace(trace: Rule) -> Trace:
-    """The trace, if it is one: a rule for β."""
-    if isinstance(trace, Trace):
-        return trace
-    if isinstance(trace, Rule):
-        raise TypeError(f"{trace.title} is not of the operator's form: it has a target, but no coefficients β")
-    raise TypeError(
-        f"trace must be an offtrace trace such as offtrace.Retrace(lam=0.9), got {trace!r}; "
-        "offtrace.trace(name) finds one by name"
-    )
 
 
 def _run(
@@ -193,25 +181,26 @@ def _run(
 ) -> Any:
     """q + Δ, or Δ, by the backend whose arrays these are."""
     backend = backend_of(arrays)
-    trace, arrays, restore = batch_first(trace, arrays, time_major)
+    rule, arrays, restore = batch_first(as_rule(trace), arrays, time_major)
     if backend == "torch":
         from offtrace.returns.torch import torch_backend
 
-        return restore(torch_backend.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
+        return restore(torch_backend.run(rule, add_q=add_q, differentiable=differentiable, check=check, **arrays))
     if backend == "jax":
         from offtrace.returns.jax import jax_backend
 
-        return restore(jax_backend.run(trace, add_q=add_q, differentiable=differentiable, check=check, **arrays))
+        return restore(jax_backend.run(rule, add_q=add_q, differentiable=differentiable, check=check, **arrays))
     if differentiable:
         raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
-    return restore(on_host(trace, add_q=add_q, **arrays))
+    return restore(on_host(rule, add_q=add_q, **arrays))
 
 
 def on_host(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
     """q + Δ, or Δ, of NumPy arrays, in their shape and dtype; 0 at invalid steps."""
     x = checked(trace, **arrays)
-    if isinstance(trace, PengQ | NStep):
-        out = peng(trace, x) if isinstance(trace, PengQ) else n_step(trace, x)
+    uncorrected = trace.uncorrected_return
+    if uncorrected is not None:
+        out = uncorrected_returns.of(uncorrected, x)
         out = out if add_q else out - x.q
     else:
         out = numpy_backend.correct(as_trace(trace), x, add_q=add_q)
@@ -222,15 +211,12 @@ def on_host(trace: Rule, *, add_q: bool, **arrays: Any) -> np.ndarray:
 
 def checked(trace: Rule, **arrays: Any) -> Trajectory:
     """The arrays that the rule reads, checked."""
-    bounded = tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads) if isinstance(trace, Rule) else ()
-    return check(**needed(trace, **arrays), bounded=bounded)
+    return check(**needed(trace, **arrays), bounded=tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads))
 
 
 def needed(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, greedy: Any = None, **arrays: Any) -> dict[str, Any]:
     """The arrays without those that the rule does not read; one that is missing is an error."""
-    if not isinstance(trace, Rule):
-        as_trace(trace)
-    reads = trace.reads
+    reads = as_rule(trace).reads
     if trace.needs_greedy:
         log_pi = log_pi_of_greedy(trace, log_pi, greedy, **arrays)
     elif not trace.needs_pi:
@@ -247,7 +233,7 @@ def needed(trace: Rule, *, log_pi: Any, log_mu: Any, pair: Any, greedy: Any = No
         pair = None
     elif pair is None:
         raise TypeError(f"pair is missing: {trace.title} needs ids of (s_t, a_t)")
-    for name in ("reward", "next_value", *(("q",) if isinstance(trace, Trace) else ())):
+    for name in ("reward", "next_value", *(() if trace.uncorrected else ("q",))):
         if name in arrays and arrays[name] is None:
             raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
     return {**arrays, "log_pi": log_pi, "log_mu": log_mu, "pair": pair}

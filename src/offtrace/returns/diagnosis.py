@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from offtrace import figures
-from offtrace.returns.api import as_trace, checked, coefficients, corrections
+from offtrace.returns.api import checked, coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.layouts import batch_first
 from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
 from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.whole_arrays import discounts
-from offtrace.traces import CTrace, HistoryTrace, StepTrace, Trace
+from offtrace.traces import Trace
+from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
 from offtrace.trajectory import Trajectory, check
+
+T = TypeVar("T", bound=Trace)
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     """The largest β_{k:t} of each row."""
     goes_on = discounts(replace(x, gamma=1.0))
     B, T = goes_on.shape
-    if isinstance(trace, StepTrace | HistoryTrace):
+    if trace.custom:
         arrays = {f.name: a for f in fields(x) if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
         return np.array(
@@ -161,7 +164,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
 
 
 def adapt(
-    trace: CTrace,
+    trace: T,
     *,
     terminated: Any,
     truncated: Any,
@@ -170,14 +173,14 @@ def adapt(
     log_mu: Any,
     valid: Any = None,
     time_major: Any = None,
-) -> CTrace:
+) -> T:
     """One Robbins–Monro step of C-trace: measure the contraction rate on trajectories of μ, and move the mix towards `rate`.
 
     The rate of a start is 1 − (1−γ) Σ_t γ^t β_{k:t}, the row sum of Z where the recursive condition holds (Ze = γe − (1−γ)S);
     the estimate is its mean over the starts, while the modulus is a maximum. Sums end with the trajectory, which makes the
     rate look slower: prefer rows longer than 1/(1−γ).
     """
-    if not isinstance(trace, CTrace):
+    if not as_trace(trace).adaptive:
         raise TypeError(f"adapt moves the mix of a CTrace, got {trace!r}")
     if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")

@@ -2,42 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from offtrace.returns.api import targets
 from offtrace.returns.array_kinds import as_numpy, backend_of
-from offtrace.traces import INFINITY, VariableLambda
-from offtrace.traces.base import whole
-from offtrace.trajectory import first_index, spell
-
-
-@dataclass(frozen=True, eq=False)
-class _Given(VariableLambda):
-    """β_t = ∏ c_i; c stands in the place of λ, by step."""
-
-    title: ClassVar = "given c"
-    reads: ClassVar = ()
-    recursive_condition: ClassVar = None
-
-    def __post_init__(self) -> None:
-        if self.horizon is not None:
-            self._set("horizon", whole("horizon", self.horizon))
-        if type(self.lam).__module__.startswith("jax."):
-            return
-        c = np.array(self.lam, np.float64)
-        bad = (c < 0) | np.isinf(c)
-        if not c.ndim or bad.any():
-            what = f"{c[at := first_index(bad)]} at index {spell(at)}" if c.ndim else f"{self.lam!r}, one number"
-            raise ValueError(f"c must hold a finite coefficient of at least 0 for each step, got {what}")
-        self._set("lam", c)
-
-    @staticmethod
-    def factors(xp, pi, mu, rho, lam):
-        """The coefficients are the ratios."""
-        return 1.0, lam, INFINITY
+from offtrace.traces.given_coefficients import GivenCoefficients
 
 
 def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
@@ -60,4 +29,4 @@ def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
         if arrays.get("differentiable") and c.requires_grad:
             raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
         c = as_numpy({"c": c})["c"]
-    return targets(_Given(c, horizon=horizon), **arrays)
+    return targets(GivenCoefficients(c, horizon=horizon), **arrays)

@@ -7,17 +7,17 @@ Only `shape`, `swapaxes` and `reshape` are used, which NumPy, PyTorch and JAX sp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from offtrace.returns.array_kinds import is_number
-from offtrace.traces import VariableLambda
+from offtrace.traces import Rule
+from offtrace.traces.arguments import as_trace
 
 
 def batch_first(
-    trace: Any, arrays: dict[str, Any], time_major: bool | None
+    trace: Rule | None, arrays: dict[str, Any], time_major: bool | None
 ) -> tuple[Any, dict[str, Any], Callable[[Any], Any]]:
     """The rule, if there is one, and the arrays as [T] or [B, T], and what brings a result into the layout that came in."""
     first = "reward" if "reward" in arrays else "terminated"
@@ -53,9 +53,14 @@ def batch_first(
     def restore(out: Any) -> Any:
         return (out.swapaxes(0, 1) if time_major else out).reshape(shape)
 
-    if isinstance(trace, VariableLambda) and trace.lam.ndim > 1:  # its last dimension of 1 may be left out
-        lam = trace.lam.reshape(shape[:2]) if tuple(trace.lam.shape) == shape else trace.lam
-        trace = replace(trace, lam=lam.swapaxes(0, 1) if time_major else lam)
+    def of_rule(array: Any) -> Any:
+        array = (
+            array.reshape(shape[:2]) if tuple(array.shape) == shape else array
+        )  # its last dimension of 1 may be left out
+        return array.swapaxes(0, 1) if time_major else array
+
+    if trace is not None and trace.per_step and len(as_trace(trace).shape or ()) > 1:
+        trace = as_trace(trace).mapped(of_rule)
     return trace, {name: turned(name, array) for name, array in arrays.items()}, restore
 
 

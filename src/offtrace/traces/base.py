@@ -36,6 +36,28 @@ class Factors(NamedTuple):
     cap: Any
 
 
+class UncorrectedReturn(NamedTuple):
+    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}], which bootstraps from v alone at step k + n − 1 (None: no limit)."""
+
+    lam: float
+    n: int | None
+
+
+class StepForm(NamedTuple):
+    """A custom trace that is stated by a `step(xp, carry, now) → (carry, β)`."""
+
+    carry: float | tuple[float, ...]
+    """What it carries when a trace starts."""
+    lam: float
+    traced: symbols.Traced
+    """The step as expressions, from which each backend prints its own."""
+
+    @property
+    def carries(self) -> tuple[float, ...]:
+        """The carry as a tuple, also where it is one number."""
+        return self.carry if isinstance(self.carry, tuple) else (self.carry,)
+
+
 @dataclass(frozen=True)
 class Rule:
     """Anything that `targets` accepts, with what one may ask of it before using it."""
@@ -61,6 +83,11 @@ class Rule:
         if "jax" in sys.modules:
             pytrees.register(cls)
         return super().__new__(cls)
+
+    @property
+    def uncorrected_return(self) -> UncorrectedReturn | None:
+        """The return of a rule that is `uncorrected`; None for a rule for β."""
+        return None
 
     @property
     def needs_pi(self) -> bool:
@@ -139,6 +166,20 @@ class Trace(Rule):
         """A bound on x for lags 1, 2, …, the last one holding for all later lags; None where the rule has none."""
         return None
 
+    def bounds_by_lag(self, T: int) -> list[float] | None:
+        """The bounds on x at lags 1 … n after which a trace ends, on rows of T steps; None where nothing acts by lag."""
+        return bounds_by_lag(self.horizon, self.lag_bound, T)
+
+    @property
+    def step_form(self) -> StepForm | None:
+        """What a custom trace of the form "step" is stated by; None for all others."""
+        return None
+
+    @property
+    def history_form(self) -> Callable[..., float] | None:
+        """The β of a whole `History` by which a custom trace of the form "history" is stated; None for all others."""
+        return None
+
     @property
     def custom(self) -> bool:
         """Whether it is a custom trace, without a normal form."""
@@ -175,6 +216,10 @@ class Trace(Rule):
         broadcast; those of a fixed policy are equal.
         """
         return self
+
+    def moved(self, measured_rate: float) -> Self:
+        """The rule after one step of `offtrace.adapt`, where it is `adaptive`."""
+        raise TypeError(f"{self.title} holds no number that offtrace.adapt moves")
 
     @property
     def largest(self) -> float:
@@ -215,6 +260,17 @@ class Trace(Rule):
     def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
         """The factors of this very trace."""
         return Factors(*self.traced.call(xp, pi, mu, rho, *self.parameters))
+
+
+def bounds_by_lag(horizon: int | None, lag_bound: tuple[float, ...] | None, T: int) -> list[float] | None:
+    """`Trace.bounds_by_lag`, in plain Python, since torch.compile does not follow NumPy."""
+    reach = T if horizon is None else min(T, horizon)
+    if lag_bound is None:
+        return None if reach == T else [INFINITY] * (reach - 1) or [0.0]
+    if lag_bound[-1] == 0:  # after the last bound above 0 nothing is left
+        reach = min(reach, 2 + max((i for i, bound in enumerate(lag_bound) if bound > 0), default=-1))
+    given = list(lag_bound[: reach - 1])
+    return given + [lag_bound[-1]] * (reach - 1 - len(given)) or [0.0]
 
 
 def number(name: str, value: Any, low: float, high: float) -> Any:

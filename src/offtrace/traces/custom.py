@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from offtrace.traces import symbols
-from offtrace.traces.base import INFINITY, Trace, number
+from offtrace.traces.base import INFINITY, StepForm, Trace, number
 from offtrace.traces.pytrees import LEAVES, STATIC
 
 
@@ -88,6 +88,11 @@ class StepTrace(Trace):
         _ = self.traced
 
     @property
+    def step_form(self) -> StepForm:
+        """The carry, λ and the traced step."""
+        return StepForm(self.carry, self.lam, self.traced)
+
+    @property
     def traced(self) -> symbols.Traced:
         """`step` as expressions, from which each backend prints its own."""
         carries = len(self.carry) if isinstance(self.carry, tuple) else 0
@@ -131,6 +136,11 @@ class HistoryTrace(Trace):
     per_decision: ClassVar = False
     form: ClassVar = "history"
     citation: ClassVar = "a custom trace: cite its author"
+
+    @property
+    def history_form(self) -> Callable[[History], float]:
+        """The `beta`."""
+        return self.beta
 
     @property
     def largest(self) -> float:

@@ -1,8 +1,9 @@
 """Traces as JAX pytrees: their numbers are leaves, so that another λ is not another program. What shapes the program is static.
 
 Static is a field that its class declares so, `field(metadata=pytrees.STATIC)`, and a value that is not a number: a text, a
-function, a tuple of bounds by lag. `LEAVES` declares a tuple of numbers to be leaves. `Rule` calls this for each class of which a
-rule is made once jax was imported; it never imports jax itself.
+function, a tuple of bounds by lag. `LEAVES` declares a tuple of numbers to be leaves. No class is listed anywhere: those that
+exist when the first JAX array arrives are registered then (`register_all`), and `Rule` registers each later one when its first
+rule is made. Nothing here imports jax before that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ STATIC = {"static": True}
 LEAVES = {"static": False}
 
 _known: set[type] = set()
+
+
+def register_all(cls: type) -> None:
+    """Register the class and everything that derives from it so far, in the package or outside."""
+    register(cls)
+    for derived in cls.__subclasses__():
+        register_all(derived)
 
 
 def register(cls: type) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from offtrace.traces.base import Rule, number, register, whole
+from offtrace.traces.base import Rule, UncorrectedReturn, number, register, whole
 from offtrace.traces.pytrees import STATIC
 
 
@@ -25,6 +25,10 @@ class PengQ(Rule):
     n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
     citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
+
+    @property
+    def uncorrected_return(self) -> UncorrectedReturn:
+        return UncorrectedReturn(self.lam, None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", number("lam", self.lam, 0.0, 1.0))
@@ -43,6 +47,10 @@ class NStep(Rule):
     citation: ClassVar = (
         "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
     )
+
+    @property
+    def uncorrected_return(self) -> UncorrectedReturn:
+        return UncorrectedReturn(1.0, self.n)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))

@@ -25,11 +25,12 @@ from offtrace.returns.jax.xla_kernels import in_float64
 from offtrace.returns.numpy.numpy_backend import lag_caps
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
-from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, Step, StepTrace, Trace, pytrees, rules
+from offtrace.traces import Rule, Step, Trace, pytrees
+from offtrace.traces.arguments import as_trace
+from offtrace.traces.base import StepForm, UncorrectedReturn
 from offtrace.trajectory import FLAGS, FLOATS
 
-for rule in (*rules(), StepTrace, HistoryTrace):
-    pytrees.register(rule)
+pytrees.register_all(Rule)
 
 
 class Given(NamedTuple):
@@ -47,7 +48,7 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
     """q + Δ, or Δ. The arrays are [T] or [B, T]."""
     from offtrace.returns.api import checked, needed, on_host
 
-    if isinstance(trace, HistoryTrace):
+    if not trace.uncorrected and as_trace(trace).form == "history":
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
     pytrees.register(type(trace))  # it may have been made before jax was imported
     arrays = needed(trace, **arrays)
@@ -252,13 +253,14 @@ def _rows(shape: tuple[int, ...], real: dict[str, Any], other: dict[str, Any]) -
 def _result(given: Given, numbers: Any, real: Any, other: Any) -> Any:
     """q + Δ, or Δ."""
     rule = tree_unflatten(given.rule, numbers)
-    if not isinstance(rule, Trace) or not rule.per_decision:
+    uncorrected = rule.uncorrected_return
+    if uncorrected is not None or not rule.per_decision:
         real["gamma"] = lax.stop_gradient(real["gamma"])  # the rest of its gradient would be missing
     x = _rows(given.shape, real, other)
     discount = jnp.where(x.goes_on, x.gamma, 0.0)
     one_step = x.reward + x.gamma * x.next_value
-    if isinstance(rule, PengQ | NStep):
-        out = _peng(rule, x, one_step, discount) if isinstance(rule, PengQ) else _n_step(rule, x, one_step, discount)
+    if uncorrected is not None:
+        out = _uncorrected(uncorrected, x, one_step, discount)
         out = out if given.add_q else out - x.q
     else:
         out = _corrections(rule, x, one_step - x.q, discount, given.single)
@@ -269,8 +271,9 @@ def _result(given: Given, numbers: Any, real: Any, other: Any) -> Any:
 def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool) -> Any:
     """Δ [N, T] by the kernel that fits."""
     N, T = delta.shape
-    if isinstance(trace, StepTrace):
-        return _custom(trace, x, delta, discount)
+    step_form = trace.step_form
+    if step_form is not None:
+        return _custom(trace, step_form, x, delta, discount)
     parameters = [_parameter(trace, p, x) for p in trace.parameters]
     factors = trace.traced.call(jnp, *x.probabilities(trace.reads), *parameters)
     decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), (N, T)) for f in factors)
@@ -318,33 +321,30 @@ def _parameter(trace: Trace, value: Any, x: Rows) -> Any:
     return jnp.where(x.valid, value.reshape(x.valid.shape), 0.0)
 
 
-def _custom(trace: StepTrace, x: Rows, delta: Any, discount: Any) -> Any:
+def _custom(trace: Trace, step: StepForm, x: Rows, delta: Any, discount: Any) -> Any:
     """A custom step, for all starts side by side."""
     probabilities = x.probabilities(trace.reads)
 
     def beta(carry: Any, lag: Any, later: Any) -> tuple[Any, Any]:
         seen = (later(p) if n in trace.reads else p for n, p in zip(("pi", "mu", "rho"), probabilities, strict=True))
         pairs = (-1, -2) if x.pair is None else (x.pair, later(x.pair))
-        now = Step(*seen, trace.lam, lag.astype(jnp.float64), *pairs)  # pyright: ignore[reportCallIssue]
-        carry, β = trace.traced.call(jnp, carry, now)
+        now = Step(*seen, step.lam, lag.astype(jnp.float64), *pairs)  # pyright: ignore[reportCallIssue]
+        carry, β = step.traced.call(jnp, carry, now)
         return tree_map(lambda c: jnp.broadcast_to(jnp.asarray(c, jnp.float64), delta.shape), carry), β
 
-    first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), trace.carry)
+    first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), step.carry)
     stopped = lax.stop_gradient(jnp.where((discount != 0) & _next(x.bad(trace)), jnp.nan, discount))
     return kernels.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
 
-def _peng(rule: PengQ, x: Rows, one_step: Any, discount: Any) -> Any:
-    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]."""
-    a = jnp.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
-    return kernels.linear(a, rule.lam * discount)
-
-
-def _n_step(rule: NStep, x: Rows, one_step: Any, discount: Any) -> Any:
-    """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}: each lag takes back what was bootstrapped, and adds a step."""
+def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Any, discount: Any) -> Any:
+    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]; with a limit n, each lag takes back what was bootstrapped, and adds a step."""
+    if rule.n is None:
+        a = jnp.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
+        return kernels.linear(a, rule.lam * discount)
     before = jnp.pad(x.next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
-    grown = kernels.by_lag(gains, discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
+    grown = kernels.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
     return one_step + (grown - gains)
 
 

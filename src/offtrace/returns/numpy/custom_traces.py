@@ -12,20 +12,20 @@ from numba import njit
 from offtrace.returns.numpy import rule_math
 from offtrace.returns.numpy.scalar_math import at
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
-from offtrace.traces import History, HistoryTrace, Step, StepTrace
+from offtrace.traces import History, Step, Trace
 from offtrace.trajectory import Trajectory
 
 NO_MATRIX = np.empty((0, 0))
 
 
-def correct(trace: StepTrace | HistoryTrace, x: Trajectory, *, add_q: bool) -> np.ndarray:
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     """Δ, or q + Δ, [B, T]."""
     correction, _ = sweep(trace, x, *td_errors(x))
     return x.q + correction if add_q else correction
 
 
 def sweep(
-    trace: StepTrace | HistoryTrace,
+    trace: Trace,
     x: Trajectory,
     delta: np.ndarray,
     discount: np.ndarray,
@@ -35,13 +35,15 @@ def sweep(
     pi, mu, rho = probabilities(x, trace.reads)
     out = np.empty(delta.shape)
     reach = trace.horizon or delta.shape[1]
-    if isinstance(trace, StepTrace):
+    step, beta = trace.step_form, trace.history_form
+    if step is not None:
         arrays = [np.nan if p is None else p for p in (pi, mu, rho)]
         starts, pair = (-1, -2) if x.pair is None else (x.pair.astype(np.int64),) * 2
-        kernel = _compiled(trace.traced.call)
-        peak = kernel(trace.carry, float(trace.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
+        kernel = _compiled(step.traced.call)
+        peak = kernel(step.carry, float(step.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
     else:
-        peak = _interpreted(trace.beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
+        assert beta is not None, "a custom trace is of one of the two forms"
+        peak = _interpreted(beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
     if np.isnan(peak):
         raise ValueError(
             f"the custom trace {trace.title!r} returned a β that is negative or not finite; "

@@ -29,7 +29,7 @@ from offtrace.returns.numpy import (
     reverse_recursion,
 )
 from offtrace.returns.numpy.whole_arrays import probabilities
-from offtrace.traces import Factors, HistoryTrace, StepTrace, Trace
+from offtrace.traces import Factors, Trace
 from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value, first_index, spell
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
@@ -43,7 +43,7 @@ _mine = threading.local()
 
 def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
     """Δ, or q + Δ, [B, T] in the trajectory's dtype."""
-    if isinstance(trace, StepTrace | HistoryTrace):
+    if trace.custom:
         return custom_traces.correct(trace, x, add_q=add_q)
     B, T = x.terminated.shape
     run, parameters, lags = _plan(trace, B, T, x.valid)
@@ -121,17 +121,9 @@ def normal_form(trace: Trace, x: Trajectory) -> Factors:
 
 
 def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
-    """The bounds on x at lags 1 … n after which the trace ends, or None where neither horizon nor lag bound acts."""
-    if trace.horizon is None and trace.lag_bound is None:
-        return None
-    reach = T if trace.horizon is None else min(T, trace.horizon)
-    if trace.lag_bound is None:
-        return None if reach == T else np.full(reach - 1, np.inf) if reach > 1 else np.zeros(1)
-    bounds = np.array(trace.lag_bound)
-    if bounds[-1] == 0:  # after the last bound above 0 nothing is left
-        reach = min(reach, 2 + int(np.max(np.flatnonzero(bounds), initial=-1)))
-    given = bounds[: reach - 1]
-    return np.concatenate([given, np.full(reach - 1 - len(given), bounds[-1])]) if reach > 1 else np.zeros(1)
+    """`Trace.bounds_by_lag` as an array."""
+    bounds = trace.bounds_by_lag(T)
+    return None if bounds is None else np.array(bounds)
 
 
 def _in_threads(rows: Any, B: int) -> bool:

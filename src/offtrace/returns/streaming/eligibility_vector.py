@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.traces import Factors, History, HistoryTrace, Step, StepTrace, Trace
+from offtrace.traces import Factors, History, Step, Trace
+from offtrace.traces.base import StepForm
 
 
 class Now(NamedTuple):
@@ -39,10 +41,11 @@ class Now(NamedTuple):
 
 def keeper(trace: Trace, size: int) -> Any:
     """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t."""
-    if isinstance(trace, HistoryTrace):
-        return _OfHistories(trace, size)
-    if isinstance(trace, StepTrace):
-        return _OfSteps(trace, size)
+    step, beta = trace.step_form, trace.history_form
+    if beta is not None:
+        return _OfHistories(trace, beta, size)
+    if step is not None:
+        return _OfSteps(trace, step, size)
     if trace.horizon is None and trace.lag_bound is None and (trace.per_decision or trace.recursive):
         return _PerDecision(trace, size) if trace.per_decision else _Groups(trace, size)
     return _OfProducts(trace, size)
@@ -274,24 +277,26 @@ class _OfProducts(_Starts):
 
 
 class _OfSteps(_Starts):
-    """StepTrace: one call of `step` for all live starts, with arrays for what differs among them."""
+    """A custom step: one call of it for all live starts, with arrays for what differs among them."""
 
-    def __init__(self, trace: StepTrace, size: int) -> None:
-        super().__init__(trace, size, first=trace.carry if isinstance(trace.carry, tuple) else (trace.carry,))
+    def __init__(self, trace: Trace, step: StepForm, size: int) -> None:
+        super().__init__(trace, size, first=step.carries)
+        self.step = step
 
     def betas(self, now: Now) -> Any:
-        kept, many = self.live["kept"], isinstance(self.trace.carry, tuple)
-        seen = Step(now.pi, now.mu, now.rho, self.trace.lam, self.live["lag"], self.live["pair"], now.pair)
-        carry, β = self.trace.traced.call(np, tuple(kept.T) if many else kept[:, 0], seen)
+        kept, many = self.live["kept"], isinstance(self.step.carry, tuple)
+        seen = Step(now.pi, now.mu, now.rho, self.step.lam, self.live["lag"], self.live["pair"], now.pair)
+        carry, β = self.step.traced.call(np, tuple(kept.T) if many else kept[:, 0], seen)
         self.live["kept"] = np.stack([np.broadcast_to(c, len(kept)) for c in (carry if many else (carry,))], axis=1)
         return β
 
 
 class _OfHistories(_Starts):
-    """HistoryTrace: `beta` of the whole history, once for each live start."""
+    """A custom β of the whole history, called once for each live start."""
 
-    def __init__(self, trace: HistoryTrace, size: int) -> None:
+    def __init__(self, trace: Trace, beta: Callable[[History], float], size: int) -> None:
         super().__init__(trace, size)
+        self.beta = beta
         self.past: list[Now] = []
 
     def clear(self) -> None:
@@ -303,7 +308,7 @@ class _OfHistories(_Starts):
         self.past = self.past[-max(lags) :]
         seen = {name: np.array([getattr(step, name) for step in (*self.past, now)]) for name in self.trace.reads}
         parts = ((seen[n][-lag - 1 :] if n in seen else None for n in History._fields) for lag in lags)
-        return [float(self.trace.beta(History(*part))) for part in parts]
+        return [float(self.beta(History(*part))) for part in parts]
 
     def enter(self, now: Now) -> None:
         super().enter(now)

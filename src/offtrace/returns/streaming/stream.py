@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns.api import as_trace
 from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.streaming.eligibility_vector import Now, keeper
-from offtrace.traces import HistoryTrace, StepTrace, Trace
+from offtrace.traces import Trace
+from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import TOLERANCE
 
 
@@ -136,7 +136,7 @@ def _e_to(log: float) -> float:
 
 def _length(trace: Trace) -> int | None:
     """How many steps the rule's arrays reach; None where it has none."""
-    parameters = () if isinstance(trace, StepTrace | HistoryTrace) else trace.parameters
+    parameters = () if trace.custom else trace.parameters
     shapes = [np.shape(p) for p in parameters if np.ndim(p)]
     for shape in shapes:
         if len(shape) != 1:

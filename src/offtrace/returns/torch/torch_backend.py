@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offtrace.returns.api import as_trace, checked, coefficients, needed, on_host
+from offtrace.returns.api import checked, coefficients, needed, on_host
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
 from offtrace.returns.torch.registered_operators import capped, linear
-from offtrace.traces import HistoryTrace, NStep, PengQ, Rule, StepTrace, Trace
-from offtrace.traces.base import INFINITY
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import as_trace
+from offtrace.traces.base import INFINITY, bounds_by_lag
 from offtrace.trajectory import FLAGS
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16)
@@ -42,9 +43,10 @@ def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, *
         _check_values(trace, arrays)
     if not differentiable:
         arrays = _detached(arrays)
-    if not (differentiable or seen) and isinstance(trace, Trace) and reward.is_cuda:
+    if not (differentiable or seen) and not trace.uncorrected and reward.is_cuda:
         from offtrace.returns.torch import triton_launch
 
+        trace = as_trace(trace)
         if triton_launch.takes(trace) and not (isinstance(arrays["gamma"], Tensor) and not arrays["gamma"].ndim):
             return _by_triton(triton_launch.correct, trace, arrays, add_q=add_q)
     return in_tensors(trace, arrays, add_q=add_q)
@@ -80,7 +82,7 @@ def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, A
     shape = arrays["reward"].shape
     x = {n: a.reshape(-1, shape[-1]).contiguous() if isinstance(a, Tensor) else a for n, a in arrays.items()}
     x = {n: a.view(torch.uint8) if isinstance(a, Tensor) and a.dtype is torch.bool else a for n, a in x.items()}
-    lags = None if isinstance(trace, StepTrace) else _bounds(trace.horizon, trace.lag_bound, shape[-1])
+    lags = None if trace.custom else trace.bounds_by_lag(shape[-1])
     return correct(trace, x, lags, add_q=add_q).reshape(shape)
 
 
@@ -250,27 +252,29 @@ def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
     shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
     x = _rows(arrays)
     one_step = x.reward + x.gamma * x.next_value
-    if isinstance(trace, PengQ):
-        now = 1.0 - trace.lam * (x.discount > 0).double()
-        out = linear(x.reward + now * x.gamma * x.next_value, trace.lam * x.discount)
-    elif isinstance(trace, NStep):
-        # The n-step return is q + Δ of Q(1) with horizon n, if q_t is the value that step t − 1 bootstraps from.
+    uncorrected = trace.uncorrected_return
+    if uncorrected is None:
+        out = _correction(as_trace(trace), x, one_step - x.q)
+    elif uncorrected.n is None:
+        now = 1.0 - uncorrected.lam * (x.discount > 0).double()
+        out = linear(x.reward + now * x.gamma * x.next_value, uncorrected.lam * x.discount)
+    else:
+        # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
         passed = torch.where(x.discount > 0, x.next_value, 0.0)
         known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
-        out = known + _swept(one_step - known, x.discount, 1.0, INFINITY, _bounds(trace.n, None, shape[-1]))
-    else:
-        out = _correction(as_trace(trace), x, one_step - x.q)
-    if add_q != isinstance(trace, PengQ | NStep):
+        bounds = bounds_by_lag(uncorrected.n, None, shape[-1])
+        out = known + _swept(one_step - known, uncorrected.lam * x.discount, 1.0, INFINITY, bounds)
+    if add_q != trace.uncorrected:
         out = out + x.q if add_q else out - x.q
     return torch.where(x.valid, out, 0.0).to(dtype).reshape(shape)
 
 
 def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
     """Δ, float64 [N, T]."""
-    if isinstance(trace, StepTrace | HistoryTrace):
+    if trace.custom:
         return _custom(trace, x, delta)
     decay, ratio, cap = factors(trace, x.given, x.valid)
-    lags = _bounds(trace.horizon, trace.lag_bound, delta.shape[1])
+    lags = trace.bounds_by_lag(delta.shape[1])
     g = x.discount * _following(decay)
     if trace.per_decision and lags is None:
         return linear(delta, g * _where(g != 0, _following(ratio), 0.0))
@@ -282,7 +286,7 @@ def _where(passed: Tensor, ratio: Any, otherwise: float) -> Any:
     return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
 
 
-def _custom(trace: StepTrace | HistoryTrace, x: Rows, delta: Tensor) -> Tensor:
+def _custom(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
     """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
     if _seen_by_torch():
         raise TypeError(
@@ -328,15 +332,6 @@ def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
 def _e_to(logs: Tensor) -> Tensor:
     """e to these powers; what is below the smallest normal number counts as 0."""
     return torch.where(logs < SMALLEST_LOG, 0.0, logs.exp())
-
-
-def _bounds(horizon: int | None, by_lag: tuple[float, ...] | None, T: int) -> list[float] | None:
-    """As `on_numpy.lag_caps`, in plain Python: torch.compile does not follow NumPy."""
-    reach = T if horizon is None else min(T, horizon)
-    if by_lag is None and reach == T:
-        return None
-    by_lag = by_lag or (INFINITY,)
-    return [by_lag[min(i, len(by_lag) - 1)] for i in range(reach - 1)] or [0.0]
 
 
 def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offtrace.returns.torch import triton_caps, triton_scan, triton_walks
 from offtrace.returns.torch.triton_rules import MOST, bound, factors, step
-from offtrace.traces import StepTrace, Trace
+from offtrace.traces import Trace
 from offtrace.traces.symbols import Lines
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
@@ -44,9 +44,11 @@ def _numbers(*values: float) -> list[float]:
 
 def takes(trace: Trace) -> bool:
     """Whether the rule goes into a kernel: numbers only, and few."""
-    if isinstance(trace, StepTrace):
-        return not isinstance(trace.carry, tuple) or len(trace.carry) <= MOST
-    return len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
+    if trace.step_form is not None:
+        return len(trace.step_form.carries) <= MOST
+    return (
+        not trace.custom and len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
+    )
 
 
 def grid(*programs: int) -> tuple[int]:
@@ -92,15 +94,15 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
         "GAMMAS": per_step, "VALID": x["valid"] is not None, "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
         "RHO": "rho" in trace.reads, "ADD_Q": add_q,
     }  # fmt: skip
-    if isinstance(trace, StepTrace):
-        carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
-        kernel = _custom(trace.traced.lines)
+    custom = trace.step_form
+    if custom is not None:
+        kernel = _custom(custom.traced.lines)
         (B, T), out = x["reward"].shape, torch.empty_like(x["reward"])
         has_pair = "pair" in trace.reads
         n = min(LINE, triton.next_power_of_2(T))
         kernel[grid(B, triton.cdiv(T, n))](
-            *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *_numbers(*carry),
-            *_split(float(trace.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
+            *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *_numbers(*custom.carries),
+            *_split(float(custom.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
         )  # fmt: skip
         return out
     numbers += _numbers(*map(float, trace.parameters))
