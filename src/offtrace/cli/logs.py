@@ -17,8 +17,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
-from offtrace.logs.reading.columns import Columns, did_you_mean
+from offtrace.logs.reading.columns import Columns
 from offtrace.traces import Trace, rules, trace
 from offtrace.trajectory import distributions
 

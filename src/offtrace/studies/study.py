@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offtrace._shared.cores import cores
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
-from offtrace.studies.local_processes import cores
 from offtrace.studies.plan import Plan
 from offtrace.studies.spelling import spelt_toml
 from offtrace.studies.status import Status, about_of, spelt_other
