@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from offtrace._shared import number_text
 from offtrace.reports.study import page, views, words
 from reports import synthetic
 
@@ -181,11 +182,11 @@ NUMBERS = (
 
 @pytest.mark.parametrize(("x", "half", "text"), NUMBERS)
 def test_numbers_have_the_digits_that_mean_something(x: float | None, half: float | None, text: str) -> None:
-    assert words.number(x, half) == text
+    assert number_text.number(x, half) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.42, "0.42 s"), (12.3, "12 s"), (73.4, "1 min 13 s"), (3725, "1 h 2 min"), (None, "–")]
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert number_text.duration(seconds) == text

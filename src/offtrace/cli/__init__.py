@@ -6,16 +6,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import offtrace
-from offtrace.cli import deep as deep
-from offtrace.cli import logs as logs
+from offtrace.cli import audit, deep, logs, study
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,150 +27,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"offtrace {offtrace.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    audit = commands.add_parser(
-        "audit",
-        help="decide every lemma, theorem and convergence claim of the paper",
-        description="Every lemma, theorem and convergence claim of Daley and Amato (2021) as a row: computed now, never stored.",
-    )
-    form = audit.add_mutually_exclusive_group()
-    form.add_argument("--json", dest="form", action="store_const", const="json", help="print JSON")
-    form.add_argument(
-        "--markdown", dest="form", action="store_const", const="markdown", help="print a page for the docs"
-    )
-    audit.add_argument("--output", "-o", type=Path, metavar="FILE", help="write to a file instead")
-    audit.set_defaults(run=_audit)
-    _study_commands(commands)
-    deep.add(commands)
-    logs.add(commands, _evaluation_page)
+    for each in (audit, study, deep, logs):
+        each.add(commands)
     return top
-
-
-def _study_commands(commands: Any) -> None:
-    study = commands.add_parser(
-        "study",
-        help="run a declared grid of traces, and report it",
-        description="A declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
-    )
-    of_study = study.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Any, words: str, named: bool = True) -> argparse.ArgumentParser:
-        made = of_study.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        if named:
-            made.add_argument("study", help="a shipped study by name, the path of a TOML file, or a folder of records")
-            made.add_argument("--subset", metavar="NAME", help="a smaller one that the study declares, such as ci")
-        made.add_argument("--out", type=Path, metavar="FOLDER", help="where records are kept (offtrace-studies)")
-        made.set_defaults(run=lambda args: _said(run, args))
-        return made
-
-    run = command(
-        "run", _run_study, "run what has not been run yet; interrupt it at any time, and run it again to go on"
-    )
-    run.add_argument("--on", choices=("local", "ray"), default="local", help="local processes (default), or Ray")
-    run.add_argument("--address", help="of an existing Ray cluster; without it, a new one on this machine")
-    run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core)")
-    run.add_argument("--quiet", "-q", action="store_true", help="show no progress")
-    run.add_argument(
-        "--other-code", action="store_true", help="go on with a folder of records that other code has begun"
-    )
-    command("status", _study_status, "show what there is of a study")
-    command("list", _list_studies, "list the shipped studies, and those that have been run", named=False)
-    report = command("report", _report_study, "write one HTML page about a study, and open it")
-    report.add_argument(
-        "--output", "-o", type=Path, metavar="FILE", help="the page (report.html in the study's folder)"
-    )
-    report.add_argument("--no-open", dest="open", action="store_false", help="do not open it")
-    report.add_argument("--no-figures", dest="figures", action="store_false", help="no PNG and PDF figures beside it")
-
-
-def _said(run: Any, args: argparse.Namespace) -> int:
-    """Errors of studies are words, not tracebacks; warnings are lines."""
-    from offtrace.studies import DeclarationError, StudyError
-
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"offtrace: {message}", file=sys.stderr)
-        try:
-            return run(args)
-        except (DeclarationError, StudyError, ImportError) as error:
-            print(f"offtrace: {error}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            print("offtrace: interrupted; the same command goes on from here", file=sys.stderr)
-            return 130
-
-
-def _run_study(args: argparse.Namespace) -> int:
-    from offtrace.studies import Study
-
-    study = Study.load(args.study, args.subset, args.out)
-    options = {"workers": args.workers, "address": args.address, "progress": not args.quiet}
-    study.run(args.on, **options, other_code=args.other_code)
-    print(study.status())
-    return 0
-
-
-def _study_status(args: argparse.Namespace) -> int:
-    from offtrace.studies import Study
-
-    study = Study.load(args.study, args.subset, args.out)
-    print(study, study.status(), sep="\n")
-    return 0
-
-
-def _list_studies(args: argparse.Namespace) -> int:
-    from offtrace.studies import DeclarationError, Study, StudyError, shipped
-
-    print("Shipped:")
-    for name in shipped():
-        study = Study.load(name)
-        print(
-            f"  {name:<18}{study.question}",
-            *(f"    {k:<13} {v}" for k, v in study.summary() if k in ("in all", "subsets")),
-            sep="\n",
-        )
-    folders = sorted((args.out or Path("offtrace-studies")).glob("*/study.toml"))
-    print("Run:" if folders else "None has been run here.")
-    for file in folders:
-        try:
-            print("  " + str(Study.load(file.parent).status()).replace("\n", "\n  "))
-        except (DeclarationError, StudyError) as error:
-            print(f"  {file.parent.name}: cannot be read: {error}")
-    return 0
-
-
-def _report_study(args: argparse.Namespace) -> int:
-    from offtrace import reports
-    from offtrace.studies import Study
-
-    study = Study.load(args.study, args.subset, args.out)
-    page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
-    print(reports.summary(study), f"\nThe page: {page}", sep="\n")
-    return 0
-
-
-def _evaluation_page(result: Any, path: Path, typed: str) -> Path:
-    from offtrace import reports
-
-    return reports.evaluation_page(result, path, command=typed)
-
-
-def _audit(args: argparse.Namespace) -> int:
-    from offtrace.operators.auditing import audit_table  # here, so that --help and --version need not wait for Numba
-
-    rows = audit_table.audit(_bar if sys.stderr.isatty() else None)
-    text = {"json": audit_table.as_json, "markdown": audit_table.as_markdown, None: audit_table.as_text}[args.form](
-        rows
-    ).rstrip("\n") + "\n"
-    if args.output:
-        args.output.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
-    return 0
-
-
-def _bar(done: int, total: int, statement: str) -> None:
-    """One line on stderr, written over itself; nothing of it stays."""
-    width = shutil.get_terminal_size((100, 24)).columns - 1
-    filled = 20 * done // total
-    line = f"[{'█' * filled}{'░' * (20 - filled)}] {done}/{total} {statement}"[:width]
-    sys.stderr.write("\r" + (line if done < total else "").ljust(width) + ("\r" if done == total else ""))
-    sys.stderr.flush()

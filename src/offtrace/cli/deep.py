@@ -12,26 +12,26 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
+from offtrace.cli import trace_options
+from offtrace.cli.commands import INTERRUPTED, Commands, Run
+from offtrace.cli.options import add_option, integer
 from offtrace.deep.config import Config
-from offtrace.traces import Rule, rules, trace
+from offtrace.traces import Rule, rules
 
 if TYPE_CHECKING:
     from offtrace.deep.runs import Trained
 
 LAMBDA = 0.9
-"""Of a rule that has a λ, if none is given."""
-INTERRUPTED = 130
-"""The exit status, as shells have it."""
+"""The λ of a rule that has one, if none is given."""
 
 
-def add(commands: Any) -> None:
-    """The commands, to those of `offtrace`."""
+def add(commands: Commands) -> None:
+    """Add the commands to those of `offtrace`."""
     deep = commands.add_parser(
         "deep",
         help="train deep agents with replay, and watch them play",
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     _add_play(of_deep)
 
 
-def _add_train(of_deep: Any) -> None:
+def _add_train(of_deep: Commands) -> None:
     words = "train an agent; interrupt it at any time, and the same command goes on"
     train = of_deep.add_parser(
         "train", help=words, description=f"{words[0].upper()}{words[1:]}.", usage="offtrace deep train GAME [options]"
@@ -50,33 +50,31 @@ def _add_train(of_deep: Any) -> None:
     about = documented(Config)
     train.add_argument("game", metavar="GAME", help=about.pop("game"))
     train.add_argument(
-        "--seeds", type=_integer, default=1, metavar="N", help="seeds 0 to N − 1, trained side by side (1)"
+        "--seeds", type=integer, default=1, metavar="N", help="seeds 0 to N − 1, trained side by side (1)"
     )
     train.add_argument("--out", type=Path, metavar="FOLDER", help="of logs and checkpoints (runs/GAME-TRACE)")
-    train.add_argument("--keep", type=_integer, default=2, metavar="N", help="checkpoints to keep (2)")
+    train.add_argument("--keep", type=integer, default=2, metavar="N", help="checkpoints to keep (2)")
     train.add_argument("--quiet", "-q", action="store_true", help="show no progress")
     of_rule = train.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
     of_rule.add_argument("--trace", default="retrace", metavar="NAME", help=f"{about.pop('trace')[:-1]} (retrace)")
-    for name, (kind, whose) in _parameters().items():
-        words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
-        _add_option(of_rule, name, kind, words.get(name, f"of {whose}"))
+    trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
     of_agent = train.add_argument_group("the agent")
     kinds = get_type_hints(Config)
     for field in fields(Config):
         if field.name in about:
             default = "" if field.default is None else f" ({_spelt(field.default)})"
-            _add_option(of_agent, field.name, kinds[field.name], about[field.name].rstrip(".,") + default)
+            add_option(of_agent.add_argument, field.name, kinds[field.name], about[field.name].rstrip(".,") + default)
     train.set_defaults(run=lambda args: _said(_train, args))
 
 
-def _add_play(of_deep: Any) -> None:
+def _add_play(of_deep: Commands) -> None:
     words = "record a GIF of a trained agent"
     play = of_deep.add_parser("play", help=words, description=f"{words[0].upper()}{words[1:]}: the latest checkpoint.")
     play.add_argument("folder", type=Path, help="of a run: what train calls FOLDER")
     play.add_argument("--seed", type=int, metavar="N", help="whose network plays (the first)")
-    play.add_argument("--episodes", type=_integer, default=1, metavar="N", help="to play (1)")
+    play.add_argument("--episodes", type=integer, default=1, metavar="N", help="to play (1)")
     play.add_argument(
-        "--steps", type=_integer, default=1_000, metavar="N", help="after which it ends in any case (1_000)"
+        "--steps", type=integer, default=1_000, metavar="N", help="after which it ends in any case (1_000)"
     )
     play.add_argument("--epsilon", type=float, default=0.0, metavar="X", help="the share of random actions (0: greedy)")
     play.add_argument("--output", "-o", type=Path, metavar="FILE", help="the GIF (play-seed-N.gif in FOLDER)")
@@ -93,55 +91,12 @@ def documented(cls: type) -> dict[str, str]:
     }
 
 
-def _parameters() -> dict[str, tuple[Any, str]]:
-    """Of all rules that an agent can use: their types, and whose they are."""
-    found: dict[str, tuple[Any, list[str]]] = {}
-    for rule in rules():
-        if not (rule.mixture or rule.per_step):
-            kinds = get_type_hints(rule)
-            for field in fields(rule):
-                found.setdefault(field.name, (kinds[field.name], []))[1].append(rule.__name__)
-    return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
+def _rules() -> list[type[Rule]]:
+    """The rules that an agent can use."""
+    return [rule for rule in rules() if not (rule.mixture or rule.per_step)]
 
 
-def _add_option(group: Any, name: str, kind: Any, words: str) -> None:
-    """An option that is absent from the result unless it is given."""
-    kind = {int | None: int, float | None: float}.get(kind, kind)
-    how: dict[Any, dict[str, Any]] = {
-        int: {"type": _integer, "metavar": "N"},
-        float: {"type": float, "metavar": "X"},
-        bool: {"action": argparse.BooleanOptionalAction},
-        tuple[int, ...]: {"type": _integers, "metavar": "N,N"},
-        float | Sequence[float]: {"type": _numbers, "metavar": "X"},
-    }
-    if get_origin(kind) is Literal:
-        how[kind] = {"choices": get_args(kind)}
-    words = words.split("\n")[0].replace("%", "%%")
-    group.add_argument(f"--{name.replace('_', '-')}", help=words, default=argparse.SUPPRESS, **how[kind])
-
-
-def _integer(text: str) -> int:
-    try:
-        if (number := float(text)).is_integer():
-            return int(number)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be a whole number such as 5_000_000 or 5e6, got {text!r}")
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(_integer(part) for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str) -> float | tuple[float, ...]:
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _spelt(default: Any) -> str:
+def _spelt(default: object) -> str:
     if isinstance(default, bool):
         return "on" if default else "off"
     if isinstance(default, tuple):
@@ -152,11 +107,10 @@ def _spelt(default: Any) -> str:
 def configured(args: argparse.Namespace) -> Config:
     """The configuration that the options ask for."""
     given = vars(args)
-    of_rule = {name: given[name] for name in _parameters() if name in given}
-    if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
-        of_rule["lam"] = LAMBDA
-    of_agent = {field.name: given[field.name] for field in fields(Config) if field.name in given}
-    return Config(**of_agent | {"trace": trace(args.trace, **of_rule)})
+    of_agent = {
+        field.name: given[field.name] for field in fields(Config) if field.name in given and field.name != "trace"
+    }
+    return Config(**of_agent, trace=trace_options.chosen(args, _rules(), LAMBDA))
 
 
 def spelt(rule: Rule) -> str:
@@ -214,7 +168,7 @@ def _play(args: argparse.Namespace) -> int:
     return 0
 
 
-def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def _said(run: Run, args: argparse.Namespace) -> int:
     """Errors are words, not tracebacks."""
     try:
         return run(args)

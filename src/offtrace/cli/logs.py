@@ -9,25 +9,28 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
+from offtrace.cli import trace_options
+from offtrace.cli.commands import INTERRUPTED, Commands, Run
 from offtrace.logs.container import Logs
-from offtrace.logs.reading.columns import Columns, did_you_mean
-from offtrace.traces import Trace, rules, trace
+from offtrace.logs.reading.columns import Columns
+from offtrace.returns.api import as_trace
+from offtrace.traces import Trace, rules
 from offtrace.trajectory import distributions
 
 LAMBDA = 0.95
-"""Of a rule that has a λ, if none is given."""
+"""The λ of a rule that has one, if none is given."""
 
 
-def add(commands: Any, write_page: Callable[[Any, Path, str], Path]) -> None:
-    """The commands, to those of `offtrace`. `write_page(result, path, command line)` is given from above."""
+def add(commands: Commands) -> None:
+    """Add the commands to those of `offtrace`."""
     logs = commands.add_parser(
         "logs",
         help="what a policy would be worth, from logs of another one",
@@ -57,7 +60,7 @@ def add(commands: Any, write_page: Callable[[Any, Path, str], Path]) -> None:
         if name == "evaluate":
             _add_estimation(made)
         _add_reading(made)
-        made.set_defaults(run=lambda args, run=run: _said(run, args), write_page=write_page)
+        made.set_defaults(run=lambda args, run=run: _said(run, args))
 
 
 def _add_reading(command: argparse.ArgumentParser) -> None:
@@ -84,15 +87,7 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
     of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
     names = ", ".join(rule.__name__ for rule in _rules())
     of_rule.add_argument("--trace", default="rbis", metavar="NAME", help=f"of the fitted estimate (RBIS): {names}")
-    for name, (kind, whose) in _parameters().items():
-        words = {"lam": f"λ, where the rule has one ({LAMBDA:g})", "horizon": "β is 0 from this lag on (none)"}
-        of_rule.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            default=argparse.SUPPRESS,
-            metavar="N" if kind is int else "X",
-            help=words.get(name, f"of {whose}"),
-        )
+    trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
     group = command.add_argument_group("estimation")
     group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
     group.add_argument(
@@ -129,33 +124,14 @@ def _rules() -> list[type[Trace]]:
     return [r for r in rules() if issubclass(r, Trace) and not r.adaptive and not r.per_step]
 
 
-def _parameters() -> dict[str, tuple[Any, str]]:
-    """Of all traces: their types, and whose they are."""
-    found: dict[str, tuple[Any, list[str]]] = {}
-    for rule in _rules():
-        kinds = get_type_hints(rule)
-        for field in fields(rule):
-            kind = int if kinds[field.name] == int | None else _numbers
-            found.setdefault(field.name, (kind, []))[1].append(rule.__name__)
-    return {name: (kind, ", ".join(whose)) for name, (kind, whose) in found.items()}
-
-
-def _numbers(text: str) -> float | tuple[float, ...]:
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
 class Target(NamedTuple):
     """A policy from a file."""
 
-    policy: Any
+    policy: object
     """A table [S, A], a callable or a classifier."""
-    states: int | tuple[Any, ...] | None = None
+    states: int | tuple[int | str, ...] | None = None
     """S, or the names of the states; None: those of the log."""
-    actions: int | tuple[Any, ...] | None = None
+    actions: int | tuple[int | str, ...] | None = None
     """A, or the names of the actions; None: those of the log."""
 
 
@@ -165,7 +141,7 @@ def load_policy(text: str) -> Target:
     return Target(_from_python(Path(file), name)) if colon and file.endswith(".py") else _from_npz(Path(text))
 
 
-def _from_python(file: Path, name: str) -> Any:
+def _from_python(file: Path, name: str) -> object:
     made = runpy.run_path(str(file))
     if name not in made:
         there = [each for each in made if not each.startswith("__")]
@@ -191,7 +167,7 @@ def _from_npz(file: Path) -> Target:
     if pi.ndim != 2 or 0 in pi.shape or pi.dtype.kind not in "fiub":
         raise ValueError(f"probabilities in {file} must be numbers [S, A], got {pi.dtype} of shape {pi.shape}")
     pi = distributions(pi, f"probabilities in {file}")
-    named: list[Any] = []
+    named: list[int | tuple[int | str, ...]] = []
     for name, size in (("states", pi.shape[0]), ("actions", pi.shape[1])):
         names = there.get(name)
         if names is not None and names.shape != (size,):
@@ -205,7 +181,7 @@ def _from_npz(file: Path) -> Target:
 def columns_of(texts: list[str]) -> Columns:
     """Columns as --columns has them."""
     known = [field.name for field in fields(Columns)]
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {}  # `Columns` checks them
     for text in texts:
         what, equals, column = text.partition("=")
         if not equals or what not in known:
@@ -242,10 +218,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     from offtrace.logs.evaluation import evaluate
 
-    of_rule = {name: getattr(args, name) for name in _parameters() if name in args}
-    if "lam" not in of_rule and any(field.name == "lam" for field in fields(trace(args.trace))):
-        of_rule["lam"] = LAMBDA
-    rule = trace(args.trace, **of_rule)
+    rule = as_trace(trace_options.chosen(args, _rules(), LAMBDA))
     target = load_policy(args.policy)
     logs = _read(args, target)
     if logs.report is not None:
@@ -266,17 +239,19 @@ def _evaluate(args: argparse.Namespace) -> int:
     )
     print(result)
     if args.page is not None:
-        print(f"The page: {args.write_page(result, args.page, args.typed)}")
+        from offtrace import reports
+
+        print(f"The page: {reports.evaluation_page(result, args.page, command=args.typed)}")
     return 0
 
 
-def _said(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def _said(run: Run, args: argparse.Namespace) -> int:
     """Errors are words, not tracebacks."""
     try:
         return run(args)
     except KeyboardInterrupt:
         print("offtrace: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"offtrace: {error}", file=sys.stderr)
         return 2

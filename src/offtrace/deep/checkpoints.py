@@ -7,7 +7,6 @@ configuration as JSON. Every array has its check sum, so a damaged file is seen.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace._shared.whole_files import written_whole
 from offtrace.deep.config import Config
 
 FREE = ("frames",)
@@ -37,22 +37,17 @@ def save(folder: Path, state: Any, curve: np.ndarray, run: dict[str, Any], keep:
     frames = int(np.asarray(state.frames).reshape(-1)[0])
     arrays = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     about = np.frombuffer(json.dumps(run).encode(), np.uint8)
-    path, beside = folder / f"checkpoint-{frames:012d}.npz", folder / f".writing-{os.getpid()}"
+    path = folder / f"checkpoint-{frames:012d}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
+        with written_whole(path) as file:
             np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
     except OSError as error:
         held = found(folder)
         last = f"the last checkpoint is {held[-1].name}" if held else "there is no checkpoint yet"
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror or error}; {last}, and it is whole"
         ) from error
-    finally:  # after Ctrl-C too
-        beside.unlink(missing_ok=True)
     for old in found(folder)[:-keep]:
         old.unlink()
     return path

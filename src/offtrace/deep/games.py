@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace._shared.suggestions import closest, ending
 from offtrace.deep.config import Config
 
 
@@ -93,8 +93,7 @@ def compiled(config: Config) -> World:
     known = [*MINATAR, *gymnax.registered_envs]
     name = MINATAR.get(config.game, config.game)
     if name not in gymnax.registered_envs:
-        near = difflib.get_close_matches(config.game, known, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = ending(closest(config.game, known))
         raise ValueError(
             f"there is no game {config.game!r}{hint} MinAtar: {', '.join(MINATAR)}; gymnax: {', '.join(gymnax.registered_envs)}; "
             "any Gymnasium environment as gym/ID"

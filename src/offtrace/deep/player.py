@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from offtrace._shared.whole_files import written_whole
 from offtrace.deep import checkpoints
 from offtrace.deep.action_probabilities import probabilities
 from offtrace.deep.agent import Agent
@@ -85,17 +85,14 @@ class Game:
 
         first, *rest = self.moments
         pauses = [900 if moment.ended else self.pace for moment in self.moments]
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            drawn(first).save(
-                beside, "GIF", save_all=True, append_images=map(drawn, rest), duration=pauses, loop=0, disposal=1
-            )
-            beside.replace(path)
+            with written_whole(path) as file:
+                drawn(first).save(
+                    file, "GIF", save_all=True, append_images=map(drawn, rest), duration=pauses, loop=0, disposal=1
+                )
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
-        finally:
-            beside.unlink(missing_ok=True)
         return path
 
 

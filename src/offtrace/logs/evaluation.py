@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from offtrace._shared.suggestions import closest, ending
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
 from offtrace.logs.estimators.direct_method import Direct
@@ -161,8 +161,7 @@ def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> li
         estimators = [estimators]
     for name in estimators:
         if name not in ESTIMATORS:
-            near = difflib.get_close_matches(str(name), ESTIMATORS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = ending(closest(name, ESTIMATORS))
             raise ValueError(f"there is no estimator named {name!r}{hint} Known: {', '.join(ESTIMATORS)}")
         if name not in possible:
             raise ValueError(f"{name!r} cannot be computed: {reason}. Possible: {', '.join(possible)}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
+
 if TYPE_CHECKING:
     from offtrace.logs.result import Result
 
@@ -35,19 +37,25 @@ def span(result: Result) -> tuple[float, float]:
 def html(result: Result) -> str:
     """The table."""
     low, high = span(result)
-    digits = decimals(high - low)
+    digits = decimals_on_axis(high - low)
     lines = []
     for i, row in enumerate(result.estimates):
         drawn = _drawn(row.low, row.high, row.estimate, low, high, BLUE if i == 0 else GREY)
         rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f}"
         lines.append(
             _line(
-                row.title, f"<b>{number(row.estimate, digits)}</b>", interval(row.low, row.high, digits), drawn, rests
+                row.title,
+                f"<b>{fixed(row.estimate, digits)}</b>",
+                fixed_interval(row.low, row.high, digits),
+                drawn,
+                rests,
             )
         )
     if (c := result.conservative) is not None:
         drawn = _drawn(c.low, c.high, float("nan"), low, high, GREY)
-        lines.append(_line("conservative", "", "empty" if c.empty else interval(c.low, c.high, digits), drawn, ""))
+        lines.append(
+            _line("conservative", "", "empty" if c.empty else fixed_interval(c.low, c.high, digits), drawn, "")
+        )
     heads = ("", "V(π)", f"{100 * result.confidence:g} % interval", _axis(low, high, digits), "rests on episodes")
     head = "".join(
         f'<th style="text-align:{"left" if i == 0 else "right"}">{text}</th>' for i, text in enumerate(heads)
@@ -59,11 +67,6 @@ def html(result: Result) -> str:
         f"<div><div>V(π) from {escape(about)}</div><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
         f"{given}{warned}</div>"
     )
-
-
-def decimals(width: float) -> int:
-    """So many, for all numbers on an axis of this width, that a thousandth of it is told."""
-    return int(np.clip(3 - np.floor(np.log10(width)), 0, 12))
 
 
 def _line(title: str, estimate: str, interval: str, drawn: str, rests: str) -> str:
@@ -93,16 +96,4 @@ def _drawn(low: float, high: float, at: float, first: float, last: float, colour
 def _axis(first: float, last: float, digits: int) -> str:
     """The two ends of the axis, as a heading."""
     style = f'style="display:inline-flex;justify-content:space-between;width:{WIDTH}px;font-weight:normal"'
-    return f"<span {style}><span>{number(first, digits)}</span><span>{number(last, digits)}</span></span>"
-
-
-def interval(low: float, high: float, digits: int) -> str:
-    """`[0.91, 0.95]`, or nothing where there is none."""
-    return "" if np.isnan(low) or np.isnan(high) else f"[{number(low, digits)}, {number(high, digits)}]"
-
-
-def number(x: float, digits: int) -> str:
-    """With so many decimals; ∞, and – for NaN."""
-    if not np.isfinite(x):
-        return "–" if np.isnan(x) else "∞" if x > 0 else "−∞"
-    return (f"{x:.{digits}f}" if abs(x) < 1e6 else f"{x:.3e}").replace("-", "−")
+    return f"<span {style}><span>{fixed(first, digits)}</span><span>{fixed(last, digits)}</span></span>"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.intervals import Conservative
 from offtrace.logs.estimators.target_policy import Policy
@@ -165,12 +166,12 @@ class Result:
             f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  rests on",
         ]
         for row in self.estimates:
-            interval = f"[{_number(row.low)}, {_number(row.high)}]"
+            interval = f"[{four_digits(row.low)}, {four_digits(row.high)}]"
             rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f} episodes"
-            lines.append(f"  {row.title:<{width}}  {_number(row.estimate):>10}  {interval:^25}  {rests}")
+            lines.append(f"  {row.title:<{width}}  {four_digits(row.estimate):>10}  {interval:^25}  {rests}")
         if self.conservative is not None:
             c = self.conservative
-            ends = "empty" if c.empty else f"[{_number(c.low)}, {_number(c.high)}]"
+            ends = "empty" if c.empty else f"[{four_digits(c.low)}, {four_digits(c.high)}]"
             lines += [f"  conservative interval for V(π): {ends}, given", f"    {c.assumes}"]
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
@@ -195,7 +196,3 @@ def kish(x: np.ndarray) -> float:
         return 0.0
     y = np.abs(x / largest)
     return float(y.sum() ** 2 / (y**2).sum())
-
-
-def _number(x: float) -> str:
-    return "–" if np.isnan(x) else f"{x:.4g}"

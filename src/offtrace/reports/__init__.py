@@ -10,6 +10,8 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
+from offtrace._shared.whole_files import written_whole
+
 __all__ = ["evaluation_page", "summary", "write"]
 
 
@@ -63,9 +65,8 @@ def summary(study: Any) -> str:
 def _put(text: str, target: Path) -> None:
     """A page is there whole, or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)
+    with written_whole(target) as file:
+        file.write(text.encode())
 
 
 def _opened(study: Any) -> Any:

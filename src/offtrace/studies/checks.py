@@ -5,9 +5,10 @@ A check is a function (key, given) → the value; those with limits are made by 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from offtrace._shared.suggestions import did_you_mean
 
 Check = Callable[[str, Any], Any]
 
@@ -23,13 +24,6 @@ class StudyError(RuntimeError):
     """A study cannot go on. What was computed and written stays, and the next run goes on from there."""
 
 
-def near(given: Any, known: Iterable[str]) -> str:
-    """ "; did you mean …?", or nothing."""
-    spelt = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(str(given).lower(), spelt, n=1, cutoff=0.5)
-    return f" (did you mean {spelt[found[0]]!r}?)" if found else ""
-
-
 def text(key: str, given: Any) -> str:
     """Words."""
     if not isinstance(given, str) or not given.strip():
@@ -42,7 +36,7 @@ def one_of(*options: str) -> Check:
 
     def check(key: str, given: Any) -> str:
         if given not in options:
-            raise DeclarationError(key, given, ", ".join(map(repr, options)) + near(given, options))
+            raise DeclarationError(key, given, ", ".join(map(repr, options)) + did_you_mean(given, options))
         return given
 
     return check
@@ -119,6 +113,6 @@ def table(key: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
         raise DeclarationError(key or "the study", given, f"a table with the keys {', '.join(known)}")
     for name in given:
         if name not in known:
-            what = f"no such key{near(name, known)}; the keys here are {', '.join(known)}"
+            what = f"no such key{did_you_mean(name, known)}; the keys here are {', '.join(known)}"
             raise DeclarationError(f"{key}.{name}" if key else name, given[name], what)
     return given

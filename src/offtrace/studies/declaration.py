@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 import offtrace
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.studies import environments
-from offtrace.studies.checks import DeclarationError, near, number, one_of, several, table, text, whole
+from offtrace.studies.checks import DeclarationError, number, one_of, several, table, text, whole
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import Rule, Trace
 
@@ -86,7 +87,7 @@ def read(name: str | Path) -> dict[str, Any]:
         path = SHIPPED / f"{name}.toml"
     elif not path.is_file():
         known = shipped()
-        what = "no such file" if looks_like_a_file else f"no study of that name{near(name, known)}"
+        what = "no such file" if looks_like_a_file else f"no study of that name{did_you_mean(name, known)}"
         raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -110,7 +111,9 @@ def with_subset(given: Mapping[str, Any], subset: str | None) -> dict[str, Any]:
     if subset is None:
         return plain
     if subset not in subsets:
-        raise DeclarationError("subset", subset, f"{', '.join(subsets) or 'none is declared'}{near(subset, subsets)}")
+        raise DeclarationError(
+            "subset", subset, f"{', '.join(subsets) or 'none is declared'}{did_you_mean(subset, subsets)}"
+        )
     return _merged(plain, subsets[subset]) | {"name": f"{given.get('name')}-{subset}"}
 
 
@@ -266,7 +269,7 @@ def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: s
     allowed = [f.name for f in fields(rule)]
     for parameter in parameters:
         if parameter not in allowed:
-            what = f"no such parameter{near(parameter, allowed)}; {rule.title} takes {', '.join(allowed) or 'none'}"
+            what = f"no such parameter{did_you_mean(parameter, allowed)}; {rule.title} takes {', '.join(allowed) or 'none'}"
             raise DeclarationError(f"{key}.{parameter}", parameters[parameter], what)
     own = parameters.pop("lam", None)
     if "lam" not in allowed:

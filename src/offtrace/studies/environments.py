@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from offtrace import mdps
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.mdps import MDP
-from offtrace.studies.checks import DeclarationError, near
+from offtrace.studies.checks import DeclarationError
 from offtrace.trajectory import ROW_TOLERANCE
 
 GALLERY = {
@@ -89,13 +90,15 @@ def known(key: str, given: Any, name: str, arguments: Mapping[str, Any], seeded:
     """The one spelling of an environment that can be made. With `seeded`, a Garnet without a seed is one for each seed."""
     if name not in GALLERY and not GYMNASIUM.match(name):
         names = ", ".join(GALLERY)
-        raise DeclarationError(key, given, f"{names}, or a Gymnasium id such as 'FrozenLake-v1'{near(name, GALLERY)}")
+        raise DeclarationError(
+            key, given, f"{names}, or a Gymnasium id such as 'FrozenLake-v1'{did_you_mean(name, GALLERY)}"
+        )
     if name in GALLERY:
         function, fixed = GALLERY[name]
         allowed = [p for p in inspect.signature(function).parameters if p not in fixed]
         for argument in arguments:
             if argument not in allowed:
-                raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{near(argument, allowed)}")
+                raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
     label = join(name, arguments)
     try:
         mdp(label, 0 if seeded else None)
@@ -126,7 +129,7 @@ def known_game(key: str, given: str) -> None:
     except ImportError as error:
         raise DeclarationError(key, given, f"what is installed: {error}") from error
     except (ValueError, TypeError) as error:
-        allowed = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{near(given, GAMES)}: {error}"
+        allowed = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{did_you_mean(given, GAMES)}: {error}"
         raise DeclarationError(key, given, allowed) from error
 
 
@@ -172,7 +175,7 @@ def declared_policy(key: str, given: Any) -> Declared:
         raise DeclarationError(key, given, allowed)
     name, arguments = split(key, given)
     if name not in POLICIES or any(a not in POLICIES[name] for a in arguments):
-        raise DeclarationError(key, given, allowed + near(name, POLICIES))
+        raise DeclarationError(key, given, allowed + did_you_mean(name, POLICIES))
     return join(name, arguments)
 
 

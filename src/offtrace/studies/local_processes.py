@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.plan import Job
 
@@ -24,11 +25,6 @@ ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", 
 """One thread each: as many processes as cores, and sums in the same order everywhere."""
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Worker:

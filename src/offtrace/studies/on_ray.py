@@ -12,8 +12,9 @@ import warnings
 from typing import Any
 
 import offtrace
+from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
-from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED, cores
+from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
 from offtrace.studies.plan import Job
 
 RETRIES = 20

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from offtrace._shared.number_text import duration
 from offtrace.studies.plan import Plan, Unit
 
 LINES = 10.0
@@ -85,13 +86,13 @@ class Lines(Display):
         if time.monotonic() - self.last >= LINES:
             self.last = time.monotonic()
             self._say(
-                f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {spell(self.seconds_left)} left"
+                f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {duration(self.seconds_left)} left"
                 + (f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else "")
             )
 
     def __exit__(self, *_: Any) -> None:
         spent = time.monotonic() - self.started
-        self._say(f"{len(self.plan.done)}/{self.plan.total} units done, {spell(spent)}")
+        self._say(f"{len(self.plan.done)}/{self.plan.total} units done, {duration(spent)}")
 
     def _say(self, line: str) -> None:
         print(line, file=self.file, flush=True)
@@ -125,7 +126,7 @@ class Live(Display):
 
         plan, done = self.plan, self.total_cost - self.left_cost + self.cost
         head = Table.grid(padding=(0, 2))
-        first = "starting …" if not self.cost else f"{self.rate:.2g}/s, {spell(self.seconds_left)} left"
+        first = "starting …" if not self.cost else f"{self.rate:.2g}/s, {duration(self.seconds_left)} left"
         head.add_row(
             Text(plan.study.name, style="bold"),
             ProgressBar(total=max(self.total_cost, 1e-9), completed=done, width=30),
@@ -149,15 +150,3 @@ def display(plan: Plan, where: str, progress: bool) -> Display:
         except ImportError:
             pass
     return Lines(plan, where)
-
-
-def spell(seconds: float) -> str:
-    """A time in words.
-
-    >>> spell(59.2), spell(150), spell(7300), spell(float("inf"))
-    ('59 s', '2 min 30 s', '2 h 1 min', '?')
-    """
-    if seconds == float("inf"):
-        return "?"
-    s = round(seconds)
-    return f"{s} s" if s < 60 else f"{s // 60} min {s % 60} s" if s < 3600 else f"{s // 3600} h {s % 3600 // 60} min"

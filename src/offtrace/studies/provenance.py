@@ -7,7 +7,7 @@ import subprocess
 from importlib import metadata
 
 import offtrace
-from offtrace.studies.local_processes import cores
+from offtrace._shared.cores import cores
 
 PACKAGES = {"deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars")}
 LEARNING = ("numpy", "scipy", "numba", "polars")

@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offtrace._shared.whole_files import written_whole
 from offtrace.studies.checks import StudyError
 from offtrace.studies.plan import Unit
 from offtrace.studies.work import Outcome
@@ -191,24 +192,8 @@ class Folder:
             ) from error
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Whole or not at all."""
-        new = path.with_name(f".{path.name}.tmp")
-        try:
-            with new.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
-        with contextlib.suppress(OSError, AttributeError):  # the name, too; where folders can be opened
-            handle = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        with written_whole(path) as file:
+            file.write(content)
 
     def look(self, units: dict[str, Unit]) -> Found:
         """What is done, and what cannot be read."""

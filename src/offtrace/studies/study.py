@@ -11,13 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offtrace._shared.cores import cores
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
-from offtrace.studies.local_processes import cores
 from offtrace.studies.plan import Plan
-from offtrace.studies.spelling import spelt_toml
 from offtrace.studies.status import Status, about_of, spelt_other
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
@@ -312,7 +311,11 @@ class Study:
 
     def as_toml(self) -> str:
         """The declaration as it is run, so that `Study.load` of it is the same study."""
-        return spelt_toml(declaration.with_subset(self.given, self.subset))
+        try:
+            import tomli_w
+        except ImportError:
+            raise ImportError("writing a study needs tomli-w: pip install 'offtrace[studies]'") from None
+        return tomli_w.dumps(declaration.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
         """What it is, as pairs of words."""

@@ -11,7 +11,6 @@ A rule states `decay`, `ratio` and `cap` from the probabilities of the actions t
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from offtrace._shared.suggestions import closest, ending
 from offtrace.traces import pytrees, symbols
 
 INFINITY = float("inf")
@@ -340,14 +340,13 @@ def trace(name: str, **parameters: Any) -> Any:
     if _key(name) in ("vtrace", "impala"):
         raise ValueError("V-trace acts on state values, not on Q: it is offtrace.state_targets")
     if cls is None:
-        near = difflib.get_close_matches(_key(name), _rules, n=1, cutoff=0.5)
-        hint = f"; did you mean {_rules[near[0]].title!r}?" if near else "."
+        near = closest(_key(name), _rules)
+        hint = ending(None if near is None else _rules[near].title)
         known = ", ".join(sorted(rule.title for rule in rules()))
         raise ValueError(f"there is no trace named {name!r}{hint} Known: {known}")
     allowed = [f.name for f in fields(cls)]
     for given in parameters:
         if given not in allowed:
-            near = difflib.get_close_matches(given, allowed, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = ending(closest(given, allowed))
             raise TypeError(f"{cls.__name__} has no parameter {given!r}{hint} It takes: {', '.join(allowed)}")
     return cls(**parameters)

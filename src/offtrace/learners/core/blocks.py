@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import threading
 import time
@@ -23,6 +22,8 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 
+from offtrace._shared.cores import cores
+from offtrace._shared.whole_files import written_whole
 from offtrace.learners.core import eligibility, loop
 from offtrace.learners.core.compiling import source_digest
 from offtrace.learners.core.eligibility import Kept
@@ -168,7 +169,7 @@ def run(
 
         kind, each = HostBlock, 1
     if threads is None:
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = cores()
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
         raise ValueError(f"threads must be an integer of at least 1, got {threads!r}")
     each, file = min(each, -(-len(seeds) // threads)), None
@@ -360,10 +361,6 @@ class _File:
     def _replace(self, started: float) -> None:
         head = json.dumps({"key": self.key, "each": self.each, "wall": time.perf_counter() - started})
         arrays = {f"{i}/{name}": a for i, of in enumerate(self.snapshots) for name, a in of.items()}
-        new = self.path.with_name(self.path.name + ".new")
-        with new.open("wb") as file:
+        with written_whole(self.path) as file:
             np.savez(file, head=np.array(head), **arrays)  # pyright: ignore[reportArgumentType]
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
         self.last = time.monotonic()

@@ -73,7 +73,7 @@ def _cross_fitted(logs: Logs, classifier: Any, folds: int, seed: int) -> np.ndar
     try:
         from sklearn.base import clone
     except ImportError:
-        raise ImportError("estimating μ from features needs scikit-learn: pip install 'offtrace[evaluation]'") from None
+        raise ImportError("estimating μ from features needs scikit-learn: pip install 'offtrace[logs]'") from None
     states = logs.state if logs.state.ndim == 2 else logs.state[:, None]
     fold = np.repeat(deal(logs, folds, seed), np.diff(logs.starts))
     taken = np.zeros(len(logs))
@@ -113,7 +113,7 @@ def _default_classifier(seed: int) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier
     except ImportError:
         raise ImportError(
-            "these logs have no μ, and to estimate it from features needs scikit-learn: pip install 'offtrace[evaluation]'. "
+            "these logs have no μ, and to estimate it from features needs scikit-learn: pip install 'offtrace[logs]'. "
             "Tree Backup and Q(λ) need no μ: behavior=False"
         ) from None
     made: Any = HistGradientBoostingClassifier  # its stubs know early_stopping as a string only

@@ -83,7 +83,7 @@ def _sklearn(name: str) -> Any:
 
         return import_module(f"sklearn.{name}")
     except ImportError:
-        raise ImportError("this model needs scikit-learn: pip install 'offtrace[evaluation]'") from None
+        raise ImportError("this model needs scikit-learn: pip install 'offtrace[logs]'") from None
 
 
 def _network(seed: int) -> Any:

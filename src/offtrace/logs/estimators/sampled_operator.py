@@ -9,7 +9,6 @@ padded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numba import njit
 
+from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns import coefficients, corrections, diagnose
@@ -30,7 +30,7 @@ from offtrace.traces import Trace
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
 SAMPLE = 16, 1 << 12  # pieces, and their steps, on which credit is looked at lag by lag
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 
 T = TypeVar("T")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
+
+from offtrace._shared.suggestions import did_you_mean
 
 MISSING = -(2**63)
 """In place of an integer that the source does not have."""
@@ -122,12 +123,6 @@ def _or_none(name: str) -> str:
         "mu": ", or None if μ is not known",
         "log_mu": ", or None if μ is not known",
     }.get(name, "")
-
-
-def did_you_mean(name: str, there: Sequence[str]) -> str:
-    """A hint, or nothing."""
-    near = get_close_matches(name, there, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _listed(there: Sequence[str], most: int = 20) -> str:

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
-from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names, did_you_mean
+from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
 from offtrace.logs.reading.filling import Filling
 from offtrace.logs.reading.ordering import Order
 from offtrace.logs.reading.problems import LogsError

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
 from offtrace.logs import notebook_table
 from offtrace.logs.estimators.importance_sampling import STANDARD
 from offtrace.logs.estimators.intervals import Conservative
@@ -134,26 +135,16 @@ class Words:
 
     def __init__(self, result: Result) -> None:
         low, high = notebook_table.span(result)
-        self.digits = notebook_table.decimals(high - low)
+        self.digits = decimals_on_axis(high - low)
 
     def number(self, x: float) -> str:
         """`−0.487`; ∞, and – for NaN."""
-        return notebook_table.number(x, self.digits)
+        return fixed(x, self.digits)
 
     def interval(self, low: float, high: float) -> str:
         """`[0.91, 0.95]`, or –."""
-        return notebook_table.interval(low, high, self.digits) or "–"
+        return fixed_interval(low, high, self.digits) or "–"
 
     def conservative(self, bounds: Conservative) -> str:
         """The same, or that it is empty."""
         return "empty" if bounds.empty else self.interval(bounds.low, bounds.high)
-
-
-def percent(x: float) -> str:
-    """`12.5%`, or –."""
-    return "–" if np.isnan(x) else f"{100 * x:.3g}%"
-
-
-def count(x: float) -> str:
-    """`1,234`, or –."""
-    return "–" if np.isnan(x) else f"{x:,.0f}"

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.number_text import count, listed, number, percent
 from offtrace.logs.description import describe
 from offtrace.logs.result import Result, Row
 from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.html.document import bold, cell, figure, pairs, table, whole
-from offtrace.reports.logs.figures import Words, count, data, drawable, percent
-from offtrace.reports.study.words import listed, number
+from offtrace.reports.logs.figures import Words, data, drawable
 from offtrace.studies import provenance
 
 TITLE = "What is the target policy worth?"

@@ -8,22 +8,11 @@ from typing import Any
 
 import polars as pl
 
+from offtrace._shared.number_text import duration, interval, number, with_interval
 from offtrace.reports.html.document import bold, cell, figure, pairs, table, whole
 from offtrace.reports.study import statistics
 from offtrace.reports.study.views import Views
-from offtrace.reports.study.words import (
-    age_label,
-    answer,
-    curve,
-    duration,
-    interval,
-    metric,
-    number,
-    of_ages,
-    scaled,
-    settings,
-    with_interval,
-)
+from offtrace.reports.study.words import age_label, answer, curve, metric, of_ages, scaled, settings
 
 
 def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from offtrace._shared.number_text import interval, number
 from offtrace.reports.study.views import Views
-from offtrace.reports.study.words import interval, metric, number, settings
+from offtrace.reports.study.words import metric, settings
 
 
 def table(shown: Views) -> str:

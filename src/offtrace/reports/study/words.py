@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from offtrace._shared.number_text import listed, number, with_interval
 from offtrace.reports.study.views import Views
 
 METRICS = {
@@ -69,50 +70,6 @@ def answer(shown: Views) -> list[str]:
         return [*_front(shown), _care(shown)]
     parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))
     return [part for part in parts if part]
-
-
-def number(x: float | None, half: float | None = None) -> str:
-    """Four significant digits; or as many decimals as two digits of the interval's half-width ask for."""
-    if x is None or not math.isfinite(x):
-        return "–"
-    if half is not None and math.isfinite(half) and half > 0:
-        decimals = max(0, min(6, 1 - math.floor(math.log10(half))))
-        return f"{round(x, decimals) + 0.0:.{decimals}f}".replace("-", "−")
-    if x == 0 or 1e-3 <= abs(x) < 1e5:
-        decimals = 3 if x == 0 else max(0, 3 - math.floor(math.log10(abs(x))))
-        text = f"{x:.{decimals}f}"
-        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "−")
-    return f"{x:.2e}".replace("-", "−")
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """`[0.91, 0.95]`, or nothing where there is none."""
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return ""
-    half = (high - low) / 2
-    return f"[{number(low, half or None)}, {number(high, half or None)}]"
-
-
-def with_interval(x: float, low: float, high: float) -> str:
-    """`0.93 [0.91, 0.95]`, all with the same decimals."""
-    half = (high - low) / 2
-    return f"{number(x, half if half > 0 else 0.05)} {interval(low, high)}".strip()
-
-
-def listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def duration(seconds: float | None) -> str:
-    """`1 h 2 min`, `1 min 13 s` or `0.4 s`."""
-    if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _standing(shown: Views) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.cores import cores
 from offtrace.returns.numpy import (
     cap_at_readout,
     compiled_pass,
@@ -35,7 +36,7 @@ from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value, fir
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 NOT_BY_STEP = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
 
 _mine = threading.local()

@@ -1,0 +1,34 @@
+"""The parameters of the rules as options, and the rule that they choose."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import get_type_hints
+
+from offtrace.cli.options import Add, add_option
+from offtrace.traces import Rule, trace
+
+
+def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:
+    """Add an option for every parameter of these rules; `lam` is the λ that `chosen` takes where none is given."""
+    words = {"lam": f"λ, where the rule has one ({lam:g})", "horizon": "β is 0 from this lag on (none)"}
+    kinds: dict[str, object] = {}
+    whose: dict[str, list[str]] = {}
+    for rule in rules:
+        hints = get_type_hints(rule)
+        for field in fields(rule):
+            kinds.setdefault(field.name, hints[field.name])
+            whose.setdefault(field.name, []).append(rule.__name__)
+    for name, kind in kinds.items():
+        add_option(to, name, kind, words.get(name, f"of {', '.join(whose[name])}"))
+
+
+def chosen(args: argparse.Namespace, rules: Sequence[type[Rule]], lam: float) -> Rule:
+    """The rule that `--trace` names, with the parameters that are given."""
+    known = {field.name for rule in rules for field in fields(rule)}
+    given = {name: value for name, value in vars(args).items() if name in known}
+    if "lam" not in given and any(field.name == "lam" for field in fields(trace(args.trace))):
+        given["lam"] = lam
+    return trace(args.trace, **given)
