@@ -17,9 +17,9 @@ Where this differs from rlax:
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
 
 from offtrace.adapters.rlax_returns import (
     after_first,
@@ -71,22 +71,22 @@ __all__ = [
 
 def q_errors(
     trace: Rule,
-    q_tm1: Any,
-    q_t: Any,
-    a_tm1: Any,
-    a_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    pi_t: Any,
-    mu_t: Any = None,
+    q_tm1: ArrayLike,
+    q_t: ArrayLike,
+    a_tm1: ArrayLike,
+    a_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    pi_t: ArrayLike,
+    mu_t: ArrayLike | None = None,
     *,
-    eps: Any = 0.0,
+    eps: ArrayLike = 0.0,
     stop_target_gradients: bool = True,
-    truncated_t: Any = None,
-) -> Any:
-    """target_k − q_tm1[k, a_tm1[k]] for any trace. `mu_t` [K], μ of a_t, may be left out where the trace needs none.
+    truncated_t: ArrayLike | None = None,
+) -> Array:
+    """Return target_k − q_tm1[k, a_tm1[k]] for any trace. `mu_t` [K], μ of a_t, may be left out if the trace needs none.
 
-    Watkins' Q(λ) cuts where a_t does not maximise q_t, whatever π is.
+    A trace that asks which actions are greedy is told where a_t maximises q_t, whatever π is.
     """
     r_t, discount_t = sequences(r_t=r_t, discount_t=discount_t)
     q_taken = taken("q_t", q_t, a_t)
@@ -106,21 +106,21 @@ def q_errors(
 
 
 def retrace(
-    q_tm1: Any,
-    q_t: Any,
-    a_tm1: Any,
-    a_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    pi_t: Any,
-    mu_t: Any,
-    lambda_: Any,
-    eps: Any = 0.0,
-    stop_target_gradients: Any = True,
+    q_tm1: ArrayLike,
+    q_t: ArrayLike,
+    a_tm1: ArrayLike,
+    a_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    pi_t: ArrayLike,
+    mu_t: ArrayLike,
+    lambda_: ArrayLike,
+    eps: ArrayLike = 0.0,
+    stop_target_gradients: bool | Array = True,
     *,
-    truncated_t: Any = None,
-) -> Any:
-    """`rlax.retrace`: c_t = λ_t min(1, π/μ); λ is a number or [K]."""
+    truncated_t: ArrayLike | None = None,
+) -> Array:
+    """`rlax.retrace`: the errors of Retrace(λ), c_t = λ_t min(1, π/μ); λ is a number or [K]."""
     r_t, mu_t = sequences(r_t=r_t, mu_t=mu_t)
     mu = mu_t[:-1] + eps
     mu = possible("mu_t", mu, (mu > 0) & (mu < jnp.inf), "an action that was taken has a finite probability above 0")
@@ -132,18 +132,18 @@ def retrace(
 
 
 def retrace_continuous(
-    q_tm1: Any,
-    q_t: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    log_rhos: Any,
-    lambda_: Any,
-    stop_target_gradients: Any = True,
+    q_tm1: ArrayLike,
+    q_t: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    log_rhos: ArrayLike,
+    lambda_: ArrayLike,
+    stop_target_gradients: bool | Array = True,
     *,
-    truncated_t: Any = None,
-) -> Any:
-    """`rlax.retrace_continuous`: q_t and log_rhos are [K − 1]; λ is a number or [K − 1]."""
+    truncated_t: ArrayLike | None = None,
+) -> Array:
+    """`rlax.retrace_continuous`: the errors of Retrace(λ) from log ρ. q_t and log_rhos are [K − 1]; λ is a number or [K − 1]."""
     q_tm1, r_t, log_rhos = sequences(2, q_tm1=q_tm1, r_t=r_t, log_rhos=log_rhos)
     log_rhos = possible("log_rhos", log_rhos, log_rhos < jnp.inf, "log π/μ is a number below infinity")
     c_t = jnp.exp(jnp.minimum(log_rhos, 0)) * by_step("lambda_", lambda_, log_rhos)
@@ -154,32 +154,32 @@ def retrace_continuous(
 
 
 def td_lambda(
-    v_tm1: Any,
-    r_t: Any,
-    discount_t: Any,
-    v_t: Any,
-    lambda_: Any,
-    stop_target_gradients: Any = True,
+    v_tm1: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    v_t: ArrayLike,
+    lambda_: ArrayLike,
+    stop_target_gradients: bool | Array = True,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.td_lambda`: the λ-return less v_tm1."""
     v_tm1, r_t = sequences(v_tm1=v_tm1, r_t=r_t)
     return lambda_returns(r_t, discount_t, v_t, lambda_, stop_target_gradients, truncated_t=truncated_t) - v_tm1
 
 
 def sarsa_lambda(
-    q_tm1: Any,
-    a_tm1: Any,
-    r_t: Any,
-    discount_t: Any,
-    q_t: Any,
-    a_t: Any,
-    lambda_: Any,
-    stop_target_gradients: Any = True,
+    q_tm1: ArrayLike,
+    a_tm1: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    q_t: ArrayLike,
+    a_t: ArrayLike,
+    lambda_: ArrayLike,
+    stop_target_gradients: bool | Array = True,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.sarsa_lambda`: the λ-return that bootstraps from q of the action taken."""
     return td_lambda(
         taken("q_tm1", q_tm1, a_tm1), r_t, discount_t, taken("q_t", q_t, a_t), lambda_, stop_target_gradients,
@@ -188,16 +188,16 @@ def sarsa_lambda(
 
 
 def q_lambda(
-    q_tm1: Any,
-    a_tm1: Any,
-    r_t: Any,
-    discount_t: Any,
-    q_t: Any,
-    lambda_: Any,
-    stop_target_gradients: Any = True,
+    q_tm1: ArrayLike,
+    a_tm1: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    q_t: ArrayLike,
+    lambda_: ArrayLike,
+    stop_target_gradients: bool | Array = True,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.q_lambda`: the λ-return that bootstraps from max q, Peng's Q(λ). With λ = 0 at actions not greedy it is Watkins'."""
     v_t = jnp.max(jnp.asarray(q_t), axis=-1)
     return td_lambda(

@@ -9,24 +9,26 @@ which is `offtrace.targets_from_c`; with q = v and c = λ it is the λ-return. A
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from offtrace.returns.given_coefficients import targets_from_c
 
 
 def lambda_returns(
-    r_t: Any,
-    discount_t: Any,
-    v_t: Any,
-    lambda_: Any = 1.0,
-    stop_target_gradients: Any = False,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    v_t: ArrayLike,
+    lambda_: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = False,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.lambda_returns`: G_k = r_k + γ_k [(1−λ_{k+1}) v_{k+1} + λ_{k+1} G_{k+1}]; λ is a number or [K]."""
     r_t, discount_t, v_t = sequences(r_t=r_t, discount_t=discount_t, v_t=v_t)
     c_t = by_step("lambda_", lambda_, r_t)[:-1]
@@ -34,15 +36,15 @@ def lambda_returns(
 
 
 def n_step_bootstrapped_returns(
-    r_t: Any,
-    discount_t: Any,
-    v_t: Any,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    v_t: ArrayLike,
     n: int,
-    lambda_t: Any = 1.0,
-    stop_target_gradients: Any = False,
+    lambda_t: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = False,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.n_step_bootstrapped_returns`: `lambda_returns` that end after n steps, where they bootstrap from v_{k+n}."""
     r_t, discount_t, v_t = sequences(r_t=r_t, discount_t=discount_t, v_t=v_t)
     c_t = by_step("lambda_t", lambda_t, r_t)[:-1]
@@ -50,14 +52,14 @@ def n_step_bootstrapped_returns(
 
 
 def discounted_returns(
-    r_t: Any,
-    discount_t: Any,
-    v_t: Any,
-    stop_target_gradients: Any = False,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    v_t: ArrayLike,
+    stop_target_gradients: bool | Array = False,
     *,
-    truncated_t: Any = None,
-) -> Any:
-    """`rlax.discounted_returns`: G_k = r_k + γ_k G_{k+1}; of v_t, a number or [K], the last one ends it."""
+    truncated_t: ArrayLike | None = None,
+) -> Array:
+    """`rlax.discounted_returns`: G_k = r_k + γ_k G_{k+1}; v_t is a number or [K], of which only the last is read."""
     r_t, discount_t = sequences(r_t=r_t, discount_t=discount_t)
     return lambda_returns(
         r_t, discount_t, by_step("v_t", v_t, r_t), 1.0, stop_target_gradients, truncated_t=truncated_t
@@ -65,13 +67,13 @@ def discounted_returns(
 
 
 def importance_corrected_td_errors(
-    r_t: Any,
-    discount_t: Any,
-    rho_tm1: Any,
-    lambda_: Any,
-    values: Any,
-    stop_target_gradients: Any = False,
-) -> Any:
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    rho_tm1: ArrayLike,
+    lambda_: ArrayLike,
+    values: ArrayLike,
+    stop_target_gradients: bool | Array = False,
+) -> Array:
     """rlax's `importance_corrected_td_errors`: ρ_k (G_k − v_k), where c_{k+1} = ρ_{k+1} λ_{k+1}; `values` is [K + 1]."""
     values, r_t, discount_t, rho_tm1 = sequences(1, values=values, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     rho_tm1, v_tm1, v_t = ratios("rho_tm1", rho_tm1), values[:-1], values[1:]
@@ -80,28 +82,28 @@ def importance_corrected_td_errors(
 
 
 def truncated_generalized_advantage_estimation(
-    r_t: Any,
-    discount_t: Any,
-    lambda_: Any,
-    values: Any,
-    stop_target_gradients: Any = False,
-) -> Any:
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    lambda_: ArrayLike,
+    values: ArrayLike,
+    stop_target_gradients: bool | Array = False,
+) -> Array:
     """`rlax.truncated_generalized_advantage_estimation`: G_k − v_k of the λ-return; `values` is [K + 1]."""
     values, r_t, discount_t = sequences(1, values=values, r_t=r_t, discount_t=discount_t)
     return stopped(lambda_returns(r_t, discount_t, values[1:], lambda_) - values[:-1], stop_target_gradients)
 
 
 def general_off_policy_returns_from_action_values(
-    q_t: Any,
-    a_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    c_t: Any,
-    pi_t: Any,
-    stop_target_gradients: Any = False,
+    q_t: ArrayLike,
+    a_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    c_t: ArrayLike,
+    pi_t: ArrayLike,
+    stop_target_gradients: bool | Array = False,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.general_off_policy_returns_from_action_values`: v_t = Σ_a π q. c_t is [K], and its last one is not used."""
     r_t, discount_t, c_t = sequences(r_t=r_t, discount_t=discount_t, c_t=c_t)
     target = returns(taken("q_t", q_t, a_t)[:-1], expected(pi_t, q_t), r_t, discount_t, c_t[:-1], truncated_t)
@@ -109,24 +111,30 @@ def general_off_policy_returns_from_action_values(
 
 
 def general_off_policy_returns_from_q_and_v(
-    q_t: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    c_t: Any,
-    stop_target_gradients: Any = False,
+    q_t: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    c_t: ArrayLike,
+    stop_target_gradients: bool | Array = False,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.general_off_policy_returns_from_q_and_v`: q_t and c_t are [K − 1]."""
     v_t, r_t, discount_t, q_t, c_t = sequences(3, v_t=v_t, r_t=r_t, discount_t=discount_t, q_t=q_t, c_t=c_t)
     return stopped(returns(q_t, v_t, r_t, discount_t, c_t, truncated_t), stop_target_gradients)
 
 
 def returns(
-    q_t: Any, v_t: Any, r_t: Any, discount_t: Any, c_t: Any, truncated_t: Any = None, horizon: int | None = None
-) -> Any:
-    """G [K]; q_t and c_t are [K − 1]. Half precision is computed in single."""
+    q_t: Array,
+    v_t: Array,
+    r_t: Array,
+    discount_t: Array,
+    c_t: Array,
+    truncated_t: ArrayLike | None = None,
+    horizon: int | None = None,
+) -> Array:
+    """Return G [K]; q_t and c_t are [K − 1]. Half precision is computed in single."""
     real = {"q": after_first(q_t), "next_value": v_t, "reward": r_t, "gamma": discount_t, "c": after_first(c_t)}
     dtype = jnp.result_type(*real.values())
     real = {name: array.astype(jnp.promote_types(dtype, jnp.float32)) for name, array in real.items()}
@@ -134,19 +142,26 @@ def returns(
     return G.astype(dtype)
 
 
-def ends(r_t: Any, truncated_t: Any) -> dict[str, Any]:
-    """rlax tells an episode's end by a discount of 0."""
+class Ends(TypedDict):
+    """The flags that `targets` takes."""
+
+    terminated: Array
+    truncated: Array
+
+
+def ends(r_t: Array, truncated_t: ArrayLike | None) -> Ends:
+    """Return the flags of the steps: none terminates, since rlax tells an episode's end by a discount of 0."""
     none = jnp.zeros(r_t.shape, bool)
     return {"terminated": none, "truncated": none if truncated_t is None else jnp.asarray(truncated_t)}
 
 
-def after_first(x: Any) -> Any:
-    """K − 1 values for steps 1 … K−1, after a 0 for step 0. There q only goes out again, and c is not used."""
+def after_first(x: Array) -> Array:
+    """Put a 0 for step 0 before the K − 1 values of steps 1 … K−1. At step 0 q cancels, and c is not used."""
     return jnp.pad(x, (1, 0))
 
 
-def sequences(longer: int = 0, **arrays: Any) -> list[Any]:
-    """The arrays, each one sequence; all have one length, but for the first `longer` ones, which have one step more."""
+def sequences(longer: int = 0, **arrays: ArrayLike) -> list[Array]:
+    """Check that each array is one sequence, and that all have one length; the first `longer` ones have one step more."""
     made = {name: jnp.asarray(array) for name, array in arrays.items()}
     for name, array in made.items():
         if array.ndim != 1:
@@ -160,16 +175,16 @@ def sequences(longer: int = 0, **arrays: Any) -> list[Any]:
     return list(made.values())
 
 
-def by_step(name: str, value: Any, like: Any) -> Any:
-    """A number, or an array of one sequence, for each step of `like`."""
+def by_step(name: str, value: ArrayLike, like: Array) -> Array:
+    """Return a number, or an array of one sequence, for each step of `like`."""
     value = jnp.asarray(value, like.dtype)
     if value.ndim and value.shape != like.shape:
         raise ValueError(f"{name} has shape {value.shape}: it must be one number or have the shape {like.shape}")
     return jnp.broadcast_to(value, like.shape)
 
 
-def taken(name: str, values: Any, actions: Any) -> Any:
-    """values[k, actions[k]]."""
+def taken(name: str, values: ArrayLike, actions: ArrayLike) -> Array:
+    """Return values[k, actions[k]]."""
     values, actions = jnp.asarray(values), jnp.asarray(actions)
     if values.ndim != 2 or actions.shape != values.shape[:1]:
         raise ValueError(
@@ -178,35 +193,35 @@ def taken(name: str, values: Any, actions: Any) -> Any:
     return jnp.take_along_axis(values, actions[:, None], axis=1)[:, 0]
 
 
-def expected(pi_t: Any, q_t: Any) -> Any:
-    """Σ_a π q."""
+def expected(pi_t: ArrayLike, q_t: ArrayLike) -> Array:
+    """Return Σ_a π q."""
     if jnp.shape(pi_t) != jnp.shape(q_t):
         raise ValueError(f"pi_t has shape {jnp.shape(pi_t)} but q_t {jnp.shape(q_t)}: both must be [K, actions]")
     return (jnp.asarray(pi_t) * q_t).sum(axis=-1)
 
 
-def ratios(name: str, x: Any) -> Any:
-    """Ratios π/μ, which are finite and at least 0."""
+def ratios(name: str, x: Array) -> Array:
+    """Check that ratios π/μ are finite and at least 0."""
     return possible(name, x, (x >= 0) & (x < jnp.inf), "a ratio π/μ is finite and at least 0")
 
 
-def possible(name: str, x: Any, good: Any, must: str) -> Any:
-    """x, where it is good. Elsewhere an error, or NaN where there are no values to look at (inside jit, vmap and grad)."""
+def possible(name: str, x: Array, good: Array, must: str) -> Array:
+    """Raise where x is not good; inside jit, vmap and grad, where there are no values to look at, put NaN there."""
     if not isinstance(good, Tracer) and not good.all():
         at = int(jnp.argmin(good))
         raise ValueError(f"{name} is {x[at]} at index {at}: {must}")
     return jnp.where(good, x, jnp.nan)
 
 
-def stopped(target: Any, stop: Any) -> Any:
-    """The target without a gradient, if so wanted; as with rlax, `stop` may be an argument of jit."""
+def stopped(target: Array, stop: bool | Array) -> Array:
+    """Return the target, without a gradient if `stop`; as with rlax, `stop` may be an argument of jit."""
     if isinstance(stop, jax.Array):
         return jax.lax.select(stop, jax.lax.stop_gradient(target), target)
     return jax.lax.stop_gradient(target) if stop else target
 
 
-def errors_of(errors: Any, v_tm1: Any, stop: Any) -> Any:
-    """The errors, whose gradient is that of −v_tm1 alone where the target is to have none."""
+def errors_of(errors: Array, v_tm1: Array, stop: bool | Array) -> Array:
+    """Return the errors; if `stop`, the target has no gradient, so that theirs is that of −v_tm1 alone."""
     alone = jax.lax.stop_gradient(errors + v_tm1) - v_tm1
     if isinstance(stop, jax.Array):
         return jax.lax.select(stop, alone, errors)

@@ -8,9 +8,11 @@ rewards ρ̄δ without any values, whose c stand one step later.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
 
 from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, sequences
 
@@ -18,51 +20,52 @@ from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, 
 class VTraceOutput(NamedTuple):
     """What `vtrace_td_error_and_advantage` returns."""
 
-    errors: Any
-    pg_advantage: Any
-    q_estimate: Any
+    errors: Array
+    """[K]"""
+    pg_advantage: Array
+    """[K]"""
+    q_estimate: Array
+    """[K]"""
 
 
 def vtrace(
-    v_tm1: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    rho_tm1: Any,
-    lambda_: Any = 1.0,
-    clip_rho_threshold: Any = 1.0,
-    stop_target_gradients: Any = True,
-    sample_mask: Any = None,
+    v_tm1: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    rho_tm1: ArrayLike,
+    lambda_: ArrayLike = 1.0,
+    clip_rho_threshold: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = True,
+    sample_mask: ArrayLike | None = None,
     *,
-    truncated_t: Any = None,
-) -> Any:
-    """`rlax.vtrace`: λ is a number or [K]."""
+    truncated_t: ArrayLike | None = None,
+) -> Array:
+    """`rlax.vtrace`: the errors of V-trace. λ is a number or [K]."""
     numbers = 1.0, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     return leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
 
 
 def leaky_vtrace(
-    v_tm1: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    rho_tm1: Any,
-    alpha_: Any = 1.0,
-    lambda_: Any = 1.0,
-    clip_rho_threshold: Any = 1.0,
-    stop_target_gradients: Any = True,
-    sample_mask: Any = None,
+    v_tm1: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    rho_tm1: ArrayLike,
+    alpha_: float | Array = 1.0,
+    lambda_: ArrayLike = 1.0,
+    clip_rho_threshold: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = True,
+    sample_mask: ArrayLike | None = None,
     *,
-    truncated_t: Any = None,
-) -> Any:
+    truncated_t: ArrayLike | None = None,
+) -> Array:
     """`rlax.leaky_vtrace`: V-trace at α = 1, importance sampling at α = 0."""
     v_tm1, v_t, r_t, discount_t, rho = sequences(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     rho = ratios("rho_tm1", rho)
     c = _clipped(rho, 1.0, alpha_) * by_step("lambda_", lambda_, r_t)
     delta = _clipped(rho, clip_rho_threshold, alpha_) * (r_t + discount_t * v_t - v_tm1)
-    if (
-        sample_mask is not None
-    ):  # a step that does not count adds no error, and what comes later passes through unchanged
+    if sample_mask is not None:  # a step that does not count adds no error; what comes later passes through unchanged
         counts = _mask(sample_mask, r_t)
         delta, c, discount_t = jnp.where(counts, delta, 0), jnp.where(counts, c, 1), jnp.where(counts, discount_t, 1)
     none = jnp.zeros_like(delta)
@@ -71,40 +74,40 @@ def leaky_vtrace(
 
 
 def vtrace_td_error_and_advantage(
-    v_tm1: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    rho_tm1: Any,
-    lambda_: Any = 1.0,
-    clip_rho_threshold: Any = 1.0,
-    clip_pg_rho_threshold: Any = 1.0,
-    stop_target_gradients: Any = True,
-    sample_mask: Any = None,
+    v_tm1: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    rho_tm1: ArrayLike,
+    lambda_: ArrayLike = 1.0,
+    clip_rho_threshold: ArrayLike = 1.0,
+    clip_pg_rho_threshold: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = True,
+    sample_mask: ArrayLike | None = None,
     *,
-    truncated_t: Any = None,
+    truncated_t: ArrayLike | None = None,
 ) -> VTraceOutput:
-    """`rlax.vtrace_td_error_and_advantage`."""
+    """`rlax.vtrace_td_error_and_advantage`: the errors of V-trace, with its advantages and action values."""
     numbers = 1.0, lambda_, clip_rho_threshold, clip_pg_rho_threshold, stop_target_gradients, sample_mask
     return leaky_vtrace_td_error_and_advantage(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
 
 
 def leaky_vtrace_td_error_and_advantage(
-    v_tm1: Any,
-    v_t: Any,
-    r_t: Any,
-    discount_t: Any,
-    rho_tm1: Any,
-    alpha: Any = 1.0,
-    lambda_: Any = 1.0,
-    clip_rho_threshold: Any = 1.0,
-    clip_pg_rho_threshold: Any = 1.0,
-    stop_target_gradients: Any = True,
-    sample_mask: Any = None,
+    v_tm1: ArrayLike,
+    v_t: ArrayLike,
+    r_t: ArrayLike,
+    discount_t: ArrayLike,
+    rho_tm1: ArrayLike,
+    alpha: float | Array = 1.0,
+    lambda_: ArrayLike = 1.0,
+    clip_rho_threshold: ArrayLike = 1.0,
+    clip_pg_rho_threshold: ArrayLike = 1.0,
+    stop_target_gradients: bool | Array = True,
+    sample_mask: ArrayLike | None = None,
     *,
-    truncated_t: Any = None,
+    truncated_t: ArrayLike | None = None,
 ) -> VTraceOutput:
-    """`rlax.leaky_vtrace_td_error_and_advantage`. At a step of `truncated_t` the advantage bootstraps from v_t."""
+    """`rlax.leaky_vtrace_td_error_and_advantage`: where `truncated_t` says so, the advantage bootstraps from v_t."""
     numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     errors = leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
     v_tm1, v_t, r_t, discount_t, rho = map(jnp.asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
@@ -116,12 +119,12 @@ def leaky_vtrace_td_error_and_advantage(
     return VTraceOutput(errors, _clipped(rho, clip_pg_rho_threshold, alpha) * (q_estimate - v_tm1), q_estimate)
 
 
-def _clipped(rho: Any, threshold: Any, alpha: Any) -> Any:
-    """min(threshold, ρ) at α = 1, ρ itself at α = 0."""
+def _clipped(rho: Array, threshold: ArrayLike, alpha: float | Array) -> Array:
+    """Return min(threshold, ρ) at α = 1 and ρ itself at α = 0, else a mixture of both."""
     return (1 - alpha) * rho + alpha * jnp.minimum(threshold, rho)
 
 
-def _mask(sample_mask: Any, like: Any) -> Any:
+def _mask(sample_mask: ArrayLike, like: Array) -> Array:
     mask = jnp.asarray(sample_mask)
     if mask.dtype != bool or mask.shape != like.shape:
         raise TypeError(

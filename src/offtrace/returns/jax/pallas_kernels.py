@@ -18,22 +18,14 @@ The kernel is Pallas, by way of Triton; where JAX has that no more, XLA's stays.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from offtrace.returns.jax import scaled_numbers, xla_kernels
-from offtrace.returns.jax.xla_kernels import rows_together
-
-pl: Any
-pallas_triton: Any
-try:
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton as pallas_triton
-except ImportError:  # pragma: no cover
-    pl = pallas_triton = None
+from offtrace.returns.jax.xla_kernels import Factors, rows_together
 
 INTERPRET = False  # runs the kernel on any device, slowly: for tests
 ROWS, STARTS, UNROLLED = 32, 16, 8
@@ -45,29 +37,34 @@ which a trace may be lost, and by which it may then come back."""
 HIGHEST = 3e38  # of float32
 
 
-def least(a: Any, b: Any) -> Any:
-    """The smaller one: in float64 jnp.minimum, which minds NaN, takes twice as long."""
+def least(a: Array, b: Array | int) -> Array:
+    """Return the smaller one. In float64 jnp.minimum, which minds NaN, takes twice as long."""
     return jnp.where(a < b, a, b)
 
 
-def most(a: Any, b: Any) -> Any:
-    """The larger one."""
+def most(a: Array, b: Array | int) -> Array:
+    """Return the larger one."""
     return jnp.where(a > b, a, b)
 
 
-def _eight(arrays: Any, t: Any) -> list[tuple[Any, ...]]:
-    """δ, h, ratio, cap of eight steps, asked for at once, so that the wait is one; the arrays are [steps, ROWS]."""
-    return [tuple(a[t + j] for a in arrays) for j in range(UNROLLED)]
+Steps = tuple[Array, Array, Array, Array]
+"""δ, h, ratio and cap."""
 
 
-def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
-    """Δ [M, ROWS] of the starts from `first` on, in float64."""
+def _eight(arrays: Steps, t: Array) -> list[Steps]:
+    """Load δ, h, ratio, cap of eight steps at once, so that there is one wait for all; the arrays are [steps, ROWS]."""
+    delta, h, ratio, cap = arrays
+    return [(delta[t + j], h[t + j], ratio[t + j], cap[t + j]) for j in range(UNROLLED)]
+
+
+def _plain(arrays: Steps, first: Array, M: int, recursive: bool) -> Array:
+    """Compute Δ [M, ROWS] of the starts from `first` on, in float64."""
     steps, rows = arrays[0].shape
     i = lax.broadcasted_iota(jnp.int32, (M, rows), 0)
     ones, zeros = jnp.ones(rows, jnp.float64), jnp.zeros((M, rows), jnp.float64)
 
-    def joining(block: Any, state: Any) -> Any:
-        """Steps at which a start joins each: until then its x is 0."""
+    def joining(block: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """Go over steps at each of which one start joins; until then its x is 0."""
         x, acc, W = state
         for j, (d, h, r, c) in enumerate(_eight(arrays, first + block * UNROLLED)):
             joins = i == block * UNROLLED + j
@@ -78,7 +75,7 @@ def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
             x = y if recursive else jnp.where(joins, 1.0, x)
         return x, acc, W
 
-    def going_on(state: Any) -> Any:
+    def going_on(state: Steps) -> Steps:
         t, x, acc, W = state
         for d, h, r, c in _eight(arrays, t):
             W = W * h
@@ -88,8 +85,8 @@ def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
             x = y if recursive else x
         return t + UNROLLED, x, acc, W
 
-    def weighed(block: Any, state: Any) -> Any:
-        """Δ = acc / W_k, each W_k found again."""
+    def weighed(block: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Divide by W_k, which is computed again for each start: Δ = acc / W_k."""
         acc, W = state
         for j in range(UNROLLED):
             h = arrays[1][first + block * UNROLLED + j]
@@ -103,21 +100,22 @@ def _plain(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
     return lax.fori_loop(0, blocks, weighed, (state[2], ones))[0]
 
 
-def _exact(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
-    """Δ [M, ROWS] of the starts from `first` on, with x and w of any size."""
+def _exact(arrays: Steps, first: Array, M: int, recursive: bool) -> Array:
+    """Compute Δ [M, ROWS] of the starts from `first` on, with x and w of any size."""
     steps, rows = arrays[0].shape
     k = first + lax.broadcasted_iota(jnp.int32, (M, rows), 0)
     ones, zeros = jnp.ones((M, rows), jnp.float64), jnp.zeros((M, rows), jnp.float64)
 
-    def body(state: Any) -> Any:
+    def body(state: scaled_numbers.State) -> scaled_numbers.State:
         t, x, w, total = state
         d, h, r, c = (a[t].astype(jnp.float64) for a in arrays)
         started = k < t
         later = scaled_numbers.times(w, scaled_numbers.split(h))
-        w = tuple(jnp.where(started, a, b) for a, b in zip(later, w, strict=True))
+        w = jnp.where(started, later[0], w[0]), jnp.where(started, later[1], w[1])
         later = scaled_numbers.times(x, scaled_numbers.split(r))
         y = scaled_numbers.least(later, scaled_numbers.split(c))
-        x = tuple(jnp.where(started, a, b) for a, b in zip(y if recursive else later, x, strict=True))
+        later = y if recursive else later
+        x = jnp.where(started, later[0], x[0]), jnp.where(started, later[1], x[1])
         found = jnp.where(started & (w[0] != 0), scaled_numbers.value(w[0] * y[0] * d, w[1] + y[1]), 0.0)
         return t + 1, x, w, total + jnp.where(k == t, d, found)
 
@@ -127,54 +125,59 @@ def _exact(arrays: Any, first: Any, M: int, recursive: bool) -> Any:
     )[3]
 
 
-def _exponent(x: Any) -> Any:
-    """n of x = m · 2ⁿ > 0, m in [1, 2)."""
+def _exponent(x: Array) -> Array:
+    """Return n of x = m · 2ⁿ > 0, with m in [1, 2)."""
     return (lax.bitcast_convert_type(x, jnp.int64) >> 52).astype(jnp.int32) - 1023
 
 
-def _mantissa(x: Any) -> Any:
-    """m of it."""
+def _mantissa(x: Array) -> Array:
+    """Return m of x = m · 2ⁿ > 0, with m in [1, 2)."""
     bits = lax.bitcast_convert_type(x, jnp.int64)
     return lax.bitcast_convert_type((bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000, jnp.float64)
 
 
 class Scaled(NamedTuple):
-    """Of a row's starts, [M, ROWS] in float32; of rows, [ROWS] in float64 or int32."""
+    """The state of a sweep. x, acc and unit belong to starts, [M, ROWS] in float32; the others to rows, [ROWS]."""
 
-    x: Any
-    acc: Any
-    unit: Any
-    """W_k."""
-    P: Any
-    W: Any
-    """0 where no trace is left."""
-    lowest: Any
-    """The lowest trace, as a power of two: x ↦ min(a, b x) keeps their order."""
-    highest: Any
-    lost: Any
-    """The lowest that it ever was."""
-    over: Any
-    back: Any
+    x: Array
+    """X = x / P of each start."""
+    acc: Array
+    """The sum so far of each start."""
+    unit: Array
+    """W_k of each start."""
+    P: Array
+    """The product of ratios, in float64."""
+    W: Array
+    """The product of h, in float64; 0 where no trace is left."""
+    lowest: Array
+    """The power of two of the lowest trace. There is always one: x ↦ min(a, b x) keeps the order of traces."""
+    highest: Array
+    """The power of two of the highest trace."""
+    lost: Array
+    """The least that `lowest` has been."""
+    over: Array
+    """The most that `highest` has been."""
+    back: Array
     """The power of two that a trace may have grown by since it was too small."""
-    fall: Any
-    """The same of one that was too large."""
-    odd: Any
+    fall: Array
+    """The power of two that a trace may have fallen by since it was too large."""
+    odd: Array
     """1 where something left the range."""
 
 
-def _scaled(arrays: Any, first: Any, M: int, recursive: bool) -> tuple[Any, Any]:
-    """Δ [M, ROWS] of the starts from `first` on, in float32; and whether it cannot be had so."""
+def _scaled(arrays: Steps, first: Array, M: int, recursive: bool) -> tuple[Array, Array]:
+    """Compute Δ [M, ROWS] of the starts from `first` on, in float32; also tell whether something left its range."""
     steps, rows = arrays[0].shape
     i = lax.broadcasted_iota(jnp.int32, (M, rows), 0)
     ones, none = jnp.ones(rows, jnp.float64), jnp.zeros((M, rows), jnp.float32)
 
-    def weight(block: Any, W: Any) -> Any:
+    def weight(block: Array, W: Array) -> Array:
         for j in range(UNROLLED):
             h = arrays[1][first + block * UNROLLED + j]
             W = jnp.where(h == 0, W, W * h)
         return W
 
-    def eight(t: Any, s: Scaled, joining: bool) -> Scaled:
+    def eight(t: Array, s: Scaled, joining: bool) -> Scaled:
         x, part, unit, P, W, odd = s.x, none, s.unit, s.P, s.W, s.odd
         low = high = P.astype(jnp.float32)
         for j, (d, h, r, c) in enumerate(_eight(arrays, t)):
@@ -220,14 +223,18 @@ def _scaled(arrays: Any, first: Any, M: int, recursive: bool) -> tuple[Any, Any]
     return state.acc / state.unit, jnp.max(state.odd) > 0
 
 
-def _turn(*arrays: Any) -> None:
-    """Three arrays into three others, [rows, steps] as [steps, rows]. XLA would turn each one of those that they are made of."""
+def _turn(*arrays: Array) -> None:
+    """Transpose the first three arrays [rows, steps] into the last three. XLA would transpose every array they are made of."""
     for a, turned in zip(arrays[:3], arrays[3:], strict=True):
         turned[...] = a[...].T
 
 
-def _sweep(delta: Any, h: Any, ratio: Any, cap: Any, odd: Any, out: Any, *, recursive: bool, groups: int) -> None:
-    """Δ of a program's starts; the arrays are [steps, ROWS], `out` is [ROWS, M], `odd` [ROWS] says what float64 does not hold."""
+def _sweep(
+    delta: Array, h: Array, ratio: Array, cap: Array, odd: Array, out: Array, *, recursive: bool, groups: int
+) -> None:
+    """Compute Δ of a program's starts into `out` [ROWS, M]. The arrays are [steps, ROWS]; `odd` marks rows beyond float64."""
+    from jax.experimental import pallas as pl
+
     M = out.shape[1]
     given = (delta, h, ratio, cap), pl.program_id(0) // groups * M, M, recursive
     beyond = jnp.max(odd[...]) > 0
@@ -246,8 +253,11 @@ def _sweep(delta: Any, h: Any, ratio: Any, cap: Any, odd: Any, out: Any, *, recu
         out[...] = _exact(*given).T.astype(out.dtype)
 
 
-def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
-    """Δ [N, T], of arrays as in `xla_kernels`; in float32 if it is wanted so."""
+def _on_gpu(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, single: bool) -> Array:
+    """Compute Δ [N, T] of arrays as in `xla_kernels`; to float32 only, if `single`."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton as pallas_triton
+
     N, T = delta.shape
     kind = jnp.float32 if single and T <= LONGEST else jnp.float64
     rows = min(ROWS, 1 << (N - 1).bit_length())
@@ -288,19 +298,23 @@ def _on_gpu(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bo
 
 @cache
 def _is_known() -> bool:
-    """Whether there is a GPU here that Pallas compiles for."""
+    """Tell whether there is a GPU here that Pallas compiles for."""
     try:
-        getattr(pallas_triton, "get_gpu_info", str)()
-        return pallas_triton is not None and bool(jax.local_devices(backend="cuda"))
-    except (RuntimeError, ValueError):
+        if not jax.local_devices(backend="cuda"):
+            return False
+        from jax.experimental.pallas import triton as pallas_triton
+
+        getattr(pallas_triton, "get_gpu_info", str)()  # raises for a GPU that it does not know
+    except (ImportError, RuntimeError, ValueError):
         return False
+    return True
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def capped(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
-    """Δ [N, T] with a cap, by what is fastest on the device, to the digits of float32 if that is enough (`single`).
+def capped(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool) -> Array:
+    """Compute Δ [N, T] with a cap by what is fastest on the device; to the digits of float32 only, if `single`.
 
-    It has a gradient with respect to δ.
+    The result has a gradient with respect to δ only.
     """
     by_xla = rows_together(partial(xla_kernels.capped, recursive=recursive))
     by_pallas = rows_together(partial(_on_gpu, recursive=recursive, single=single))
@@ -311,12 +325,12 @@ def capped(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: boo
     return lax.platform_dependent(delta, g, step, cap, cuda=by_pallas, default=by_xla)
 
 
-def _forward(delta: Any, g: Any, step: Any, cap: Any, recursive: bool, single: bool) -> Any:
+def _forward(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool) -> tuple[Array, Factors]:
     return capped(delta, g, step, cap, recursive, single), (g, step, cap)
 
 
-def _backward(recursive: bool, single: bool, seen: Any, gradient: Any) -> Any:
-    """Δ is linear in δ: the gradient is the transposed sweep, which JAX makes of XLA's."""
+def _backward(recursive: bool, single: bool, seen: Factors, gradient: Array) -> tuple[Array, ...]:
+    """The gradient is the transposed sweep, since Δ is linear in δ; JAX makes it of XLA's kernel."""
     transposed = rows_together(partial(xla_kernels.capped, recursive=recursive, transposed=True))
     return (transposed(gradient, *seen), *map(jnp.zeros_like, seen))
 

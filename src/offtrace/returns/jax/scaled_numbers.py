@@ -1,14 +1,18 @@
-"""Numbers of any size under JAX: f · 2ⁿ, f in float64, n in int64; and what is computed with them, where float64 does not do.
+"""Numbers of any size under JAX, f · 2ⁿ with f in float64 and n in int64, and the kernels for rows that float64 does not hold.
 
 |f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
+
+Number = tuple[Array, Array]
+"""f and n."""
 
 TOP, BOTTOM = 1 << 40, -(1 << 40)
 HALF_RANGE = 1020
@@ -17,8 +21,8 @@ LITTLE, MUCH, MOST = 70.0, 500.0, 900.0
 moves by less than `MOST` either way stays within it, and if by less than `MUCH`, so does a product of two."""
 
 
-def split(x: Any) -> tuple[Any, Any]:
-    """x of either sign as f and n."""
+def split(x: Array) -> Number:
+    """Return f and n of x, which may have either sign."""
     size = jnp.abs(x)
     small = size < 2.0**-900
     bits = lax.bitcast_convert_type(jnp.where(small, size * 2.0**200, size), jnp.int64)
@@ -29,59 +33,74 @@ def split(x: Any) -> tuple[Any, Any]:
     return jnp.where(x < 0, -f, f), n
 
 
-def times(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The product of two numbers ≥ 0. A zero ends it: not even NaN passes."""
+def times(x: Number, y: Number) -> Number:
+    """Return the product of two numbers ≥ 0. It is zero if either is, even if the other is NaN."""
     f = jnp.where((x[0] == 0) | (y[0] == 0), 0.0, x[0] * y[0])
     over = f >= 2.0
     return jnp.where(over, f * 0.5, f), jnp.where(f == 0, BOTTOM, x[1] + y[1] + over.astype(jnp.int64))
 
 
-def least(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The smaller one of two numbers ≥ 0; NaN where x is."""
+def least(x: Number, y: Number) -> Number:
+    """Return the smaller of two numbers ≥ 0, or NaN where x is NaN."""
     above = (x[0] == x[0]) & (x[0] != 0) & ((x[1] > y[1]) | ((x[1] == y[1]) & (x[0] > y[0])))
     return jnp.where(above, y[0], x[0]), jnp.where(above, y[1], x[1])
 
 
-def _power_of_two(n: Any) -> Any:
+def _each(function: Callable[[Array], Array], x: Number) -> Number:
+    return function(x[0]), function(x[1])
+
+
+def _power_of_two(n: Array) -> Array:
     return lax.bitcast_convert_type((n + 1023) << 52, jnp.float64)
 
 
-def value(f: Any, n: Any) -> Any:
-    """f · 2ⁿ as a float64; f may be of any size."""
+def value(f: Array, n: Array) -> Array:
+    """Return f · 2ⁿ as a float64; f may be of any size."""
     n = jnp.clip(n, -2 * HALF_RANGE, 2 * HALF_RANGE)
     half = n >> 1
     return f * _power_of_two(half) * _power_of_two(n - half)
 
 
-def plus(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The sum of two numbers of either sign."""
+def plus(x: Number, y: Number) -> Number:
+    """Return the sum of two numbers of either sign."""
     top = jnp.maximum(x[1], y[1])
-    parts = (f * _power_of_two(jnp.maximum(n - top, -HALF_RANGE)) for f, n in (x, y))
-    f, n = split(sum(parts))
+    a, b = (f * _power_of_two(jnp.maximum(n - top, -HALF_RANGE)) for f, n in (x, y))
+    f, n = split(a + b)
     return f, jnp.where(f == 0, BOTTOM, top + n)
 
 
-def linear(delta: Any, weight: Any) -> Any:
-    """Δ_k = δ_k + weight_k Δ_{k+1}, weight ≥ 0: step by step, which compiles much faster than a scan that is log T deep."""
+def linear(delta: Array, weight: Array) -> Array:
+    """Δ_k = δ_k + weight_k Δ_{k+1}, weight ≥ 0, step by step: this compiles much faster than a scan that is log T deep."""
 
-    def body(later: Any, now: Any) -> Any:
+    def body(later: Number, now: tuple[Number, Number]) -> tuple[Number, Number]:
         (w, m), d = now
         passed = jnp.where(w == 0, 0.0, w * later[0])
         found = plus(d, (passed, jnp.where(passed == 0, BOTTOM, m + later[1])))
         return found, found
 
     none = jnp.zeros_like(delta[:, 0]), jnp.full(delta.shape[0], BOTTOM)
-    steps = tuple(tuple(a.T for a in split(x)) for x in (weight, delta))
+    steps = _each(jnp.transpose, split(weight)), _each(jnp.transpose, split(delta))
     f, n = lax.scan(body, none, steps, reverse=True)[1]
     return value(f, n).T
 
 
-def direct(
-    source: Any, g: Any, step: Any, cap: Any, bounds: Any = None, *, recursive: bool, transposed: bool = False
-) -> Any:
-    """Δ [N, T] of δ by its definition, or the transpose: one lag after the other, all starts side by side.
+State = tuple[Array, Number, Number, Array]
+"""The lag, x, the weight w, and the sum so far, of all starts."""
 
-    `bounds` are those on x by lag, after which the trace ends.
+
+def direct(
+    source: Array,
+    g: Array,
+    step: Array,
+    cap: Array,
+    bounds: Array | None = None,
+    *,
+    recursive: bool,
+    transposed: bool = False,
+) -> Array:
+    """Compute Δ [N, T] of δ by its definition, or the transpose: one lag after the other, all starts side by side.
+
+    `bounds` holds a bound on x for each lag; the trace ends after the last of them.
     """
     T = source.shape[1]
     reach = T if bounds is None else min(T, len(bounds) + 1)
@@ -92,24 +111,25 @@ def direct(
     parts = {name: split(padded[name]) for name in ("g", "step", "cap")}
     limits = None if bounds is None else split(jnp.asarray(bounds))
 
-    def later(a: Any, lag: Any) -> Any:
+    def later(a: Array, lag: Array) -> Array:
         return lax.dynamic_slice_in_dim(a, lag, T, axis=1)
 
-    def body(state: Any) -> Any:
+    def body(state: State) -> State:
         lag, x, w, total = state
-        w = times(w, tuple(later(a, lag - 1) for a in parts["g"]))
+        before, now = partial(later, lag=lag - 1), partial(later, lag=lag)
+        w = times(w, _each(before, parts["g"]))
         inside = lax.broadcasted_iota(jnp.int32, source.shape, 1) + lag < T
         w = jnp.where(inside, w[0], 0.0), w[1]
-        x = times(x, tuple(later(a, lag - 1) for a in parts["step"]))
-        y = least(x, tuple(later(a, lag) for a in parts["cap"]))
+        x = times(x, _each(before, parts["step"]))
+        y = least(x, _each(now, parts["cap"]))
         x = y if recursive else x
         if limits is not None:
-            y = least(y, tuple(a[lag - 1] for a in limits))
+            y = least(y, _each(lambda a: a[lag - 1], limits))
         if transposed:
             found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * source, w[1] + y[1]))
             found = lax.dynamic_slice_in_dim(jnp.pad(found, ((0, 0), (reach, 0))), reach - lag, T, axis=1)
         else:
-            found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * later(padded["source"], lag), w[1] + y[1]))
+            found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * now(padded["source"]), w[1] + y[1]))
         return lag + 1, x, w, total + found
 
     one = split(jnp.ones_like(source))

@@ -28,41 +28,48 @@ vmap would do both and choose, so it gives a kernel more rows (`rows_together`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_map
 
 from offtrace.returns.jax import scaled_numbers
 from offtrace.returns.jax.scaled_numbers import LITTLE, MOST, MUCH
 
-if hasattr(jax, "enable_x64"):
-    in_float64: Any = partial(jax.enable_x64, True)
-else:  # before JAX 0.8
-    from jax.experimental import enable_x64  # pyright: ignore
-
-    in_float64: Any = enable_x64
+Arrays = TypeVarTuple("Arrays")
+Out = TypeVar("Out")
+Carry = TypeVar("Carry")
 
 LEAF = 16  # up to this many steps a block is done lag by lag: unrolled, and one loop to the compiler
 HUGE = 1e300  # products are held below it, so that no infinity meets a zero
 CHUNK = 16  # of running sums
 
 
-def rows_together(kernel: Callable[..., Any]) -> Any:
-    """A kernel of arrays [N, T], which vmap gives more rows instead of more programs."""
+def in_float64() -> AbstractContextManager[object]:
+    """Return a context in which JAX has float64."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    from jax.experimental import enable_x64  # pyright: ignore (before JAX 0.8)
+
+    return enable_x64()
+
+
+def rows_together(kernel: Callable[[*Arrays], Out]) -> Callable[[*Arrays], Out]:
+    """Make vmap give the kernel, a function of arrays [N, T], more rows instead of making more programs."""
 
     @custom_vmap
-    def call(*arrays: Any) -> Any:
+    def call(*arrays: *Arrays) -> Out:
         with in_float64():
             return kernel(*arrays)
 
     @call.def_vmap
-    def rule(size: int, mapped: Any, *arrays: Any) -> Any:
+    def rule(size: int, mapped: Sequence[bool], *arrays: Array) -> tuple[Out, object]:
         full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
         T = full[0].shape[-1]
         out = call(*(a.reshape(-1, T) for a in full))
@@ -72,23 +79,23 @@ def rows_together(kernel: Callable[..., Any]) -> Any:
 
 
 @jax.custom_vjp
-def linear(delta: Any, weight: Any) -> Any:
-    """Δ_k = δ_k + weight_k Δ_{k+1}; an overflow does not survive a zero."""
+def linear(delta: Array, weight: Array) -> Array:
+    """Compute Δ_k = δ_k + weight_k Δ_{k+1}; an overflow does not pass a weight of zero."""
     return _linear(delta, weight)
 
 
 @rows_together
-def _linear(delta: Any, weight: Any) -> Any:
+def _linear(delta: Array, weight: Array) -> Array:
     return lax.cond(_all_in_range(weight), _linear_in_range, scaled_numbers.linear, delta, weight)
 
 
-def _all_in_range(weight: Any, reach: int | None = None) -> Any:
-    """Whether float64 holds the products of weights, of at most reach − 1 at a time; a NaN is not in range.
+def _all_in_range(weight: Array, reach: int | None = None) -> Array:
+    """Tell whether float64 holds the products of up to reach − 1 weights in a row; a NaN is not in range.
 
-    The most that they can rise and fall by tells at little cost; only if it does not, one looks at where they do.
+    A cheap bound on how far the products can rise and fall comes first; only if it does not suffice is their path computed.
     """
 
-    def exactly(log: Any) -> Any:
+    def exactly(log: Array) -> Array:
         rise, fall = _moves(log)
         return jnp.all((rise <= LITTLE) | ((rise <= MOST) & (fall <= MOST)))
 
@@ -99,41 +106,41 @@ def _all_in_range(weight: Any, reach: int | None = None) -> Any:
     )
 
 
-def _at_most(log: Any, reach: int | None = None) -> tuple[Any, Any]:
-    """By how much running sums of a row rise and fall at most, of at most reach − 1 numbers, [N]; NaN if it holds one."""
+def _at_most(log: Array, reach: int | None = None) -> tuple[Array, Array]:
+    """Return bounds [N] on how far sums of up to reach − 1 neighbours of a row rise and fall; NaN if the row holds one."""
     up, down = jnp.maximum(log, 0.0), jnp.maximum(-log, 0.0)
     if reach is None:
         return jnp.sum(up, axis=1), jnp.sum(down, axis=1)
     return (reach - 1) * jnp.max(up, axis=1), (reach - 1) * jnp.max(down, axis=1)
 
 
-def _moves(log: Any) -> tuple[Any, Any]:
-    """By how much running sums of a row rise and fall, [N]."""
+def _moves(log: Array) -> tuple[Array, Array]:
+    """Return how far the running sums of a row rise and fall, [N] each."""
     L = jnp.pad(_running_sum(log), ((0, 0), (1, 0)))
     return jnp.max(L - lax.cummin(L, axis=1), axis=1), jnp.max(lax.cummax(L, axis=1) - L, axis=1)
 
 
-def _linear_in_range(delta: Any, weight: Any) -> Any:
-    def join(right: Any, left: Any) -> Any:
+def _linear_in_range(delta: Array, weight: Array) -> Array:
+    def join(right: tuple[Array, Array], left: tuple[Array, Array]) -> tuple[Array, Array]:
         (w2, d2), (w1, d1) = right, left
         return _times(w1, w2), d1 + _times(w1, d2)
 
     return lax.associative_scan(join, (weight, delta), reverse=True, axis=1)[1]
 
 
-def _times(a: Any, b: Any) -> Any:
-    """a·b, where a = 0 ends everything, NaN too, and 0·∞ = 0. At a = 0 the gradient with respect to a is still b."""
+def _times(a: Array, b: Array) -> Array:
+    """Return a·b, which is 0 where a = 0, even if b is NaN or ∞. At a = 0 the gradient with respect to a is still b."""
     lost = ((a == 0) & ~jnp.isfinite(b)) | (jnp.isinf(a) & (b == 0))
     return jnp.where(lost, 0.0, a) * jnp.where(lost, 0.0, b)
 
 
-def _linear_forward(delta: Any, weight: Any) -> Any:
+def _linear_forward(delta: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
     found = linear(delta, weight)
     return found, (weight, found)
 
 
-def _linear_backward(seen: Any, gradient: Any) -> tuple[Any, Any]:
-    """e_k = G_k + weight_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂weight_k = e_k Δ_{k+1}."""
+def _linear_backward(seen: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """The gradient is e_k = G_k + weight_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂weight_k = e_k Δ_{k+1}."""
     weight, found = seen
     e = linear(gradient[:, ::-1], jnp.roll(weight, 1, axis=1)[:, ::-1])[:, ::-1]
     return e, e * jnp.pad(found[:, 1:], ((0, 0), (0, 1)))
@@ -142,15 +149,15 @@ def _linear_backward(seen: Any, gradient: Any) -> tuple[Any, Any]:
 linear.defvjp(_linear_forward, _linear_backward)
 
 
-def _log2(x: Any) -> Any:
-    """0 where x is: a zero ends a trace."""
+def _log2(x: Array) -> Array:
+    """Return log₂ x, but 0 where x is 0: a zero ends the trace, so it does not move a product."""
     return jnp.log2(jnp.where(x == 0, 1.0, x))
 
 
-def in_range(g: Any, step: Any, cap: Any, recursive: bool, reach: int | None = None) -> Any:
-    """Whether float64 holds all that matters of a row, [N]. A NaN is not in range.
+def in_range(g: Array, step: Array, cap: Array, recursive: bool, reach: int | None = None) -> Array:
+    """Tell for each row, [N], whether float64 holds everything in it that matters. A NaN is not in range.
 
-    It does where products move little, or rise by little at most: what is lost below its range then stays negligible. If the caps
+    It does if products move little, or rise by little at most: what is lost below its range then stays negligible. If the caps
     are of ordinary size, so that they clip whatever is large, a product may rise by any amount as long as it does not come down
     by much again; and where it is clipped on its way, it may come down, but not out of range.
     """
@@ -158,7 +165,7 @@ def in_range(g: Any, step: Any, cap: Any, recursive: bool, reach: int | None = N
     ordinary = jnp.all((cap == 0) | (cap == jnp.inf) | (jnp.abs(_log2(cap)) <= MUCH / 4), axis=1)
     fades_little = finite | (_at_most(_log2(g), reach)[1] <= MUCH)
 
-    def fine(rise: Any, fall: Any) -> Any:
+    def fine(rise: Array, fall: Array) -> Array:
         within = (fall <= MUCH) & ((rise <= MUCH) | (finite & recursive)) & fades_little
         return ordinary & ((rise <= LITTLE) | within | (finite & (fall <= LITTLE)))
 
@@ -167,10 +174,10 @@ def in_range(g: Any, step: Any, cap: Any, recursive: bool, reach: int | None = N
     return lax.cond(jnp.all(cheaply), lambda log: cheaply, lambda log: fine(*_moves(log)), log)
 
 
-def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transposed: bool = False) -> Any:
-    """Δ [N, T] with a cap, recursive or at read-out; or the gradient by δ, if δ stands for the gradient by Δ."""
+def capped(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, transposed: bool = False) -> Array:
+    """Compute Δ [N, T] with a cap, recursive or at read-out; if `transposed`, `delta` is ∂L/∂Δ and the result is ∂L/∂δ."""
 
-    def by_halves(delta: Any, *others: Any) -> Any:
+    def by_halves(delta: Array, *others: Array) -> Array:
         if not transposed:
             return _capped_in_range(delta, *others, recursive=recursive)
         return jax.vjp(lambda d: _capped_in_range(d, *others, recursive=recursive), delta)[1](delta)[0]
@@ -179,7 +186,7 @@ def capped(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool, transpos
     return lax.cond(jnp.all(in_range(g, step, cap, recursive)), by_halves, by_lags, delta, g, step, cap)
 
 
-def _capped_in_range(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool) -> Any:
+def _capped_in_range(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool) -> Array:
     N, T = delta.shape
     halvings = 0
     while LEAF << halvings < T:
@@ -215,23 +222,21 @@ def _capped_in_range(delta: Any, g: Any, step: Any, cap: Any, *, recursive: bool
     return total.reshape(N, -1)[:, :T]
 
 
-def _halves(x: Any) -> tuple[Any, Any]:
-    """The left and the right blocks of [N, blocks, m]."""
+def _halves(x: Array) -> tuple[Array, Array]:
+    """Return the left and the right blocks of [N, blocks, m]."""
     return x[:, 0::2], x[:, 1::2]
 
 
-def _joined(left: Any, right: Any) -> Any:
+def _joined(left: Array, right: Array) -> Array:
     return jnp.concatenate([left, right], axis=2)
 
 
-def _leaf(delta: Any, g: Any, step: Any, cap: Any, recursive: bool) -> tuple[Any, Any, Any]:
-    """Δ within each block, by lags; and X and W of each start, at the first step of the next block."""
+def _leaf(delta: Array, g: Array, step: Array, cap: Array, recursive: bool) -> tuple[Array, Array, Array]:
+    """Return Δ within each block, computed by lags, and X and W of each start at the first step of the next block."""
     m = delta.shape[2]
     x = w = jnp.ones_like(delta)
     total = delta
-    ended: list[Any] = [
-        (x[..., -1:], w[..., -1:])
-    ]  # those of the starts that reach the block's last step, latest first
+    ended = [(x[..., -1:], w[..., -1:])]  # of the starts that reach the block's last step, latest first
     for lag in range(1, m):
         x, w = x[..., : m - lag] * step[..., lag - 1 : -1], w[..., : m - lag] * g[..., lag - 1 : -1]
         y = jnp.minimum(x, cap[..., lag:])
@@ -242,8 +247,8 @@ def _leaf(delta: Any, g: Any, step: Any, cap: Any, recursive: bool) -> tuple[Any
     return total, jnp.minimum(X * step[..., -1:], HUGE), W * g[..., -1:]
 
 
-def _from_first(step: Any, g: Any, cap: Any, recursive: bool) -> tuple[Any, Any, Any]:
-    """P, D and A of each block: the products from its first step on, and x of a trace that arrives from above all caps."""
+def _from_first(step: Array, g: Array, cap: Array, recursive: bool) -> tuple[Array, Array, Array]:
+    """Return P, D and A of each block: the products from its first step on, and x of a trace that arrives above all caps."""
     P = D = jnp.ones_like(step[..., :1])
     A = cap[..., :1]
     found = [(P, D, A)]
@@ -255,8 +260,8 @@ def _from_first(step: Any, g: Any, cap: Any, recursive: bool) -> tuple[Any, Any,
     return P, D, A if recursive else cap
 
 
-def _two_sums(X: Any, h: Any, u: Any, v: Any) -> Any:
-    """X Σ_{t<τ} u_t + Σ_{t≥τ} v_t, where τ is the first t with X h_t ≥ 1; h rises along the last axis."""
+def _two_sums(X: Array, h: Array, u: Array, v: Array) -> Array:
+    """Return X Σ_{t<τ} u_t + Σ_{t≥τ} v_t, where τ is the first t with X h_t ≥ 1; h rises along the last axis."""
     m = h.shape[-1]
     τ = jnp.zeros(X.shape, jnp.int32)
     leap = 1 << (m.bit_length() - 1)
@@ -271,8 +276,8 @@ def _two_sums(X: Any, h: Any, u: Any, v: Any) -> Any:
     return X * jnp.take_along_axis(before, τ, axis=-1) + jnp.take_along_axis(after, τ, axis=-1)
 
 
-def _running_sum(x: Any) -> Any:
-    """Σ_{i≤t} x_i along the last axis: within chunks, and over them. XLA's own takes a kernel for each doubling."""
+def _running_sum(x: Array) -> Array:
+    """Return Σ_{i≤t} x_i along the last axis, within chunks and then over them. XLA's own takes a kernel for each doubling."""
     m = x.shape[-1]
     if m > CHUNK:
         rows = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -m % CHUNK)]).reshape(*x.shape[:-1], -1, CHUNK)
@@ -286,18 +291,19 @@ def _running_sum(x: Any) -> Any:
     return x
 
 
-def by_lag(
-    delta: Any, g: Any, reach: int, first: Any, beta: Callable[[Any, Any, Callable[[Any], Any]], tuple[Any, Any]]
-) -> Any:
-    """Δ [N, T] by its definition, up to lag reach − 1: carry, β = beta(carry, lag, later), starting from `first`.
+Later = Callable[[Array], Array]
+"""`later(a)` is a [N, T] as it is seen `lag` steps after each start, a[k + lag]."""
+Beta = Callable[[Carry, Array, Later], tuple[Carry, Array | float]]
+"""`carry, β = beta(carry, lag, later)`."""
 
-    `later(a)` is a [N, T] seen `lag` steps after each start: a[k + lag].
-    """
+
+def by_lag(delta: Array, g: Array, reach: int, first: Carry, beta: Beta[Carry]) -> Array:
+    """Compute Δ [N, T] by its definition, up to lag reach − 1; the first carry is `first`."""
     T = delta.shape[-1]
     reach = min(reach, T)
 
-    def body(state: Any, lag: Any) -> Any:
-        def later(a: Any, beyond: str = "edge") -> Any:
+    def body(state: tuple[Carry, Array, Array], lag: Array) -> tuple[tuple[Carry, Array, Array], None]:
+        def later(a: Array, beyond: str = "edge") -> Array:
             return lax.dynamic_slice_in_dim(jnp.pad(a, ((0, 0), (0, reach)), mode=beyond), lag, T, axis=1)
 
         carry, w, total = state
@@ -313,21 +319,24 @@ def by_lag(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def bounded(delta: Any, g: Any, step: Any, cap: Any, bounds: tuple[float, ...], recursive: bool) -> Any:
-    """Δ [N, T] by its definition, with bounds on x by lag, after which the trace ends. It has a gradient with respect to δ."""
+def bounded(delta: Array, g: Array, step: Array, cap: Array, bounds: tuple[float, ...], recursive: bool) -> Array:
+    """Compute Δ [N, T] by its definition. `bounds` holds a bound on x for each lag; the trace ends after the last of them.
+
+    The result has a gradient with respect to δ only.
+    """
     limits = jnp.asarray(bounds, jnp.float64)
 
-    def plain(delta: Any, g: Any, step: Any, cap: Any) -> Any:
+    def plain(delta: Array, g: Array, step: Array, cap: Array) -> Array:
         ratio = jnp.pad(step[:, :-1], ((0, 0), (1, 0)), constant_values=1.0)
 
-        def beta(product: Any, lag: Any, later: Any) -> tuple[Any, Any]:
+        def beta(product: Array, lag: Array, later: Later) -> tuple[Array, Array]:
             product = product * later(ratio)
             read = jnp.minimum(product, later(cap))
             return read if recursive else product, jnp.minimum(read, limits[lag - 1])
 
         return by_lag(delta, g, len(bounds) + 1, jnp.ones_like(delta), beta)
 
-    def kernel(delta: Any, g: Any, step: Any, cap: Any) -> Any:
+    def kernel(delta: Array, g: Array, step: Array, cap: Array) -> Array:
         of_any_size = partial(scaled_numbers.direct, bounds=limits, recursive=recursive)
         fine = jnp.all(in_range(g, step, jnp.minimum(cap, jnp.max(limits)), recursive, len(bounds) + 1))
         return lax.cond(fine, plain, of_any_size, delta, g, step, cap)
@@ -335,11 +344,17 @@ def bounded(delta: Any, g: Any, step: Any, cap: Any, bounds: tuple[float, ...], 
     return rows_together(kernel)(delta, g, step, cap)
 
 
-def _bounded_forward(delta: Any, g: Any, step: Any, cap: Any, bounds: Any, recursive: bool) -> Any:
+Factors = tuple[Array, Array, Array]
+"""g, step and cap."""
+
+
+def _bounded_forward(
+    delta: Array, g: Array, step: Array, cap: Array, bounds: tuple[float, ...], recursive: bool
+) -> tuple[Array, Factors]:
     return bounded(delta, g, step, cap, bounds, recursive), (g, step, cap)
 
 
-def _bounded_backward(bounds: Any, recursive: bool, seen: Any, gradient: Any) -> Any:
+def _bounded_backward(bounds: tuple[float, ...], recursive: bool, seen: Factors, gradient: Array) -> tuple[Array, ...]:
     kernel = partial(scaled_numbers.direct, bounds=jnp.asarray(bounds), recursive=recursive, transposed=True)
     return (rows_together(kernel)(gradient, *seen), *map(jnp.zeros_like, seen))
 
@@ -348,10 +363,10 @@ bounded.defvjp(_bounded_forward, _bounded_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def linear_within(delta: Any, weight: Any, reach: int) -> Any:
-    """Δ_k = Σ_{t<k+reach} (weight_k ··· weight_{t-1}) δ_t."""
+def linear_within(delta: Array, weight: Array, reach: int) -> Array:
+    """Compute Δ_k = Σ_{t<k+reach} (weight_k ··· weight_{t-1}) δ_t."""
 
-    def kernel(delta: Any, weight: Any) -> Any:
+    def kernel(delta: Array, weight: Array) -> Array:
         return lax.cond(
             _all_in_range(weight, reach), partial(_plainly_within, reach), partial(_scaled_within, reach), delta, weight
         )
@@ -359,31 +374,31 @@ def linear_within(delta: Any, weight: Any, reach: int) -> Any:
     return rows_together(kernel)(delta, weight)
 
 
-def _plainly_within(reach: int, delta: Any, weight: Any) -> Any:
+def _plainly_within(reach: int, delta: Array, weight: Array) -> Array:
     return by_lag(delta, weight, reach, (), lambda carry, lag, later: (carry, 1.0))
 
 
-def _scaled_within(reach: int, source: Any, weight: Any, transposed: bool = False) -> Any:
+def _scaled_within(reach: int, source: Array, weight: Array, transposed: bool = False) -> Array:
     g, step = jnp.where(weight == 0, 0.0, 1.0), jnp.where(weight == 0, 1.0, weight)
     no_bounds = jnp.full(min(reach, source.shape[1]) - 1, jnp.inf)
     cap = jnp.full_like(source, jnp.inf)
     return scaled_numbers.direct(source, g, step, cap, no_bounds, recursive=False, transposed=transposed)
 
 
-def _within_forward(delta: Any, weight: Any, reach: int) -> Any:
+def _within_forward(delta: Array, weight: Array, reach: int) -> tuple[Array, tuple[Array, Array]]:
     return linear_within(delta, weight, reach), (delta, weight)
 
 
-def _within_backward(reach: int, seen: Any, gradient: Any) -> Any:
-    """Out of the range of float64 there is a gradient with respect to δ; that with respect to the weights is NaN, not wrong."""
+def _within_backward(reach: int, seen: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """Outside the range of float64 only δ has a gradient: that of the weights is NaN there, rather than wrong."""
 
-    def plainly(gradient: Any, delta: Any, weight: Any) -> Any:
+    def plainly(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
         return jax.vjp(partial(_plainly_within, reach), delta, weight)[1](gradient)
 
-    def scaled(gradient: Any, delta: Any, weight: Any) -> Any:
+    def scaled(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
         return _scaled_within(reach, gradient, weight, transposed=True), jnp.full_like(weight, jnp.nan)
 
-    def kernel(gradient: Any, delta: Any, weight: Any) -> Any:
+    def kernel(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
         return lax.cond(_all_in_range(weight, reach), plainly, scaled, gradient, delta, weight)
 
     return rows_together(kernel)(gradient, *seen)

@@ -1,7 +1,7 @@
 """Two operators registered with PyTorch, so that autograd, torch.compile and vmap know them:
 
     offtrace::linear    x_k = a_k + c_k x_{k+1}
-    offtrace::capped    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t, or its transpose        (see `given`)
+    offtrace::capped    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t, or its transpose        (see `given_factors`)
 
 Both are float64 [B, T], and linear in what they sum, so that the backward pass is the transposed operator. `linear` has a
 gradient with respect to c too; `capped` takes g, ratio and cap as constants.
@@ -9,11 +9,13 @@ gradient with respect to c too; `capped` takes g, ratio and cap as constants.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from offtrace.returns.numpy import given_factors
 
@@ -29,8 +31,8 @@ def _linear(a: Tensor, c: Tensor) -> Tensor:
 def _capped(
     delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
 ) -> Tensor:
-    run: Any = given_factors.transpose if transposed else given_factors.correct
-    return torch.from_numpy(run(*(_host(x) for x in (delta, g, ratio, cap, lags)), recursive))
+    run = given_factors.transpose if transposed else given_factors.correct
+    return torch.from_numpy(run(_host(delta), _host(g), _host(ratio), _host(cap), _host(lags), recursive))
 
 
 linear = torch.library.custom_op(
@@ -66,7 +68,7 @@ def _capped_on_cuda(
     return triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
 
 
-def _fake(a: Tensor, *others: Any) -> Tensor:
+def _fake(a: Tensor, *others: object) -> Tensor:
     return torch.empty(a.shape, dtype=a.dtype, device=a.device)
 
 
@@ -74,24 +76,40 @@ linear.register_fake(_fake)
 capped.register_fake(_fake)
 
 
-def _keep_linear(ctx: Any, inputs: Any, output: Tensor) -> None:
+class LinearContext(FunctionCtx):
+    """What the backward pass of `linear` reads."""
+
+    saved_tensors: tuple[Tensor, Tensor]
+
+
+class CappedContext(FunctionCtx):
+    """What the backward pass of `capped` reads."""
+
+    saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor]
+    recursive: bool
+    transposed: bool
+
+
+def _keep_linear(ctx: LinearContext, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(inputs[1], output)
 
 
-def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """e_k = G_k + c_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂c_k = e_k x_{k+1}."""
+def _linear_backward(ctx: LinearContext, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient is e_k = G_k + c_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂c_k = e_k x_{k+1}."""
     c, x = ctx.saved_tensors
     e = linear(gradient.flip(1), c.roll(1, 1).flip(1)).flip(1)
     following = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], 1)
     return e, e * following
 
 
-def _keep_capped(ctx: Any, inputs: Any, output: Tensor) -> None:
+def _keep_capped(
+    ctx: CappedContext, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool], output: Tensor
+) -> None:
     ctx.save_for_backward(*inputs[1:5])
     ctx.recursive, ctx.transposed = inputs[5:]
 
 
-def _capped_backward(ctx: Any, gradient: Tensor) -> Any:
+def _capped_backward(ctx: CappedContext, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
     e = capped(gradient, *ctx.saved_tensors, ctx.recursive, not ctx.transposed)
     return e, None, None, None, None, None, None
 
@@ -100,22 +118,38 @@ linear.register_autograd(_linear_backward, setup_context=_keep_linear)
 capped.register_autograd(_capped_backward, setup_context=_keep_capped)
 
 
-def _folded(info: Any, in_dims: Any, arrays: Any) -> list[Tensor]:
-    """[B, T] with a mapped dimension → [N·B, T]: rows are independent."""
-    found = []
+class MapInfo(Protocol):
+    """What torch.vmap says of the map."""
+
+    batch_size: int
+
+
+def _folded(info: MapInfo, in_dims: Sequence[int | None], arrays: Iterable[Tensor]) -> list[Tensor]:
+    """Turn arrays [B, T] with a mapped dimension into arrays [N·B, T]: rows are independent."""
+    found: list[Tensor] = []
     for array, dim in zip(arrays, in_dims, strict=False):
         moved = array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
         found.append(moved.reshape(-1, moved.shape[-1]))
     return found
 
 
-def _linear_vmap(info: Any, in_dims: Any, a: Tensor, c: Tensor) -> tuple[Tensor, int]:
+def _linear_vmap(info: MapInfo, in_dims: Sequence[int | None], a: Tensor, c: Tensor) -> tuple[Tensor, int]:
     out = linear(*_folded(info, in_dims, (a, c)))
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 
-def _capped_vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
-    out = capped(*_folded(info, in_dims, arguments[:4]), *arguments[4:])
+def _capped_vmap(
+    info: MapInfo,
+    in_dims: Sequence[int | None],
+    delta: Tensor,
+    g: Tensor,
+    ratio: Tensor,
+    cap: Tensor,
+    lags: Tensor,
+    recursive: bool,
+    transposed: bool,
+) -> tuple[Tensor, int]:
+    out = capped(*_folded(info, in_dims, (delta, g, ratio, cap)), lags, recursive, transposed)
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 

@@ -31,7 +31,7 @@ from offtrace.returns.torch.triton_walks import walk_of_any_size
 
 @triton.jit
 def times(a, b):
-    """The product."""
+    """Return the product."""
     return a * b
 
 
@@ -42,7 +42,7 @@ def prepare(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, N: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """C, E, 1/R and D of each step, [groups of rows, steps, 4, ROWS], and R, D of blocks, [groups of rows, blocks, 2, ROWS].
+    """Store C, E, 1/R, D of each step, [groups of rows, steps, 4, ROWS], and R, D of blocks, [groups of rows, blocks, 2, ROWS].
 
     R of a block is negative where it holds a cut, and NaN where it is out of range.
 
@@ -95,7 +95,7 @@ def prepare(
 
 @triton.jit
 def mantissa(P):
-    """P > 0 as m · 2ⁿ, m in [1, 2): m, 2ⁿ, and n."""
+    """Return m, 2ⁿ and n of P = m · 2ⁿ > 0, with m in [1, 2)."""
     bits = P.to(tl.int64, bitcast=True)
     m = (bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000
     power = bits & 0x7FF0000000000000
@@ -110,7 +110,7 @@ def sweep(
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
     LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Δ of M starts of ROWS rows, as [M, ROWS]."""
+    """Compute Δ of M starts in each of ROWS rows."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     kind = room.dtype.element_ty
     lane = tl.arange(0, ROWS)[None, :]

@@ -1,11 +1,10 @@
-"""A rule's expressions (`traces.symbols`) as Triton functions. Numbers are arguments of them: another λ is not another kernel."""
+"""A rule's expressions (`traces.symbols`) as Triton functions. Numbers are arguments, so that another λ is not another kernel."""
 
 # pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 from functools import cache
 from types import FunctionType
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -14,26 +13,26 @@ from offtrace.traces import symbols
 from offtrace.traces.symbols import NOW, Lines, Printer, Symbol
 
 MOST = 4
-"""Parameters of a rule, and numbers in a carry, that a kernel takes."""
+"""How many parameters of a rule, and how many numbers in a carry, a kernel takes."""
 PER_STEP = ("pi", "mu", "rho", "lag", "start_pair", "pair", "c0", "c1", "c2", "c3")
-"""Names of what changes from step to step."""
+"""The names of what changes from step to step."""
 
 
 @triton.jit
 def least(a, b):
-    """The smaller one, or NaN: Triton's own minimum drops it."""
+    """Return the smaller one, or NaN if either is NaN: Triton's own minimum drops it."""
     return tl.where(a < b, a, tl.where(a != a, a, b))
 
 
 @triton.jit
 def most(a, b):
-    """The larger one, or NaN."""
+    """Return the larger one, or NaN if either is NaN."""
     return tl.where(a > b, a, tl.where(a != a, a, b))
 
 
 @triton.jit
 def power(x, y):
-    """x to the power of y: e^{y log |x|}; below 0 for whole y only."""
+    """Return x to the power of y as e^{y log |x|}; a negative x needs a whole y."""
     size = tl.exp(y * tl.log(tl.where(x == 0.0, 1.0, tl.abs(x))))
     size = tl.where(x == 0.0, tl.where(y > 0.0, 0.0, float("inf")), size)
     half = tl.floor(y * 0.5) * 2.0
@@ -48,15 +47,15 @@ FUNCTIONS = {"minimum": "least", "maximum": "most", "**": "power"}
 
 
 class InTriton(Printer):
-    """Lines of Triton, in float64."""
+    """Prints expressions as lines of Triton, in float64."""
 
     def number(self, value: float) -> str:
-        """A literal alone would be a float32."""
+        """Print a number as a float64: a literal alone would be a float32."""
         kind = "tl.int1" if isinstance(value, bool) else "tl.float64"
         return f"tl.full([], {super().number(value)}, {kind})"
 
     def write(self, symbol: Symbol) -> str:
-        """Powers that are products or roots, and quotients by what does not change with the step, have shorter ways."""
+        """Print a symbol; powers that are products or roots, and quotients by what no step changes, get a shorter form."""
         if symbol.operation == "**" and symbol.parts[1].operation == "number":
             x, n = self.text(symbol.parts[0]), symbol.parts[1].parts[0]
             if n in (0.5, -0.5):
@@ -69,12 +68,9 @@ class InTriton(Printer):
         return super().write(symbol)
 
     def operation(self, operation: str, *parts: str) -> str:
-        """One operation."""
-        if operation in (
-            "&",
-            "|",
-            "~",
-        ):  # as 1 and 0: the interpreter does not combine conditions of numbers and arrays
+        """Print one operation."""
+        if operation in ("&", "|", "~"):
+            # as 1 and 0: the interpreter does not combine conditions of numbers and arrays
             a, *b = (f"tl.where({part}, 1.0, 0.0)" for part in parts)
             return {"&": f"({a} * {''.join(b)} != 0.0)", "|": f"({a} + {''.join(b)} != 0.0)", "~": f"({a} == 0.0)"}[
                 operation
@@ -84,36 +80,36 @@ class InTriton(Printer):
         return super().operation(operation, *parts)
 
     def function(self, name: str) -> str:
-        """How a function is called."""
+        """Return what the function is called in Triton."""
         return FUNCTIONS.get(name, f"tl.{name}")
 
 
 def _changes(symbol: Symbol) -> bool:
-    """Whether the expression depends on the step."""
+    """Tell whether the expression depends on the step."""
     if symbol.operation in ("input", "number"):
         return symbol.parts[0] in PER_STEP
     return any(map(_changes, symbol.parts))
 
 
 @cache
-def factors(lines: Lines) -> Any:
-    """`factors(pi, mu, rho, p0 … p3) → decay, ratio, cap`."""
+def factors(lines: Lines) -> triton.JITFunction:
+    """Make the kernel's function `factors(pi, mu, rho, p0 … p3) → decay, ratio, cap`."""
     body, results = InTriton().body(lines.results)
     arguments = ("pi", "mu", "rho", *(f"p{i}" for i in range(MOST)))
     return triton.jit(symbols.function("factors", arguments, body, ", ".join(results), SPACE))
 
 
 @cache
-def step(lines: Lines) -> Any:
-    """`step(c0 … c3, pi, mu, rho, lam, lag, start_pair, pair) → c0 … c3, β`."""
+def step(lines: Lines) -> triton.JITFunction:
+    """Make the kernel's function `step(c0 … c3, pi, mu, rho, lam, lag, start_pair, pair) → c0 … c3, β`."""
     held = tuple(f"c{i}" for i in range(MOST))
     body, (*after, beta) = InTriton().body(lines.results)
     results = ", ".join((*after, *held[len(after) :], beta))
     return triton.jit(symbols.function("step", (*held, *NOW), body, results, SPACE))
 
 
-def bound(kernel: Any, **names: Any) -> Any:
-    """The same kernel with other functions under these global names."""
+def bound(kernel: triton.JITFunction, **names: triton.JITFunction) -> triton.JITFunction:
+    """Return the same kernel with other functions under these global names."""
     source = kernel.fn
     copy = FunctionType(source.__code__, {**source.__globals__, **names}, source.__name__, source.__defaults__)
     copy.__qualname__, copy.__module__, copy.__annotations__ = (

@@ -1,4 +1,4 @@
-"""Numbers of any size for Triton kernels: f · 2ⁿ, f in float64, n in int64.
+"""Numbers of any size for Triton kernels: f · 2ⁿ with f in float64 and n in int64.
 
 |f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
 """
@@ -17,7 +17,7 @@ HALF_RANGE = tl.constexpr(1020)
 
 @triton.jit
 def split(x):
-    """x ≥ 0 as f and n."""
+    """Return f and n of x ≥ 0."""
     small = x < TINY
     raised = tl.where(small, x * RAISED, x)
     bits = raised.to(tl.int64, bitcast=True)
@@ -30,14 +30,14 @@ def split(x):
 
 @triton.jit
 def split_signed(x):
-    """The same for x of either sign."""
+    """Return f and n of x, which may have either sign."""
     f, n = split(tl.abs(x))
     return tl.where(x < 0.0, -f, f), n
 
 
 @triton.jit
 def times(f, n, by, m):
-    """(f · 2ⁿ)(by · 2ᵐ) of numbers ≥ 0."""
+    """Return the product (f · 2ⁿ)(by · 2ᵐ) of numbers ≥ 0."""
     f = f * by
     over = f >= 2.0
     zero = f == 0.0
@@ -47,19 +47,19 @@ def times(f, n, by, m):
 
 @triton.jit
 def above(f, n, c, m):
-    """Whether f · 2ⁿ > c · 2ᵐ; not if it is NaN."""
+    """Tell whether f · 2ⁿ > c · 2ᵐ; a NaN is not."""
     return (f == f) & (f != 0.0) & ((n > m) | ((n == m) & (f > c)))
 
 
 @triton.jit
 def power_of_two(n):
-    """2ⁿ, −1022 ≤ n ≤ 1023."""
+    """Return 2ⁿ for −1022 ≤ n ≤ 1023."""
     return ((n + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def value(f, n):
-    """f · 2ⁿ as a float64; f may be of any size."""
+    """Return f · 2ⁿ as a float64; f may be of any size."""
     n = tl.minimum(tl.maximum(n, -2 * HALF_RANGE), 2 * HALF_RANGE)
     half = n >> 1
     return f * power_of_two(half) * power_of_two(n - half)
@@ -67,7 +67,7 @@ def value(f, n):
 
 @triton.jit
 def then(later_f, later_n, later_c, later_m, f, n, c, m):
-    """x + c · later, and c · later's c: an affine map before another. A c of 0 passes nothing on."""
+    """Compose two affine maps: return x + c · later, and c · later's c. A c of 0 passes nothing on."""
     cut = c == 0.0
     by = tl.where(cut, 0.0, c * later_f)
     by_n = tl.where(by == 0.0, BOTTOM, m + later_n)

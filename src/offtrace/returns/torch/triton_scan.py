@@ -1,4 +1,4 @@
-"""What all Triton kernels share, and the one without a cap.
+"""The functions that all Triton kernels share, and the kernel for traces without a cap.
 
 A trace leaves t−1 with g_{t-1} = discount_{t-1} and enters t with decay_t and ratio_t; where any of them is 0 it is *cut*.
 Caps are in `triton_caps`; horizons, bounds by lag, custom traces and the transpose in `triton_walks`.
@@ -22,13 +22,13 @@ that moves by less than `MUCH` either way stays within it."""
 
 @triton.jit
 def factors(pi, mu, rho, p0, p1, p2, p3):
-    """Bound to a rule."""
+    """Stand in for the rule's factors; `triton_rules.bound` puts them here."""
     return p0, p0, p0
 
 
 @triton.jit
 def live(a, at, inside, VALID: tl.constexpr):
-    """Where there is a step, and it is not padding."""
+    """Tell where there is a step that is not padding."""
     if VALID:
         inside = inside & (tl.load(a[5] + at, inside, 0) != 0)
     return inside
@@ -39,7 +39,7 @@ def live(a, at, inside, VALID: tl.constexpr):
 
 @triton.jit
 def td_error(a, b, t, T, gamma, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr):
-    """δ_t in float64; 0 outside the row and at invalid steps."""
+    """Return δ_t in float64; 0 outside the row and at invalid steps."""
     inside = (t >= 0) & (t < T)
     at = b * T + t
     delta = tl.load(a[0] + at, inside, 0.0).to(tl.float64)
@@ -58,13 +58,13 @@ def td_error(a, b, t, T, gamma, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID
 
 @triton.jit
 def e_to(x):
-    """e^x; what is below the smallest normal number counts as 0."""
+    """Return e^x; what is below the smallest normal number counts as 0."""
     return tl.where(x < -708.0, 0.0, tl.exp(x))
 
 
 @triton.jit
 def probabilities(a, at, inside, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr):
-    """π, μ, ρ in float64; 1 where nothing is read. And 0, or NaN where they are of no action that could have been taken."""
+    """Return π, μ, ρ in float64, 1 where nothing is read; and NaN where no such action could have been taken, else 0."""
     log_pi = tl.full([], 0.0, tl.float64)
     log_mu = tl.full([], 0.0, tl.float64)
     if PI or RHO:
@@ -87,7 +87,7 @@ def probabilities(a, at, inside, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.con
 
 @triton.jit
 def leaves(a, b, t, T, gamma, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr):
-    """discount_t in float64, where a trace may leave step t for another, else 0."""
+    """Return discount_t in float64 where a trace may leave step t for the next, else 0."""
     inside = (t >= 0) & (t < T)
     at = b * T + t
     if GIVEN:
@@ -106,7 +106,7 @@ def enters(
     a, b, t, T, p, GIVEN: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr,
 ):  # fmt: skip
-    """decay_t, ratio_t and cap_t in float64; all 0 where no trace may come in. ratio is NaN where it is not known."""
+    """Return decay_t, ratio_t and cap_t in float64; all are 0 where no trace may enter. ratio is NaN where it is not known."""
     inside = (t >= 0) & (t < T)
     at = b * T + t
     if GIVEN:
@@ -129,7 +129,7 @@ def link(
     a, b, t, T, gamma, p, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr,
     PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, RECURSIVE: tl.constexpr,
 ):  # fmt: skip
-    """h_t, ratio_t and cap_t in float64; h and ratio are both 0 where the trace is cut."""
+    """Return h_t, ratio_t and cap_t in float64; h and ratio are both 0 where the trace is cut."""
     decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, RECURSIVE)
     h = leaves(a, b, t - 1, T, gamma, GIVEN, GAMMAS, VALID) * decay
     cut = (h == 0.0) | (ratio == 0.0)
@@ -138,7 +138,7 @@ def link(
 
 @triton.jit
 def number(high, middle, low):
-    """Triton passes floats in float32: three of them make a float64 (`triton_calls._split`)."""
+    """Add three float32 to a float64: Triton passes floats in float32 (`triton_launch._split`)."""
     none = tl.full([], 0.0, tl.float64)
     high, middle, low = none + high, none + middle, none + low
     exponent = tl.floor(low / 64.0)
@@ -148,7 +148,7 @@ def number(high, middle, low):
 
 @triton.jit
 def write(a, out, at, inside, correction, ADD_Q: tl.constexpr, VALID: tl.constexpr):
-    """Store Δ or q + Δ, and 0 at invalid steps."""
+    """Store Δ or q + Δ; invalid steps get 0."""
     if ADD_Q:
         correction = correction + tl.load(a[1] + at, inside, 0.0)
     if VALID:
@@ -158,7 +158,7 @@ def write(a, out, at, inside, correction, ADD_Q: tl.constexpr, VALID: tl.constex
 
 @triton.jit
 def apart(x, LANES: tl.constexpr):
-    """[LANES, 8] as eight [LANES]."""
+    """Split [LANES, 8] into eight [LANES]."""
     even, odd = tl.split(tl.reshape(x, (LANES, 4, 2)))
     x04, x26 = tl.split(tl.reshape(even, (LANES, 2, 2)))
     x15, x37 = tl.split(tl.reshape(odd, (LANES, 2, 2)))
@@ -171,7 +171,7 @@ def apart(x, LANES: tl.constexpr):
 
 @triton.jit
 def together(x0, x1, x2, x3, x4, x5, x6, x7, LANES: tl.constexpr):
-    """Eight [LANES] as [LANES, 8]."""
+    """Join eight [LANES] to [LANES, 8]."""
     even = tl.reshape(tl.join(tl.join(x0, x4), tl.join(x2, x6)), (LANES, 4))
     odd = tl.reshape(tl.join(tl.join(x1, x5), tl.join(x3, x7)), (LANES, 4))
     return tl.reshape(tl.join(even, odd), (LANES, 8))
@@ -179,20 +179,20 @@ def together(x0, x1, x2, x3, x4, x5, x6, x7, LANES: tl.constexpr):
 
 @triton.jit
 def passed(c, x):
-    """c · x; a zero passes nothing on, not even an overflow."""
+    """Return c · x; it is 0 where c is 0, even if x has overflowed."""
     return tl.where(c != 0.0, c * x, 0.0)
 
 
 @triton.jit
 def then(later_x, later_g, later_s, x, g, s):
-    """Steps that are worth x, left with g and entered with s, before later ones."""
+    """Combine steps that are worth x, left with g and entered with s, with the later ones."""
     c = passed(g, later_s)
     return x + passed(c, later_x), passed(c, later_g), s
 
 
 @triton.jit
 def bits(s, g):
-    """By how many powers of two steps may raise and lower a product at most: of s, and of g ≤ 1; a zero ends it."""
+    """Return how many powers of two a step can raise and lower a product by, through s and g ≤ 1; a zero ends the product."""
     s = tl.log2(tl.where(s > 0.0, s, 1.0).to(tl.float32))
     g = tl.log2(tl.where(g > 0.0, g, 1.0).to(tl.float32))
     return tl.maximum(s, 0.0), tl.maximum(-s, 0.0) - g
@@ -205,7 +205,7 @@ def linear_rows(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Δ_k = δ_k + g_k s_{k+1} Δ_{k+1}, g = discount, s = decay · ratio, in chunks of GROUPS · 8 steps from the row's end on.
+    """Compute Δ_k = δ_k + g_k s_{k+1} Δ_{k+1}, g = discount, s = decay · ratio, in chunks of GROUPS · 8 steps from the row's end.
 
     Eight steps are one thread's and go one by one; groups of eight, numbered from the end, are scanned. (A scan in reverse
     would be one line; Triton's turns all lanes round, which takes longer than all the rest.)
@@ -274,7 +274,7 @@ def linear_of_any_size(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """The same with numbers of any size: x and c as f · 2ⁿ, steps from the row's end on."""
+    """Compute the same recursion with numbers of any size, f · 2ⁿ, from the row's end on."""
     N: tl.constexpr = GROUPS * 8
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     b = tl.minimum(row, B - 1)

@@ -1,4 +1,4 @@
-"""Triton kernels that go by the definition, step by step, in float64: whatever has no shorter way.
+"""Triton kernels that sum by the definition, step by step, in float64, for everything that has no shorter way.
 
 `step` is a placeholder, bound to a custom trace by `triton_rules.bound`.
 """
@@ -18,7 +18,7 @@ MOST, LEAST = tl.constexpr(2.0**70), tl.constexpr(2.0**-900)
 
 @triton.jit
 def step(c0, c1, c2, c3, pi, mu, rho, lam, lag, start_pair, pair):
-    """Bound to a custom trace."""
+    """Stand in for a custom trace's step; `triton_rules.bound` puts it here."""
     return c0, c1, c2, c3, c0
 
 
@@ -28,9 +28,9 @@ def walk(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
 ):  # fmt: skip
-    """Δ of the starts k [M, 1] of rows b [1, ROWS] by definition; looks every 8 steps whether anything is left.
+    """Return Δ of the starts k [M, 1] of rows b [1, ROWS] by definition; every 8 steps it looks whether a trace is left.
 
-    Beside it, where a product has left the range in which float64 does: then `walk_of_any_size` is to be asked.
+    The second result is 1 where a product has left the range that float64 holds: then `walk_of_any_size` is needed.
     """
     total = td_error(a, b, k, T, gamma, GIVEN, GAMMAS, VALID)
     x = tl.zeros_like(total) + 1.0
@@ -67,7 +67,7 @@ def walk_of_any_size(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
 ):  # fmt: skip
-    """Δ by definition, with x and w as f · 2ⁿ."""
+    """Return Δ by definition, with x and w as f · 2ⁿ."""
     total = td_error(a, b, k, T, gamma, GIVEN, GAMMAS, VALID)
     x = tl.zeros_like(total) + 1.0
     n = tl.zeros_like(total).to(tl.int64)
@@ -92,7 +92,7 @@ def walk_of_any_size(
 
 @triton.jit
 def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr, LAGS: tl.constexpr):
-    """x · 2ⁿ and w · 2ᵐ one step later, where the trace has started, and what is read off: y · 2^yn."""
+    """Return x · 2ⁿ and w · 2ᵐ one step later, where the trace has started, and y · 2^yn, which is read off."""
     h, hn = scaled.split(h)
     ratio, rn = scaled.split(ratio)
     cap, cn = scaled.split(cap)
@@ -118,7 +118,7 @@ def walk_rows(
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Δ by its definition, M starts of ROWS rows at a time."""
+    """Compute Δ by its definition, M starts of ROWS rows at a time."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
@@ -138,7 +138,7 @@ def walk_rows(
 def transpose_rows(
     gradient, g, ratio, cap, out, lags, reach, B, T, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, N: tl.constexpr
 ):
-    """e_t = Σ_{k≤t} w_{k:t} y_{k:t} G_k into `out`, which holds G; N starts of one row at a time."""
+    """Add e_t = Σ_{k<t} w_{k:t} y_{k:t} G_k to `out`, which holds G; N starts of one row at a time."""
     b = (tl.program_id(0) % B).to(tl.int64) * T
     first = tl.program_id(0) // B * N
     k = first + tl.arange(0, N)
@@ -176,7 +176,7 @@ def step_rows(
     GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, PAIR: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Custom traces: p is the first carry, l their λ."""
+    """Compute Δ of a custom trace; p0 … p3 is its first carry, and l its λ."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     lam = number(lh, lm, ll)
