@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
+from offtrace._shared.html_templates import rendered
+from offtrace._shared.number_text import count, decimals_on_axis, fixed, fixed_interval
 
 if TYPE_CHECKING:
     from offtrace.logs.result import Result
 
 WIDTH, HEIGHT = 320, 22
-"""Of a drawing, in pixels."""
-BLUE, GREY, ORANGE = "#0072b2", "#8a9098", "#d55e00"
+"""The size of a drawing, in pixels."""
+BLUE, GREY = "#0072b2", "#8a9098"
+
+
+class Line(NamedTuple):
+    """One line of the table."""
+
+    title: str
+    estimate: str
+    interval: str
+    rests_on: str
+    colour: str
+    bar: tuple[float, float] | None
+    """Where the interval is drawn, in pixels; None where there is none."""
+    thickness: int
+    point: float | None
+    """Where the estimate is drawn; None outside of the axis."""
+    arrows: Sequence[tuple[int, int]]
+    """Tips and bases of the arrows where something leaves the axis."""
 
 
 def span(result: Result) -> tuple[float, float]:
@@ -36,64 +54,45 @@ def span(result: Result) -> tuple[float, float]:
 
 def html(result: Result) -> str:
     """The table."""
-    low, high = span(result)
-    digits = decimals_on_axis(high - low)
-    lines = []
-    for i, row in enumerate(result.estimates):
-        drawn = _drawn(row.low, row.high, row.estimate, low, high, BLUE if i == 0 else GREY)
-        rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f}"
-        lines.append(
-            _line(
-                row.title,
-                f"<b>{fixed(row.estimate, digits)}</b>",
-                fixed_interval(row.low, row.high, digits),
-                drawn,
-                rests,
-            )
+    axis = span(result)
+    digits = decimals_on_axis(axis[1] - axis[0])
+    lines = [
+        Line(
+            row.title,
+            fixed(row.estimate, digits),
+            fixed_interval(row.low, row.high, digits),
+            "" if np.isnan(row.effective) else count(row.effective),
+            *_drawn(row.low, row.high, row.estimate, axis, BLUE if i == 0 else GREY),
         )
+        for i, row in enumerate(result.estimates)
+    ]
     if (c := result.conservative) is not None:
-        drawn = _drawn(c.low, c.high, float("nan"), low, high, GREY)
-        lines.append(
-            _line("conservative", "", "empty" if c.empty else fixed_interval(c.low, c.high, digits), drawn, "")
-        )
-    heads = ("", "V(π)", f"{100 * result.confidence:g} % interval", _axis(low, high, digits), "rests on episodes")
-    head = "".join(
-        f'<th style="text-align:{"left" if i == 0 else "right"}">{text}</th>' for i, text in enumerate(heads)
-    )
-    about = f"{result.episodes:,} episodes, {result.steps:,} steps; γ = {result.gamma:g}; μ {result.behavior}"
-    given = "" if c is None else f"<div>The conservative interval takes for given: {escape(c.assumes)}</div>"
-    warned = "".join(f'<div><b style="color:{ORANGE}">!</b> {escape(text)}</div>' for text in result.warnings)
-    return (
-        f"<div><div>V(π) from {escape(about)}</div><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-        f"{given}{warned}</div>"
+        ends = "empty" if c.empty else fixed_interval(c.low, c.high, digits)
+        lines.append(Line("conservative", "", ends, "", *_drawn(c.low, c.high, float("nan"), axis, GREY)))
+    return rendered(
+        "offtrace.logs",
+        "notebook_table.html",
+        result=result,
+        lines=lines,
+        axis=[fixed(end, digits) for end in axis],
+        width=WIDTH,
+        height=HEIGHT,
     )
 
 
-def _line(title: str, estimate: str, interval: str, drawn: str, rests: str) -> str:
-    cells = "".join(f'<td style="text-align:right">{text}</td>' for text in (estimate, interval, drawn, rests))
-    return f'<tr><td style="text-align:left">{escape(title)}</td>{cells}</tr>'
-
-
-def _drawn(low: float, high: float, at: float, first: float, last: float, colour: str) -> str:
-    """An interval as a bar, the estimate as a point; arrows where they leave the axis."""
+def _drawn(
+    low: float, high: float, at: float, axis: tuple[float, float], colour: str
+) -> tuple[str, tuple[float, float] | None, int, float | None, list[tuple[int, int]]]:
+    """The last fields of a line: the interval as a bar, the estimate as a point, arrows where they leave the axis."""
+    first, last = axis
 
     def x(value: float) -> float:
         return float(np.clip((value - first) / (last - first), 0, 1)) * (WIDTH - 20) + 10
 
-    middle, parts = HEIGHT / 2, []
-    if not (np.isnan(low) or np.isnan(high)):
-        style = f'stroke="{colour}" stroke-width="{2 if np.isnan(at) else 7}" stroke-linecap="round" opacity="0.5"'
-        parts.append(f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{middle}" y2="{middle}" {style}/>')
-    for outside, tip in ((min(low, at) < first, 2), (max(high, at) > last, WIDTH - 2)):
-        if outside:
-            base = 8 if tip == 2 else WIDTH - 8
-            parts.append(f'<path d="M{tip} {middle}L{base} {middle - 5}V{middle + 5}Z" fill="{colour}"/>')
-    if first <= at <= last:
-        parts.append(f'<circle cx="{x(at):.1f}" cy="{middle}" r="4.5" fill="{colour}"/>')
-    return f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{"".join(parts)}</svg>'
-
-
-def _axis(first: float, last: float, digits: int) -> str:
-    """The two ends of the axis, as a heading."""
-    style = f'style="display:inline-flex;justify-content:space-between;width:{WIDTH}px;font-weight:normal"'
-    return f"<span {style}><span>{fixed(first, digits)}</span><span>{fixed(last, digits)}</span></span>"
+    bar = None if np.isnan(low) or np.isnan(high) else (x(low), x(high))
+    arrows: list[tuple[int, int]] = []
+    if min(low, at) < first:
+        arrows.append((2, 8))
+    if max(high, at) > last:
+        arrows.append((WIDTH - 2, WIDTH - 8))
+    return colour, bar, 2 if np.isnan(at) else 7, x(at) if first <= at <= last else None, arrows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offtrace._shared.cores import cores
+from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
 from offtrace.studies.checks import DeclarationError, StudyError
@@ -339,10 +339,7 @@ class Study:
         return "\n".join([*lines, *(f"  {key:<13} {value}" for key, value in self.summary())])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self.summary())
-        head = f"<b>{html.escape(self.name)}</b> <code>{self.digest[:12]}</code><p>{html.escape(self.question)}</p>"
-        state = f"<pre>{html.escape(str(self.status()))}</pre>" if self.folder.is_dir() else ""
-        return f"{head}<table>{rows}</table>{state}"
+        return rendered("offtrace.studies", "study.html", study=self)
 
 
 @contextlib.contextmanager

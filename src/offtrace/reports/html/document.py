@@ -1,94 +1,187 @@
-"""Texts and numbers → one HTML file that needs nothing else: no network, no fonts, no library. `template/page.js` draws."""
+"""What a page is made of. The templates turn it into one HTML file that needs no network, no fonts and no library.
+
+A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. `page.js` draws
+the figures from `Page.data`.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib import resources
-from string import Template
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from offtrace._shared.html_templates import rendered
 
 
-def whole(
-    *, kind: str, title: str, head: str, sections: Sequence[tuple[str, str, str]], data: dict[str, Any], version: str
-) -> str:
-    """The page: `head`, then sections (id, word for the navigation, HTML); `data` is what the script draws."""
-    nav = "".join(f'<a href="#{key}">{escape(word)}</a>' for key, word, _ in sections)
-    body = head + "\n".join(f'<section id="{key}">\n{text}\n</section>' for key, _, text in sections)
-    body += f"<footer>Made by offtrace {escape(version)}. This page is one file and loads nothing.</footer>"
-    return Template(_file("page.html")).substitute(
-        title=escape(title),
-        kind=escape(kind),
-        css=_file("page.css"),
-        js=_file("page.js"),
-        nav=nav,
-        body=body,
-        data=_json(_rounded(data)),
-    )
+class Part:
+    """Something in a section."""
+
+    template: ClassVar[str]
 
 
-def figure(title: str, lead: str, kind: str, size: str = "", controls: str = "") -> str:
+@dataclass(frozen=True)
+class Heading(Part):
+    """The title of a section that begins with no figure."""
+
+    template: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph(Part):
+    """A few sentences, in which `**so**` is bold; `kind` is "lead" above something, "note" below it."""
+
+    template: ClassVar[str] = "paragraph"
+    text: str
+    kind: str = "lead"
+
+
+@dataclass(frozen=True)
+class Select:
+    """A choice beside a figure, which the script finds by `control`."""
+
+    label: str
+    control: str
+    options: Sequence[tuple[str, str]]
+    """(value, text)."""
+
+
+@dataclass(frozen=True)
+class Figure(Part):
     """A heading, what is to be seen, and the place where the script draws it."""
-    bar = f'<div class="controls">{controls}</div>' if controls else ""
-    return (
-        f'<h2>{escape(title)}</h2><p class="lead">{escape(lead)}</p>{bar}'
-        f'<figure class="panels {size}" data-figure="{kind}" aria-label="{escape(title)}"></figure>'
-    )
+
+    template: ClassVar[str] = "figure"
+    title: str
+    lead: str
+    kind: str
+    size: str = ""
+    controls: Sequence[Select] = ()
+    scale: bool = False
+    """Whether there is a place for a scale of colours."""
 
 
-def table(heads: Iterable[str], lines: list[list[str]], first: str) -> str:
-    """A table that sorts by its headings; as many columns as `first` is long hold text."""
-    cells = "".join(
-        f'<th scope="col" class="{"t" if i < len(first) else ""}"><button type="button">{escape(head)}</button></th>'
-        for i, head in enumerate(heads)
-    )
-    rows = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)
-    made = f'<table class="data"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table">{made}</div>'
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table, which sorts by `value`; what has none is sorted last."""
+
+    text: str
+    value: object = None
+    kind: str = ""
+    small: str = ""
+    """What follows the text in small letters."""
+    strong: bool = False
+    head: bool = False
+    """Whether it names its row."""
+
+    @property
+    def sorts_by(self) -> str:
+        """The value as text."""
+        return "" if self.value is None or self.value != self.value else str(self.value)  # NaN is no value
 
 
-def cell(text: str, value: Any = None, kind: str = "", *, tag: str = "td", raw: bool = False) -> str:
-    """A cell that sorts by `value`; what has none is sorted last."""
-    missing = value is None or value != value  # NaN
-    sort = "" if missing else escape(str(value), quote=True)
-    scope = ' scope="row"' if tag == "th" else ""
-    return f'<{tag}{scope} class="{kind}" data-v="{sort}">{text if raw else escape(text)}</{tag}>'
+@dataclass(frozen=True)
+class Table(Part):
+    """A table that sorts by its headings; the first `texts` columns hold text, the others numbers."""
+
+    template: ClassVar[str] = "table"
+    heads: Sequence[str]
+    lines: Sequence[Sequence[Cell]]
+    texts: int
 
 
-def pairs(values: dict[str, Any]) -> str:
-    """Names and values, one under the other; what is None or empty is left out."""
-    known = [(name, value) for name, value in values.items() if value not in (None, "")]
-    cells = (f"<dt>{escape(str(name))}</dt><dd>{escape(_plain(value))}</dd>" for name, value in known)
-    return f"<dl>{''.join(cells)}</dl>"
+@dataclass(frozen=True)
+class Items(Part):
+    """A list of notes."""
+
+    template: ClassVar[str] = "items"
+    texts: Sequence[str]
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
+@dataclass(frozen=True)
+class Text(Part):
+    """Text as it is: code, a command, a declaration."""
+
+    template: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class Folded(Part):
+    """A part that is shown when somebody asks for it."""
+
+    template: ClassVar[str] = "folded"
+    summary: str
+    part: Part
+
+
+@dataclass(frozen=True)
+class Pairs(Part):
+    """Names and values in columns; what is None or empty is left out."""
+
+    template: ClassVar[str] = "pairs"
+    columns: Sequence[Mapping[str, object]]
+    kind: str = ""
+
+    def shown(self) -> list[list[tuple[str, str]]]:
+        """The names and values of each column, as text."""
+        return [[(k, _plain(v)) for k, v in column.items() if v not in (None, "")] for column in self.columns]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page that the navigation names."""
+
+    key: str
+    word: str
+    """The word for the navigation."""
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that stands in the head of a page."""
+
+    name: str
+    text: str
+    small: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page."""
+
+    kind: str
+    """What it is about, beside the name of offtrace."""
+    title: str
+    eyebrow: str
+    question: str
+    answer: Sequence[str]
+    facts: Sequence[Fact]
+    sections: Sequence[Section]
+    data: Mapping[str, object]
+    """What the script draws."""
+    version: str
+    care: str = ""
+    """What a reader must know to weigh the answer."""
+    warnings: Sequence[str] = field(default=())
+    legend: bool = False
+    """Whether there is a legend, by which lines are hidden and shown in all figures."""
+
+    def html(self) -> str:
+        """The file."""
+        return rendered("offtrace.reports.html", "page.html", page=self, data=_rounded(self.data))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
         return ", ".join(f"{name} {_plain(part)}" for name, part in value.items())
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def bold(text: str) -> str:
-    """`**so**` in bold; everything else is text."""
-    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text))
-
-
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     """Five significant digits, and null for what is not finite: JSON knows no NaN."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if value - value == 0 else None
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _rounded(part) for key, part in value.items()}
     return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _file(name: str) -> str:
-    return resources.files("offtrace.reports.html").joinpath("template", name).read_text(encoding="utf-8")

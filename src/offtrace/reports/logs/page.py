@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any
-
 import numpy as np
 
 from offtrace._shared.number_text import count, listed, number, percent
 from offtrace.logs.description import describe
 from offtrace.logs.result import Result, Row
 from offtrace.logs.warnings_of_result import gaps_of
-from offtrace.reports.html.document import bold, cell, figure, pairs, table, whole
+from offtrace.reports.html.document import (
+    Cell,
+    Fact,
+    Figure,
+    Folded,
+    Heading,
+    Page,
+    Pairs,
+    Paragraph,
+    Part,
+    Section,
+    Table,
+    Text,
+)
 from offtrace.reports.logs.figures import Words, data, drawable
 from offtrace.studies import provenance
 
-TITLE = "What is the target policy worth?"
 GAPS = 50  # are listed
 
 
 def html(result: Result, command: str | None = None) -> str:
     """The page; `command` is the command line that it came from, if any."""
-    versions, drawn = provenance.versions("evaluation"), data(result)
-    sections = [maker(result) for maker in SECTIONS if maker is not _credit or drawn["credit"]]
-    return whole(
+    versions, drawn, d = provenance.versions("evaluation"), data(result), result.diagnosis
+    sections = [make(result) for make in SECTIONS if make is not _credit or drawn["credit"]]
+    weighed = Fact("Weights are worth", "need μ")
+    if d.weights is not None:
+        weighed = Fact("Weights are worth", f"{d.effective:,.1f}", f"of {result.episodes:,} episodes")
+    return Page(
         kind="values from logs",
         title=f"V(π) ≈ {Words(result).number(result.value)}: what the target policy is worth",
-        head=_head(result),
+        eyebrow="Off-policy evaluation",
+        question="What is the target policy worth?",
+        answer=_answer(result),
+        warnings=[_sentence(text) for text in result.warnings],
+        facts=[
+            Fact("Episodes", f"{result.episodes:,}", f"{result.steps:,} steps"),
+            Fact("Discount γ", f"{result.gamma:g}"),
+            Fact("Behaviour policy μ", "estimated" if result.mu_estimated else result.behavior),
+            weighed,
+            Fact("Effective horizon", f"{number(d.trace.horizon)} steps", result.trace.title),
+        ],
         sections=[*sections, _repeat(result, command, versions)],
         data=drawn,
         version=versions["offtrace"],
-    )
+    ).html()
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------
-
-
-def _head(result: Result) -> str:
-    d = result.diagnosis
-    weighed = "need μ" if d.weights is None else f"{d.effective:,.1f} <small>of {result.episodes:,} episodes</small>"
-    cells = [
-        ("Episodes", f"{result.episodes:,} <small>{result.steps:,} steps</small>"),
-        ("Discount γ", f"{result.gamma:g}"),
-        ("Behaviour policy μ", "estimated" if result.mu_estimated else escape(result.behavior)),
-        ("Weights are worth", weighed),
-        ("Effective horizon", f"{number(d.trace.horizon)} steps <small>{escape(result.trace.title)}</small>"),
-    ]
-    boxes = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
-    paragraphs = "".join(f"<p>{bold(text)}</p>" for text in _answer(result))
-    return f"""<p class="eyebrow">Off-policy evaluation</p>
-<h1>{TITLE}</h1>
-<div class="answer" id="answer">{paragraphs}</div>
-{_warnings(result)}
-<dl class="facts">{boxes}</dl>
-<noscript><p>The figures are drawn by a script; the tables below hold the numbers.</p></noscript>
-"""
 
 
 def _answer(result: Result) -> list[str]:
@@ -85,13 +86,6 @@ def _lie(rows: list[Row]) -> str:
     return "lies" if len(rows) == 1 else "lie"
 
 
-def _warnings(result: Result) -> str:
-    if not result.warnings:
-        return ""
-    items = "".join(f"<li>{escape(_sentence(text))}</li>" for text in result.warnings)
-    return f'<aside class="warnings"><h2>Before relying on it</h2><ul>{items}</ul></aside>'
-
-
 def _sentence(text: str) -> str:
     first = text[0].upper() if text[0].isascii() else text[0]  # μ stays μ
     return f"{first}{text[1:]}."
@@ -100,50 +94,55 @@ def _sentence(text: str) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def _estimates(result: Result) -> tuple[str, str, str]:
+def _estimates(result: Result) -> Section:
     level, bounds, say = percent(result.confidence), result.conservative, Words(result)
     lead = f"Bars are {level} bootstrap intervals over episodes, points the estimates"
     lead += "" if bounds is None or bounds.empty else "; shaded is the conservative interval, the same for all"
     lines = [
         [
-            cell(row.title, row.title, "t", tag="th"),
-            cell(say.number(row.estimate), drawable(row.estimate)),
-            cell(say.number(row.standard_error), row.standard_error),
-            cell(say.interval(row.low, row.high), drawable(row.low)),
-            cell("–" if bounds is None else say.conservative(bounds)),
-            cell(count(row.effective), row.effective),
-            cell(percent(row.largest), row.largest),
+            Cell(row.title, row.title, "t", head=True),
+            Cell(say.number(row.estimate), drawable(row.estimate)),
+            Cell(say.number(row.standard_error), row.standard_error),
+            Cell(say.interval(row.low, row.high), drawable(row.low)),
+            Cell("–" if bounds is None else say.conservative(bounds)),
+            Cell(count(row.effective), row.effective),
+            Cell(percent(row.largest), row.largest),
         ]
         for row in result.estimates
     ]
-    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", f"{level} conservative"]
-    body = figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates")
-    body += '<p class="lead">Click a heading to sort.</p>'
-    body += table([*heads, "Rests on", "Largest share"], lines, first="t")
+    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", f"{level} conservative", "Rests on", "Largest share"]
+    parts: list[Part] = [
+        Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates"),
+        Paragraph("Click a heading to sort."),
+        Table(heads, lines, texts=1),
+    ]
     if bounds is not None:
-        body += f'<p class="note">The conservative interval takes for given: {escape(bounds.assumes)}.</p>'
-    body += (
-        '<p class="note">An estimate is the mean of what its episodes contribute; its error is the standard error of that mean. '
-        "It rests on (Σ|d|)² / Σd² of them, where d is an episode’s contribution less the estimate; the largest share is that of "
-        "one episode in Σ|d|.</p>"
-    )
-    return "estimates", "Estimates", body
+        parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
+    parts.append(Paragraph(RESTS, "note"))
+    return Section("estimates", "Estimates", parts)
 
 
-def _weights(result: Result) -> tuple[str, str, str]:
-    d = result.diagnosis
+RESTS = (
+    "An estimate is the mean of what its episodes contribute; its error is the standard error of that mean. It rests on "
+    "(Σ|d|)² / Σd² of them, where d is an episode’s contribution less the estimate; the largest share is that of one episode in "
+    "Σ|d|."
+)
+
+
+def _weights(result: Result) -> Section:
+    d, title = result.diagnosis, "What the episodes weigh"
     if d.weights is None:
         said = "Not known, since μ is not: no estimator here uses weights."
-        return "weights", "Weights", f'<h2>What the episodes weigh</h2><p class="lead">{said}</p>'
+        return Section("weights", "Weights", [Heading(title), Paragraph(said)])
     lead = (
         f"An episode weighs W = ∏ π(a|s) / μ(a|s). The {result.episodes:,} of these logs are worth {d.effective:,.1f} of the "
         f"target policy’s own, (ΣW)² / ΣW²; the heaviest has {percent(d.largest)} of ΣW. The mean of W is "
         f"{number(d.mean_weight)}, and would be 1 with enough data."
     )
-    return "weights", "Weights", figure("What the episodes weigh", lead, "weights", "standing")
+    return Section("weights", "Weights", [Figure(title, lead, "weights", "standing")])
 
 
-def _credit(result: Result) -> tuple[str, str, str]:
+def _credit(result: Result) -> Section:
     t = result.diagnosis.trace
     lead = (
         f"{result.trace.title} has an effective horizon of {number(t.horizon)} steps: the mean lag of its credit, weighted by "
@@ -151,41 +150,41 @@ def _credit(result: Result) -> tuple[str, str, str]:
         f"{number(t.largest)}. The curve shows how much of all credit comes from the first n steps; that of β = 1 is what γ and "
         "the ends of episodes leave."
     )
-    return "horizon", "Horizon", figure("How far credit reaches", lead, "credit")
+    return Section("horizon", "Horizon", [Figure("How far credit reaches", lead, "credit")])
 
 
-def _leaving(result: Result) -> tuple[str, str, str]:
+def _leaving(result: Result) -> Section:
     gaps, share = gaps_of(result.logs, result.policy), result.diagnosis.support.share
-    body = "<h2>Where the target policy leaves the data</h2>"
+    parts: list[Part] = [Heading("Where the target policy leaves the data")]
+    tabular = result.logs.tabular
     if not gaps:
-        what = "in every logged state it takes only actions that were logged there" if result.logs.tabular else ""
-        what = what or "it takes only actions that occur in the logs (states are features: whether there, is not known)"
-        return "leaving", "Support", f'{body}<p class="lead">Nowhere: {what}.</p>'
-    there = "in that state" if result.logs.tabular else "anywhere"
-    body += (
-        f'<p class="lead">{percent(share)} of what the target policy does at logged states was never logged {there}. Of that the '
-        "data say nothing. What matters most comes first: the share of all steps at which the target policy would do so.</p>"
+        what = "it takes only actions that occur in the logs (states are features: whether there, is not known)"
+        what = "in every logged state it takes only actions that were logged there" if tabular else what
+        return Section("leaving", "Support", [*parts, Paragraph(f"Nowhere: {what}.")])
+    lead = (
+        f"{percent(share)} of what the target policy does at logged states was never logged "
+        f"{'in that state' if tabular else 'anywhere'}. Of that the data say nothing. What matters most comes first: the share "
+        "of all steps at which the target policy would do so."
     )
-    lines = []
+    lines: list[list[Cell]] = []
     for gap in gaps[:GAPS]:
-        state = [] if gap.state is None else [cell(str(gap.state), gap.state, "t", tag="th")]
-        known = [cell(str(gap.action), gap.action, "t"), cell(number(gap.probability), gap.probability)]
-        lines.append([*state, *known, cell(f"{gap.visits:,}", gap.visits), cell(percent(gap.share), gap.share)])
+        state = [] if gap.state is None else [Cell(str(gap.state), gap.state, "t", head=True)]
+        known = [Cell(str(gap.action), gap.action, "t"), Cell(number(gap.probability), gap.probability)]
+        lines.append([*state, *known, Cell(f"{gap.visits:,}", gap.visits), Cell(percent(gap.share), gap.share)])
     heads = ["State", "Action", "π(a|s)", "Steps in the state", "Share of all steps"]
-    heads = heads if result.logs.tabular else ["Action", "mean π(a|s)", "Steps", "Share of all steps"]
-    body += table(heads, lines, first="tt" if result.logs.tabular else "t")
+    heads = heads if tabular else ["Action", "mean π(a|s)", "Steps", "Share of all steps"]
+    parts += [Paragraph(lead), Table(heads, lines, texts=2 if tabular else 1)]
     if len(gaps) > GAPS:
         rest = sum(gap.share for gap in gaps[GAPS:])
-        body += f'<p class="note">{len(gaps) - GAPS:,} more have {percent(rest)} together.</p>'
-    return "leaving", "Support", body
+        parts.append(Paragraph(f"{len(gaps) - GAPS:,} more have {percent(rest)} together.", "note"))
+    return Section("leaving", "Support", parts)
 
 
-def _read(result: Result) -> tuple[str, str, str]:
+def _read(result: Result) -> Section:
     d = describe(result.logs)
     low, middle, high = d.lengths
     least, mean, most = d.rewards
-    seen = f"{d.states_seen:,} of {d.states:,} occur" if d.states else f"{d.states_seen} features"
-    about: dict[str, Any] = {
+    about = {
         "Source": None if d.report is None else d.report.source,
         "Episodes": d.episodes,
         "Steps": d.steps,
@@ -193,24 +192,23 @@ def _read(result: Result) -> tuple[str, str, str]:
         "Ended": f"{percent(d.terminated)} terminated, {percent(1 - d.terminated)} truncated",
         "Dropped": None if d.report is None else f"{d.report.dropped:,} episodes, {d.report.dropped_rows:,} rows",
     }
-    more: dict[str, Any] = {
-        "States": seen,
+    more = {
+        "States": f"{d.states_seen:,} of {d.states:,} occur" if d.states else f"{d.states_seen} features",
         "Actions": f"{d.actions_seen:,} of {d.actions:,} occur",
         "Rewards": f"{least:.4g} to {most:.4g}, mean {mean:.4g}".replace("-", "−"),
         "μ": result.behavior + (", from these very data" if result.mu_estimated else ""),
         "μ(a|s)": "not known" if d.mu is None else f"least {d.mu[0]:.3g}, median {d.mu[1]:.3g}",
     }
-    body = f'<h2>What was read</h2><div class="run">{pairs(about)}{pairs(more)}</div>'
+    parts: list[Part] = [Heading("What was read"), Pairs([about, more])]
     if d.report is not None:
-        body += f'<details><summary>The report of reading</summary><pre tabindex="0">{escape(str(d.report))}</pre></details>'
-    return "read", "Data", body
+        parts.append(Folded("The report of reading", Text(str(d.report))))
+    return Section("read", "Data", parts)
 
 
-def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> tuple[str, str, str]:
+def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> Section:
     call = f"{command}\n\n{result.call}" if command else result.call
     about = {"Trace": repr(result.trace), "Sweeps": result.sweeps, "Machine": provenance.machine()}
-    body = f'<h2>To repeat it</h2><pre tabindex="0">{escape(call)}</pre>'
-    return "repeat", "Repeat", f'{body}<div class="run after">{pairs(about)}{pairs(versions)}</div>'
+    return Section("repeat", "Repeat", [Heading("To repeat it"), Text(call), Pairs([about, versions], "after")])
 
 
 SECTIONS = (_estimates, _weights, _credit, _leaving, _read)

@@ -1,0 +1,51 @@
+"""HTML from templates, by Jinja2. Each package has its own in the folder `templates`; every value is escaped."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+def rendered(package: str, template: str, **values: object) -> str:
+    """A template of a package, filled in."""
+    return _environment(package).get_template(template).render(**values)
+
+
+@cache
+def _environment(package: str) -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise ImportError("pages and tables in notebooks need Jinja2: pip install jinja2", name="jinja2") from None
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+    def source(name: str) -> Markup:
+        """A style sheet or a script as it is: it is no template."""
+        assert made.loader is not None
+        return Markup(made.loader.get_source(made, name)[0])
+
+    made.globals["source"] = source
+    made.filters["marked"] = marked
+    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    return made
+
+
+def marked(text: str) -> Markup:
+    """`**so**` in bold and what stands between backticks as code; everything else is text.
+
+    >>> print(marked("**RBIS** has a λ < 1, by `trim_mean`"))
+    <b>RBIS</b> has a λ &lt; 1, by <code>trim_mean</code>
+    """
+    from markupsafe import Markup, escape
+
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text)))
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", bold))

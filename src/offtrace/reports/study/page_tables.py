@@ -1,0 +1,125 @@
+"""Views → the tables of a study's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offtrace._shared.number_text import interval, number, with_interval
+from offtrace.reports.html.document import Cell, Paragraph, Part, Table
+from offtrace.reports.study.views import Views
+from offtrace.reports.study.words import age_label
+
+NONE = Cell("–")
+
+
+def aged(shown: Views) -> list[Part]:
+    """Traces down, ages across: interquartile means, differences to the reference, and how much these grow."""
+    reference = shown.summary.reference
+    rows = {(row["method"], row["age"]): row for row in shown.at_each_age.iter_rows(named=True)}
+    grown = {row["method"]: row for row in shown.changes.iter_rows(named=True)}
+    ages = sorted({age for _, age in rows})
+    lines: list[list[Cell]] = []
+    for method in shown.summary.methods:
+        line = [_name(method)]
+        for age in ages:
+            row = rows.get((method, age), {})
+            line.append(_estimate(row, "iqm", "low", "high"))
+            if reference:
+                line.append(_difference(row, "difference", "difference_low", "difference_high"))
+        if grown:
+            line.append(_difference(grown.get(method, {}), "change", "low", "high"))
+        lines.append(line)
+    heads = [head for age in ages for head in (f"{age:,.0f}", *([f"to {reference}"] if reference else []))]
+    heads += ["grows by"] if grown else []
+    lead = f"Interquartile means by {age_label(shown.facts)}"
+    lead += f", and differences to {reference}: bold where the 95% interval leaves out 0" if reference else ""
+    lead += ". The last column is how much that difference grows from the youngest to the oldest data" if grown else ""
+    return [Paragraph(f"{lead}."), Table(["Trace", *heads], lines, texts=1)]
+
+
+def by_environment(shown: Views) -> Table:
+    """Traces down, environments across; each trace at its best λ."""
+    names = shown.summary.environments
+    cells = {(row["method"], row["environment"]): row for row in shown.at_best().iter_rows(named=True)}
+    scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
+    lines = [
+        [
+            _name(method),
+            *(_mean(cells[method, name], settings=True) if (method, name) in cells else NONE for name in names),
+            _estimate(scores.get(method, {}), "iqm", "low", "high"),
+        ]
+        for method in shown.summary.methods
+    ]
+    return Table(["Trace", *names, "Interquartile mean"], lines, texts=1)
+
+
+def every_lambda(shown: Views) -> Table:
+    """One line for each environment, trace and λ."""
+    lines = [
+        [
+            Cell(row["environment"], row["environment"], "t"),
+            Cell(row["method"], row["method"], "t"),
+            _parameter(row["lam"]),
+            _parameter(row["alpha"]),
+            _mean(row),
+            Cell(interval(row["low"], row["high"]), row["low"]),
+            Cell(str(row["n"]), row["n"]),
+            Cell("tuned" if row["best_lam"] else "", int(row["best_lam"])),
+        ]
+        for row in shown.summary.table.iter_rows(named=True)
+    ]
+    heads = ["Environment", "Trace", "λ", "α", "Mean", "95% interval", "Seeds", "λ chosen"]
+    return Table(heads, lines, texts=2)
+
+
+def of_map(shown: Views) -> Table:
+    """One line for each environment, trace and λ of a map: contraction, variance and bias."""
+    lines: list[list[Cell]] = []
+    for environment, clouds in shown.tradeoff.items():
+        front = set(shown.front(environment))
+        for cloud in clouds:
+            points = zip(cloud.lam, cloud.lower, cloud.upper, cloud.y, cloud.bias, strict=True)
+            for lam, lower, upper, y, bias in points:
+                middle = None if lower is None or upper is None else (lower + upper) / 2
+                unbeaten = (cloud.method, lam) in front
+                names = [Cell(environment, environment, "t"), Cell(cloud.method, cloud.method, "t"), _parameter(lam)]
+                numbers = [Cell(number(x), x) for x in (middle, y, bias)]
+                lines.append([*names, *numbers, Cell("yes" if unbeaten else "", int(unbeaten))])
+    return Table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "Unbeaten"], lines, texts=2)
+
+
+def _name(method: str) -> Cell:
+    return Cell(method, method, "t", head=True)
+
+
+def _parameter(x: float | None) -> Cell:
+    return Cell("–" if x is None else f"{x:g}", x)
+
+
+def _estimate(row: Mapping[str, Any], name: str, low: str, high: str, *, sign: str = "") -> Cell:
+    """`0.93 [0.91, 0.95]`, the interval in small letters."""
+    value = row.get(name)
+    if value is None:
+        return NONE
+    text, _, ends = with_interval(value, row[low], row[high]).partition(" ")
+    return Cell(sign + text, value, small=ends)
+
+
+def _difference(row: Mapping[str, Any], name: str, low: str, high: str) -> Cell:
+    """`+0.12 [0.08, 0.16]`, in bold where the interval leaves out 0."""
+    value = row.get(name)
+    if value is None:
+        return NONE
+    made = _estimate(row, name, low, high, sign="+" * (value > 0))
+    return Cell(made.text, value, small=made.small, strong=row[low] > 0 or row[high] < 0)
+
+
+def _mean(row: Mapping[str, Any], *, settings: bool = False) -> Cell:
+    """`1273 ± 19`, and in small letters the λ and α it was found with."""
+    if row["failed"]:
+        return Cell("failed ", small=f"{row['failed']} of {row['n']}")
+    half = (row["high"] - row["low"]) / 2
+    text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
+    at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
+    return Cell(text, row["mean"], row["mark"], small=", ".join(at) if settings else "")
