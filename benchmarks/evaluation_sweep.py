@@ -29,7 +29,7 @@ def made(steps: int) -> tuple[Logs, np.ndarray, float]:
     mdp = mdps.garnet(1000, 10, 5, seed=0, gamma=0.99, terminal=10)
     rng = np.random.default_rng(0)
     mu, pi = mdps.random_policy(mdp, rng, 5.0), mdps.random_policy(mdp, rng, 5.0)
-    return simulate(mdp, mu, steps=steps, rng=rng), 0.5 * (pi + mu), mdp.gamma
+    return simulate(mdp, mu, steps=steps, seed=rng), 0.5 * (pi + mu), mdp.gamma
 
 
 def one_sweep() -> None:

@@ -34,18 +34,18 @@ if __name__ == "__main__":
     mdp = bifurcation(1)
     q = mdp.optimal_q()
     pi, mu = epsilon_greedy(q, 0.1), epsilon_greedy(q, 0.4)
-    Operator(mdp, ot.NonMarkovRetrace(0.9), pi=pi, mu=mu).contraction  # noqa: B018  (compiles)
-    Operator(mdp, ot.TruncatedIS(1.0, 0.9), pi=pi, mu=mu).C  # noqa: B018
+    Operator(ot.NonMarkovRetrace(0.9), mdp, target=pi, behavior=mu).contraction  # noqa: B018  (compiles)
+    Operator(ot.TruncatedIS(1.0, 0.9), mdp, target=pi, behavior=mu).C  # noqa: B018
     timed(
         "Bifurcation 1, ε-greedy, NonMarkovRetrace(0.8): ‖Z‖ to 1e-6",
         2.0,
-        lambda: Operator(mdp, ot.NonMarkovRetrace(0.8), pi=pi, mu=mu, tolerance=1e-6).contraction,
+        lambda: Operator(ot.NonMarkovRetrace(0.8), mdp, target=pi, behavior=mu, tolerance=1e-6).contraction,
         lambda found: f"width {found.width:.1e}",
     )
     timed(
         "Bifurcation 1, ε-greedy, TruncatedIS(1): ‖Z‖ from all of C, to 1e-6",
         20.0,
-        lambda: Operator(mdp, ot.TruncatedIS(1.0), pi=pi, mu=mu, tolerance=1e-6).contraction,
+        lambda: Operator(ot.TruncatedIS(1.0), mdp, target=pi, behavior=mu, tolerance=1e-6).contraction,
         lambda found: f"width {found.width:.1e}",
     )
     large = garnet(2000, 5, 5, seed=0, gamma=0.99)
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     timed(
         "Garnet, 10,000 pairs, γ = 0.99, NonMarkovRetrace(0.9): ‖Z‖ to 1e-4",
         120.0,
-        lambda: Operator(large, ot.NonMarkovRetrace(0.9), pi=two[0], mu=two[1], tolerance=1e-4).contraction,
+        lambda: Operator(ot.NonMarkovRetrace(0.9), large, target=two[0], behavior=two[1], tolerance=1e-4).contraction,
         lambda found: f"width {found.width:.1e}",
     )
     timed(

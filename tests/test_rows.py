@@ -41,7 +41,7 @@ ENTRIES: dict[str, Callable[[list[float]], Any]] = {
     "mdps.check_policy": lambda row: mdps.check_policy(table(row), MDP),
     "mdps.mixture": lambda row: mdps.mixture(table(row), table([0.5, 0.5]), 0.5),
     "MDP.q": lambda row: MDP.q(table(row)),
-    "Operator": lambda row: Operator(MDP, ot.Retrace(), pi=table(row), mu=table([0.5, 0.5])),
+    "Operator": lambda row: Operator(ot.Retrace(), MDP, target=table(row), behavior=table([0.5, 0.5])),
     "learners": lambda row: coded("pi", table(row), (MDP.S, 2)),
     "evaluation, a table": lambda row: as_policy(table(row, 2), logs()),
     "evaluation, a function": lambda row: as_policy(lambda states: table(row, len(states)), logs()),
@@ -84,7 +84,9 @@ def test_what_is_computed_is_that_of_the_distribution() -> None:
     """Guaranteed bounds rest on rows that sum to one: a row that is off must not carry its error into them."""
     exact, off = table([0.25, 0.75]), table([0.25, 0.75]) * (1 + 9e-6)
     np.testing.assert_allclose(MDP.q(off), MDP.q(exact), rtol=1e-13)
-    wanted, found = (Operator(MDP, ot.Retrace(), pi=pi, mu=table([0.5, 0.5])).contraction for pi in (exact, off))
+    wanted, found = (
+        Operator(ot.Retrace(), MDP, target=pi, behavior=table([0.5, 0.5])).contraction for pi in (exact, off)
+    )
     assert found.lower == pytest.approx(wanted.lower, rel=1e-12)
     assert coded("pi", off, (MDP.S, 2)).table.sum(axis=1) == pytest.approx(1.0, abs=1e-15)
     assert as_policy(table([0.25, 0.75], 2) * (1 + 9e-6), logs()).probabilities(np.array([0])).sum() == pytest.approx(

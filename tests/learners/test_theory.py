@@ -48,7 +48,7 @@ def test_the_mean_update_of_an_episode_is_the_operator(trace: ot.Trace) -> None:
     found = evaluate(
         mdp, trace, pi=pi, mu=mu, alpha=1.0, episodes=1, update="offline", q0=q0, seeds=4000, certify=False
     )
-    wanted = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4).apply(q0) - q0
+    wanted = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4).apply(q0) - q0
     for a in range(mdp.A):
         Δ = found.Q[:, 0, a] - q0[0, a]
         Δ = Δ[Δ != 0.0]  # the others began with another action
@@ -68,7 +68,7 @@ def test_small_steps_follow_the_iterates_of_the_operator(trace: ot.Trace) -> Non
     mdp = MDP(base.P, base.R, 0.7, d, np.zeros(3, bool))
     q0 = np.full((3, 2), 2.0)
     found = evaluate(mdp, trace, pi=pi, mu=mu, alpha=α, steps=steps, q0=q0, seeds=300, certify=False, points=1)
-    op, D, Q = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4), d[:, None] * mu, q0
+    op, D, Q = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4), d[:, None] * mu, q0
     C, at = op.C, lambda Q: op.bellman(Q) - Q
     for _ in range(steps):
         Q = Q + α * D * (C @ at(Q).ravel()).reshape(3, 2)

@@ -45,7 +45,7 @@ def some_logs(seed: int = 0, episodes: int = 40, limit: int | None = 7) -> tuple
     mu = mdps.random_policy(mdp, rng, 2.0)
     pi = mdps.random_policy(mdp, rng, 2.0)
     pi[1] = [0.0, 0.3, 0.7]
-    return simulate(mdp, mu, rng=rng, episodes=episodes, limit=limit), pi, mdp
+    return simulate(mdp, mu, seed=rng, episodes=episodes, limit=limit), pi, mdp
 
 
 def for_ever() -> Logs:

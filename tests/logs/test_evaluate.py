@@ -25,7 +25,7 @@ def test_bootstrap_intervals_cover_at_their_rate_and_the_conservative_one_always
     mdp, mu, pi, truth = settings.near()
     covered, bounded = np.zeros(len(ESTIMATORS)), 0
     for seed in range(REPETITIONS):
-        logs = simulate(mdp, mu, rng=np.random.default_rng(seed), episodes=EPISODES)
+        logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=EPISODES)
         result = evaluate(logs, pi, trace=ot.RBIS(lam=0.95), gamma=mdp.gamma, resamples=300, seed=seed)
         covered += [row.low <= truth <= row.high for row in result.estimates]
         assert result.conservative is not None
@@ -43,7 +43,7 @@ def test_error_falls_as_one_over_root_episodes() -> None:
     for episodes in (100, 1600):
         found = []
         for seed in range(60):
-            logs = simulate(mdp, mu, rng=np.random.default_rng(seed), episodes=episodes)
+            logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=episodes)
             result = evaluate(logs, pi, trace=ot.RBIS(lam=0.95), gamma=mdp.gamma, resamples=10)
             found.append([row.estimate - truth for row in result.estimates])
         errors.append(np.sqrt(np.mean(np.square(found), axis=0)))
@@ -59,7 +59,7 @@ def test_conservative_interval_covers_without_support_and_with_truncation() -> N
     mu[2] = [0.0, 0.5, 0.5]
     truth, bounds = settings.value(mdp, pi), (float(mdp.R.min()), float(mdp.R.max()))
     for seed in range(100):
-        logs = simulate(mdp, mu, rng=np.random.default_rng(seed), episodes=(2, 30, 300)[seed % 3], limit=10)
+        logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=(2, 30, 300)[seed % 3], limit=10)
         found = evaluate(logs, pi, trace=ot.OneStep(), gamma=0.9, rewards=bounds, estimators="per-decision IS")
         assert found.conservative is not None
         assert found.conservative.low <= truth <= found.conservative.high
@@ -131,7 +131,7 @@ def test_unknown_mu_is_estimated_by_counts_and_said() -> None:
 def test_a_handful_of_episodes_is_warned_about() -> None:
     mdp = mdps.random_walk(7, gamma=0.99)
     mu, pi = np.tile([0.75, 0.25], (8, 1)), np.tile([0.25, 0.75], (8, 1))
-    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300)
+    logs = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=300)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
     assert result.diagnosis.effective < 30
     assert result["per-decision IS"].effective < 30
@@ -140,7 +140,7 @@ def test_a_handful_of_episodes_is_warned_about() -> None:
     assert "! " in str(result)
 
     # All episodes alike, none as π's would be: the weights are equal, and only their mean tells.
-    logs = simulate(mdp, np.tile([0.99, 0.01], (8, 1)), rng=np.random.default_rng(0), episodes=300)
+    logs = simulate(mdp, np.tile([0.99, 0.01], (8, 1)), seed=np.random.default_rng(0), episodes=300)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
     assert result.diagnosis.mean_weight < 0.1
     assert any("and should have 1" in w for w in result.warnings)
@@ -153,7 +153,7 @@ def test_support_is_measured() -> None:
     pair = np.unique(logs.state[logs.action == 2])
     mu = np.full((logs.states, 3), 1 / 3)
     mu[pair[0]] = [0.5, 0.5, 0.0]
-    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=200, limit=7)
+    logs = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=200, limit=7)
     support = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma).diagnosis.support
     assert support.by_state is not None
     assert support.by_state[pair[0]] == pytest.approx(pi[pair[0], 2])
@@ -229,7 +229,7 @@ def test_a_target_without_support_is_refused_and_what_is_no_logs_too() -> None:
 def test_what_was_never_reached_is_said() -> None:
     """All episodes cut before the later layers: what those are worth is in no log, and no estimate that needs it is right."""
     mdp, mu, pi, truth = settings.near()
-    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300, limit=3)
+    logs = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=300, limit=3)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, rewards=(-4.0, 4.0))
     into = np.count_nonzero(logs.next_state[logs.truncated] >= 9)
     assert result.value != pytest.approx(truth, rel=0.1)
@@ -241,7 +241,7 @@ def test_what_was_never_reached_is_said() -> None:
     initial = np.where(np.arange(mdp.S) == 12, 0.25, 0.75 * mdp.start)
     given = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, initial=initial)
     assert any("25 % of the first states given" in w for w in given.warnings)
-    whole = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=300)
+    whole = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=300)
     assert not any("was logged" in w for w in evaluate(whole, pi, trace=ot.RBIS(), gamma=mdp.gamma).warnings)
 
 
@@ -309,7 +309,7 @@ def test_warnings_name_all_rows_of_a_kind_at_once() -> None:
     """Weights that are all 0 from some step on: some estimates are 0, some are not defined, and two lines say so."""
     mdp = mdps.random_walk(7, gamma=0.9)
     pi = np.tile([0.0, 1.0], (8, 1))
-    logs = simulate(mdp, np.tile([0.8, 0.2], (8, 1)), rng=np.random.default_rng(0), episodes=50)
+    logs = simulate(mdp, np.tile([0.8, 0.2], (8, 1)), seed=np.random.default_rng(0), episodes=50)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
     undefined = [w for w in result.warnings if "not defined" in w]
     assert undefined == [

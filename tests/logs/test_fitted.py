@@ -151,7 +151,7 @@ def test_one_hot_features_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of states, of pairs, and a regressor that takes means give what the table gives."""
     tree = pytest.importorskip("sklearn.tree")
     mdp, rng = mdps.garnet(5, 2, 2, seed=0, gamma=0.9, terminal=1), np.random.default_rng(0)
-    logs, pi = simulate(mdp, mdps.uniform(mdp), rng=rng, episodes=200, limit=4), mdps.random_policy(mdp, rng, 5.0)
+    logs, pi = simulate(mdp, mdps.uniform(mdp), seed=rng, episodes=200, limit=4), mdps.random_policy(mdp, rng, 5.0)
     table = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
     eye, pairs = np.eye(logs.states), np.eye(logs.states * logs.actions)
     for model in (Features(eye), Features(of_pairs=lambda s, a: pairs[s * logs.actions + a])):

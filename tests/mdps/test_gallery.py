@@ -106,7 +106,10 @@ def test_garnet_has_its_shape_and_its_seed() -> None:
 @pytest.mark.parametrize(("beta", "eigenvalue"), [((1, 0, 1), -2.439), ((1, 1, 0, 1), 2.1951)])
 def test_alternating_refutes_theorem_1(beta: tuple[int, ...], eigenvalue: float) -> None:
     """β_t is 0 or ∏ρ, so E_μ[β_t …] is 0 or P_π^t: off-policy as it stands, and with one action on-policy."""
-    for off_policy, (mdp, pi, mu) in ((True, mdps.alternating()), (False, mdps.alternating(pi=(1.0,), mu=(1.0,)))):
+    for off_policy, (mdp, pi, mu) in (
+        (True, mdps.alternating()),
+        (False, mdps.alternating(target=(1.0,), behavior=(1.0,))),
+    ):
         P, one = mdp.P_pi(pi).toarray(), np.eye(mdp.pairs)
         C = sum(b * 0.9**t * np.linalg.matrix_power(P, t) for t, b in enumerate(beta))
         Z = one - C @ (one - 0.9 * P)
@@ -117,10 +120,10 @@ def test_alternating_refutes_theorem_1(beta: tuple[int, ...], eigenvalue: float)
 
 
 def test_alternating_checks_its_policies() -> None:
-    with pytest.raises(ValueError, match=r"mu has shape \(2, 3\)"):
-        mdps.alternating(mu=(0.2, 0.3, 0.5))
-    with pytest.raises(ValueError, match="pi in state 0 is"):
-        mdps.alternating(pi=(0.5, 0.6))
+    with pytest.raises(ValueError, match=r"behavior has shape \(2, 3\)"):
+        mdps.alternating(behavior=(0.2, 0.3, 0.5))
+    with pytest.raises(ValueError, match="target in state 0 is"):
+        mdps.alternating(target=(0.5, 0.6))
 
 
 def test_one_state_has_norm_1_and_radius_one_third() -> None:
@@ -151,7 +154,7 @@ def test_powers_of_two_refutes_truncated_is() -> None:
     Z = np.eye(6) - C @ (np.eye(6) - gamma * mdp.P_pi(pi).toarray())
     assert radius(Z) == pytest.approx(1.0137615214, abs=1e-9)
     assert np.linalg.eigvals(Z).real.min() == pytest.approx(-radius(Z))
-    found = Operator(mdp, ot.TruncatedIS(bound=1.0, lam=1.0), pi=pi, mu=mu, tolerance=1e-8).spectral_radius
+    found = Operator(ot.TruncatedIS(bound=1.0, lam=1.0), mdp, target=pi, behavior=mu, tolerance=1e-8).spectral_radius
     assert radius(Z) in found
     assert found.width < 1e-4
 

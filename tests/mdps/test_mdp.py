@@ -195,7 +195,7 @@ def test_rollout_frequencies_are_those_of_P_and_mu(case: Any) -> None:
     """Counts of (s, a, s') given s within four standard errors, plus the resolution of one count; rewards exact."""
     mdp, mu, rng = case
     pi = mdps.uniform(mdp)
-    seen = mdp.rollout(mu, rng=rng, steps=20_000, pi=pi, limit=25)
+    seen = mdp.rollout(mu, seed=rng, steps=20_000, target=pi, limit=25)
     s, a, after = seen["state"], seen["action"], seen["next_state"]
     assert {array.shape for array in seen.values()} == {(20_000,)}
     counts = np.zeros((mdp.S, mdp.A, mdp.S))
@@ -225,7 +225,7 @@ def test_mean_returns_of_episodes_are_the_values() -> None:
     """Σ γ^t r_t of whole episodes has the mean start·v, within four standard errors."""
     mdp = mdps.garnet(8, 2, 3, seed=3, gamma=0.9, terminal=1)
     mu = mdps.random_policy(mdp, np.random.default_rng(0))
-    seen = mdp.rollout(mu, rng=np.random.default_rng(1), episodes=20_000)
+    seen = mdp.rollout(mu, seed=np.random.default_rng(1), episodes=20_000)
     episode = np.cumsum(seen["terminated"]) - seen["terminated"]
     assert seen["terminated"][-1]
     assert not seen["truncated"].any()
@@ -239,7 +239,7 @@ def test_mean_returns_of_episodes_are_the_values() -> None:
 def test_rollout_fits_the_trajectory_contract_and_depends_only_on_the_generator() -> None:
     mdp = mdps.bifurcation(1)
     mu, pi = mdps.uniform(mdp), mdps.greedy(mdp.optimal_q())
-    first, second = (mdp.rollout(mu, rng=np.random.default_rng(5), steps=500, pi=pi, limit=30) for _ in range(2))
+    first, second = (mdp.rollout(mu, seed=np.random.default_rng(5), steps=500, target=pi, limit=30) for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
     q = mdp.q(pi)
@@ -258,17 +258,19 @@ def test_rollout_refuses_what_has_no_meaning() -> None:
     mdp = chain_with_end(0.9)
     mu, rng = mdps.uniform(mdp), np.random.default_rng(0)
     with pytest.raises(ValueError, match="either steps or episodes"):
-        mdp.rollout(mu, rng=rng)
+        mdp.rollout(mu, seed=rng)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        mdp.rollout(mu, rng=rng, steps=0)
+        mdp.rollout(mu, seed=rng, steps=0)
     with pytest.raises(TypeError, match=r"limit must be an integer, got 2\.5"):
-        mdp.rollout(mu, rng=rng, steps=1, limit=2.5)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator, got int"):
-        mdp.rollout(mu, rng=0, steps=1)  # pyright: ignore[reportArgumentType]
+        mdp.rollout(mu, seed=rng, steps=1, limit=2.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        TypeError, match=r"seed must be an integer of at least 0 or a numpy\.random\.Generator, got None"
+    ):
+        mdp.rollout(mu, seed=None, steps=1)  # pyright: ignore[reportArgumentType]
     stay = np.array([[1, 0], [0, 1], [1, 0]])
-    with pytest.raises(ValueError, match="from state 0 mu reaches no terminal state"):
-        mdp.rollout(stay, rng=rng, episodes=1)
-    assert mdp.rollout(stay, rng=rng, episodes=3, limit=4)["truncated"].sum() == 3
+    with pytest.raises(ValueError, match="from state 0 the behavior reaches no terminal state"):
+        mdp.rollout(stay, seed=rng, episodes=1)
+    assert mdp.rollout(stay, seed=rng, episodes=3, limit=4)["truncated"].sum() == 3
 
 
 # Bad input

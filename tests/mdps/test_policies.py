@@ -41,29 +41,29 @@ def test_ties_are_relative_to_the_size_of_the_values() -> None:
 def test_random_policies_are_policies(seed: int, concentration: float) -> None:
     pi = mdps.random_policy(ONE, np.random.default_rng(seed), concentration)
     assert mdps.check_policy(pi, ONE) is pi
-    np.testing.assert_array_equal(pi, mdps.random_policy(ONE, np.random.default_rng(seed), concentration))
+    np.testing.assert_array_equal(pi, mdps.random_policy(ONE, seed, concentration))
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: mdps.check_policy([[0.5, 0.5], [0.5, 0.6]], ONE), ValueError, "pi in state 1 is .* sums to 1.1"),
-        (lambda: mdps.check_policy([[1.5, -0.5], [1, 0]], ONE), ValueError, "pi in state 0"),
-        (lambda: mdps.check_policy([[1, 0], [np.nan, 1]], ONE), ValueError, "pi in state 1"),
+        (lambda: mdps.check_policy([[0.5, 0.5], [0.5, 0.6]], ONE), ValueError, "policy in state 1 is .* sums to 1.1"),
+        (lambda: mdps.check_policy([[1.5, -0.5], [1, 0]], ONE), ValueError, "policy in state 0"),
+        (lambda: mdps.check_policy([[1, 0], [np.nan, 1]], ONE), ValueError, "policy in state 1"),
         (lambda: mdps.check_policy([[1, 0]], ONE, "mu"), ValueError, r"mu has shape \(1, 2\).*\[S, A\] = \(2, 2\)"),
-        (lambda: mdps.check_policy("greedy", ONE), TypeError, "pi is not an array of numbers"),
+        (lambda: mdps.check_policy("greedy", ONE), TypeError, "policy is not an array of numbers"),
         (lambda: mdps.greedy([1.0, 2.0]), ValueError, r"q has shape \(2,\)"),
         (lambda: mdps.greedy([[1.0, np.nan]]), ValueError, "q in state 0"),
         (lambda: mdps.greedy([[1.0]], tolerance=-1), ValueError, "tolerance must not be negative"),
         (lambda: mdps.epsilon_greedy([[1.0]], 1.5), ValueError, r"epsilon must be one number in \[0, 1\]"),
         (lambda: mdps.epsilon_greedy([[1.0]], np.zeros(2)), ValueError, "epsilon must be one number"),  # pyright: ignore[reportArgumentType]
-        (lambda: mdps.one_state_two_actions(pi=(0.5, 0.6)), ValueError, "pi in state 0 is .* sums to 1.1"),
+        (lambda: mdps.one_state_two_actions(target=(0.5, 0.6)), ValueError, "target in state 0 is .* sums to 1.1"),
         (lambda: mdps.switch_or_stay(stay=2.0), ValueError, "stay is a probability"),
         (lambda: mdps.softmax([[1.0]], 0.0), ValueError, "temperature must be positive"),
         (lambda: mdps.mixture([[1.0]], [[0.5, 0.5]], 0.5), ValueError, r"both must be \[S, A\]"),
-        (lambda: mdps.mixture([[1.0, 1.0]], [[0.5, 0.5]], 0.5), ValueError, "pi in state 0"),
+        (lambda: mdps.mixture([[1.0, 1.0]], [[0.5, 0.5]], 0.5), ValueError, "target in state 0"),
         (lambda: mdps.random_policy(ONE, np.random.default_rng(0), 0.0), ValueError, "concentration must be positive"),
-        (lambda: mdps.random_policy(ONE, 0), TypeError, "rng must be"),  # pyright: ignore[reportArgumentType]
+        (lambda: mdps.random_policy(ONE, 0.5), TypeError, "seed must be an integer"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_bad_policies_are_refused(call: Any, error: type[Exception], message: str) -> None:

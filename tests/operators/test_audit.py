@@ -116,7 +116,7 @@ def decide(part):
 
 
 def on_policy(gamma=0.9):
-    return alternating(gamma, pi=(0.5, 0.5))
+    return alternating(gamma, target=(0.5, 0.5))
 
 
 def calm():

@@ -31,14 +31,14 @@ def test_theorem_1_is_refuted_off_policy(trace: ot.Trace, eigenvalue: float) -> 
     Z = np.eye(4) - C @ (np.eye(4) - 0.9 * P)
     assert np.isclose(np.linalg.eigvals(Z), eigenvalue).any()
     assert norm_and_radius(Z) == pytest.approx((abs(eigenvalue), abs(eigenvalue)))
-    op = Operator(mdp, trace, pi=pi, mu=mu)
+    op = Operator(trace, mdp, target=pi, behavior=mu)
     np.testing.assert_allclose(op.Z, Z, atol=1e-12)
 
 
 def test_any_two_policies_will_do() -> None:
     for pi, mu in (((1.0,), (1.0,)), ((0.1, 0.9), (0.6, 0.4)), ((0.2, 0.3, 0.5), (0.5, 0.25, 0.25))):
-        mdp, π, μ = alternating(pi=pi, mu=mu)
-        op = Operator(mdp, common.SECOND_LAG, pi=π, mu=μ)
+        mdp, π, μ = alternating(target=pi, behavior=mu)
+        op = Operator(common.SECOND_LAG, mdp, target=π, behavior=μ)
         assert 2.439 in op.spectral_radius
         assert 2.439 in op.contraction
 
@@ -69,8 +69,8 @@ def test_the_recency_heuristic() -> None:
     row = γ * (1 + c.sum()) * np.array([1 / 3, 2 / 3]) - c
     Z = np.array([row, row])
     assert norm_and_radius(Z) == pytest.approx((1.4797408, np.sqrt(7) - 2), abs=1e-6)
-    mdp, pi, mu = one_state_two_actions(pi=(1 / 3, 2 / 3), mu=μ, gamma=γ)
-    op = Operator(mdp, evaluation.RUNNING_MINIMUM, pi=pi, mu=mu)  # horizon 100
+    mdp, pi, mu = one_state_two_actions(target=(1 / 3, 2 / 3), behavior=μ, gamma=γ)
+    op = Operator(evaluation.RUNNING_MINIMUM, mdp, target=pi, behavior=mu)  # horizon 100
     np.testing.assert_allclose(op.Z, Z, atol=2e-4)
 
 
@@ -96,7 +96,7 @@ def test_variance_of_a_term(t: int) -> None:
 
 
 def test_variance_of_the_sum() -> None:
-    mdp, pi, mu = one_state_two_actions(pi=(0.9, 0.1), mu=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
+    mdp, pi, mu = one_state_two_actions(target=(0.9, 0.1), behavior=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
     expected = variance_by_enumeration(ot.ImportanceSampling(), mdp, pi, mu, np.zeros((1, 2)), depth=6)
     assert algorithms.variance_of_truncated_is(*(9.0**t for t in range(1, 6))) == pytest.approx(expected.max())
 
@@ -123,7 +123,7 @@ def test_algorithm_1_is_that_of_the_learners(trace: ot.Trace, held: bool) -> Non
 
 def test_algorithm_1_adds_up_to_m() -> None:
     """One state, all paths of two steps: the start gets r_0 + … with β_1 = min(1, ρ_1), and a second visit a one-step update."""
-    mdp, pi, mu = one_state_two_actions(pi=(0.7, 0.3), mu=(0.4, 0.6), gamma=0.5, reward=(1.0, -2.0))
+    mdp, pi, mu = one_state_two_actions(target=(0.7, 0.3), behavior=(0.4, 0.6), gamma=0.5, reward=(1.0, -2.0))
     Q, r = np.array([[0.3, -0.4]]), np.array([1.0, -2.0])
     δ = r + 0.5 * (0.7 * 0.3 - 0.3 * 0.4) - Q[0]
     β = np.minimum(1.0, pi / mu)[0]
@@ -158,8 +158,8 @@ def test_online_diverges_while_m_converges() -> None:
         return carry * now.rho, xp.where(now.pair == 0, carry * now.rho, 0.0)
 
     trace = ot.StepTrace(after_first, reads=("rho", "pair"), horizon=n)
-    mdp, pi, mu = one_state_two_actions(pi=π, mu=μ, gamma=γ)
-    np.testing.assert_allclose(Operator(mdp, trace, pi=pi, mu=mu).Z, example.Z, atol=1e-9)
+    mdp, pi, mu = one_state_two_actions(target=π, behavior=μ, gamma=γ)
+    np.testing.assert_allclose(Operator(trace, mdp, target=pi, behavior=mu).Z, example.Z, atol=1e-9)
 
     rng, Q, past = np.random.default_rng(123), np.array([1.0, -0.5]), []
     for t in range(3000):
@@ -182,7 +182,7 @@ def test_the_skipping_example_online() -> None:
 
 def test_misprints_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pair that comes back every second step, γ = ½: Σ γ^tP = P, while γ(I + γP + ···)P has the entries ⅓ and ⅔."""
-    mdp, pi, mu = alternating(0.5, pi=(1.0,), mu=(1.0,))
+    mdp, pi, mu = alternating(0.5, target=(1.0,), behavior=(1.0,))
     monkeypatch.setattr(proofs, "battery", lambda: [(mdp, pi, mu)])
     (powers,) = [c for c in common.claims_of(proofs) if c.where == "Lemma 2, proof"]
     found = powers.decide().numbers
@@ -199,7 +199,7 @@ def test_misprints_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     # One state, μ = (½, ½), c = (½, 1): E[c_1c_2 1{a_2 = y}] = ¾ μc, and not μc.
-    made = one_state_two_actions(pi=(0.25, 0.75), gamma=0.5)
+    made = one_state_two_actions(target=(0.25, 0.75), gamma=0.5)
     monkeypatch.setattr(proofs, "battery", lambda: [made] * 6)
     (markov,) = [c for c in common.claims_of(proofs) if c.where == "Section 4.1"]
     assert "wrong by up to 0.125" in markov.decide().numbers

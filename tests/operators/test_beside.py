@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import offtrace as ot
 from offtrace.mdps import bifurcation, epsilon_greedy, garnet, mixture, random_policy
-from offtrace.operators import Operator, clipped_policy, n_step, peng, tradeoff, v_trace
-from offtrace.operators.uncorrected_operators import peng_variance
+from offtrace.operators import Operator, clipped_policy, tradeoff, uncorrected, v_trace
+from offtrace.operators.uncorrected_operators import uncorrected_variance
 from operators.brute import tiny
 
 
@@ -20,7 +20,7 @@ from operators.brute import tiny
 @given(seed=st.integers(0, 10_000), lam=st.floats(0, 1))
 def test_peng(seed: int, lam: float) -> None:
     mdp, pi, mu = tiny(seed, 0.9)
-    found = peng(mdp, pi, mu, lam)
+    found = uncorrected(ot.PengQ(lam), mdp, pi, mu)
     np.testing.assert_allclose(found.fixed_point, mdp.q(mixture(mu, pi, lam)), atol=1e-9)
     assert abs(found.contraction.midpoint - 0.9 * (1 - lam) / (1 - 0.9 * lam)) < 1e-9
 
@@ -32,18 +32,18 @@ def test_intervals_contain_the_truth_and_print_it(seed: int, lam: float, gamma: 
     mdp, pi, mu = tiny(seed, gamma)
     ulp = 4e-16
     for lam_ in (0.0, lam, 1.0):
-        found, truth = peng(mdp, pi, mu, lam_).contraction, gamma * (1 - lam_) / (1 - gamma * lam_)
+        found, truth = uncorrected(ot.PengQ(lam_), mdp, pi, mu).contraction, gamma * (1 - lam_) / (1 - gamma * lam_)
         assert found.lower - ulp <= truth <= found.upper + ulp
         assert found.width < 1e-9
-    assert str(peng(mdp, pi, mu, 1.0).contraction) == "0"
-    assert str(peng(mdp, pi, mu, 1.0).spectral_radius) == "0"
+    assert str(uncorrected(ot.PengQ(1.0), mdp, pi, mu).contraction) == "0"
+    assert str(uncorrected(ot.PengQ(1.0), mdp, pi, mu).spectral_radius) == "0"
     certain = v_trace(mdp, pi, mu, rho_bar=1e9, c_bar=1e9)  # importance sampling on states: rate 0
     assert certain.contraction.lower == 0
     assert certain.contraction.upper < 1e-7
-    found = n_step(mdp, pi, mu, 3)
+    found = uncorrected(ot.NStep(3), mdp, pi, mu)
     assert found.contraction.lower - ulp <= gamma**3 <= found.contraction.upper + ulp
     wanted = mdp.q(mixture(mu, pi, lam))
-    found = peng(mdp, pi, mu, lam)
+    found = uncorrected(ot.PengQ(lam), mdp, pi, mu)
     assert np.abs(found.fixed_point - wanted).max() <= 2 * found.fixed_point_error + 1e-10 * (1 + np.abs(wanted).max())
 
 
@@ -51,9 +51,9 @@ def test_intervals_contain_the_truth_and_print_it(seed: int, lam: float, gamma: 
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 6))
 def test_n_step(seed: int, n: int) -> None:
     mdp, pi, mu = tiny(seed, 0.9)
-    found = n_step(mdp, pi, mu, n)
+    found = uncorrected(ot.NStep(n), mdp, pi, mu)
     assert abs(found.contraction.midpoint - 0.9**n) < 1e-9
-    on_policy = n_step(mdp, pi, pi, n)
+    on_policy = uncorrected(ot.NStep(n), mdp, pi, pi)
     np.testing.assert_allclose(on_policy.fixed_point, mdp.q(pi), atol=1e-8)
 
 
@@ -76,7 +76,7 @@ def test_tradeoff() -> None:
     pi, mu = epsilon_greedy(q, 0.1), epsilon_greedy(q, 0.4)
     found = tradeoff(mdp, pi, mu, np.zeros_like(q), lams=(0.0, 0.9))
     by_name = {(p.family, p.lam): p for p in found.points}
-    one_step = Operator(mdp, ot.OneStep(), pi=pi, mu=mu)
+    one_step = Operator(ot.OneStep(), mdp, target=pi, behavior=mu)
     for p in found.points:
         if p.lam == 0 and not p.family.startswith("α-"):
             assert abs(p.contraction.midpoint - one_step.contraction.midpoint) < 1e-4
@@ -99,9 +99,11 @@ def test_variance_of_peng_against_samples() -> None:
     mdp = garnet(3, 2, 2, seed=1, gamma=0.8)
     rng = np.random.default_rng(0)
     pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(3, 2))
-    (wanted, upper), v = peng_variance(mdp, pi, mu, Q, 0.7), (pi * Q).sum(axis=1)
+    bounds, v = uncorrected_variance(ot.PengQ(0.7), mdp, pi, mu, Q), (pi * Q).sum(axis=1)
+    assert bounds is not None
+    wanted, upper = bounds
     np.testing.assert_allclose(wanted, upper, rtol=1e-9)
-    steps = mdp.rollout(mu, rng=rng, steps=400_000)
+    steps = mdp.rollout(mu, seed=rng, steps=400_000)
     ends = {"terminated": steps["terminated"], "truncated": steps["truncated"]}
     G = ot.targets(ot.PengQ(0.7), reward=steps["reward"], next_value=v[steps["next_state"]], gamma=0.8, **ends)
     checked = 0

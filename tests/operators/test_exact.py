@@ -27,7 +27,7 @@ def shortened(trace: Any, n: int) -> Any:
 def test_C_is_the_sum_over_all_histories(trace: Any) -> None:
     """γ = 0.1: what twelve pairs leave out is below 1e-11 (importance sampling has K_t e = e, and no trace has more)."""
     mdp, pi, mu = tiny(3, gamma=0.1, branching=1, trace=trace)
-    op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-8)
+    op = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-8)
     wanted = C_by_enumeration(trace, mdp, pi, mu, 11)
     assert op.method in ("closed form", "exact chain", "bounds")
     assert (np.abs(op.C - wanted) <= op.C_error + 1e-9).all()
@@ -39,7 +39,7 @@ def test_C_is_the_sum_over_all_histories(trace: Any) -> None:
 def test_C_with_a_horizon_is_the_sum_over_all_histories(trace: Any, seed: int) -> None:
     mdp, pi, mu = tiny(seed, gamma=0.9, terminal=seed == 1, trace=trace)
     trace = shortened(trace, 5)
-    op = Operator(mdp, trace, pi=pi, mu=mu)
+    op = Operator(trace, mdp, target=pi, behavior=mu)
     wanted = C_by_enumeration(trace, mdp, pi, mu, 5)
     assert (np.abs(op.C - wanted) <= op.C_error + 1e-13).all()
     assert op.C_error.max() < 1e-9
@@ -52,7 +52,7 @@ def test_mean_coefficients(trace: Any) -> None:
     mdp, pi, mu = tiny(4, gamma=0.8, trace=trace)
     trace = shortened(trace, 40)
     if not isinstance(trace, ot.StepTrace):
-        op = Operator(mdp, trace, pi=pi, mu=mu)
+        op = Operator(trace, mdp, target=pi, behavior=mu)
         mean = op.mean_coefficients(40, per_pair=True)
         np.testing.assert_allclose(mean @ 0.8 ** np.arange(40), op.C.sum(axis=1), atol=2e-5)
         assert op.magnitude.largest.width < 1e-5
@@ -65,7 +65,7 @@ def test_the_sampled_mean_is_the_operator(trace: Any) -> None:
     mdp, pi, mu = tiny(6, gamma=0.6, terminal=True, trace=trace)
     rng = np.random.default_rng(7)
     Q = rng.normal(size=pi.shape) * (~mdp.terminal)[:, None]
-    op = Operator(mdp, trace, pi=pi, mu=mu)
+    op = Operator(trace, mdp, target=pi, behavior=mu)
     wanted, spread = op.apply(Q) - Q, op.variance(Q)
     for start in (0, 3):
         Δ = sampled(trace, mdp, pi, mu, Q, start, 10_000, 40, rng)
@@ -83,7 +83,7 @@ def test_variance_is_that_over_all_trajectories(trace: Any) -> None:
     trace = shortened(trace, 4)
     Q = np.random.default_rng(1).normal(size=pi.shape)
     wanted = variance_by_enumeration(trace, mdp, pi, mu, Q, 4)
-    found = Operator(mdp, trace, pi=pi, mu=mu).variance(Q)
+    found = Operator(trace, mdp, target=pi, behavior=mu).variance(Q)
     np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-9, atol=1e-12)
 
 
@@ -93,7 +93,7 @@ def test_variance_without_a_horizon(trace: Any) -> None:
     mdp, pi, mu = tiny(9, gamma=0.1, branching=1, trace=trace)
     Q = np.random.default_rng(1).normal(size=pi.shape)
     wanted = variance_by_enumeration(trace, mdp, pi, mu, Q, 9)
-    found = Operator(mdp, trace, pi=pi, mu=mu).variance(Q)
+    found = Operator(trace, mdp, target=pi, behavior=mu).variance(Q)
     np.testing.assert_allclose(found.ravel(), wanted, rtol=2e-5)
 
 
@@ -103,8 +103,8 @@ def test_variance_without_a_horizon(trace: Any) -> None:
 def test_lemma_1_and_row_sums(trace: Any, seed: int, gamma: float) -> None:
     """MQ − Q^π = Z(Q − Q^π); Ze = γe − (1−γ)S, S = E[Σ_{t≥1} γ^tβ_t]; the fixed point is Q^π (α-Retrace: the mixture's)."""
     mdp, pi, mu = tiny(seed, gamma, trace=trace)
-    op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4)
-    target = op.setting.target
+    op = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4)
+    target = op.setting.evaluated
     Q, fixed = np.random.default_rng(seed).normal(size=pi.shape), mdp.q(target)
     error = (op.apply(Q) - fixed).ravel() - op.Z @ (Q - fixed).ravel()
     assert np.abs(error).max() < 1e-9 * (1 + np.abs(op.C).sum(axis=1).max()) * (1 + np.abs(fixed).max())
@@ -132,7 +132,9 @@ def test_closed_form_against_the_chain(cls: Any) -> None:
     mdp = garnet(4, 2, 2, seed=1, gamma=0.8)
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng, 5.0), random_policy(mdp, rng, 5.0)
-    exact, chain = (Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-5) for trace in (cls(lam=0.9), Capped(lam=0.9)))
+    exact, chain = (
+        Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-5) for trace in (cls(lam=0.9), Capped(lam=0.9))
+    )
     assert chain.method != exact.method == "closed form"
     assert (np.abs(exact.C - chain.C) <= chain.C_error + exact.C_error).all()
 
@@ -142,8 +144,8 @@ def test_the_modulus_alone_agrees_with_all_of_C() -> None:
     q = mdp.optimal_q()
     pi, mu = epsilon_greedy(q, 0.1), epsilon_greedy(q, 0.3)
     for trace in (ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.Retrace(lam=0.9)):
-        one = Operator(mdp, trace, pi=pi, mu=mu)
-        every = Operator(mdp, trace, pi=pi, mu=mu)
+        one = Operator(trace, mdp, target=pi, behavior=mu)
+        every = Operator(trace, mdp, target=pi, behavior=mu)
         assert every.C.shape == (mdp.pairs, mdp.pairs)
         assert one.reached
         assert every.reached
@@ -157,8 +159,8 @@ def test_bounds_against_the_exact_chain(trace: Any) -> None:
     """Ratios of 1.5 and 0.5 merge to 1,800 values within 60 steps, an exact chain; at γ = 0.6 what is left is below 1e-13."""
     mdp = garnet(4, 2, 2, seed=8, gamma=0.6)
     pi, mu = np.tile([0.75, 0.25], (4, 1)), np.full((4, 2), 0.5)
-    exact = Operator(mdp, replace(trace, horizon=60), pi=pi, mu=mu)
-    rough = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-3)
+    exact = Operator(replace(trace, horizon=60), mdp, target=pi, behavior=mu)
+    rough = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-3)
     assert (exact.method, rough.method) == ("exact chain", "bounds")
     assert exact.C_error.max() < 1e-9
     assert (np.abs(exact.C - rough.C) <= exact.C_error + rough.C_error + 1e-12).all()
@@ -169,7 +171,7 @@ def test_finer_bounds_lie_within_coarser_ones() -> None:
     rng = np.random.default_rng(2)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     for trace in (ot.TruncatedIS(lam=0.9), ot.HistoryBounded(bound=3.0)):
-        coarse, fine = (Operator(mdp, trace, pi=pi, mu=mu, tolerance=t) for t in (1e-2, 1e-6))
+        coarse, fine = (Operator(trace, mdp, target=pi, behavior=mu, tolerance=t) for t in (1e-2, 1e-6))
         assert fine.contraction.width <= 1e-6
         assert (np.abs(fine.C - coarse.C) <= fine.C_error + coarse.C_error).all()
         assert coarse.contraction.lower - 1e-12 <= fine.contraction.midpoint <= coarse.contraction.upper + 1e-12

@@ -37,12 +37,12 @@ def test_finds_divergence_and_certifies_it(trace, tmp_path):
     assert found.radius.width < 1e-3
     found.mdp.save(tmp_path / "found.npz")
     again = MDP.load(tmp_path / "found.npz")
-    op = Operator(again, trace, pi=found.pi, mu=found.mu)
+    op = Operator(trace, again, target=found.target, behavior=found.behavior)
     assert op.spectral_radius.lower > 1
     Q = np.zeros((again.S, again.A))  # by then the error has grown, though Q^π is a fixed point
-    first = np.abs(Q - again.q(found.pi)).max()
+    first = np.abs(Q - again.q(found.target)).max()
     enough = int(np.ceil(np.log(50.0) / np.log(found.radius.lower)))
-    assert np.abs(op.iterate(Q, enough) - again.q(found.pi)).max() > 2 * first
+    assert np.abs(op.iterate(Q, enough) - again.q(found.target)).max() > 2 * first
     assert "diverges" in str(found)
 
 
@@ -68,8 +68,8 @@ def test_a_custom_trace_keeps_to_the_budget():
 def test_the_seed_decides_what_is_found():
     first, again, other = (falsify(ot.QLambda(0.6), budget=60.0, seed=seed) for seed in (1, 1, 2))
     assert (first.tried, first.climbs) == (again.tried, again.climbs)
-    np.testing.assert_array_equal(first.pi, again.pi)
-    np.testing.assert_array_equal(first.mu, again.mu)
+    np.testing.assert_array_equal(first.target, again.target)
+    np.testing.assert_array_equal(first.behavior, again.behavior)
     assert first.mdp == again.mdp
     assert first.mdp != other.mdp
 
@@ -107,7 +107,7 @@ def test_objective_agrees_with_the_operator(trace):
     seen = falsify_objective.eigenvalues(C, P, pi, 0.9)
     for k in range(3):
         mdp = MDP(P[k].reshape(3, 2, 3), np.zeros((3, 2)), 0.9, terminal=np.zeros(3, bool))
-        op = Operator(mdp, trace, pi=pi[k].reshape(3, 2), mu=mu[k].reshape(3, 2), tolerance=1e-7)
+        op = Operator(trace, mdp, target=pi[k].reshape(3, 2), behavior=mu[k].reshape(3, 2), tolerance=1e-7)
         np.testing.assert_allclose(C[k], op.C, atol=1e-5)
         assert np.abs(seen[k]).max() == pytest.approx(op.spectral_radius.midpoint, abs=1e-4)
 
@@ -155,7 +155,7 @@ def test_custom_objective_agrees_with_the_normal_form():
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     custom = ot.StepTrace(clipped_product, title="clipped", horizon=7)
     C = falsify_objective.carried(custom, mdp.dense_P.reshape(4, 2), pi.ravel(), mu.ravel(), 0.8, most=10**6)
-    np.testing.assert_allclose(C, Operator(mdp, ot.TruncatedIS(1.0, horizon=7), pi=pi, mu=mu).C, atol=1e-5)
+    np.testing.assert_allclose(C, Operator(ot.TruncatedIS(1.0, horizon=7), mdp, target=pi, behavior=mu).C, atol=1e-5)
 
 
 @pytest.mark.parametrize(

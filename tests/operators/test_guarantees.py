@@ -79,7 +79,7 @@ def test_with_a_horizon(trace: Any, seed: int, gamma: float, n: int) -> None:
     trace = replace(trace, horizon=n)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        op = Operator(mdp, trace, pi=pi, mu=mu)
+        op = Operator(trace, mdp, target=pi, behavior=mu)
     known = np.repeat(~mdp.terminal, 2)
     C = C_by_enumeration(_by_hand(trace), mdp, pi, mu, n)
     is_within((op.C - op.C_error, op.C + op.C_error), C)
@@ -109,7 +109,7 @@ def test_without_a_horizon(trace: Any, seed: int) -> None:
     mdp, pi, mu = nasty(seed, 0.02)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        op = Operator(mdp, trace, pi=pi, mu=mu)
+        op = Operator(trace, mdp, target=pi, behavior=mu)
     C = C_by_enumeration(_by_hand(trace), mdp, pi, mu, DEPTH + 1)
     ρ = np.divide(pi, mu, out=np.zeros_like(pi), where=mu > 0)
     rest = 0.02 ** (DEPTH + 1) * 2 * max(1.0, (mu * ρ).sum(axis=1).max()) ** (DEPTH + 1)
@@ -140,10 +140,10 @@ def test_bounds_of_variance_and_means_against_the_exact_chain(trace: Any) -> Non
     mdp = garnet(4, 2, 2, seed=8, gamma=0.6)
     pi, mu = np.tile([0.75, 0.25], (4, 1)), np.full((4, 2), 0.5)
     Q = np.random.default_rng(0).normal(size=(4, 2))
-    exact = Operator(mdp, replace(trace, horizon=50), pi=pi, mu=mu)
+    exact = Operator(replace(trace, horizon=50), mdp, target=pi, behavior=mu)
     assert exact.method == "exact chain"
     for tolerance in (1e-2, 1e-6):
-        rough = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
+        rough = Operator(trace, mdp, target=pi, behavior=mu, tolerance=tolerance)
         assert rough.method == "bounds"
         lower, upper = rough.variance_bounds(Q)
         is_within((lower, upper), exact.variance(Q))
@@ -170,14 +170,14 @@ def test_a_declared_bound_decides() -> None:
     found = certify(bounded, mdp, pi, mu)
     assert (found.verdict, found.converges, found.certain) == ("contracts", True, True)
     assert "as the trace declares" in str(found)
-    op = Operator(mdp, bounded, pi=pi, mu=mu)
-    truth = Operator(mdp, ot.StepTrace(_fading, horizon=30), pi=pi, mu=mu)
+    op = Operator(bounded, mdp, target=pi, behavior=mu)
+    truth = Operator(ot.StepTrace(_fading, horizon=30), mdp, target=pi, behavior=mu)
     assert (np.abs(op.C - truth.C) <= op.C_error + truth.C_error + 1e-8).all()
     lower, upper = op.mean_coefficient_bounds(60)
     assert lower[-1] == 0  # beyond the lag at which the chain was cut
     assert upper[-1] == 1
     with pytest.raises(ValueError, match=r"declares bound = 0\.25"):
-        _ = Operator(mdp, ot.StepTrace(_fading, bound=0.25), pi=pi, mu=mu).C
+        _ = Operator(ot.StepTrace(_fading, bound=0.25), mdp, target=pi, behavior=mu).C
     with pytest.raises(ValueError, match="bound must lie in"):
         ot.StepTrace(_fading, bound=-1.0)
 
@@ -192,8 +192,8 @@ def test_monte_carlo_estimates_means_and_variances() -> None:
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     Q = rng.normal(size=(3, 2))
-    truth = Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu)
-    guess = Operator(mdp, ot.StepTrace(_retrace, lam=0.9), pi=pi, mu=mu, budget=2.0)
+    truth = Operator(ot.Retrace(0.9), mdp, target=pi, behavior=mu)
+    guess = Operator(ot.StepTrace(_retrace, lam=0.9), mdp, target=pi, behavior=mu, budget=2.0)
     assert guess.method == "Monte Carlo"
     assert not guess.certain
     assert (np.abs(guess.C - truth.C) <= guess.C_error + 1e-9).all()

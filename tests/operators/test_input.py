@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,48 +10,85 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
+from offtrace import operators
 from offtrace.mdps import MDP, garnet, random_policy
 from offtrace.operators import Divergent, Interval, Operator
 from operators.brute import tiny
 
 MDP_, PI, MU = tiny(0, 0.9)
+OPERATORS: Any = operators  # calls that a type checker would refuse, too
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pi": np.ones((2, 3)) / 3}, r"pi must be an array \[S, A\] = \[2, 2\]"),
-        ({"mu": np.full((2, 2), 0.4)}, "mu in state 0 is .* sums to 0.8"),
-        ({"pi": np.array([[1.5, -0.5], [0.5, 0.5]])}, "pi in state 0 is .*must not be negative"),
-        ({"pi": np.full((2, 2), np.nan)}, "pi in state 0 is .*nan"),
+        ({"target": np.ones((2, 3)) / 3}, r"target must be an array \[S, A\] = \[2, 2\]"),
+        ({"behavior": np.full((2, 2), 0.4)}, "behavior in state 0 is .* sums to 0.8"),
+        ({"target": np.array([[1.5, -0.5], [0.5, 0.5]])}, "target in state 0 is .*must not be negative"),
+        ({"target": np.full((2, 2), np.nan)}, "target in state 0 is .*nan"),
         ({"tolerance": 0.0}, "tolerance must be above 0"),
         ({"budget": -1.0}, "budget"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"pi": PI, "mu": MU} | change
+    given: dict[str, Any] = {"target": PI, "behavior": MU} | change
     with pytest.raises(ValueError, match=message):
-        Operator(MDP_, ot.Retrace(), **given)
+        Operator(ot.Retrace(), MDP_, **given)
 
 
 def test_not_a_trace() -> None:
     with pytest.raises(TypeError, match="beside the operator"):
-        Operator(MDP_, ot.PengQ(), pi=PI, mu=MU)
+        Operator(ot.PengQ(), MDP_, target=PI, behavior=MU)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="not a trace"):
-        Operator(MDP_, "retrace", pi=PI, mu=MU)
+        Operator("retrace", MDP_, target=PI, behavior=MU)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="needs lam for each pair"):
-        Operator(MDP_, ot.VariableLambda(lam=np.ones(7)), pi=PI, mu=MU)
-    op = Operator(MDP_, ot.VariableLambda(lam=np.full((2, 2), 0.7)), pi=PI, mu=MU)
-    np.testing.assert_allclose(op.C, Operator(MDP_, ot.ImportanceSampling(lam=0.7), pi=PI, mu=MU).C)
+        Operator(ot.VariableLambda(lam=np.ones(7)), MDP_, target=PI, behavior=MU)
+    op = Operator(ot.VariableLambda(lam=np.full((2, 2), 0.7)), MDP_, target=PI, behavior=MU)
+    np.testing.assert_allclose(op.C, Operator(ot.ImportanceSampling(lam=0.7), MDP_, target=PI, behavior=MU).C)
     with pytest.raises(ValueError, match="Q must be an array"):
         op.apply(np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: OPERATORS.Operator(MDP_, ot.Retrace(), target=PI, behavior=MU),
+            "the trace comes first.*Operator\\(trace, mdp",
+        ),
+        (
+            lambda: OPERATORS.Operator(MDP_, ot.Retrace(), pi=PI, mu=MU),
+            "Operator has no parameter '(pi|mu)': it is called",
+        ),
+        (lambda: OPERATORS.certify(MDP_, ot.Retrace(), PI, MU), "the trace comes first"),
+        (
+            lambda: OPERATORS.certify(ot.Retrace(), MDP_, pi=PI, mu=MU),
+            "certify has no parameter '(pi|mu)': it is called",
+        ),
+        (lambda: OPERATORS.falsify(MDP_), "falsify needs a trace"),
+        (
+            lambda: OPERATORS.control_iterates(MDP_, ot.Retrace(), behavior=MU, q0=PI),
+            "the trace comes first.*control_iterates",
+        ),
+        (lambda: OPERATORS.control_iterates(ot.Retrace(), MDP_, behavior=MU, Q0=PI), "'Q0': it is called 'q0' now"),
+        (lambda: OPERATORS.uncorrected(MDP_, ot.PengQ(), PI, MU), "uncorrected\\(trace, mdp, target, behavior\\)"),
+        (lambda: OPERATORS.uncorrected(ot.Retrace(), MDP_, PI, MU), "needs an uncorrected return"),
+        (
+            lambda: cast(Any, MDP_).rollout(MU, rng=np.random.default_rng(0), steps=1),
+            "MDP.rollout has no parameter 'rng'.*'seed'",
+        ),
+    ],
+)
+def test_a_call_in_the_old_order_or_with_the_old_names_says_what_to_write(call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 def test_missing_support_is_warned_of() -> None:
     mu = np.array([[0.5, 0.5], [1.0, 0.0]])
     pi = np.full((2, 2), 0.5)
     with pytest.warns(UserWarning, match="first at state 1, action 1"):
-        op = Operator(MDP_, ot.ImportanceSampling(), pi=pi, mu=mu)
+        op = Operator(ot.ImportanceSampling(), MDP_, target=pi, behavior=mu)
     assert op.contraction.lower > 0.1  # no longer 0
 
 
@@ -61,12 +98,12 @@ def test_undiscounted() -> None:
     mdp = MDP(P, [[1.0, 1.0], [0.0, 0.0]], 1.0, terminal=[False, True])
     half = np.full((2, 2), 0.5)
     for trace in (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.TruncatedIS(lam=0.9)):
-        op = Operator(mdp, trace, pi=np.array([[0.6, 0.4], [0.5, 0.5]]), mu=half)
+        op = Operator(trace, mdp, target=np.array([[0.6, 0.4], [0.5, 0.5]]), behavior=half)
         fixed = mdp.q(np.array([[0.6, 0.4], [0.5, 0.5]]))
         np.testing.assert_allclose(op.apply(fixed), fixed, atol=1e-9)
     stay = np.array([[0.0, 1.0], [0.5, 0.5]])
-    with pytest.raises(ValueError, match="gamma = 1 needs episodes that end: under mu"):
-        Operator(mdp, ot.Retrace(), pi=stay, mu=stay)
+    with pytest.raises(ValueError, match="gamma = 1 needs episodes that end: under the behavior"):
+        Operator(ot.Retrace(), mdp, target=stay, behavior=stay)
 
 
 class Doubling(ot.Trace):
@@ -79,15 +116,15 @@ class Doubling(ot.Trace):
 
 def test_divergent_sums_and_bad_coefficients() -> None:
     with pytest.raises(Divergent, match="infinite mean"):
-        _ = Operator(MDP_, Doubling(), pi=PI, mu=MU).C
+        _ = Operator(Doubling(), MDP_, target=PI, behavior=MU).C
     with pytest.raises(ValueError, match="must be finite and at least 0"):
-        _ = Operator(MDP_, ot.StepTrace(lambda xp, carry, now: (carry, carry * -1.0)), pi=PI, mu=MU).C
+        _ = Operator(ot.StepTrace(lambda xp, carry, now: (carry, carry * -1.0)), MDP_, target=PI, behavior=MU).C
 
 
 def test_a_tolerance_that_is_missed_is_said() -> None:
     mdp = garnet(20, 3, 3, seed=0, gamma=0.99)
     rng = np.random.default_rng(0)
-    op = Operator(mdp, ot.TruncatedIS(), pi=random_policy(mdp, rng), mu=random_policy(mdp, rng), budget=1e-3)
+    op = Operator(ot.TruncatedIS(), mdp, target=random_policy(mdp, rng), behavior=random_policy(mdp, rng), budget=1e-3)
     assert not op.reached
     assert op.contraction.width > op.tolerance
     assert "[" in str(op.contraction)

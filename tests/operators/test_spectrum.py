@@ -97,7 +97,7 @@ def test_of_operators(trace: Any, name: str) -> None:
         pi, mu = (epsilon_greedy(mdp.optimal_q(), ε) for ε in (0.1, 0.5))
     else:
         pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
-    op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-5)
+    op = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-5)
     radius, guess = op.spectral_radius, largest(op.Z)
     nearly_nilpotent = name == "bifurcation" and isinstance(trace, ot.RBIS)
     assert radius.width <= (5e-3 if nearly_nilpotent else 1e-5)
@@ -109,8 +109,8 @@ def test_of_large_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     mdp = garnet(20, 2, 3, seed=1, gamma=0.95)
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
-    wanted = largest(Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu).Z)
+    wanted = largest(Operator(ot.Retrace(0.9), mdp, target=pi, behavior=mu).Z)
     monkeypatch.setattr(operator_module.closed_form, "DENSE", 20)
-    op = Operator(mdp, ot.Retrace(0.9), pi=pi, mu=mu)
+    op = Operator(ot.Retrace(0.9), mdp, target=pi, behavior=mu)
     assert wanted in op.spectral_radius
     assert op.spectral_radius.width <= 1e-6

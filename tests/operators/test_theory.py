@@ -23,7 +23,7 @@ def _product_at_two(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
     return carry * now.rho, xp.where(now.lag == 2, carry * now.rho, 0.0)
 
 
-ON_POLICY = {"pi": (1.0,), "mu": (1.0,)}
+ON_POLICY = {"target": (1.0,), "behavior": (1.0,)}
 
 
 def _first_action(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
@@ -43,7 +43,7 @@ def _first_action(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
 def test_theorem_1_is_refuted(trace: Any, policies: Any) -> None:
     """Two states that alternate, β = (1, 0, ρ₁ρ₂, 0, 0, …), off-policy and on-policy: the eigenvalue −(γ + γ² + γ³)."""
     mdp, pi, mu = alternating(0.9, **policies)
-    op = Operator(mdp, trace, pi=pi, mu=mu)
+    op = Operator(trace, mdp, target=pi, behavior=mu)
     assert op.method == "exact chain"
     assert 0.9 + 0.81 + 0.729 in op.spectral_radius
     assert 0.9 + 0.81 + 0.729 in op.contraction
@@ -79,8 +79,8 @@ def test_losing_the_contraction_is_not_divergence() -> None:
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.5, 0.9, 0.99]))
 def test_rates_at_the_two_ends(seed: int, gamma: float) -> None:
     mdp, pi, mu = tiny(seed, gamma)
-    sampling = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu)
-    one_step = Operator(mdp, ot.OneStep(), pi=pi, mu=mu)
+    sampling = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu)
+    one_step = Operator(ot.OneStep(), mdp, target=pi, behavior=mu)
     assert sampling.contraction.upper < 1e-9
     assert gamma in one_step.contraction
     assert one_step.contraction.width < 1e-10
@@ -91,14 +91,14 @@ def test_rates_at_the_two_ends(seed: int, gamma: float) -> None:
 def test_harutyunyan_bound(seed: int, lam: float, gamma: float) -> None:
     """‖Z‖ ≤ γ(1 − λ + λε)/(1 − λγ), ε = max_s ‖π − μ‖₁."""
     mdp, pi, mu = tiny(seed, gamma)
-    found = Operator(mdp, ot.QLambda(lam=lam), pi=pi, mu=mu).contraction
+    found = Operator(ot.QLambda(lam=lam), mdp, target=pi, behavior=mu).contraction
     ε = np.abs(pi - mu).sum(axis=1).max()
     assert found.lower <= gamma * (1 - lam + lam * ε) / (1 - lam * gamma) + 1e-12
 
 
 def test_harutyunyan_bound_is_tight() -> None:
     mdp, pi, mu = q_lambda_tight(0.9, 1.0)
-    found = Operator(mdp, ot.QLambda(lam=0.5), pi=pi, mu=mu).contraction
+    found = Operator(ot.QLambda(lam=0.5), mdp, target=pi, behavior=mu).contraction
     assert abs(found.midpoint - 0.9 * (1 - 0.5 + 0.5 * 1.0) / (1 - 0.45)) < 1e-9
 
 
@@ -106,7 +106,7 @@ def test_harutyunyan_bound_is_tight() -> None:
 @given(seed=st.integers(0, 10_000))
 def test_iterating_shrinks_as_the_interval_says(seed: int) -> None:
     mdp, pi, mu = tiny(seed, 0.9)
-    op = Operator(mdp, ot.NonMarkovRetrace(lam=0.9), pi=pi, mu=mu)
+    op = Operator(ot.NonMarkovRetrace(lam=0.9), mdp, target=pi, behavior=mu)
     fixed = mdp.q(pi)
     Q = np.random.default_rng(seed).normal(size=pi.shape)
     before, after = np.abs(Q - fixed).max(), np.abs(op.apply(Q) - fixed).max()
@@ -119,12 +119,12 @@ def test_infinite_variance_is_said() -> None:
     mdp = MDP(np.ones((1, 2, 1)), [[1.0, 0.0]], 0.9)
     pi, mu = np.array([[0.9, 0.1]]), np.array([[0.1, 0.9]])
     Q = np.zeros((1, 2))
-    op = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu)
+    op = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu)
     assert op.second_moment_radius == pytest.approx(0.81 * (0.81 / 0.1 + 0.01 / 0.9))
     assert np.isinf(op.variance(Q)).all()
     assert (op.variance(mdp.q(pi)) < 1e-12).all() or np.isinf(op.variance(mdp.q(pi))).all()
     for trace in (ot.Retrace(), ot.NonMarkovRetrace(), ot.TruncatedIS(bound=3.0)):
-        capped = Operator(mdp, trace, pi=pi, mu=mu)
+        capped = Operator(trace, mdp, target=pi, behavior=mu)
         assert np.isfinite(capped.variance(Q)).all()
         assert capped.second_moment_radius < 1
 
@@ -136,7 +136,7 @@ def test_variance_is_infinite_only_where_it_can_be_reached() -> None:
     mdp = MDP(P, np.arange(6.0).reshape(3, 2), 0.9)
     pi = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]])
     mu = np.array([[0.5, 0.5], [0.1, 0.9], [0.5, 0.5]])
-    found = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).variance(np.zeros((3, 2)))
+    found = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu).variance(np.zeros((3, 2)))
     assert np.isinf(found).tolist() == [[True, True], [True, True], [False, False]]
     assert found[2, 0] == pytest.approx(0.25 * 0.81 / (1 - 0.81))  # Var of a sum of independent rewards 4 or 5
 
@@ -147,10 +147,10 @@ def test_variance_of_large_mdps(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     pi, mu, Q = random_policy(mdp, rng), random_policy(mdp, rng), rng.normal(size=(30, 2))
     traces = ot.Retrace(0.9), ot.TreeBackup(), ot.ImportanceSampling()
-    dense = [Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q) for trace in traces]
+    dense = [Operator(trace, mdp, target=pi, behavior=mu).variance_bounds(Q) for trace in traces]
     monkeypatch.setattr("offtrace.operators.solve.closed_form.DENSE", 20)
     for trace, (lower, upper) in zip(traces, dense, strict=True):
-        low, high = Operator(mdp, trace, pi=pi, mu=mu).variance_bounds(Q)
+        low, high = Operator(trace, mdp, target=pi, behavior=mu).variance_bounds(Q)
         assert (low <= upper + 1e-12).all()
         assert (lower <= high + 1e-12).all()
         if isinstance(trace, ot.ImportanceSampling):
@@ -197,13 +197,13 @@ def test_monte_carlo_covers_the_truth() -> None:
     P[0, :, 1], P[1, :, 2], P[2, :, 2] = 1.0, 1.0, 1.0
     mdp = MDP(P, [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], 0.9, terminal=[False, False, True])
     pi, mu = np.tile([0.6, 0.4], (3, 1)), np.tile([0.5, 0.5], (3, 1))
-    op = Operator(mdp, ot.replacing(lam=0.9), pi=pi, mu=mu)
+    op = Operator(ot.replacing(lam=0.9), mdp, target=pi, behavior=mu)
     assert op.method == "exact chain"  # finitely many products
-    wanted = Operator(mdp, ot.ImportanceSampling(lam=0.9), pi=pi, mu=mu)
+    wanted = Operator(ot.ImportanceSampling(lam=0.9), mdp, target=pi, behavior=mu)
     np.testing.assert_allclose(op.C, wanted.C, atol=1e-9)
     loop, pi, mu = tiny(0, 0.5)
-    guess = Operator(loop, ot.StepTrace(_retrace, lam=0.9), pi=pi, mu=mu, budget=1.0)
-    truth = Operator(loop, ot.Retrace(lam=0.9), pi=pi, mu=mu)
+    guess = Operator(ot.StepTrace(_retrace, lam=0.9), loop, target=pi, behavior=mu, budget=1.0)
+    truth = Operator(ot.Retrace(lam=0.9), loop, target=pi, behavior=mu)
     assert guess.method == "Monte Carlo"
     assert not guess.certain
     assert (np.abs(guess.C - truth.C) <= guess.C_error + 1e-9).all()

@@ -29,7 +29,7 @@ def good() -> Result:
     mdp, rng = mdps.garnet(6, 3, 2, seed=3, gamma=0.9, terminal=1), np.random.default_rng(0)
     mu, pi = (mdps.random_policy(mdp, rng, 5.0) for _ in range(2))
     mu[2] = [0.0, 0.5, 0.5]
-    logs = simulate(mdp, mu, rng=rng, episodes=300, limit=8)
+    logs = simulate(mdp, mu, seed=rng, episodes=300, limit=8)
     problem = Problem("reward is missing", 2, 1, (EVIL,))
     logs = replace(
         logs, state_names=(*"ab", EVIL, *"def"), report=ReadReport("march.parquet", 9, 9, True, (problem,), 1, 3)
@@ -42,7 +42,7 @@ def far() -> Result:
     mdp = mdps.random_walk(7, gamma=0.99)
     mu, pi = np.tile([0.9, 0.1], (8, 1)), np.tile([0.1, 0.9], (8, 1))
     pi[4] = [0.0, 1.0]
-    logs = simulate(mdp, mu, rng=np.random.default_rng(0), episodes=100)
+    logs = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=100)
     result = evaluate(logs, pi, trace=ot.ImportanceSampling(), gamma=mdp.gamma)
     fitted, direct, third, *others = result.estimates
     nan = float("nan")

@@ -13,7 +13,7 @@ import offtrace as ot
 from offtrace import mdps
 from offtrace.learners import Replay, evaluate
 from offtrace.learners.published import STEPS, area, bifurcation_auc
-from offtrace.operators import Operator, peng
+from offtrace.operators import Operator, uncorrected
 from offtrace.studies import Study, environments, work
 from offtrace.studies.plan import Job, Plan
 from offtrace.studies.work import moving_mean
@@ -120,7 +120,7 @@ def test_map() -> None:
     rng = np.random.default_rng(1)
     mdp = mdps.garnet(5, 2, 2, seed=1, gamma=0.9)
     pi, mu, Q = mdps.random_policy(mdp, rng), mdps.random_policy(mdp, rng), rng.standard_normal((5, 2))
-    op = Operator(mdp, ot.Retrace(lam=0.5), pi=pi, mu=mu, tolerance=1e-3)
+    op = Operator(ot.Retrace(lam=0.5), mdp, target=pi, behavior=mu, tolerance=1e-3)
     assert (found.rows["contraction_lower"][1], found.rows["contraction_upper"][1]) == (
         op.contraction.lower,
         op.contraction.upper,
@@ -128,7 +128,7 @@ def test_map() -> None:
     assert found.rows["variance"][1] == pytest.approx(op.variance(Q).mean(), rel=1e-12)
     assert found.rows["bias"][1] == 0.0
     biased = work.run(job(study, trace="Peng's Q(λ)", lam=0.5))
-    away = np.abs(peng(mdp, pi, mu, 0.5).fixed_point - mdp.q(pi)).max()
+    away = np.abs(uncorrected(ot.PengQ(0.5), mdp, pi, mu).fixed_point - mdp.q(pi)).max()
     assert biased.rows["bias"][1] == pytest.approx(away, rel=1e-12)
     mixed = work.run(job(study, trace="α-Retrace", parameters='{"mix": 0.5}', lam=1.0))
     assert mixed.rows["bias"][1] == pytest.approx(np.abs(mdp.q(0.5 * pi + 0.5 * mu) - mdp.q(pi)).max(), rel=1e-9)

@@ -78,7 +78,7 @@ def test_abq_has_the_published_constants() -> None:
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     both = np.maximum(pi, mu)
     wanted = ot.ABQ(0.7, psi0=1 / both.max(), psi_max=1 / both.min())
-    assert Operator(mdp, ot.ABQ(0.7), pi=pi, mu=mu).trace == wanted
+    assert Operator(ot.ABQ(0.7), mdp, target=pi, behavior=mu).trace == wanted
     run = {"pi": pi, "mu": mu, "alpha": 0.1, "steps": 500}
     np.testing.assert_array_equal(evaluate(mdp, ot.ABQ(0.7), **run).Q, evaluate(mdp, wanted, **run).Q)
 

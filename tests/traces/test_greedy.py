@@ -122,7 +122,7 @@ def test_watkins_scores_what_the_rule_scores() -> None:
 def test_operators_want_a_greedy_target() -> None:
     mdp = random_walk(5, gamma=0.9)
     mu = uniform(mdp)
-    with pytest.raises(ValueError, match="defined by the greedy action, which a soft pi does not tell"):
+    with pytest.raises(ValueError, match="defined by the greedy action, which a soft target does not tell"):
         certify(ot.WatkinsQ(1.0), mdp, np.tile([0.7, 0.3], (mdp.S, 1)), mu)
     assert certify(ot.WatkinsQ(1.0), mdp, np.tile([1.0, 0.0], (mdp.S, 1)), mu).converges
     with pytest.raises(TypeError, match="falsify cannot search with Watkins"):

@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._renamed import renamed
 from offtrace.logs.container import Logs
 from offtrace.mdps import MDP
+from offtrace.mdps.randomness import Seed
 
 
+@renamed(mu="behavior", rng="seed")
 def simulate(
     mdp: MDP,
-    mu: Any,
+    behavior: Any,
     *,
-    rng: np.random.Generator,
+    seed: Seed,
     episodes: int | None = None,
     steps: int | None = None,
     limit: int | None = None,
@@ -26,11 +29,11 @@ def simulate(
     >>> import numpy as np
     >>> from offtrace import mdps
     >>> walk = mdps.random_walk(5, gamma=0.9)
-    >>> logs = simulate(walk, mdps.uniform(walk), episodes=100, rng=np.random.default_rng(0))
+    >>> logs = simulate(walk, mdps.uniform(walk), episodes=100, seed=0)
     >>> logs.episodes, len(logs), logs.states
     (100, 922, 6)
     """
-    row = mdp.rollout(mu, rng=rng, episodes=episodes, steps=steps, limit=limit)
+    row = mdp.rollout(behavior, seed=seed, episodes=episodes, steps=steps, limit=limit)
     row["truncated"][-1] |= not row["terminated"][-1]
     return Logs(
         starts=np.append(0, np.flatnonzero(row["terminated"] | row["truncated"]) + 1),

@@ -10,38 +10,43 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.policy_tables import check_policy, greedy
 
 
-def alternating(gamma: float = 0.9, pi: Any = (0.75, 0.25), mu: Any = (0.5, 0.5)) -> tuple[MDP, np.ndarray, np.ndarray]:
+@renamed(pi="target", mu="behavior")
+def alternating(
+    gamma: float = 0.9, target: Any = (0.75, 0.25), behavior: Any = (0.5, 0.5)
+) -> tuple[MDP, np.ndarray, np.ndarray]:
     """Two states that alternate, whatever is done: refutes Theorem 1's condition β_t ≤ ∏ρ, off-policy, and Lemma 2 with it.
 
     With β = (1, 0, ρ₁ρ₂, 0, …), a Truncated IS with bounds (0, ∞, 0) by lag, Z = γP − γ²P² + γ³P³ for P = P_π. It has
     the eigenvalue −(γ + γ² + γ³), −2.439 at γ = 0.9, and its norm is 2.439 too: M diverges. With
     β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …), bounds (∞, 0, ∞, 0), Z = γ²P² − γ³P³ + γ⁴P⁴ has +(γ² + γ³ + γ⁴), 2.195, which no step size
-    cures. `pi` and `mu` are the policies in either state, and any two will do; `pi=(1,), mu=(1,)` leaves one action,
-    on-policy. Rewards are 0, so Q is its own error.
+    cures. `target` and `behavior` are the policies in either state, and any two will do; with
+    `target=(1,), behavior=(1,)` there is one action, on-policy. Rewards are 0, so Q is its own error.
     """
-    P = np.zeros((2, np.size(pi), 2))
+    P = np.zeros((2, np.size(target), 2))
     P[0, :, 1] = P[1, :, 0] = 1.0
     mdp = MDP(P, np.zeros(P.shape[:2]), gamma, terminal=np.zeros(2, bool))
-    return mdp, check_policy([pi, pi], mdp, "pi"), check_policy([mu, mu], mdp, "mu")
+    return mdp, check_policy([target, target], mdp, "target"), check_policy([behavior, behavior], mdp, "behavior")
 
 
+@renamed(pi="target", mu="behavior")
 def one_state_two_actions(
-    pi: Any = (0.5, 0.5), mu: Any = (0.5, 0.5), gamma: float = 2 / 3, reward: Any = (0.0, 0.0)
+    target: Any = (0.5, 0.5), behavior: Any = (0.5, 0.5), gamma: float = 2 / 3, reward: Any = (0.0, 0.0)
 ) -> tuple[MDP, np.ndarray, np.ndarray]:
     """One state with two actions that stay in it: where ‖Z‖ can reach 1 or more while the spectral radius stays below 1.
 
     As it stands, Counterexample 5.8 of Daley et al. 2023: π = μ = ½; for t ≥ 1, β_t = 1 if a_t is action 0 and 0 if it is
     action 1; γ = 2/3. Then ‖Z‖ = 1, so M is not a contraction, though its spectral radius is 1/3 and it converges. With
-    `pi=(0.6, 0.4), gamma=0.94` it is their Counterexample 5.7, Truncated IS with the bound 1: ‖Z‖ = 1.140, radius 0.269.
-    With `pi=(1/3, 2/3), mu=(2/3, 1/3), gamma=0.9` the running minimum of ∏ρ, the largest β that keeps β_t ≤ ∏ρ and never
-    grows, has ‖Z‖ = 1.480 and the radius 0.646.
+    `target=(0.6, 0.4), gamma=0.94` it is their Counterexample 5.7, Truncated IS with the bound 1: ‖Z‖ = 1.140, radius 0.269.
+    With `target=(1/3, 2/3), behavior=(2/3, 1/3), gamma=0.9` the running minimum of ∏ρ, the largest β that keeps
+    β_t ≤ ∏ρ and never grows, has ‖Z‖ = 1.480 and the radius 0.646.
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
-    return mdp, check_policy([pi], mdp, "pi"), check_policy([mu], mdp, "mu")
+    return mdp, check_policy([target], mdp, "target"), check_policy([behavior], mdp, "behavior")
 
 
 def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
@@ -50,7 +55,7 @@ def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray
     Importance sampling towards π_k, which takes action 1, while π* takes action 0: ‖I − C(I − γP_π*)‖ = 2γ/(1 − γ), 18 at
     γ = 0.9, and not γ. μ = ½ covers both; any other that does gives the same.
     """
-    mdp, target, behavior = one_state_two_actions(pi=(0.0, 1.0), gamma=gamma, reward=(0.0, -1.0))
+    mdp, target, behavior = one_state_two_actions(target=(0.0, 1.0), gamma=gamma, reward=(0.0, -1.0))
     return mdp, target, behavior, np.array([[1.0, 0.0]])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from offtrace.mdps.mdp import MDP
+from offtrace.mdps.randomness import Seed, generator
 
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 
@@ -96,7 +97,7 @@ def random_walk_values(states: int = 19, left: float = -1.0, right: float = 1.0)
     return np.append(left + (right - left) * to_the_right, 0.0)
 
 
-def garnet(states: int, actions: int, branching: int, seed: int, gamma: float = 0.99, terminal: int = 0) -> MDP:
+def garnet(states: int, actions: int, branching: int, seed: Seed, gamma: float = 0.99, terminal: int = 0) -> MDP:
     """A Garnet: "generic average reward non-stationary environment test-bed" (Archibald et al. 1995; Bhatnagar et al. 2009).
 
     Each pair (s, a) leads to `branching` different states, uniformly chosen, with the probabilities that as many pieces of
@@ -109,7 +110,7 @@ def garnet(states: int, actions: int, branching: int, seed: int, gamma: float = 
         )
     if not 0 <= terminal < states:
         raise ValueError(f"terminal must lie in [0, {states - 1}], the number of states that end, got {terminal}")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     pairs, acting = states * actions, (states - terminal) * actions
     into = np.stack([rng.choice(states, branching, replace=False, shuffle=False) for _ in range(acting)])
     cuts = np.sort(rng.random((acting, branching - 1)), axis=1)

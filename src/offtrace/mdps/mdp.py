@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from offtrace._renamed import renamed
 from offtrace.mdps import exact_values, sampling, transition_tables
 from offtrace.mdps.policy_tables import check_policy
+from offtrace.mdps.randomness import Seed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,16 +99,16 @@ class MDP:
         dense.setflags(write=False)
         return dense
 
-    def P_pi(self, pi: Any) -> Any:
+    def P_pi(self, policy: Any) -> Any:
         """P_π((s,a), (s',a')) = P(s'|s,a) π(a'|s') as a csr_array [S·A, S·A].
 
         Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
         """
-        return sp.csr_array(self.P @ exact_values.over_pairs(check_policy(pi, self), ~self.terminal))
+        return sp.csr_array(self.P @ exact_values.over_pairs(check_policy(policy, self), ~self.terminal))
 
-    def q(self, pi: Any) -> np.ndarray:
+    def q(self, policy: Any) -> np.ndarray:
         """Q^π [S, A]: the solution of (I − γP_π) q = R, by scipy's linear solvers; 0 at terminal states."""
-        return exact_values.action_values(self, exact_values.state_values(self, check_policy(pi, self)))
+        return exact_values.action_values(self, exact_values.state_values(self, check_policy(policy, self)))
 
     def optimal_q(self, tolerance: float = 1e-10) -> np.ndarray:
         """Q* [S, A] by policy iteration: the exact values of a policy that no single action improves by `tolerance`.
@@ -118,26 +120,27 @@ class MDP:
             raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
         return exact_values.optimal_action_values(self, tolerance)
 
+    @renamed(mu="behavior", pi="target", rng="seed")
     def rollout(
         self,
-        mu: Any,
+        behavior: Any,
         *,
-        rng: np.random.Generator,
+        seed: Seed,
         steps: int | None = None,
         episodes: int | None = None,
-        pi: Any = None,
+        target: Any = None,
         limit: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Act by μ for so many `steps`, or for so many whole `episodes`, starting anew after each end.
 
         The result is one row of the trajectory contract (`offtrace.trajectory`), arrays [T]: state, action, reward,
-        next_state, terminated, truncated, log_mu, and log_pi if `pi` is given. `next_state` is the state that was reached,
+        next_state, terminated, truncated, log_mu, and log_pi if `target` is given. `next_state` is the state that was reached,
         also where the episode ends. `limit` truncates episodes after so many steps. The last of `steps` is not marked as
         truncated: the contract bootstraps at the row's end anyway. Rewards are r(s, a, s') where the MDP was given those.
         """
-        mu = check_policy(mu, self, "mu")
-        pi = None if pi is None else check_policy(pi, self, "pi")
-        return sampling.rollout(self, mu, rng=rng, steps=steps, episodes=episodes, pi=pi, limit=limit)
+        μ = check_policy(behavior, self, "behavior")
+        π = None if target is None else check_policy(target, self, "target")
+        return sampling.rollout(self, μ, seed=seed, steps=steps, episodes=episodes, pi=π, limit=limit)
 
     def save(self, path: str | Path) -> None:
         """Write everything to an .npz file, exactly at `path`."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offtrace._renamed import renamed
+from offtrace.mdps.randomness import Seed, generator
 from offtrace.trajectory import distributions
 
 if TYPE_CHECKING:
@@ -51,17 +53,17 @@ def softmax(q: Any, temperature: float = 1.0) -> np.ndarray:
     return above / above.sum(axis=1, keepdims=True)
 
 
-def mixture(pi: Any, mu: Any, weight: float) -> np.ndarray:
-    """weight · π + (1 − weight) · μ, state by state: `AlphaRetrace(mix=weight)` evaluates this policy.
+def mixture(target: Any, behavior: Any, weight: float) -> np.ndarray:
+    """weight · target + (1 − weight) · behavior, state by state: `AlphaRetrace(mix=weight)` evaluates this policy.
 
     >>> mixture([[1.0, 0.0]], [[0.5, 0.5]], 0.5)
     array([[0.75, 0.25]])
     """
     weight = _fraction("weight", weight)
-    pi, mu = np.asarray(pi, dtype=np.float64), np.asarray(mu, dtype=np.float64)
-    if pi.ndim != 2 or pi.shape != mu.shape:
-        raise ValueError(f"pi has shape {pi.shape} and mu {mu.shape}: both must be [S, A]")
-    return weight * distributions(pi, "pi") + (1.0 - weight) * distributions(mu, "mu")
+    π, μ = np.asarray(target, dtype=np.float64), np.asarray(behavior, dtype=np.float64)
+    if π.ndim != 2 or π.shape != μ.shape:
+        raise ValueError(f"target has shape {π.shape} and behavior {μ.shape}: both must be [S, A]")
+    return weight * distributions(π, "target") + (1.0 - weight) * distributions(μ, "behavior")
 
 
 def uniform(mdp: MDP) -> np.ndarray:
@@ -69,20 +71,19 @@ def uniform(mdp: MDP) -> np.ndarray:
     return np.full((mdp.S, mdp.A), 1.0 / mdp.A)
 
 
-def random_policy(mdp: MDP, rng: np.random.Generator, concentration: float = 1.0) -> np.ndarray:
+@renamed(rng="seed")
+def random_policy(mdp: MDP, seed: Seed, concentration: float = 1.0) -> np.ndarray:
     """Each row from a symmetric Dirichlet distribution: 1 is uniform over the simplex, near 0 is nearly deterministic."""
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}: np.random.default_rng(seed)")
     if not 0 < concentration < np.inf:
         raise ValueError(f"concentration must be positive and finite, got {concentration!r}")
-    return rng.dirichlet(np.full(mdp.A, float(concentration)), size=mdp.S)
+    return generator(seed).dirichlet(np.full(mdp.A, float(concentration)), size=mdp.S)
 
 
-def check_policy(pi: Any, mdp: MDP, name: str = "pi") -> np.ndarray:
-    """`pi` as `trajectory.distributions` [S, A], if it is a policy of this MDP; else an error that names the first bad state."""
-    array = np.asarray(pi)
+def check_policy(policy: Any, mdp: MDP, name: str = "policy") -> np.ndarray:
+    """`policy` as `trajectory.distributions` [S, A], if it is one of this MDP; else an error that names the first bad state."""
+    array = np.asarray(policy)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} is not an array of numbers, got {type(pi).__name__}: a policy is an array [S, A]")
+        raise TypeError(f"{name} is not an array of numbers, got {type(policy).__name__}: a policy is an array [S, A]")
     if array.shape != (mdp.S, mdp.A):
         raise ValueError(f"{name} has shape {array.shape}: a policy of this MDP is [S, A] = {(mdp.S, mdp.A)}")
     return distributions(array, name)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from offtrace.mdps import exact_values
+from offtrace.mdps.randomness import Seed, generator
 
 if TYPE_CHECKING:
     from offtrace.mdps.mdp import MDP
@@ -19,15 +20,14 @@ def rollout(
     mdp: MDP,
     mu: np.ndarray,
     *,
-    rng: Any,
+    seed: Seed,
     steps: int | None,
     episodes: int | None,
     pi: np.ndarray | None,
     limit: int | None,
 ) -> dict[str, np.ndarray]:
     """`MDP.rollout` for checked policies."""
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}: np.random.default_rng(seed)")
+    rng = generator(seed)
     if (steps is None) == (episodes is None):
         raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
     steps, episodes, limit = (_count(*given) for given in (("steps", steps), ("episodes", episodes), ("limit", limit)))
@@ -86,7 +86,7 @@ def _check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
     stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.can_end(chain, mdp.terminal)
     if stuck.any():
         raise ValueError(
-            f"an episode may never end: from state {int(np.argmax(stuck))} mu reaches no terminal state; "
+            f"an episode may never end: from state {int(np.argmax(stuck))} the behavior reaches no terminal state; "
             "give a limit, or ask for steps instead of episodes"
         )
 

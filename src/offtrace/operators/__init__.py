@@ -15,7 +15,7 @@ from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Magnitude, Operator
 from offtrace.operators.solve.closed_form import Divergent
 from offtrace.operators.tradeoff import Tradeoff, tradeoff
-from offtrace.operators.uncorrected_operators import AffineOperator, clipped_policy, n_step, peng, v_trace
+from offtrace.operators.uncorrected_operators import AffineOperator, clipped_policy, uncorrected, v_trace
 
 __all__ = [
     "AffineOperator",
@@ -38,8 +38,7 @@ __all__ = [
     "fading_into_greedy",
     "falsify",
     "greedy_in_the_limit",
-    "n_step",
-    "peng",
     "tradeoff",
+    "uncorrected",
     "v_trace",
 ]

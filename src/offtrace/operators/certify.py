@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from offtrace._renamed import renamed
+from offtrace.mdps.mdp import MDP
+from offtrace.mdps.randomness import Seed
 from offtrace.operators.conditions import Condition, product_condition, recursive_condition
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
+from offtrace.operators.setting import named
 from offtrace.traces import Trace
 
 
@@ -88,7 +92,7 @@ class Certificate:
         rows = self._rows()
         wide = max(len(name) for name, _ in rows)
         return "\n".join(
-            [f"{_name(self.trace)}: {self.verdict}", *(f"  {name:<{wide}}  {value}" for name, value in rows)]
+            [f"{named(self.trace)}: {self.verdict}", *(f"  {name:<{wide}}  {value}" for name, value in rows)]
         )
 
     def _repr_html_(self) -> str:
@@ -96,11 +100,18 @@ class Certificate:
             f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
             for name, value in self._rows()
         )
-        return f"<table><caption><b>{html.escape(_name(self.trace))}: {self.verdict}</b></caption>{body}</table>"
+        return f"<table><caption><b>{html.escape(named(self.trace))}: {self.verdict}</b></caption>{body}</table>"
 
 
+@renamed(pi="target", mu="behavior", rng="seed")
 def certify(
-    trace: Trace, mdp: Any, pi: Any, mu: Any, tolerance: float = 1e-6, budget: float = 60.0, rng: Any = None
+    trace: Trace,
+    mdp: MDP,
+    target: Any,
+    behavior: Any,
+    tolerance: float = 1e-6,
+    budget: float = 60.0,
+    seed: Seed = 0,
 ) -> Certificate:
     """Compute ‖Z‖ and the spectral radius, check the conditions of the theory, and say what follows.
 
@@ -115,7 +126,7 @@ def certify(
       β_t ≤ β_{t-1} ρ_t  violated on (1, 0) → (0, 0) → (1, 0): β_2 = 2.25 > 0
       method             exact chain
     """
-    op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance, budget=budget, rng=rng)
+    op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance, budget=budget, seed=seed)
     contraction = op.contraction
     verdict = "contracts" if contraction < 1 else "expands" if contraction > 1 else "undecided"
     one_step = float((1 - op.setting.loss).max(initial=0.0))
@@ -133,15 +144,3 @@ def certify(
         tolerance,
         op.certain,
     )
-
-
-def _name(trace: Trace) -> str:
-    """The title and the parameters: "Retrace(lam=0.9)"; of a custom trace its title."""
-    if trace.custom:
-        return trace.title
-    given = ", ".join(
-        f"{f.name}={getattr(trace, f.name)!r}"
-        for f in fields(trace)
-        if not (f.name == "horizon" and trace.horizon is None)
-    )
-    return f"{trace.title}({given})" if given else trace.title

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from offtrace._renamed import renamed
 from offtrace.mdps import MDP, epsilon_greedy, greedy, mixture
 from offtrace.operators.operator import Operator
 from offtrace.traces import Trace
@@ -96,50 +97,53 @@ class ControlRun:
         )
 
 
+@renamed(targets="target", behaviors="behavior", Q0="q0", step_size="alpha")
 def control_iterates(
-    mdp: MDP,
     trace: Trace,
+    mdp: MDP,
     *,
-    targets: Policy | Any = always_greedy,
-    behaviors: Policy | Any,
-    Q0: Any,
+    target: Policy | Any = always_greedy,
+    behavior: Policy | Any,
+    q0: Any,
     n: int = 400,
-    step_size: float = 1.0,
+    alpha: float = 1.0,
     tolerance: float = 1e-9,
 ) -> ControlRun:
-    """Run Q_{k+1} = Q_k + step_size · (M_k Q_k − Q_k) for n steps; policies are functions (k, Q) → [S, A], or arrays.
+    """Run Q_{k+1} = Q_k + α (M_k Q_k − Q_k) for n steps; policies are functions (k, Q) → [S, A], or arrays.
 
     >>> import offtrace as ot
     >>> from offtrace.mdps import switch_or_stay
-    >>> mdp, _, mu, Q0 = switch_or_stay()
-    >>> control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0).period
+    >>> mdp, _, mu, q0 = switch_or_stay()
+    >>> control_iterates(ot.Retrace(), mdp, behavior=mu, q0=q0).period
     2
     """
+    if isinstance(trace, MDP):
+        raise TypeError("the trace comes first, then the MDP: control_iterates(trace, mdp, behavior=…, q0=…)")
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n!r}")
-    if not 0 < step_size <= 1:
-        raise ValueError(f"step_size must lie in (0, 1], got {step_size!r}")
+    if not 0 < alpha <= 1:
+        raise ValueError(f"alpha must lie in (0, 1], got {alpha!r}")
     if not mdp.gamma < 1:
         raise ValueError("control_iterates needs gamma < 1: the bound divides by 1 − γ")
-    target, behavior = _policy("targets", targets), _policy("behaviors", behaviors)
-    Q = np.array(Q0, dtype=float)
+    π_k, μ_k = _policy("target", target), _policy("behavior", behavior)
+    Q = np.array(q0, dtype=float)
     if Q.shape != (mdp.S, mdp.A) or not np.isfinite(Q).all():
-        raise ValueError(f"Q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(Q.shape)}")
+        raise ValueError(f"q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(Q.shape)}")
     Q[mdp.terminal] = 0.0
     operators: dict[bytes, Operator] = {}
     optimal, γ = mdp.optimal_q(), mdp.gamma
     path, epsilons, bounds = [Q], [], []
     for k in range(n):
-        pi, mu = np.asarray(target(k, Q), dtype=float), np.asarray(behavior(k, Q), dtype=float)
+        pi, mu = np.asarray(π_k(k, Q), dtype=float), np.asarray(μ_k(k, Q), dtype=float)
         key = pi.tobytes() + mu.tobytes()
         if key not in operators:
             if len(operators) >= 64:
                 operators.clear()
-            operators[key] = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
+            operators[key] = Operator(trace, mdp, target=pi, behavior=mu, tolerance=tolerance)
         ε, error = epsilon(mdp, pi, Q), np.abs(Q - optimal).max()
         epsilons.append(ε)
-        bounds.append((1 - step_size) * error + step_size * (γ * error + ε / (1 - γ) * np.abs(Q).max()))
-        Q = Q + step_size * (operators[key].apply(Q) - Q)
+        bounds.append((1 - alpha) * error + alpha * (γ * error + ε / (1 - γ) * np.abs(Q).max()))
+        Q = Q + alpha * (operators[key].apply(Q) - Q)
         Q[mdp.terminal] = 0.0
         path.append(Q)
         if not np.abs(Q).max() < 1e100:

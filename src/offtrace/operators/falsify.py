@@ -4,7 +4,7 @@ The search knows no theorem. It climbs: from random transitions and policies it 
 few logits, and keeps what pushes an eigenvalue λ of Z outward. A climb on |λ| alone ends where traces are cut and Z ≈ γP_π,
 whose radius is γ, with λ = γ. So a climb pushes away from some point of the real line, max |λ − c|; many short climbs from many
 starts do the rest. Most are among deterministic transitions. Ratios π/μ are powers of one number e^h, so that the objective
-is exact where it matters (`lattice`); what is found is certified by `Operator`, which shares no line with it.
+is exact where it matters (`falsify_objective`); what is found is certified by `Operator`, which shares no line with it.
 
 `LANES` climbs go side by side, so that their evaluations are one call.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.mdps import MDP
+from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators import falsify_objective
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
@@ -38,14 +39,14 @@ WIDTH = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Falsification:
-    """What a search found. `mdp`, `pi`, `mu` are those of the largest radius seen, whether it is above 1 or not."""
+    """What a search found. `mdp`, `target` and `behavior` are those of the largest radius seen, whether it is above 1 or not."""
 
     trace: Trace
     mdp: MDP
     """Save it with `mdp.save(path)`. Its rewards make Q^π the direction that grows fastest: start from Q = 0 and watch."""
-    pi: np.ndarray
+    target: np.ndarray
     """The target policy, [S, A]."""
-    mu: np.ndarray
+    behavior: np.ndarray
     """The behaviour policy, [S, A]."""
     radius: Interval
     """The spectral radius of Z there, by `Operator`: guaranteed, given `assumption` where there is one."""
@@ -80,7 +81,7 @@ class Falsification:
         if self.found:
             with np.printoptions(precision=4, suppress=True):
                 for s in range(self.mdp.S):
-                    lines.append(f"  state {s}: π = {self.pi[s]}, μ = {self.mu[s]}")
+                    lines.append(f"  state {s}: π = {self.target[s]}, μ = {self.behavior[s]}")
                     lines += [f"    action {a} → {self.mdp.dense_P[s, a]}" for a in range(self.mdp.A)]
         return "\n".join(lines)
 
@@ -92,7 +93,7 @@ def falsify(
     actions: int = 2,
     gamma: float = 0.98,
     budget: float = 60.0,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Falsification:
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
@@ -105,7 +106,7 @@ def falsify(
     """
     _check(trace, states, actions, gamma, budget)
     search = _Search(trace, states, actions, gamma)
-    search.run(np.random.default_rng(seed), budget)
+    search.run(generator(seed), budget)
     return search.result()
 
 
@@ -199,7 +200,7 @@ class _Search:
     def _operator(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray) -> Operator:
         shape = (self.S, self.A)
         mdp = MDP(P.reshape(*shape, self.S), np.zeros(shape), self.gamma, terminal=np.zeros(self.S, bool))
-        return Operator(mdp, self.trace, pi=pi.reshape(shape), mu=mu.reshape(shape), tolerance=1e-5)
+        return Operator(self.trace, mdp, target=pi.reshape(shape), behavior=mu.reshape(shape), tolerance=1e-5)
 
     def result(self) -> Falsification:
         """What was found, with rewards for which Q^π is the direction that grows fastest."""
@@ -207,7 +208,7 @@ class _Search:
         values, vectors = np.linalg.eig(op.Z)
         grows = np.real(vectors[:, np.argmax(np.abs(values))])
         grows = grows / np.abs(grows).max()
-        rewards = (grows - self.gamma * (op.mdp.P_pi(op.setting.target) @ grows)).reshape(self.S, self.A)
+        rewards = (grows - self.gamma * (op.mdp.P_pi(op.setting.evaluated) @ grows)).reshape(self.S, self.A)
         mdp = MDP(op.mdp.P, rewards, self.gamma, terminal=np.zeros(self.S, bool))
         return Falsification(
             self.trace, mdp, op.setting.pi, op.setting.mu, op.spectral_radius, op.contraction,
@@ -216,7 +217,7 @@ class _Search:
 
 
 class _Lanes:
-    """K climbs side by side. `theta` [K, S·A·(S+2)] holds what `lattice.decode` reads."""
+    """K climbs side by side. `theta` [K, S·A·(S+2)] holds what `falsify_objective.decode` reads."""
 
     def __init__(self, K: int, S: int, A: int, rng: np.random.Generator) -> None:
         self.K, self.S, self.n, self.rng, self.begun = K, S, S * A, rng, 0

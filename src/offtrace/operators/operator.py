@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from offtrace._renamed import renamed
+from offtrace.mdps.mdp import MDP
+from offtrace.mdps.randomness import Seed
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import second_moment_radius, variance
@@ -24,6 +27,7 @@ from offtrace.operators.setting import EPS, setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
+from offtrace.traces import Trace
 
 
 class Magnitude(NamedTuple):
@@ -36,7 +40,7 @@ class Magnitude(NamedTuple):
 
 
 class Operator:
-    """M for one MDP, one trace, a target policy π and a behaviour policy μ, both [S, A].
+    """M for one trace, one MDP, a target policy π and a behaviour policy μ, both [S, A].
 
     Results are computed when asked for, once, and to `tolerance`; `budget` is the number of seconds each may take. A result that
     missed the tolerance is still a bound: its interval is wide, and `reached` is False.
@@ -45,28 +49,37 @@ class Operator:
     >>> from offtrace.mdps import MDP
     >>> mdp = MDP(np.full((2, 2, 2), 0.5), np.eye(2), gamma=0.9)
     >>> π, μ = np.array([[0.9, 0.1], [0.1, 0.9]]), np.full((2, 2), 0.5)
-    >>> op = Operator(mdp, ot.Retrace(), pi=π, mu=μ)
+    >>> op = Operator(ot.Retrace(), mdp, target=π, behavior=μ)
     >>> print(op.method, op.contraction)
     closed form 0.7826086956...
     """
 
+    @renamed(pi="target", mu="behavior", rng="seed")
     def __init__(
-        self, mdp: Any, trace: Any, *, pi: Any, mu: Any, tolerance: float = 1e-6, budget: float = 60.0, rng: Any = None
+        self,
+        trace: Trace,
+        mdp: MDP,
+        *,
+        target: Any,
+        behavior: Any,
+        tolerance: float = 1e-6,
+        budget: float = 60.0,
+        seed: Seed = 0,
     ) -> None:
         if not tolerance > 0:
             raise ValueError(f"tolerance must be above 0, got {tolerance!r}")
         if not budget > 0:
             raise ValueError(f"budget must be a number of seconds above 0, got {budget!r}")
-        self.setting = setting(mdp, trace, pi, mu)
+        self.setting = setting(trace, mdp, target, behavior)
         self.mdp, self.trace = mdp, self.setting.trace
         self.tolerance, self.budget = float(tolerance), float(budget)
-        self._rng = rng
+        self._seed = seed
 
     @cached_property
     def solution(self) -> Solution:
         """How C is known."""
         if not self.setting.normal:
-            return custom_solution(self.setting, self._deadline(), self._rng)
+            return custom_solution(self.setting, self._deadline(), self._seed)
         return ClosedForm(self.setting) if self.setting.per_decision else Chain(self.setting)
 
     @property
@@ -90,7 +103,7 @@ class Operator:
     @cached_property
     def _I_minus_γP(self) -> sparse.csr_array:
         s = self.setting
-        return sparse.csr_array(sparse.eye_array(s.pairs, format="csr") - s.gamma * s.onto_pairs(s.target))
+        return sparse.csr_array(sparse.eye_array(s.pairs, format="csr") - s.gamma * s.onto_pairs(s.evaluated))
 
     @cached_property
     def _C(self) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +153,7 @@ class Operator:
     def bellman(self, Q: Any) -> np.ndarray:
         """T_π Q = R + γ P_π Q, [S, A], for the policy of δ (α-Retrace: the mixture)."""
         s, Q = self.setting, self._checked(Q)
-        return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.target * Q).sum(axis=1)).reshape(Q.shape)
+        return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.evaluated * Q).sum(axis=1)).reshape(Q.shape)
 
     def apply(self, Q: Any) -> np.ndarray:
         """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
@@ -211,7 +224,7 @@ class Operator:
         d = D @ V
         low, high = self.solution.times(np.concatenate([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), gap, deadline)
         terms = 8 + int(np.diff(D.indptr).max(initial=1))
-        longest = closed_form.length(self.setting, self.setting.target)
+        longest = closed_form.length(self.setting, self.setting.evaluated)
         rounding = terms * EPS * (V.max() * (1 + 2 * longest) + high[:, :Y] + high[:, Y:])
         return V - high[:, :Y] + low[:, Y:] - rounding, V - low[:, :Y] + high[:, Y:] + rounding
 
@@ -271,4 +284,4 @@ class Operator:
         return second_moment_radius(self.setting)
 
     def __repr__(self) -> str:
-        return f"Operator({self.mdp!r}, {self.trace!r}, method={self.method!r})"
+        return f"Operator({self.trace!r}, {self.mdp!r}, method={self.method!r})"

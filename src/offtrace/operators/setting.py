@@ -7,13 +7,14 @@ Pairs z = (s, a) are numbered s·A + a. A terminal state has no steps: nothing i
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from offtrace.traces import Rule, Trace
+from offtrace.mdps.mdp import MDP
+from offtrace.traces import OneStep, Rule, Trace
 from offtrace.trajectory import distributions
 
 EPS = float(np.finfo(float).eps)
@@ -23,11 +24,11 @@ EPS = float(np.finfo(float).eps)
 class Setting:
     """What M is made of. Arrays over pairs are [S, A]; where μ = 0 they hold nothing of meaning."""
 
-    mdp: Any
     trace: Trace
+    mdp: MDP
     pi: np.ndarray
     mu: np.ndarray
-    target: np.ndarray
+    evaluated: np.ndarray
     """The policy in δ: π, or α-Retrace's mixture απ + (1−α)μ."""
     P: sparse.csr_array
     """[S·A, S], without transitions into terminal states."""
@@ -94,7 +95,7 @@ class Setting:
     @property
     def target_rho(self) -> np.ndarray:
         """The ratio of δ's policy to μ: ρ, but for α-Retrace, where it is the mixture's."""
-        return np.where(self.mu > 0, self.target / np.where(self.mu > 0, self.mu, 1.0), 0.0)
+        return np.where(self.mu > 0, self.evaluated / np.where(self.mu > 0, self.mu, 1.0), 0.0)
 
     @property
     def one_step_condition(self) -> bool:
@@ -121,27 +122,30 @@ class Setting:
         return 1.0 - self.gamma * np.asarray(self.P.sum(axis=1)).ravel()
 
 
-def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
+def setting(trace: Trace, mdp: MDP, target: Any, behavior: Any) -> Setting:
     """Check and prepare; raises where something does not fit, warns where μ misses what π does."""
+    if isinstance(trace, MDP):
+        raise TypeError("the trace comes first, then the MDP: Operator(trace, mdp, target=…, behavior=…)")
     if not isinstance(trace, Trace):
         what = "it is a return beside the operator" if isinstance(trace, Rule) else "it is not a trace"
         raise TypeError(f"an Operator needs a trace such as offtrace.Retrace(), got {trace!r}: {what}")
     shape = (mdp.S, mdp.A)
-    pi, mu = _policy("pi", pi, shape, mdp), _policy("mu", mu, shape, mdp)
+    pi, mu = _policy("target", target, shape, mdp), _policy("behavior", behavior, shape, mdp)
     if trace.shape not in (None, shape):
         raise ValueError(f"on an MDP, {trace.title} needs lam for each pair, {list(shape)}, got {list(trace.shape)}")
     live = ~np.asarray(mdp.terminal, dtype=bool)
     trace = trace.for_policies(*(np.broadcast_to(p[live], (2, *p[live].shape)) for p in (pi, mu)))
     if trace.needs_greedy and ((pi > 0) & (pi < 1) & live[:, None]).any():
         raise ValueError(
-            f"{trace.title} is defined by the greedy action, which a soft pi does not tell: give a greedy policy, one action "
+            f"{trace.title} is defined by the greedy action, which a soft target does not tell: give a greedy policy, one action "
             "with probability 1 in each state"
         )
     missed = live[:, None] & (mu == 0) & (pi > 0)
     if missed.any():
         s, a = (int(i) for i in np.argwhere(missed)[0])
         warnings.warn(
-            f"mu = 0 where pi > 0 at {int(missed.sum())} pairs, first at state {s}, action {a} (pi = {pi[s, a]:.3g}): "
+            f"behavior = 0 where target > 0 at {int(missed.sum())} pairs, first at state {s}, action {a} "
+            f"(target = {pi[s, a]:.3g}): "
             "these actions are never seen, so importance sampling does not correct for them and its rate is not 0",
             stacklevel=3,
         )
@@ -162,12 +166,26 @@ def setting(mdp: Any, trace: Any, pi: Any, mu: Any) -> Setting:
                     f"{name} of {trace.title} must be at least 0, got {factor[s, a]} at state {s}, action {a}"
                 )
     gamma = float(mdp.gamma)
-    target = trace.evaluated(pi, mu)
-    made = Setting(mdp, trace, pi, mu, target, P, gamma, rho, *factors)
+    evaluated = trace.evaluated(pi, mu)
+    made = Setting(trace, mdp, pi, mu, evaluated, P, gamma, rho, *factors)
     if gamma == 1:
-        for name, policy in (("mu", mu), ("pi", target)):
+        for name, policy in (("the behavior", mu), ("the target", evaluated)):
             _require_termination(made, name, policy, live)
     return made
+
+
+def checked(mdp: MDP, target: Any, behavior: Any) -> Setting:
+    """The same for two policies alone, where no trace plays a part."""
+    return setting(OneStep(), mdp, target, behavior)
+
+
+def named(trace: Rule) -> str:
+    """The title and the parameters: "Retrace(lam=0.9)"; of a custom trace its title."""
+    if isinstance(trace, Trace) and trace.custom:
+        return trace.title
+    values = {f.name: getattr(trace, f.name) for f in fields(trace)}
+    given = ", ".join(f"{name}={value!r}" for name, value in values.items() if (name, value) != ("horizon", None))
+    return f"{trace.title}({given})" if given else trace.title
 
 
 def _policy(name: str, policy: Any, shape: tuple[int, int], mdp: Any) -> np.ndarray:

@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from offtrace import figures
+from offtrace._renamed import renamed
+from offtrace.mdps.mdp import MDP
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
-from offtrace.operators.setting import EPS, setting
+from offtrace.operators.setting import EPS, checked
 from offtrace.operators.solve import closed_form
-from offtrace.operators.uncorrected_operators import peng, peng_variance, v_trace
+from offtrace.operators.uncorrected_operators import uncorrected, uncorrected_variance, v_trace
 from offtrace.traces import (
     RBIS,
     AlphaRetrace,
     ImportanceSampling,
     NonMarkovRetrace,
-    OneStep,
+    PengQ,
     QLambda,
     Retrace,
     TreeBackup,
@@ -87,10 +89,11 @@ class Tradeoff:
 V_TRACE = "V-trace"
 
 
+@renamed(pi="target", mu="behavior")
 def tradeoff(
-    mdp: Any,
-    pi: Any,
-    mu: Any,
+    mdp: MDP,
+    target: Any,
+    behavior: Any,
     Q: Any,
     *,
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0),
@@ -104,27 +107,26 @@ def tradeoff(
     `families` are trace classes with a `lam`. V-trace runs over `bounds`, its ρ̄ = c̄, on state values; its variance is not
     computed.
     """
-    Q, pi, live = np.asarray(Q, dtype=float), np.asarray(pi, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
-    wanted, off = _known_values(mdp, pi, live)
+    Q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
+    wanted, off = _known_values(mdp, π, live)
     points = []
     traces = [(cls.title, lam, cls(lam=lam)) for cls in families for lam in lams]
     traces += [("α-Retrace, over α", mix, AlphaRetrace(mix=mix)) for mix in mixes]
     for family, lam, trace in traces:
-        op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=tolerance)
-        bias, target = Interval(0.0, 0.0), np.where(live[:, None], op.setting.target, pi)
-        if not np.array_equal(target, pi):
-            other, other_off = _known_values(mdp, target, live)
+        op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance)
+        bias, evaluated = Interval(0.0, 0.0), np.where(live[:, None], op.setting.evaluated, π)
+        if not np.array_equal(evaluated, π):
+            other, other_off = _known_values(mdp, evaluated, live)
             bias = _distance(other, wanted, off + other_off)
         points.append(Point(family, lam, op.contraction, _mean(op.variance_bounds(Q), live), bias))
     for lam in lams:
-        found = peng(mdp, pi, mu, lam)
+        found = uncorrected(PengQ(lam), mdp, target, behavior)
         bias = _distance(found.fixed_point[live], wanted[live], off + found.fixed_point_error)
-        points.append(
-            Point("Peng's Q(λ)", lam, found.contraction, _mean(peng_variance(mdp, pi, mu, Q, lam), live), bias)
-        )
-    values = (pi * wanted).sum(axis=1)
+        spread = uncorrected_variance(PengQ(lam), mdp, target, behavior, Q)
+        points.append(Point(PengQ.title, lam, found.contraction, spread and _mean(spread, live), bias))
+    values = (π * wanted).sum(axis=1)
     for bound in bounds:
-        found = v_trace(mdp, pi, mu, rho_bar=bound, c_bar=bound)
+        found = v_trace(mdp, target, behavior, rho_bar=bound, c_bar=bound)
         bias = _distance(found.fixed_point[live], values[live], off + found.fixed_point_error)
         points.append(Point(V_TRACE, bound, found.contraction, None, bias))
     return Tradeoff(tuple(points))
@@ -132,11 +134,11 @@ def tradeoff(
 
 def _known_values(mdp: Any, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:
     """Q of a policy and a bound on its error, ‖T Q − Q‖ · ‖(I − γP)⁻¹‖."""
-    s, Q = setting(mdp, OneStep(), policy, policy), mdp.q(policy)
-    next_value = s.gamma * (s.P @ (s.target * Q).sum(axis=1)).reshape(Q.shape)
+    s, Q = checked(mdp, policy, policy), mdp.q(policy)
+    next_value = s.gamma * (s.P @ (s.evaluated * Q).sum(axis=1)).reshape(Q.shape)
     size = np.abs(mdp.R) + np.abs(next_value) + np.abs(Q)
     off = np.abs(mdp.R + next_value - Q) + (s.S + s.A + 8) * EPS * size.max()
-    return Q, float(off[live].max()) * closed_form.length(s, s.target)
+    return Q, float(off[live].max()) * closed_form.length(s, s.evaluated)
 
 
 def _distance(one: np.ndarray, other: np.ndarray, off: float) -> Interval:

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from offtrace._renamed import renamed
+from offtrace.mdps.mdp import MDP
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, per_decision
-from offtrace.operators.setting import EPS, Setting, setting
+from offtrace.operators.setting import EPS, Setting, checked, named
 from offtrace.operators.solve import closed_form
-from offtrace.traces import NStep, OneStep, PengQ
+from offtrace.traces.uncorrected import Uncorrected
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,41 +81,72 @@ def _made(title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: Any, r: A
     return AffineOperator(title, Z, Z_error, C @ r, b_error, s.pi.shape if len(C) == s.pairs else (s.S,))
 
 
-def peng(mdp: Any, pi: Any, mu: Any, lam: float) -> AffineOperator:
-    """Peng's Q(λ): modulus γ(1−λ)/(1−γλ) where no episode ends, at the price of another fixed point."""
-    s = setting(mdp, OneStep(), pi, mu)
-    lam = PengQ(lam=lam).lam
-    C, error = closed_form.inverse(s.gamma * lam * s.onto_pairs(s.mu))
-    step = s.gamma * (1 - lam) * s.onto_pairs(s.pi).toarray()
-    return _made(f"Peng's Q(λ)(lam={lam:g})", s, C, error, step, mdp.R)
+def uncorrected(trace: Uncorrected, mdp: MDP, target: Any, behavior: Any) -> AffineOperator:
+    """The operator of an uncorrected return, such as Peng's Q(λ) or the n-step return: `target` and `behavior` are [S, A].
+
+    Where no episode ends, its modulus is γ(1−λ)/(1−γλ) for Peng's Q(λ) and γ^n for the n-step return, at the price of another
+    fixed point.
+
+    >>> import offtrace as ot
+    >>> from offtrace.mdps import alternating
+    >>> mdp, π, μ = alternating(gamma=0.5)
+    >>> print(uncorrected(ot.NStep(n=3), mdp, π, μ).contraction)  # doctest: +ELLIPSIS
+    0.125...
+    """
+    s = _setting_of(trace, mdp, target, behavior)
+    return _endless(trace, s) if trace.steps is None else _within(trace, s, trace.steps)
 
 
-def peng_variance(mdp: Any, pi: Any, mu: Any, Q: Any, lam: float) -> tuple[np.ndarray, np.ndarray]:
-    """lower ≤ Var[G | s, a] ≤ upper, [S, A], of Peng's return for given Q: G = Σ (γλ)^t (r_t + γ(1−λ)v(s_{t+1})), v = Σ_a π Q."""
-    s = setting(mdp, OneStep(), pi, mu)
-    v = (1 - lam) * (s.pi * np.asarray(Q, dtype=float)).sum(axis=1)
+def _setting_of(trace: Uncorrected, mdp: MDP, target: Any, behavior: Any) -> Setting:
+    if isinstance(trace, MDP) or not trace.uncorrected:
+        raise TypeError(
+            f"uncorrected(trace, mdp, target, behavior) needs an uncorrected return such as PengQ(), got {trace!r}"
+        )
+    return checked(mdp, target, behavior)
+
+
+def _endless(trace: Uncorrected, s: Setting) -> AffineOperator:
+    """(I − γλP_μ)⁻¹ (R + γ(1−λ)P_π Q)."""
+    C, error = closed_form.inverse(s.gamma * trace.weight * s.onto_pairs(s.mu))
+    step = s.gamma * (1 - trace.weight) * s.onto_pairs(s.pi).toarray()
+    return _made(named(trace), s, C, error, step, s.mdp.R)
+
+
+def _within(trace: Uncorrected, s: Setting, n: int) -> AffineOperator:
+    """The recursion of G(n), from G(1) on."""
+    lam, first = trace.weight, s.gamma * s.onto_pairs(s.pi).toarray()
+    step = sparse.csr_array(s.gamma * s.onto_pairs(s.mu))
+    reward = np.ravel(s.mdp.R)
+    b, size, Z = reward.astype(float), np.abs(reward), first
+    for _ in range(n - 1):
+        b, size = reward + lam * (step @ b), np.abs(reward) + lam * (step @ size)
+        Z = (1 - lam) * first + lam * (step @ Z)
+    terms = n * (np.diff(step.indptr).max(initial=1) + s.A + 8) * EPS
+    return AffineOperator(named(trace), Z, terms * Z, b, terms * size, s.pi.shape)
+
+
+def uncorrected_variance(
+    trace: Uncorrected, mdp: MDP, target: Any, behavior: Any, Q: Any
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """lower ≤ Var[G | s, a] ≤ upper, [S, A], of the return G for given Q; None where n limits it: that is not computed.
+
+    Without a limit G = Σ (γλ)^t (r_t + γ(1−λ)v(s_{t+1})), v = Σ_a π Q.
+    """
+    s = _setting_of(trace, mdp, target, behavior)
+    if trace.steps is not None:
+        return None
+    v = (1 - trace.weight) * (s.pi * np.asarray(Q, dtype=float)).sum(axis=1)
     δ = TemporalDifferences(s, np.zeros(s.pi.shape), v)
-    low, high = per_decision(δ, np.full(s.pi.shape, lam))
+    low, high = per_decision(δ, np.full(s.pi.shape, trace.weight))
     return low.reshape(s.pi.shape), high.reshape(s.pi.shape)
 
 
-def n_step(mdp: Any, pi: Any, mu: Any, n: int) -> AffineOperator:
-    """The uncorrected n-step return: modulus γ^n where no episode ends."""
-    s = setting(mdp, OneStep(), pi, mu)
-    n = NStep(n=n).n
-    step = sparse.csr_array(s.gamma * s.onto_pairs(s.mu))
-    b, reward = np.ravel(mdp.R).astype(float), np.ravel(mdp.R)
-    size = np.abs(b)
-    Z = s.gamma * s.onto_pairs(s.pi).toarray()
-    for _ in range(n - 1):
-        b, size, Z = reward + step @ b, np.abs(reward) + step @ size, step @ Z
-    terms = n * (np.diff(step.indptr).max(initial=1) + s.A + 8) * EPS
-    return AffineOperator(f"n-step(n={n})", Z, terms * Z, b, terms * size, s.pi.shape)
-
-
-def v_trace(mdp: Any, pi: Any, mu: Any, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0) -> AffineOperator:
+@renamed(pi="target", mu="behavior")
+def v_trace(
+    mdp: MDP, target: Any, behavior: Any, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0
+) -> AffineOperator:
     """V-trace on state values [S]."""
-    s = setting(mdp, OneStep(), pi, mu)
+    s = checked(mdp, target, behavior)
     if not (rho_bar > 0 and c_bar > 0 and 0 <= lam <= 1):
         raise ValueError(f"V-trace needs rho_bar > 0, c_bar > 0 and lam in [0, 1], got {rho_bar!r}, {c_bar!r}, {lam!r}")
     P = s.P.toarray().reshape(s.S, s.A, s.S)
@@ -128,7 +161,8 @@ def v_trace(mdp: Any, pi: Any, mu: Any, lam: float = 1.0, rho_bar: float = 1.0, 
     return found
 
 
-def clipped_policy(pi: Any, mu: Any, rho_bar: float = 1.0) -> np.ndarray:
+@renamed(pi="target", mu="behavior")
+def clipped_policy(target: Any, behavior: Any, rho_bar: float = 1.0) -> np.ndarray:
     """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)): whose values V-trace finds."""
-    weight = np.minimum(rho_bar * np.asarray(mu, dtype=float), np.asarray(pi, dtype=float))
+    weight = np.minimum(rho_bar * np.asarray(behavior, dtype=float), np.asarray(target, dtype=float))
     return weight / weight.sum(axis=1, keepdims=True)

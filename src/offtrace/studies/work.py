@@ -21,8 +21,8 @@ from offtrace import learners
 from offtrace.learners import published as published
 from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
-from offtrace.operators import Operator, n_step, peng
-from offtrace.operators.uncorrected_operators import peng_variance
+from offtrace.operators import Operator, uncorrected
+from offtrace.operators.uncorrected_operators import uncorrected_variance
 from offtrace.studies import code_digest, declaration, environments
 from offtrace.studies.plan import Job, Unit
 
@@ -212,14 +212,14 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
     Q, live, trace = rng.standard_normal((mdp.S, mdp.A)), ~np.asarray(mdp.terminal, dtype=bool), _trace(job)
     wanted = mdp.q(pi)
     if trace.uncorrected:
-        found = peng(mdp, pi, mu, trace.lam) if trace.n is None else n_step(mdp, pi, mu, trace.n)
+        found = uncorrected(trace, mdp, pi, mu)
         contraction, reached = found.contraction, found.fixed_point
-        bounds = peng_variance(mdp, pi, mu, Q, trace.lam) if trace.n is None else np.full((2, *Q.shape), np.nan)
+        bounds = uncorrected_variance(trace, mdp, pi, mu, Q) or np.full((2, *Q.shape), np.nan)
     else:
         # No budget of seconds: a result must not depend on how fast the machine is.
-        op = Operator(mdp, trace, pi=pi, mu=mu, tolerance=job.protocol.tolerance, budget=math.inf)
+        op = Operator(trace, mdp, target=pi, behavior=mu, tolerance=job.protocol.tolerance, budget=math.inf)
         contraction, bounds = op.contraction, op.variance_bounds(Q)
-        target = np.where(live[:, None], op.setting.target, pi)
+        target = np.where(live[:, None], op.setting.evaluated, pi)
         reached = wanted if np.array_equal(target, pi) else mdp.q(target)
     variance = float(0.5 * bounds[0][live].mean() + 0.5 * bounds[1][live].mean())
     bias = float(np.abs(reached - wanted)[live].max(initial=0.0))

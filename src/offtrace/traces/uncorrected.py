@@ -1,7 +1,10 @@
 """Two returns that are not of the operator's form: they bootstrap from `next_value` alone, without the q of later steps.
 
-Users compare with them, so they go through the same `targets`. They have no β: `coefficients` refuses them. Both have an n, the
-number of steps after which they bootstrap (None: no limit).
+Users compare with them, so they go through the same `targets`. They have no β: `coefficients` refuses them. All are
+
+    G_k(n) = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}(n−1)],    G_k(1) = r_k + γ_k v_{k+1}
+
+with a weight λ of what was seen, and the number n of steps after which they bootstrap.
 """
 
 from __future__ import annotations
@@ -13,15 +16,31 @@ from offtrace.traces.base import Rule, UncorrectedReturn, number, register, whol
 from offtrace.traces.pytrees import STATIC
 
 
+@dataclass(frozen=True)
+class Uncorrected(Rule):
+    """Common to the returns below."""
+
+    uncorrected: ClassVar = True
+
+    @property
+    def steps(self) -> int | None:
+        """n: after how many steps it bootstraps whatever λ is; None where there is no limit."""
+        return None
+
+    @property
+    def weight(self) -> float:
+        """λ: the weight of the next step's return; that of the next state's value is 1 − λ."""
+        return 1.0
+
+
 @register
 @dataclass(frozen=True)
-class PengQ(Rule):
+class PengQ(Uncorrected):
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]. Uncorrected: its fixed point is that of λμ + (1−λ)π, not π."""
 
     lam: float = 1.0
 
     title: ClassVar = "Peng's Q(λ)"
-    uncorrected: ClassVar = True
     n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
     citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
@@ -33,16 +52,19 @@ class PengQ(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", number("lam", self.lam, 0.0, 1.0))
 
+    @property
+    def weight(self) -> float:
+        return self.lam
+
 
 @register
 @dataclass(frozen=True)
-class NStep(Rule):
+class NStep(Uncorrected):
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
 
     n: int = field(default=3, metadata=STATIC)
 
     title: ClassVar = "n-step"
-    uncorrected: ClassVar = True
     aliases: ClassVar = ("nstep", "uncorrected n-step")
     citation: ClassVar = (
         "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
@@ -54,3 +76,7 @@ class NStep(Rule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
+
+    @property
+    def steps(self) -> int | None:
+        return self.n

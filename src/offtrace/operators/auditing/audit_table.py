@@ -49,7 +49,7 @@ def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
             progress(i, total, statement)
         began = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="mu = 0 where pi > 0")
+            warnings.filterwarnings("ignore", message="behavior = 0 where target > 0")
             refuted, numbers, decided_by = decide()
         spent = round(time.perf_counter() - began, 3)
         rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent))

@@ -69,7 +69,7 @@ class TemporalDifferences:
         P = sparse.csr_array(mdp.P)
         row = np.repeat(np.arange(s.pairs), np.diff(P.indptr))
         live = ~np.asarray(mdp.terminal, dtype=bool)
-        value = np.where(live, (s.target * Q).sum(axis=1), 0.0) if value is None else value
+        value = np.where(live, (s.evaluated * Q).sum(axis=1), 0.0) if value is None else value
         given: Any = getattr(mdp, "transition_rewards", None)
         reward = np.asarray(mdp.R).ravel()[row] if given is None else given
         q = Q.ravel()[row]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from offtrace.mdps.randomness import Seed
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.merged_histories import LagRead, require_coefficients, rounded, successors, walk_of
@@ -15,7 +16,7 @@ from offtrace.operators.solve.monte_carlo import MonteCarlo
 MOST_NODES = 40_000
 
 
-def custom_solution(setting: Setting, deadline: float, rng: Any) -> Any:
+def custom_solution(setting: Setting, deadline: float, seed: Seed) -> Any:
     """The exact chain if it closes, or ends at a horizon, within `MOST_NODES`; else Monte Carlo."""
     walk = walk_of(setting)
     for _ in range(2):
@@ -24,7 +25,7 @@ def custom_solution(setting: Setting, deadline: float, rng: Any) -> Any:
         except LagRead:
             walk.lagged = True
             continue
-        return MonteCarlo(setting, walk, deadline, rng) if found is None else found
+        return MonteCarlo(setting, walk, deadline, seed) if found is None else found
     raise AssertionError("a lag was read although it was given")  # pragma: no cover
 
 

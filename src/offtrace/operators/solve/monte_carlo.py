@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators.setting import Setting
 from offtrace.operators.solve.merged_histories import LagRead, require_coefficients
 
@@ -23,9 +24,9 @@ class MonteCarlo:
 
     method, certain = "Monte Carlo", False
 
-    def __init__(self, setting: Setting, walk: Any, deadline: float, rng: Any = None, seconds: float = 10.0) -> None:
+    def __init__(self, setting: Setting, walk: Any, deadline: float, seed: Seed = 0, seconds: float = 10.0) -> None:
         self.setting, self.walk = setting, walk
-        self.rng = np.random.default_rng(0) if rng is None else rng
+        self.rng = generator(seed)
         γ, n = setting.gamma, walk.bounded_by
         self.steps = 10_000 if γ == 1 else int(np.ceil(np.log(1e-9) / np.log(γ))) if γ > 0 else 1
         self.steps = min(self.steps, n) if n is not None else self.steps

@@ -23,7 +23,7 @@ def _q_lambda() -> Found:
             bound = γ * (1 - lam + lam * ε) / (1 - lam * γ)
             excess, near = max(excess, op.contraction.lower - bound), near + (bound < 1)
     mdp, pi, mu = q_lambda_tight()
-    far = Operator(mdp, ot.QLambda(1.0), pi=pi, mu=mu)
+    far = Operator(ot.QLambda(1.0), mdp, target=pi, behavior=mu)
     numbers = (
         f"largest ‖Z‖ − γ(1−λ+λε)/(1−λγ), ε = max ‖π − μ‖₁: {excess:.1e}, where {near} of "
         f"{3 * len(battery())} such bounds are below 1. Far apart, λ = 1: {sizes(far)}"
@@ -53,7 +53,7 @@ def _per_decision() -> Found:
 
 @claim("Retrace does not cut on-policy: at λ = 1 its rate is that of importance sampling, 0", "Section 2.2")
 def _retrace_on_policy() -> Found:
-    worst = max(Operator(m, ot.Retrace(), pi=mu, mu=mu).contraction.upper for m, _, mu in battery())
+    worst = max(Operator(ot.Retrace(), m, target=mu, behavior=mu).contraction.upper for m, _, mu in battery())
     return Found(worst > 1e-6, f"largest ‖Z‖ = {worst:.1e}", f"{len(battery())} random MDPs, π = μ")
 
 
@@ -65,7 +65,7 @@ def _non_markov_retrace() -> Found:
 @claim("Truncated IS converges for any choice of d_t", "Section 4.3")
 def _truncated_is_by_lag() -> Found:
     mdp, pi, mu = alternating()
-    whole, one = (Operator(mdp, ot.TruncatedIS(bound=(0.0, d, 0.0)), pi=pi, mu=mu) for d in (2.25, 1.0))
+    whole, one = (Operator(ot.TruncatedIS(bound=(0.0, d, 0.0)), mdp, target=pi, behavior=mu) for d in (2.25, 1.0))
     numbers = f"off-policy, d = (0, 9/4, 0, …), so that β_2 = ρ₁ρ₂: {sizes(whole)}; d = (0, 1, 0, …): {sizes(one)}"
     return Found(whole.spectral_radius > 1, numbers, "alternating(gamma=0.9)")
 
@@ -73,7 +73,7 @@ def _truncated_is_by_lag() -> Found:
 @claim("Truncated IS with one bound d = 1 converges", "Section 4.3")
 def _truncated_is() -> Found:
     mdp, pi, mu = powers_of_two()
-    op = Operator(mdp, ot.TruncatedIS(1.0), pi=pi, mu=mu, tolerance=1e-5)
+    op = Operator(ot.TruncatedIS(1.0), mdp, target=pi, behavior=mu, tolerance=1e-5)
     least = np.linalg.eigvals(op.Z).real.min()
     numbers = f"spectral radius {op.spectral_radius}, eigenvalue {least:.4f}; ‖Z‖ = {op.contraction}"
     return Found(op.spectral_radius > 1, numbers, "powers_of_two(gamma=0.98)")
@@ -84,9 +84,10 @@ def _truncated_is() -> Found:
     "its successor, Daley et al. 2023: repository, Counterexamples 5.7 and 5.8",
 )
 def _successor() -> Found:
-    off, on = one_state_two_actions(pi=(0.6, 0.4), gamma=0.94), one_state_two_actions()
+    off, on = one_state_two_actions(target=(0.6, 0.4), gamma=0.94), one_state_two_actions()
     truncated, binary = (
-        Operator(mdp, trace, pi=pi, mu=mu) for trace, (mdp, pi, mu) in ((ot.TruncatedIS(1.0), off), (FIRST_ACTION, on))
+        Operator(trace, mdp, target=pi, behavior=mu)
+        for trace, (mdp, pi, mu) in ((ot.TruncatedIS(1.0), off), (FIRST_ACTION, on))
     )
     numbers = (
         f"5.7: {sizes(truncated)}; 5.8: {sizes(binary)}. Neither contracts; iterating M converges in both. Read as saying "
@@ -95,18 +96,18 @@ def _successor() -> Found:
     return Found(
         all(op.spectral_radius < 1 for op in (truncated, binary)),
         numbers,
-        "one_state_two_actions(pi=(.6, .4), gamma=.94); one_state_two_actions()",
+        "one_state_two_actions(target=(.6, .4), gamma=.94); one_state_two_actions()",
     )
 
 
-SPREAD = "one_state_two_actions(pi=(.9, .1), mu=(.1, .9), gamma=.9)"
+SPREAD = "one_state_two_actions(target=(.9, .1), behavior=(.1, .9), gamma=.9)"
 
 
 def variance_of_truncated_is(*bound: float) -> float:
     """Of Δ for Q = 0 where r = 1 for the rarer action; `bound` are d_1, d_2, …, and later β are 0."""
-    mdp, pi, mu = one_state_two_actions(pi=(0.9, 0.1), mu=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
+    mdp, pi, mu = one_state_two_actions(target=(0.9, 0.1), behavior=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
     trace = ot.TruncatedIS(bound=bound, horizon=len(bound) + 1)
-    return float(np.max(Operator(mdp, trace, pi=pi, mu=mu).variance(np.zeros((1, 2)))))
+    return float(np.max(Operator(trace, mdp, target=pi, behavior=mu).variance(np.zeros((1, 2)))))
 
 
 @claim("for any d_t ≥ 0 the variance of Truncated IS is finite, of each term γ^tβ_tδ_t", "Section 2.2")
@@ -126,11 +127,11 @@ def _variance_of_a_term() -> Found:
     "Section 2.2",
 )
 def _variance_of_the_sum() -> Found:
-    mdp, pi, mu = one_state_two_actions(pi=(0.9, 0.1), mu=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
+    mdp, pi, mu = one_state_two_actions(target=(0.9, 0.1), behavior=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
     Q, lags = np.zeros((1, 2)), (5, 10, 20, 40)
     sums = [variance_of_truncated_is(*[9.0**t for t in range(1, n + 1)]) for n in lags]  # 9^t never truncates
     constant, limit = (
-        float(np.max(Operator(mdp, trace, pi=pi, mu=mu).variance(Q)))
+        float(np.max(Operator(trace, mdp, target=pi, behavior=mu).variance(Q)))
         for trace in (ot.TruncatedIS(1.0), ot.ImportanceSampling())
     )
     grown = ", ".join(f"{v:.1e}" for v in sums)

@@ -83,7 +83,7 @@ def battery(count: int = 12) -> list[tuple[MDP, np.ndarray, np.ndarray]]:
 def on_battery(i: int, trace: ot.Trace) -> Operator:
     """A trace on the i-th MDP of the battery. Kept while an audit runs, since several claims ask for the same."""
     mdp, pi, mu = battery()[i]
-    return Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-4)
+    return Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4)
 
 
 def operators(*traces: ot.Trace) -> Iterator[Operator]:

@@ -23,7 +23,7 @@ def _history_dependent_lambda() -> Found:
     rng, worst, tried = np.random.default_rng(3), -np.inf, 0
     custom = ot.StepTrace(forgetful, title="λ of the past", horizon=8)
     for i, (mdp, pi, mu) in enumerate(battery()):
-        variable = Operator(mdp, ot.VariableLambda(rng.random((mdp.S, mdp.A))), pi=pi, mu=mu)
+        variable = Operator(ot.VariableLambda(rng.random((mdp.S, mdp.A))), mdp, target=pi, behavior=mu)
         for op in (variable, *(on_battery(i, t) for t in (ot.HistoryBounded(0.5), ot.HistoryBounded(2.0), custom))):
             worst, tried = max(worst, op.contraction.lower - mdp.gamma), tried + 1
     return Found(worst > 1e-9, f"{tried} operators: largest ‖Z‖ − γ = {worst:.1e}", f"{len(battery())} random MDPs")
@@ -36,7 +36,9 @@ def _history_dependent_lambda() -> Found:
 def _variable_discount() -> Found:
     γ, inner = 0.9, 0.5
     mdp = MDP(np.ones((1, 1, 1)), np.ones((1, 1)), γ, terminal=np.zeros(1, bool))
-    op = Operator(mdp, ot.QLambda(inner), pi=np.ones((1, 1)), mu=np.ones((1, 1)))  # ρ = 1, so β_t = γ(F_1) ··· γ(F_t)
+    op = Operator(
+        ot.QLambda(inner), mdp, target=np.ones((1, 1)), behavior=np.ones((1, 1))
+    )  # ρ = 1, so β_t = γ(F_1) ··· γ(F_t)
     found, meant = float(op.iterate(np.zeros((1, 1)), 200)[0, 0]), [1 / (1 - γ * inner), 1 / (1 - inner)]
     numbers = (
         f"reward 1 for ever, γ = {γ}, γ(F_k) = ½: M converges, but to {found:.4g}, the value of γ alone, as its δ does not "
@@ -49,7 +51,7 @@ def _variable_discount() -> Found:
 @claim("β may vary with time, if β_t ≤ ∏ρ at all times", "Conclusion")
 def _time_varying() -> Found:
     mdp, pi, mu = alternating()
-    Z = [Operator(mdp, trace, pi=pi, mu=mu).Z for trace in (SECOND_LAG, ot.OneStep())]
+    Z = [Operator(trace, mdp, target=pi, behavior=mu).Z for trace in (SECOND_LAG, ot.OneStep())]
     norm, radius = sizes_of(Z[0] @ Z[1])
     worst, rng = -np.inf, np.random.default_rng(4)
     for i, (m, _, _) in enumerate(battery()):

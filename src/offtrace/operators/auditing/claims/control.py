@@ -26,10 +26,10 @@ PESSIMISTIC = np.full((2, 2), -10.0)
 @claim("‖I − C(I − γP_π)‖ ≤ γ for any policy π", "Lemma 2")
 def _lemma_two() -> Found:
     mdp, pi, mu, best = lemma_2()
-    C = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).C
+    C = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu).C
     norm, radius = sizes_of(np.eye(2) - C @ (np.eye(2) - mdp.gamma * mdp.P_pi(best).toarray()))
     two, π, μ = alternating()
-    same = Operator(two, SECOND_LAG, pi=π, mu=μ)
+    same = Operator(SECOND_LAG, two, target=π, behavior=μ)
     numbers = (
         f"for the π of C itself, β = (1, 0, ρ₁ρ₂, 0, …): {sizes(same)}. For any other, as Theorem 2 uses it with C of π_k and "
         f"P of π*: norm {norm:.4g}, spectral radius {round(radius, 9):.4g}, even under β_t ≤ β_{{t-1}}ρ_t"
@@ -63,8 +63,8 @@ def _epsilon_at_most_one() -> Found:
 @claim("control: Q_k → Q* from any Q_0, with ‖Q_{k+1} − Q*‖ ≤ γ‖Q_k − Q*‖ + ε_k‖Q_k‖/(1 − γ)", "Theorem 2")
 def _theorem_2() -> Found:
     mdp, _, mu, Q0 = switch_or_stay()
-    run = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0)
-    damped = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=Q0, step_size=0.6)
+    run = control_iterates(ot.Retrace(), mdp, behavior=mu, q0=Q0)
+    damped = control_iterates(ot.Retrace(), mdp, behavior=mu, q0=Q0, alpha=0.6)
     shown = np.array2string(28 * run.cycle[-1], precision=4, separator=", ").replace("\n", "")
     numbers = (
         f"Retrace(1), greedy π_k: cycle of period {run.period}, 28·Q = {shown}, ‖Q_k − Q*‖ = {run.errors[-1]:.4g}; bound broken "
@@ -76,7 +76,7 @@ def _theorem_2() -> Found:
 def cycling(*traces: ot.Trace) -> tuple[bool, str]:
     """Whether all of these, with greedy π_k, end in a cycle on `switch_or_stay`, and which do."""
     mdp, _, mu, Q0 = switch_or_stay()
-    runs = {t.title: control_iterates(mdp, t, behaviors=mu, Q0=Q0) for t in traces}
+    runs = {t.title: control_iterates(t, mdp, behavior=mu, q0=Q0) for t in traces}
     ended = [title for title, run in runs.items() if (run.period or 0) > 1 and not run.converged]
     return len(ended) == len(runs), ", ".join(ended)
 
@@ -84,7 +84,7 @@ def cycling(*traces: ot.Trace) -> tuple[bool, str]:
 @claim("Retrace and all others with per-decision traces need no pessimistic Q_0 (control)", "Section 4.1")
 def _no_pessimism() -> Found:
     mdp, _, mu, _ = switch_or_stay()
-    low = control_iterates(mdp, ot.Retrace(), behaviors=mu, Q0=PESSIMISTIC)
+    low = control_iterates(ot.Retrace(), mdp, behavior=mu, q0=PESSIMISTIC)
     refuted, names = cycling(ot.Retrace(), ot.TreeBackup(), ot.WatkinsQ())
     numbers = f"end in a cycle: {names}. From Q_0 = −‖R‖/(1−γ), Retrace: ‖Q_k − Q*‖ = {low.errors[-1]:.0e}"
     return Found(refuted and low.converged, numbers, "switch_or_stay(gamma=0.9, stay=0.9), step size 1")
@@ -104,8 +104,8 @@ def _greedy_in_the_limit_suffices() -> Found:
     def detour(k: int, Q: np.ndarray) -> np.ndarray:
         return always_greedy(k, Q) if k > 2 else first if k < 2 else 1.0 - first
 
-    fading = control_iterates(mdp, ot.Retrace(), targets=greedy_in_the_limit(lambda k: 0.5**k), behaviors=mu, Q0=Q0)
-    low = control_iterates(mdp, ot.Retrace(), targets=detour, behaviors=mu, Q0=PESSIMISTIC)
+    fading = control_iterates(ot.Retrace(), mdp, target=greedy_in_the_limit(lambda k: 0.5**k), behavior=mu, q0=Q0)
+    low = control_iterates(ot.Retrace(), mdp, target=detour, behavior=mu, q0=PESSIMISTIC)
     numbers = (
         f"ε-greedy π_k, ε = 2^-k: period {fading.period}. Even from the pessimistic Q_0 = −10: always action 0 twice, action 1 "
         f"once, then greedy for ever: period {low.period}, ‖Q_k − Q*‖ = {low.errors[-1]:.4g}"

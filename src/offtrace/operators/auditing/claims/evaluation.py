@@ -52,7 +52,7 @@ def _lemma_1() -> Found:
             moved = max(moved, np.abs(MQ - Q).max() if Q is Q_pi else 0.0)
             apart = max(apart, np.abs(MQ - Q_pi - A @ (Q - Q_pi)).max())
             tried += 1
-        other = max(other, np.abs(A - Operator(mdp, trace, pi=pi, mu=mu).Z).max())
+        other = max(other, np.abs(A - Operator(trace, mdp, target=pi, behavior=mu).Z).max())
     numbers = (
         f"{tried} cases, all histories enumerated, P_μ^tB_t = K_t: largest |MQ^π − Q^π| = {moved:.1e}, largest "
         f"difference of the two sides {apart:.1e}, of the sum and Z = I − C(I − γP_π) {other:.1e}"
@@ -70,7 +70,7 @@ def _diagonal_matrices() -> Found:
     )  # what B_2(y, y) must be for the start x
     spread = float(np.nanmax(np.nanmax(entry, axis=0) - np.nanmin(entry, axis=0)))
     Q = np.random.default_rng(0).normal(size=(mdp.S, mdp.A))
-    op = Operator(mdp, trace, pi=pi, mu=mu)
+    op = Operator(trace, mdp, target=pi, behavior=mu)
     apart = np.abs(op.apply(Q) - Q - (summed(mdp, K) @ (op.bellman(Q) - Q).ravel()).reshape(Q.shape)).max()
     numbers = (
         f"read as printed: one entry of Non-Markov Retrace's B_2 would have to differ by {spread:.3f} with the start. "
@@ -82,10 +82,10 @@ def _diagonal_matrices() -> Found:
 @claim("β_t ≤ ∏ρ makes M a contraction with modulus γ, so M^k Q → Q^π", "Theorem 1")
 def _theorem_1() -> Found:
     mdp, pi, mu = alternating()
-    skips, but_one = (Operator(mdp, trace, pi=pi, mu=mu) for trace in (SECOND_LAG, ALL_BUT_SECOND))
+    skips, but_one = (Operator(trace, mdp, target=pi, behavior=mu) for trace in (SECOND_LAG, ALL_BUT_SECOND))
     down, up = np.linalg.eigvals(skips.Z).real.min(), np.linalg.eigvals(but_one.Z).real.max()
     one, π, μ = one_state_two_actions()
-    kept = Operator(one, FIRST_ACTION, pi=π, mu=μ)
+    kept = Operator(FIRST_ACTION, one, target=π, behavior=μ)
     off_policy = float(np.abs(pi - mu).max())
     meant = off_policy > 0 and all(product_condition(op.setting).holds for op in (skips, but_one, kept))
     numbers = (
@@ -112,8 +112,8 @@ def _recursive_condition() -> Found:
 def _extremes() -> Found:
     one = max(abs(op.contraction.midpoint - op.mdp.gamma) for op in operators(ot.OneStep()))
     all_of_it = max(op.contraction.upper for op in operators(ot.ImportanceSampling()))
-    mdp, pi, mu = one_state_two_actions(mu=(1.0, 0.0), gamma=0.9)
-    missed = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).contraction
+    mdp, pi, mu = one_state_two_actions(behavior=(1.0, 0.0), gamma=0.9)
+    missed = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu).contraction
     numbers = (
         f"one-step: largest |‖Z‖ − γ| = {one:.1e}; importance sampling: largest ‖Z‖ = {all_of_it:.1e}. It takes μ > 0 where "
         f"π > 0: with π = (½, ½), μ = (1, 0), ‖Z‖ = {missed}"
@@ -130,7 +130,8 @@ def _spectrum_includes_the_examples() -> Found:
     said, largest = [], 0.0
     for trace in examples:
         found = [
-            Operator(mdp, trace, pi=pi, mu=mu, tolerance=1e-5) for mdp, pi, mu in (q_lambda_tight(), powers_of_two())
+            Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-5)
+            for mdp, pi, mu in (q_lambda_tight(), powers_of_two())
         ]
         worst = max(found, key=lambda op: op.spectral_radius.lower)
         if worst.spectral_radius > 1:
@@ -147,8 +148,8 @@ def _spectrum_includes_the_examples() -> Found:
 
 @claim("β_t ≤ ∏ρ with the recency heuristic, β_t ≥ β_{t+1}, makes M a contraction", "Section 4.2")
 def _recency_heuristic() -> Found:
-    mdp, pi, mu = one_state_two_actions(pi=(1 / 3, 2 / 3), mu=(2 / 3, 1 / 3), gamma=0.9)
-    op = Operator(mdp, RUNNING_MINIMUM, pi=pi, mu=mu)
+    mdp, pi, mu = one_state_two_actions(target=(1 / 3, 2 / 3), behavior=(2 / 3, 1 / 3), gamma=0.9)
+    op = Operator(RUNNING_MINIMUM, mdp, target=pi, behavior=mu)
     paths = [list(path) for path in product(range(2), repeat=8)]
     β = np.array([[coefficient(RUNNING_MINIMUM, pi, mu, path[: t + 1]) for t in range(8)] for path in paths])
     ρ = (pi / mu).ravel()[np.array(paths)]
@@ -162,5 +163,5 @@ def _recency_heuristic() -> Found:
     return Found(
         meant and op.contraction > 1,
         numbers,
-        "one_state_two_actions(pi=(1/3, 2/3), mu=(2/3, 1/3), gamma=0.9)",
+        "one_state_two_actions(target=(1/3, 2/3), behavior=(2/3, 1/3), gamma=0.9)",
     )

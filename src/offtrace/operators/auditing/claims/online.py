@@ -70,7 +70,9 @@ def _mended_delta() -> Found:
     traces, sizes, tried = (ot.Retrace(), ot.NonMarkovRetrace(0.9), ot.TruncatedIS(1.0)), (1.0, 0.1, 0.01), 0
     apart = np.zeros(len(sizes))  # by step size; the first one with Q held
     for trace in traces:
-        cut = [Operator(mdp, replace(trace, horizon=n), pi=pi, mu=mu).apply(Q) - Q for n in range(1, steps + 1)]
+        cut = [
+            Operator(replace(trace, horizon=n), mdp, target=pi, behavior=mu).apply(Q) - Q for n in range(1, steps + 1)
+        ]
         for x in range(mdp.pairs):
             # A visit to y at step k sees steps − k lags: it should change Q(y) by α(MQ − Q)(y), M with that horizon.
             meant = sum(np.linalg.matrix_power(walk, k)[x] * cut[steps - k - 1].ravel() for k in range(steps))
@@ -117,7 +119,7 @@ class Masked(NamedTuple):
     def learned(self, steps: int, seed: int) -> float:
         """‖Q‖ after so many steps of Algorithm 1, from a Q_0 of norm 1, with α_t = (t + 1)^-0.6."""
         rng = np.random.default_rng(seed)
-        lived = self.mdp.rollout(self.mu, steps=steps + 1, rng=rng)
+        lived = self.mdp.rollout(self.mu, steps=steps + 1, seed=rng)
         visited = lived["state"] * self.mdp.A + lived["action"]
         L = np.cumsum(np.log(self.pi / self.mu).ravel()[visited])
 
@@ -143,7 +145,7 @@ def after_the_first_action() -> Masked:
     """One state; β = ∏ρ after the first action, up to lag 19, else 0: M converges, and its norm is above 1."""
     keep = np.zeros((20, 2))
     keep[0] = keep[:, 0] = 1.0
-    made = one_state_two_actions(pi=(0.2, 0.8), mu=(0.15, 0.85), gamma=0.9)
+    made = one_state_two_actions(target=(0.2, 0.8), behavior=(0.15, 0.85), gamma=0.9)
     return Masked("β_t = ∏ρ where a_t is the first action, else 0, one state", *made, keep)
 
 
@@ -164,5 +166,5 @@ def _annealed() -> Found:
         f"off-policy, α_t = (t+1)^-0.6, so Σ α = ∞ and Σ α² < ∞; ‖Q_0‖ = 1. {'. '.join(said)}. D are the shares of visits: a "
         "real part of D(Z − I) above 0 is growth, even where the radius is below 1 and iterating M converges"
     )
-    found = "alternating(); one_state_two_actions(pi=(.2, .8), mu=(.15, .85), gamma=.9)"
+    found = "alternating(); one_state_two_actions(target=(.2, .8), behavior=(.15, .85), gamma=.9)"
     return Found(any(diverged), numbers, found)

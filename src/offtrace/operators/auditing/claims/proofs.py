@@ -22,7 +22,7 @@ def _powers_in_lemma_2() -> Found:
         printed = sum(γ**t for t in range(1, terms)) * P
         meant = sum(γ**t * np.linalg.matrix_power(P, t) for t in range(1, terms))
         right = γ * np.linalg.inv(one - γ * P) @ P
-        C = Operator(mdp, ot.ImportanceSampling(), pi=pi, mu=mu).C
+        C = Operator(ot.ImportanceSampling(), mdp, target=pi, behavior=mu).C
         apart, above = max(apart, np.abs(printed - right).max()), max(above, (C - one - printed).max())
         mended = max(mended, np.abs(meant - right).max())
     numbers = (
@@ -57,7 +57,9 @@ def _independent_of_t() -> Found:
     K, cut = enumerated(mdp, ot.Retrace(horizon=3), pi, mu, 3), step * c
     apart = np.abs(K[2] - step @ step * c).max()  # B_1 = diag(c), for B_2 too
     mended = np.abs(K[2] - cut @ cut).max()
-    C = np.abs(Operator(mdp, ot.Retrace(), pi=pi, mu=mu).C - np.linalg.inv(np.eye(mdp.pairs) - mdp.gamma * cut)).max()
+    C = np.abs(
+        Operator(ot.Retrace(), mdp, target=pi, behavior=mu).C - np.linalg.inv(np.eye(mdp.pairs) - mdp.gamma * cut)
+    ).max()
     numbers = (
         f"as printed, with Retrace's B_1 for B_2, E[β_2 1{{(s_2, a_2) = y}}] is wrong by up to {apart:.3g}. Read as c "
         f"independent of t, which is meant, it holds: K_2 = P_{{cμ}}² to {mended:.0e}, C = (I − γP_{{cμ}})⁻¹ to {C:.0e}"
