@@ -228,9 +228,9 @@ def check_jax() -> None:
     import torch
 
     import offtrace as ot
-    from offtrace.returns.jax import jax_backend
+    from offtrace.returns.jax.xla_kernels import in_float64
 
-    with jax_backend.in_float64():
+    with in_float64():
         x = example(33, 300, torch.float64, 5)
         trace = ot.RBIS(lam=0.9)
         wanted, scale = reference(trace, x)

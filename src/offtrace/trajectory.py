@@ -17,20 +17,23 @@ a_t ~ μ was taken in s_t, and reward[t] and s_{t+1} were seen:
 No trace crosses a terminated, truncated or invalid step. A row may hold several episodes; its end bootstraps.
 A probability or a ratio π/μ below e^-708, the smallest number with all its digits, counts as 0; a ratio of e^709 or more is an
 error. Products of ratios have no such limits: they may leave the range of floats and come back.
-Shapes, dtypes and flags are checked here, at no cost that grows with T. Values are checked inside the compiled pass that
-reads them anyway (`returns.fused`); only when that pass has seen a bad one does `explain_bad_value` look for it.
+Shapes, dtypes and flags are checked here, for every kind of array, at no cost that grows with T (`agree`). Values are checked
+inside the compiled pass that reads them anyway (`returns.numpy.compiled_pass`); only when that pass has seen a bad one does
+`explain_bad_value` look for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 BOOL = np.dtype(np.bool_)
-FLAGS = ("terminated", "truncated", "valid")
+REQUIRED = ("terminated", "truncated")
+FLAGS = (*REQUIRED, "valid")
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -41,9 +44,157 @@ by its sum where a table is kept in float64 (`distributions`), so that nothing r
 """
 
 
+Array = TypeVar("Array")
+
+
+class ArrayKind(Generic[Array]):
+    """What the contract asks of a kind of array that the kinds do not spell alike. `returns.backend` adds what is computed."""
+
+    reals: tuple[object, ...] = FLOATS
+    """The dtypes that real arrays may have."""
+    reals_called = "float32 or float64"
+    has_devices = False
+    """Whether an array has a `device`, which must be the same for all."""
+
+    def array(self, name: str, value: object) -> Array:
+        """What came in as an array of this kind, if it is one or may be turned into one."""
+        raise NotImplementedError
+
+    def letter(self, dtype: Any) -> str:
+        """The kind of a dtype as NumPy has them: b, i and u are booleans and integers."""
+        return dtype.kind
+
+    def native(self, dtype: Any) -> Any:
+        """The dtype in native byte order."""
+        return dtype
+
+    def discount(self, gamma: Any) -> Any:
+        """The one discount of all steps, checked."""
+        return one_discount(gamma)
+
+    def converting(self, name: str, dtype: object) -> str:
+        """How a user converts an array to a dtype."""
+        raise NotImplementedError
+
+
+class NumPyKind(ArrayKind[np.ndarray]):
+    """NumPy arrays, and lists, which become NumPy arrays."""
+
+    def array(self, name: str, value: object) -> np.ndarray:
+        """A NumPy array of numbers."""
+        return value if type(value) is np.ndarray else plain_array(name, value)
+
+    def native(self, dtype: Any) -> Any:
+        """In native byte order, which a file need not be in."""
+        return dtype.newbyteorder("=")
+
+    def converting(self, name: str, dtype: object) -> str:
+        """By `astype`."""
+        return f"{name}.astype(np.{dtype})"
+
+
+NUMPY = NumPyKind()
+
+
+class Agreed(NamedTuple, Generic[Array]):
+    """Arrays that agree with each other, as they came; what was not given is left out."""
+
+    arrays: dict[str, Array]
+    shape: tuple[int, ...]
+    dtype: Any
+    """Of the real arrays; None where there are none."""
+
+
+def is_number(gamma: object) -> bool:
+    """Whether gamma is one number for all steps."""
+    return type(gamma) is float or not np.ndim(gamma)  # pyright: ignore[reportArgumentType]
+
+
+def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
+    """Hold arrays of any kind to the contract: names, shapes, dtypes and devices, which traced arrays have as well.
+
+    Real arrays must agree in shape and dtype, the others in shape; nothing is broadcast or converted. None means not given. One
+    pass, which looks at no value, since a call on a small batch should not spend its time here.
+    """
+    ready: dict[str, Any] = {}
+    first, shape, dtype, device = "", (), None, None
+    for name, value in given.items():
+        if value is None:
+            if name in REQUIRED:
+                raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
+            continue
+        if name == "gamma" and is_number(value):
+            ready[name] = kind.discount(value)
+            continue
+        array: Any = kind.array(name, value)
+        if not first:
+            first, shape = name, array.shape
+            _check_shape(name, shape)
+            device = array.device if kind.has_devices else None
+        elif array.shape != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(array.shape)} but {first} has shape {tuple(shape)}: all arrays must be [T] or all "
+                "[B, T], batch first, time last; nothing is broadcast"
+            )
+        elif kind.has_devices and array.device != device:
+            raise ValueError(f"{name} is on {array.device} but {first} is on {device}: move it there")
+        if name in FLAGS:
+            if kind.letter(array.dtype) not in "biu":
+                raise TypeError(
+                    f"{name} must be boolean or 0/1 integers, got {array.dtype}: convert it, e.g. {name} > 0.5"
+                )
+        elif name == "pair":
+            if kind.letter(array.dtype) not in "iu":
+                raise TypeError(f"pair must be of an integer dtype, got {array.dtype}: it holds ids of (s_t, a_t)")
+        elif array.dtype is not dtype:
+            dtype = _one_dtype(kind, name, array.dtype, dtype)
+        ready[name] = array
+    return Agreed(ready, shape, dtype)
+
+
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) not in (1, 2):
+        raise ValueError(f"{name} has shape {tuple(shape)}: arrays must be [T] or [B, T], batch first, time last")
+    if 0 in shape:
+        raise ValueError(
+            f"the batch is empty: {name} has shape {tuple(shape)}; there must be at least one row and one step"
+        )
+
+
+def _one_dtype(kind: ArrayKind[Any], name: str, found: Any, before: Any) -> Any:
+    """The dtype in native byte order, if it may be used and is that of the real arrays before it."""
+    native = kind.native(found)
+    if native not in kind.reals:
+        raise TypeError(
+            f"{name} must be {kind.reals_called}, got {found}: convert it, e.g. {kind.converting(name, 'float32')}"
+        )
+    if before is not None and native != before:
+        raise TypeError(
+            f"{name} is {found} but the real arrays before it are {before}: give all in one dtype, "
+            f"e.g. {kind.converting(name, before)}"
+        )
+    return native
+
+
+def one_discount(gamma: Any) -> float:
+    """gamma as a float in [0, 1]."""
+    if type(gamma) is not float:  # torch.compile does not follow the rest
+        gamma = _as_float(gamma)
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
+    return gamma
+
+
+def _as_float(gamma: Any) -> float:
+    try:
+        return float(gamma)
+    except (TypeError, ValueError):
+        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
+
+
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """Checked arrays, all [B, T] and C-contiguous. What the rule does not need is None."""
+    """Checked NumPy arrays, all [B, T] and C-contiguous. What the rule does not need is None."""
 
     shape: tuple[int, ...]
     """The shape that came in: [T] or [B, T]."""
@@ -64,54 +215,40 @@ class Trajectory:
     """What the user calls q: V-trace has a `value` in its place."""
 
     def restore(self, out: np.ndarray) -> np.ndarray:
-        """A [B, T] result in the shape and dtype that came in."""
+        """A [B, T] result in the shape and dtype that came in, 0 at invalid steps."""
+        if self.valid is not None:
+            out[~self.valid] = 0.0
         with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
             return out.reshape(self.shape).astype(self.dtype, copy=False)
 
 
-def check(*, gamma: Any, bounded: tuple[str, ...] = (), **given: Any) -> Trajectory:
-    """Check names, shapes and dtypes of everything that is given by name; None means not given.
+def check(*, bounded: tuple[str, ...] = (), **given: Any) -> Trajectory:
+    """The trajectory of what is given by name, if it keeps the contract."""
+    return laid_out(agree(NUMPY, given), bounded)
 
-    Real arrays must agree in shape and dtype, the others in shape; nothing is broadcast or converted. One pass, since a call
-    on a small batch should not spend its time here.
+
+def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look: bool = True) -> Trajectory:
+    """The trajectory of NumPy arrays that agree: rows of native numbers as the compiled kernels take them, flags as booleans.
+
+    Unless it is to `look`, a flag that is neither 0 nor 1 counts as True.
     """
-    if isinstance(gamma, np.ndarray | list | tuple) and np.ndim(gamma):
-        given["gamma"] = gamma
-    ready: dict[str, Any] = {}
-    first, shape, dtype = "", (), None
-    for name, value in given.items():
-        if value is None and name not in FLAGS[:2]:
+    shape, ready = agreed.shape, {}
+    for name, array in agreed.arrays.items():
+        if name == "gamma" and is_number(array):
+            ready[name] = one_discount(array)
             continue
-        array = value if type(value) is np.ndarray else plain_array(name, value)
-        if not first:
-            first, shape = name, array.shape
-            _check_shape(name, shape)
-        elif array.shape != shape:
-            raise ValueError(
-                f"{name} has shape {array.shape} but {first} has shape {shape}: all arrays must be [T] or all [B, T], "
-                "batch first, time last; nothing is broadcast"
-            )
-        if name in FLAGS:
-            array = array if array.dtype is BOOL else _flags(name, array)
-        elif name == "pair":
-            if array.dtype.kind not in "iu":
-                raise TypeError(f"pair must be of an integer dtype, got {array.dtype}: it holds ids of (s_t, a_t)")
-        elif array.dtype is not dtype:
-            dtype = _one_dtype(name, array.dtype, dtype)
+        if name in FLAGS and array.dtype is not BOOL:
+            array = _flags(name, array) if look else array != 0
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
             # Read-only arrays are another type to Numba, so they are copied as well.
             array = array.astype(array.dtype.newbyteorder("="), order="C")
         ready["q" if name == "value" else name] = array if len(shape) == 2 else array.reshape(1, -1)
-    if "gamma" not in ready:
-        ready["gamma"] = _scalar_gamma(gamma)
-    called = "value" if "value" in given else "q"
-    return Trajectory(shape=shape, dtype=dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
+    called = "value" if "value" in agreed.arrays else "q"
+    return Trajectory(shape=shape, dtype=agreed.dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
 
 
 def plain_array(name: str, value: Any) -> np.ndarray:
     """A NumPy array of numbers, from whatever NumPy makes one of; but a mask is never lost in silence."""
-    if value is None:
-        raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array, whose mask would be lost: pass its data, and the mask as valid=~mask"
@@ -122,46 +259,12 @@ def plain_array(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _check_shape(name: str, shape: tuple[int, ...]) -> None:
-    if len(shape) not in (1, 2):
-        raise ValueError(f"{name} has shape {shape}: arrays must be [T] or [B, T], batch first, time last")
-    if 0 in shape:
-        raise ValueError(f"the batch is empty: {name} has shape {shape}; there must be at least one row and one step")
-
-
-def _one_dtype(name: str, found: np.dtype[Any], before: np.dtype[Any] | None) -> np.dtype[Any]:
-    """The dtype in native byte order, if it may be used and is that of the real arrays before it."""
-    native = found.newbyteorder("=")
-    if native not in FLOATS:
-        raise TypeError(f"{name} must be float32 or float64, got {found}: convert it, e.g. {name}.astype(np.float32)")
-    if before is not None and native != before:
-        raise TypeError(
-            f"{name} is {found} but the real arrays before it are {before}: give all in one dtype, "
-            f"e.g. {name}.astype(np.{before})"
-        )
-    return native
-
-
 def _flags(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.bool_:
-        return array
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be boolean or 0/1 integers, got {array.dtype}: convert it, e.g. {name} > 0.5")
     bad = (array != 0) & (array != 1)
     if bad.any():
         at = first_index(bad)
         raise ValueError(f"{name} must hold 0 or 1, got {array[at]} at index {spell(at)}")
     return array.astype(np.bool_)
-
-
-def _scalar_gamma(gamma: Any) -> float:
-    try:
-        gamma = float(gamma)
-    except (TypeError, ValueError):
-        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
-    return gamma
 
 
 def first_index(bad: np.ndarray) -> tuple[int, ...]:

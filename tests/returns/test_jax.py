@@ -19,7 +19,7 @@ from jax.test_util import check_grads  # noqa: E402
 import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
 from offtrace.returns import by_definition  # noqa: E402
-from offtrace.returns.jax import jax_backend, pallas_kernels, xla_kernels  # noqa: E402
+from offtrace.returns.jax import float64_programs, jax_backend, pallas_kernels, xla_kernels  # noqa: E402
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
 from offtrace.traces import pytrees  # noqa: E402
 
@@ -215,20 +215,20 @@ def test_another_number_is_not_another_program() -> None:
     assert len(traced) == 2
     call(ot.RBIS(0.2, horizon=3), 0.2)
     assert len(traced) == 3
-    before = jax_backend._program._cache_size()
+    before = float64_programs._program._cache_size()
     for lam in (0.2, 0.5, 0.9):  # nor outside of jit
         ot.targets(ot.RBIS(lam), **arrays, gamma=lam, check=False)
-    assert jax_backend._program._cache_size() <= before + 1
+    assert float64_programs._program._cache_size() <= before + 1
 
 
 @pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9, horizon=4), ot.PengQ(0.7)], ids=name_of)
 def test_another_length_is_rarely_another_program(trace: Any) -> None:
-    before = jax_backend._program._cache_size()
+    before = float64_programs._program._cache_size()
     for T in (17, 19, 23, 24):
         batch = sample(T, np.float32, (2, T))
         found = ot.targets(trace, **in_jax(batch), check=False)
         np.testing.assert_allclose(found, ot.targets(trace, **batch), rtol=1e-5, atol=1e-5)
-    assert jax_backend._program._cache_size() <= before + 2  # one with padding, one without
+    assert float64_programs._program._cache_size() <= before + 2  # one with padding, one without
 
 
 def test_state_targets_of_another_length(monkeypatch: Any) -> None:

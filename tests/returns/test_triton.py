@@ -22,7 +22,7 @@ from offtrace.returns.numpy import given_factors as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
 triton_kernels = pytest.importorskip("offtrace.returns.torch.triton_scan")
-on_torch = pytest.importorskip("offtrace.returns.torch.torch_backend")
+on_torch = pytest.importorskip("offtrace.returns.torch.tensor_operations")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -97,7 +97,7 @@ def test_v_trace_is_the_definition(dtype: Any, data: Any) -> None:
     arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name not in ("pair", "greedy")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_torch, "linear", _linear_on_cuda)
-        found = on_torch.v_trace(0.9, 1.0, 2.0, **prepared(arrays))
+        found = on_torch.v_trace(0.9, 1.0, 2.0, prepared(arrays))
     wanted = np.array([by_definition.state_targets(**row, lam=0.9, rho_bar=1.0, c_bar=2.0) for row in rows(arrays)])
     size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
     error = np.abs(np.stack([a.numpy() for a in found]) - wanted.swapaxes(0, 1)).max()
@@ -267,7 +267,7 @@ made, run, JITFunction.run = [], JITFunction.run, compile_only
 driver.set_active(NoGPU())
 
 import offtrace as ot
-from offtrace.returns.torch import torch_backend as on_torch, triton_launch as triton_calls
+from offtrace.returns.torch import tensor_operations as on_torch, triton_launch as triton_calls
 
 @dataclass(frozen=True)
 class Everything(ot.Trace):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from offtrace.returns.array_kinds import as_numpy, backend_of
-from offtrace.trajectory import ROW_TOLERANCE, first_index, plain_array, spell
+from offtrace.returns.array_kinds import backend_of
+from offtrace.returns.backend import Backend
+from offtrace.trajectory import ROW_TOLERANCE, first_index, spell
 
 POLICIES = ("pi", "next_pi", "mu")
 OVER_ACTIONS = ("q", "next_q", *POLICIES)
@@ -52,13 +52,11 @@ def from_action_values(
     if mu is not None and log_mu is not None:
         raise TypeError("mu and log_mu are both given: pass mu of all actions, or log_mu of the actions taken")
     given |= {n: a for n, a in (("mu", mu), ("log_mu", log_mu), ("valid", valid)) if a is not None}
-    do = {"numpy": _on_numpy, "torch": _on_torch, "jax": _on_jax}[backend_of(given)]()
-    if differentiable and do.xp is np:
-        raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
+    do = backend_of(given, differentiable)
     given = {name: do.array(name, array) for name, array in given.items()}
     _agree(do, given)
-    if do.looks(given, check):
-        _check_values(as_numpy(given), max(ROW_TOLERANCE, float(do.xp.finfo(given["q"].dtype).eps)))
+    if do.looks(check, given):
+        _check_values(do.all_as_numpy(given), max(ROW_TOLERANCE, float(do.xp.finfo(given["q"].dtype).eps)))
     if not differentiable:
         given = {name: do.constant(array) for name, array in given.items()}
     if do.xp is np:
@@ -67,76 +65,7 @@ def from_action_values(
     return _made(do, **given)
 
 
-class _Operations(NamedTuple):
-    """What the kinds of arrays do not spell alike."""
-
-    xp: Any
-    reals: tuple[Any, ...]
-    array: Callable[[str, Any], Any]
-    letter: Callable[[Any], str]
-    """Of the kind of a dtype, as NumPy has them: b, i and u are booleans and integers."""
-    device: Callable[[Any], Any]
-    take: Callable[[Any, Any], Any]
-    """The entries of the last axis at indices [..., 1]."""
-    cast: Callable[[Any, Any], Any]
-    constant: Callable[[Any], Any]
-    """Without gradient."""
-    looks: Callable[[dict[str, Any], bool | None], bool]
-    """Whether values are to be looked at."""
-
-
-def _on_numpy() -> _Operations:
-    return _Operations(
-        np,
-        tuple(map(np.dtype, (np.float16, np.float32, np.float64))),
-        plain_array,
-        lambda a: a.dtype.kind,
-        lambda a: None,
-        lambda a, index: np.take_along_axis(a, index, -1),
-        lambda a, dtype: a.astype(dtype, copy=False),
-        lambda a: a,
-        lambda given, check: True,
-    )
-
-
-def _on_torch() -> _Operations:
-    import torch
-
-    from offtrace.returns.torch import torch_backend
-
-    return _Operations(
-        torch,
-        (torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        lambda name, a: a,
-        lambda a: "b" if a.dtype is torch.bool else "f" if a.is_floating_point() or a.is_complex() else "i",
-        lambda a: a.device,
-        lambda a, index: torch.take_along_dim(a, index.long(), -1),
-        lambda a, dtype: a.to(dtype),
-        lambda a: a.detach(),
-        lambda given, check: torch_backend.looks(check, given["q"]),
-    )
-
-
-def _on_jax() -> _Operations:
-    import jax.numpy as jnp
-    from jax import lax
-
-    from offtrace.returns.jax import jax_backend
-
-    return _Operations(
-        jnp,
-        tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))),
-        lambda name, a: a,
-        lambda a: a.dtype.kind,
-        lambda a: None,  # a tracer has none, and JAX looks itself
-        lambda a, index: jnp.take_along_axis(a, index, -1),
-        lambda a, dtype: a.astype(dtype),
-        lax.stop_gradient,
-        lambda given, check: jax_backend.looks(check, *jax_backend.where_from(given)),
-    )
-
-
-def _agree(do: _Operations, given: dict[str, Any]) -> None:
+def _agree(do: Backend[Any], given: dict[str, Any]) -> None:
     """Check shapes, dtypes and devices, which tracers have as well."""
     q = given["q"]
     shape = tuple(q.shape)
@@ -144,7 +73,7 @@ def _agree(do: _Operations, given: dict[str, Any]) -> None:
         raise ValueError(f"q must be [T, A] or [B, T, A] and not empty, got shape {shape}")
     for name, array in given.items():
         found = tuple(array.shape)
-        fits, letter = found == (shape if name in OVER_ACTIONS else shape[:-1]), do.letter(array)
+        fits, letter = found == (shape if name in OVER_ACTIONS else shape[:-1]), do.letter(array.dtype)
         if name == "action" and not (fits and letter in "iu"):
             raise (TypeError if fits else ValueError)(
                 f"action must hold integers of shape {shape[:-1]}, got {array.dtype} of shape {found}"
@@ -153,11 +82,11 @@ def _agree(do: _Operations, given: dict[str, Any]) -> None:
             raise ValueError(f"{name} has shape {found} but q has shape {shape}: nothing is broadcast")
         if name == "valid" and letter not in "biu":
             raise TypeError(f"valid must be boolean or 0/1 integers, got {array.dtype}: convert it")
-        if name not in ("action", "valid") and array.dtype not in do.reals:
+        if name not in ("action", "valid") and array.dtype not in do.storable:
             raise TypeError(f"{name} is {array.dtype}: it must be of a real dtype, such as float32")
         if name not in ("action", "valid") and array.dtype != q.dtype:
             raise TypeError(f"{name} is {array.dtype} but q is {q.dtype}: give all in one dtype")
-        if do.device(array) != do.device(q):
+        if do.has_devices and array.device != q.device:
             raise ValueError(f"{name} is on {array.device} but q is on {q.device}: move it there")
 
 
@@ -183,7 +112,7 @@ def _check_values(given: dict[str, np.ndarray], tolerance: float) -> None:
 
 
 def _made(
-    do: _Operations,
+    do: Backend[Any],
     *,
     q: Any,
     next_q: Any,

@@ -1,63 +1,86 @@
-"""Which kind of array came in: NumPy's, PyTorch's or JAX's. All arguments decide, and a mixture is refused.
+"""Which kind of array came in, and so which backend computes. All arguments decide, and a mixture is refused.
 
-A type is told by the name of its package, since a NumPy array must not cost an import of the others.
+A type is told by the name of its package, since a NumPy array must not cost an import of the others: a backend is imported when
+the first array of its kind comes. `register` adds one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
 
-PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
-WORDS = {"torch": ("tensor", "torch.as_tensor"), "jax": ("JAX array", "jnp.asarray")}
+from offtrace.returns.backend import Backend
+from offtrace.returns.numpy import numpy_backend
+from offtrace.trajectory import is_number
+
+Loader = Callable[[], Backend[Any]]
 
 
-def backend_of(arrays: Mapping[str, Any]) -> str:
-    """ "torch", "jax" or "numpy", where lists belong too. None and a number in the place of gamma are of no kind."""
-    found: dict[str, str] = {}  # from a kind to the first argument that is of it
+def _numpy() -> Backend[Any]:
+    return numpy_backend.BACKEND
+
+
+def _torch() -> Backend[Any]:
+    from offtrace.returns.torch.torch_backend import BACKEND
+
+    return BACKEND
+
+
+def _jax() -> Backend[Any]:
+    from offtrace.returns.jax.jax_backend import BACKEND
+
+    return BACKEND
+
+
+_loaders: dict[str, Loader] = {"torch": _torch, "jax": _jax, "jaxlib": _jax}
+
+
+def register(package: str, load: Loader) -> None:
+    """Let arrays whose class is defined in a package be computed with by the backend that `load` gives."""
+    _loaders[package] = load
+
+
+def backend_of(arrays: Mapping[str, Any], differentiable: bool = False) -> Backend[Any]:
+    """The one backend for all arrays, which may be lists where they are NumPy's.
+
+    None and a number in the place of gamma are of no kind.
+    """
+    found: dict[Loader, str] = {}  # from a kind to the first argument that is of it
     for name, array in arrays.items():
         if array is None or (name == "gamma" and is_number(array)):
             continue
-        kind = "numpy" if type(array) is np.ndarray else _kind(type(array))
+        kind = _numpy if type(array) is np.ndarray else _loader(type(array))
         if kind not in found:
             found[kind] = name
     if len(found) > 1:
         _refuse(found, arrays)
-    return next(iter(found), "numpy")
+    backend = next(iter(found), _numpy)()
+    if differentiable and not backend.differentiates:
+        raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
+    return backend
 
 
-def is_number(gamma: Any) -> bool:
-    """Whether it is one number for all steps."""
-    return type(gamma) is float or not np.ndim(gamma)
-
-
-def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
+def as_numpy(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays of any one kind as NumPy arrays, without gradient. None and numbers stay."""
-    kind = backend_of(arrays)
-    if kind == "torch":
-        from offtrace.returns.torch import torch_backend
-
-        return torch_backend.as_numpy(arrays)
-    if kind == "jax":
-        from offtrace.returns.jax import jax_backend
-
-        return jax_backend.as_numpy(arrays)
-    return arrays
+    return backend_of(arrays).all_as_numpy(arrays)
 
 
-def _kind(of: type) -> str:
+def _loader(of: type) -> Loader:
     for base in of.__mro__:  # a subclass of Tensor may come from any package
-        kind = PACKAGES.get(base.__module__.partition(".")[0])
-        if kind:
-            return kind
-    return "numpy"
+        load = _loaders.get(base.__module__.partition(".")[0])
+        if load is not None:
+            return load
+    return _numpy
 
 
-def _refuse(found: dict[str, str], arrays: Mapping[str, Any]) -> NoReturn:
-    kind = "torch" if "torch" in found else "jax"
-    odd = next(name for other, name in found.items() if other != kind)
-    word, convert = WORDS[kind]
-    remedy = f"pass {word}s only, e.g. {convert}({odd})" if "numpy" in found else "pass arrays of one kind"
-    raise TypeError(f"{odd} is a {type(arrays[odd]).__name__} but {found[kind]} is a {word}: {remedy}")
+def _refuse(found: dict[Loader, str], arrays: Mapping[str, Any]) -> NoReturn:
+    """Say which argument is odd: one that is not of the kind that is registered first."""
+    kind = next(load for load in (*_loaders.values(), _numpy) if load in found)
+    odd = next(name for other, name in found.items() if other is not kind)
+    backend = kind()
+    remedy = (
+        f"pass {backend.word}s only, e.g. {backend.converter}({odd})" if _numpy in found else "pass arrays of one kind"
+    )
+    raise TypeError(f"{odd} is a {type(arrays[odd]).__name__} but {found[kind]} is a {backend.word}: {remedy}")

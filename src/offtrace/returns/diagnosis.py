@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from offtrace import figures
-from offtrace.returns.api import checked, coefficients, corrections
+from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.layouts import batch_first
 from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
 from offtrace.returns.numpy.every_pair import NO_LAGS
-from offtrace.returns.numpy.whole_arrays import discounts
+from offtrace.returns.numpy.whole_arrays import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
-from offtrace.trajectory import Trajectory, check
+from offtrace.trajectory import Trajectory, check, explain_bad_value
 
 T = TypeVar("T", bound=Trace)
 
@@ -96,13 +96,13 @@ def diagnose(
     arrays = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu}
     arrays |= {"valid": valid, "pair": pair, "greedy": greedy}
     trace, arrays, _ = batch_first(as_trace(trace), as_numpy(arrays), time_major)
-    x = checked(trace, **arrays)
+    x = numpy_backend.BACKEND.trajectory(trace, arrays)
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
     with np.errstate(over="ignore", invalid="ignore"):
         lag = _summed(trace, x, time, x.gamma) - time * magnitude
-    ends = discounts(replace(x, gamma=1.0)) == 0
+    ends = ~going_on(x)
     last = _summed(trace, x, ends.astype(float), 1.0)
     usable = np.ones(shape, bool) if x.valid is None else x.valid
     peak = _largest(trace, x)
@@ -142,14 +142,16 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: Any) -> np.n
 
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     """The largest β_{k:t} of each row."""
-    goes_on = discounts(replace(x, gamma=1.0))
+    goes_on = going_on(x).astype(float)
     B, T = goes_on.shape
     if trace.custom:
         arrays = {f.name: a for f in fields(x) if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
-        return np.array(
-            [custom_traces.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1])[1] for b, row in enumerate(rows)]
+        found = (
+            custom_traces.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) or explain_bad_value(x)
+            for b, row in enumerate(rows)
         )
+        return np.array([peak for _, peak in found])
     decay, ratio, cap = numpy_backend.normal_form(trace, x)
     lags = numpy_backend.lag_caps(trace, T)
     if trace.per_decision and lags is None:

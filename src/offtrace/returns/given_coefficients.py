@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from offtrace.returns.api import targets
-from offtrace.returns.array_kinds import as_numpy, backend_of
+from offtrace.returns.array_kinds import backend_of
 from offtrace.traces.given_coefficients import GivenCoefficients
 
 
@@ -25,8 +25,8 @@ def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
         if name in arrays:
             raise TypeError(f"{name} has no part in targets_from_c: c is given")
     options = ("time_major", "differentiable", "check")
-    if backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}}) == "torch":
-        if arrays.get("differentiable") and c.requires_grad:
-            raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
-        c = as_numpy({"c": c})["c"]
+    backend = backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}})
+    if arrays.get("differentiable") and getattr(c, "requires_grad", False):
+        raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
+    c = backend.as_parameter(c)
     return targets(GivenCoefficients(c, horizon=horizon), **arrays)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from offtrace.returns.array_kinds import backend_of
+from offtrace.returns.backend import Backend
 from offtrace.traces import Rule
-from offtrace.trajectory import TOLERANCE, spell
+from offtrace.trajectory import TOLERANCE, Array, spell
 
 REMEDY = (
     "pass greedy=…, whether the action taken maximises Q, e.g. greedy=(q_of_all.argmax(-1) == action), "
@@ -17,24 +17,24 @@ REMEDY = (
 )
 
 
-def log_pi_of_greedy(
-    trace: Rule, log_pi: Any, greedy: Any, *, terminated: Any, valid: Any = None, reward: Any = None, **_: Any
-) -> Any:
+def log_pi_of_greedy(backend: Backend[Array], trace: Rule, arrays: Mapping[str, Any]) -> Array:
     """log π(a_t|s_t) of the greedy policy, of the arrays' own kind: from `greedy`, or log_pi itself if it is 0 or −inf.
 
     A soft log_pi is an error; where no error can be raised, as under jit, it becomes NaN.
     """
+    log_pi, greedy, valid = arrays.get("log_pi"), arrays.get("greedy"), arrays.get("valid")
     if greedy is not None:
-        return _from_flags(greedy, like=reward if reward is not None else terminated)
+        reward = arrays.get("reward")
+        return _from_flags(backend, greedy, like=arrays["terminated"] if reward is None else reward)
     if log_pi is None:
         raise TypeError(f"greedy is missing: {trace.title} cuts where the action taken is not greedy; {REMEDY}")
-    xp, look = _module(log_pi)
+    xp = backend.xp
     log_pi = xp.asarray(log_pi)
     soft = (log_pi < -TOLERANCE) & (log_pi > -np.inf)
     if valid is not None:
         soft = soft & (xp.asarray(valid) != 0)
-    if look and bool(soft.any()):
-        at = tuple(int(i) for i in np.argwhere(np.asarray(soft))[0])
+    if backend.looks(None, {"log_pi": log_pi}) and bool(soft.any()):
+        at = tuple(int(i) for i in np.argwhere(backend.as_numpy(soft))[0])
         raise ValueError(
             f"log_pi is of a soft policy: got {float(log_pi[at])} at index {spell(at)}, but {trace.title} cuts where the "
             f"action taken is not greedy, which a soft policy does not tell: {REMEDY}"
@@ -42,9 +42,9 @@ def log_pi_of_greedy(
     return xp.where(soft, np.nan, log_pi)
 
 
-def _from_flags(greedy: Any, like: Any) -> Any:
+def _from_flags(backend: Backend[Array], greedy: Any, like: Any) -> Array:
     """0 where greedy, else −inf, in the dtype of `like` if that is real."""
-    xp, _ = _module(like)
+    xp = backend.xp
     greedy, like = xp.asarray(greedy), xp.asarray(like)
     if tuple(greedy.shape) != tuple(like.shape):
         raise ValueError(
@@ -54,17 +54,3 @@ def _from_flags(greedy: Any, like: Any) -> Any:
         raise TypeError(f"greedy must be boolean or 0/1 integers, got {greedy.dtype}")
     zero = xp.zeros_like(like) if "float" in str(like.dtype) else like * 0.0
     return xp.where(greedy != 0, zero, -np.inf)
-
-
-def _module(array: Any) -> tuple[Any, bool]:
-    """numpy, torch or jax.numpy, by the kind of the array; and whether its values can be looked at here and at no cost."""
-    kind = backend_of({"array": array})
-    if kind == "torch":
-        torch = sys.modules["torch"]
-        hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        return torch, array.device.type == "cpu" and not hidden
-    if kind == "jax":
-        jax = sys.modules["jax"]
-        hidden = isinstance(array, jax.core.Tracer)
-        return sys.modules["jax.numpy"], not hidden and all(d.platform == "cpu" for d in array.devices())
-    return np, True

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.returns.array_kinds import is_number
 from offtrace.traces import Rule
 from offtrace.traces.arguments import as_trace
+from offtrace.trajectory import is_number
 
 
 def batch_first(

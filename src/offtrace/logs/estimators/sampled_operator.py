@@ -22,10 +22,10 @@ from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns import coefficients, corrections, diagnose
-from offtrace.returns.api import as_trace, checked
 from offtrace.returns.diagnosis import Statistics
 from offtrace.returns.numpy import numpy_backend
 from offtrace.traces import Trace
+from offtrace.traces.arguments import as_trace
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
@@ -89,7 +89,7 @@ class Sampled:
         trace, arrays = self._cut(piece), self._arrays(piece)
         if trace.custom:
             return self._by_coefficients(trace, arrays, u)
-        x = checked(trace, **arrays)
+        x = numpy_backend.BACKEND.trajectory(trace, arrays)
         decay, ratio, cap = (factor[0] for factor in numpy_backend.normal_form(trace, x))
         ends = arrays["terminated"] | arrays["truncated"]
         lags = numpy_backend.lag_caps(trace, len(u))

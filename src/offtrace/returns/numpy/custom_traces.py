@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -13,37 +13,38 @@ from offtrace.returns.numpy import rule_math
 from offtrace.returns.numpy.scalar_math import at
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
 from offtrace.traces import History, Step, Trace
+from offtrace.traces.base import StepForm
 from offtrace.trajectory import Trajectory
 
 NO_MATRIX = np.empty((0, 0))
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
-    """Δ, or q + Δ, [B, T]."""
-    correction, _ = sweep(trace, x, *td_errors(x))
-    return x.q + correction if add_q else correction
+def correct(trace: Trace, x: Trajectory) -> np.ndarray | None:
+    """Δ [B, T], or None where a value is bad."""
+    made = td_errors(x)
+    found = None if made is None else sweep(trace, x, *made)
+    return None if found is None else found[0]
 
 
 def sweep(
-    trace: Trace,
-    x: Trajectory,
-    delta: np.ndarray,
-    discount: np.ndarray,
-    matrix: np.ndarray = NO_MATRIX,
-) -> tuple[np.ndarray, float]:
-    """Δ [B, T] for given δ and discount, and the largest β. `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row."""
-    pi, mu, rho = probabilities(x, trace.reads)
-    out = np.empty(delta.shape)
-    reach = trace.horizon or delta.shape[1]
+    trace: Trace, x: Trajectory, delta: np.ndarray, discount: np.ndarray, matrix: np.ndarray = NO_MATRIX
+) -> tuple[np.ndarray, float] | None:
+    """Δ [B, T] for given δ and discount, and the largest β; None where a log-probability is bad.
+
+    `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row.
+    """
+    seen = probabilities(x, trace.reads)
+    if seen is None:
+        return None
     step, beta = trace.step_form, trace.history_form
+    out = np.empty(delta.shape)
+    rest = delta, discount, trace.horizon or delta.shape[1], matrix, out
     if step is not None:
-        arrays = [np.nan if p is None else p for p in (pi, mu, rho)]
-        starts, pair = (-1, -2) if x.pair is None else (x.pair.astype(np.int64),) * 2
-        kernel = _compiled(step.traced.call)
-        peak = kernel(step.carry, float(step.lam), *arrays, starts, pair, delta, discount, reach, matrix, out)
+        peak = _compiled(step.traced.call)(step.carry, _for_steps(step, seen, x.pair), *rest)
+    elif beta is not None:
+        peak = _each_pair(_of_history(beta), None, seen if x.pair is None else {**seen, "pair": x.pair}, *rest)
     else:
-        assert beta is not None, "a custom trace is of one of the two forms"
-        peak = _interpreted(beta, (pi, mu, rho, x.pair), delta, discount, reach, matrix, out)
+        raise TypeError(f"{trace.title} is no custom trace")
     if np.isnan(peak):
         raise ValueError(
             f"the custom trace {trace.title!r} returned a β that is negative or not finite; "
@@ -52,58 +53,21 @@ def sweep(
     return out, peak
 
 
-@lru_cache(maxsize=64)
-def _compiled(step: Callable[..., Any]) -> Any:
-    """The kernel around one step function. Not kept on disk: the function belongs to the user."""
-    step = njit(step, error_model="numpy")
+def _each_pair(next_beta, first, seen, delta, discount, reach, matrix, out):
+    """Every start, every later step: (carry, β) = next_beta(carry, seen, b, k, t). The largest β, or NaN if one is bad.
 
-    @njit(nogil=True, error_model="numpy")
-    def kernel(first, lam, pi, mu, rho, starts, pair, delta, discount, reach, matrix, out):
-        B, T = delta.shape
-        peak = 1.0
-        for b in range(B):
-            for k in range(T):
-                carry, w, total = first, 1.0, delta[b, k]
-                for t in range(k + 1, min(T, k + reach)):
-                    w *= discount[b, t - 1]
-                    if w == 0.0:
-                        break
-                    now = Step(
-                        at(pi, b, t), at(mu, b, t), at(rho, b, t), lam, float(t - k), at(starts, b, k), at(pair, b, t)
-                    )
-                    carry, β = step(rule_math, carry, now)
-                    peak = max(peak, β) if 0.0 <= β < np.inf else np.nan
-                    total += w * β * delta[b, t]
-                    if len(matrix):
-                        matrix[k, t] = β
-                    if np.isnan(peak):
-                        return peak
-                out[b, k] = total
-        return peak
-
-    return kernel
-
-
-def _interpreted(
-    beta: Callable[[History], float],
-    arrays: tuple[Any, Any, Any, Any],
-    delta: np.ndarray,
-    discount: np.ndarray,
-    reach: int,
-    matrix: np.ndarray,
-    out: np.ndarray,
-) -> float:
-    """The same for a plain Python function of the history."""
+    It is compiled around a custom step, and runs as it stands around a Python function of the history.
+    """
     B, T = delta.shape
     peak = 1.0
     for b in range(B):
         for k in range(T):
-            w, total = 1.0, delta[b, k]
+            carry, w, total = first, 1.0, delta[b, k]
             for t in range(k + 1, min(T, k + reach)):
                 w *= discount[b, t - 1]
                 if w == 0.0:
                     break
-                β = float(beta(History(*(None if a is None else a[b, k : t + 1] for a in arrays))))
+                carry, β = next_beta(carry, seen, b, k, t)
                 if not 0.0 <= β < np.inf:
                     return np.nan
                 peak = max(peak, β)
@@ -112,3 +76,49 @@ def _interpreted(
                     matrix[k, t] = β
             out[b, k] = total
     return peak
+
+
+class _Seen(NamedTuple):
+    """What a step may look at: arrays [B, T], or one number in the place of what it does not read."""
+
+    pi: np.ndarray | float
+    mu: np.ndarray | float
+    rho: np.ndarray | float
+    lam: float
+    start_pair: np.ndarray | int
+    pair: np.ndarray | int
+
+
+def _for_steps(step: StepForm, seen: dict[str, np.ndarray], pair: Any) -> _Seen:
+    starts, pair = (-1, -2) if pair is None else (pair.astype(np.int64),) * 2
+    pi, mu, rho = (seen.get(name, np.nan) for name in ("pi", "mu", "rho"))
+    return _Seen(pi, mu, rho, float(step.lam), starts, pair)
+
+
+@lru_cache(maxsize=64)
+def _compiled(step: Callable[..., Any]) -> Callable[..., float]:
+    """The kernel around one step function. Not kept on disk: the function belongs to the user."""
+    step = njit(step, error_model="numpy")
+    each_pair = njit(_each_pair, nogil=True, error_model="numpy")
+
+    @njit(error_model="numpy")
+    def next_beta(carry, seen, b, k, t):
+        now = Step(
+            at(seen.pi, b, t), at(seen.mu, b, t), at(seen.rho, b, t), seen.lam, float(t - k),
+            at(seen.start_pair, b, k), at(seen.pair, b, t),
+        )  # fmt: skip
+        return step(rule_math, carry, now)
+
+    @njit(nogil=True, error_model="numpy")
+    def kernel(first, seen, delta, discount, reach, matrix, out):
+        return each_pair(next_beta, first, seen, delta, discount, reach, matrix, out)
+
+    return kernel
+
+
+def _of_history(beta: Callable[[History], float]) -> Callable[..., tuple[None, float]]:
+    def next_beta(carry: None, seen: dict[str, np.ndarray], b: int, k: int, t: int) -> tuple[None, float]:
+        read = (seen[name][b, k : t + 1] if name in seen else None for name in History._fields)
+        return None, float(beta(History(*read)))
+
+    return next_beta

@@ -1,5 +1,7 @@
 """The NumPy backend: a trace and a checked trajectory → corrections, by the kernel that its normal form allows.
 
+Other backends come here with the memory of arrays that lie on the host: `attempt`, `weights`.
+
     cap = ∞              reverse_recursion.py      O(T)
     recursive, cap ≤ 1   recursive_cap.py   O(T)             cap > 1: O(T log T)
     cap at read-out      cap_at_readout.py     O(T) as a rule, O(T log T) at worst; every_pair.py for short rows
@@ -12,7 +14,7 @@ Rows are independent, and the kernels let go of the interpreter's lock: a large 
 from __future__ import annotations
 
 import os
-import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -21,31 +23,132 @@ from typing import Any
 import numpy as np
 
 from offtrace._shared.cores import cores
+from offtrace.returns.backend import Backend
+from offtrace.returns.needed_arrays import bounded, needed
 from offtrace.returns.numpy import (
     cap_at_readout,
     compiled_pass,
     custom_traces,
     every_pair,
+    given_factors,
     recursive_cap,
     reverse_recursion,
+    uncorrected_returns,
+    v_trace_rows,
 )
-from offtrace.returns.numpy.whole_arrays import probabilities
-from offtrace.traces import Factors, Trace
-from offtrace.trajectory import BOOL, FLOATS, Trajectory, explain_bad_value, first_index, spell
+from offtrace.returns.numpy.scratch_rows import by_step, scratch
+from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
+from offtrace.traces import Factors, Rule, Trace
+from offtrace.traces.arguments import as_trace
+from offtrace.trajectory import (
+    NumPyKind,
+    Trajectory,
+    agree,
+    explain_bad_value,
+    first_index,
+    laid_out,
+    spell,
+)
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
-KEPT = 1 << 26  # bytes of scratch that a thread keeps
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
 CORES = cores()
-NOT_BY_STEP = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
-
-_mine = threading.local()
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
-    """Δ, or q + Δ, [B, T] in the trajectory's dtype."""
+class NumPyBackend(NumPyKind, Backend[np.ndarray]):
+    """NumPy arrays, and lists. Every value is looked at, since that is free here."""
+
+    word, converter, differentiates = "NumPy array", "np.asarray", False
+    xp, storable = np, tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+
+    def trajectory(self, trace: Rule, arrays: Mapping[str, Any]) -> Trajectory:
+        """The arrays that the rule reads, checked."""
+        return laid_out(agree(self, needed(self, trace, arrays)), bounded(trace))
+
+    def correct(
+        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+    ) -> np.ndarray:
+        """q + Δ, or Δ."""
+        x = self.trajectory(trace, arrays)
+        out = attempt(trace, x, add_q=add_q)
+        return explain_bad_value(x) if out is None else x.restore(out)
+
+    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> np.ndarray:
+        """β_{k:t} of one trajectory [T] as [T, T]."""
+        x = self.trajectory(trace, {**arrays, "gamma": 1.0})
+        if len(x.shape) != 1:
+            raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
+        return weights(trace, x)
+
+    def v_trace(
+        self,
+        numbers: tuple[float, float, float],
+        arrays: Mapping[str, Any],
+        *,
+        differentiable: bool,
+        check: bool | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """V-trace's target and advantage."""
+        x = laid_out(agree(self, arrays))
+        made = v_trace_rows.attempt(numbers, x)
+        return explain_bad_value(x) if made is None else (x.restore(made[0]), x.restore(made[1]))
+
+    def as_numpy(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
+    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+        """Always."""
+        return True
+
+    def take(self, array: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """The entries of the last axis at indices [..., 1]."""
+        return np.take_along_axis(array, index, -1)
+
+    def cast(self, array: np.ndarray, dtype: Any) -> np.ndarray:
+        """The array in another dtype."""
+        return array.astype(dtype, copy=False)
+
+    def constant(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
+
+BACKEND = NumPyBackend()
+
+
+def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
+    """q + Δ, or Δ, [B, T]; None where a value is bad, which `explain_bad_value` then names. Invalid steps hold anything."""
+    uncorrected = trace.uncorrected_return
+    if uncorrected is not None:
+        out = uncorrected_returns.of(uncorrected, x)
+        return out if add_q or out is None else out - x.q
+    trace = as_trace(trace)
+    if not trace.custom:
+        return _by_compiled_pass(trace, x, add_q=add_q)
+    out = custom_traces.correct(trace, x)
+    return x.q + out if add_q and out is not None else out
+
+
+def weights(trace: Trace, x: Trajectory) -> np.ndarray:
+    """β_{k:t} [T, T] of a trajectory of one row."""
+    T, passes = x.terminated.shape[1], goes_on(x)[0].astype(float)
+    valid = np.ones(T, bool) if x.valid is None else x.valid[0]
     if trace.custom:
-        return custom_traces.correct(trace, x, add_q=add_q)
+        made = np.diag(valid.astype(float))
+        if custom_traces.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=made) is None:
+            explain_bad_value(x)
+    else:
+        decay, ratio, cap = (factor[0] for factor in normal_form(trace, x))
+        lags = lag_caps(trace, T)
+        passes[:-1] *= decay[1:]
+        made = given_factors.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
+        made[~valid] = 0.0
+    with np.errstate(over="ignore"):  # of float32, by importance sampling
+        return made.astype(x.dtype, copy=False)
+
+
+def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     B, T = x.terminated.shape
     run, parameters, lags = _plan(trace, B, T, x.valid)
     gamma, gammas, valid = by_step(x)
@@ -58,19 +161,8 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
         )  # fmt: skip
 
     alone = (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > B * T
-    if rows(0, B) if alone else _in_threads(rows, B):
-        explain_bad_value(x)
-    return out
-
-
-def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
-    """γ as a number and as an array, and `valid`, where an empty array stands for what is not given by step."""
-    one = not isinstance(x.gamma, np.ndarray)
-    return (
-        x.gamma if one else 0.0,
-        NOT_BY_STEP[x.dtype] if one else x.gamma,
-        NOT_BY_STEP[BOOL] if x.valid is None else x.valid,
-    )
+    bad = rows(0, B) if alone else _in_threads(rows, B)
+    return None if bad else out
 
 
 def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> tuple[Any, tuple[Any, ...], np.ndarray]:
@@ -117,7 +209,10 @@ def normal_form(trace: Trace, x: Trajectory) -> Factors:
     shape = x.terminated.shape
     parameters = [_parameter(trace, p, shape, x.valid) for p in trace.parameters]
     with np.errstate(over="ignore"):  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
-        factors = trace.traced.call(np, *probabilities(x, trace.reads), *parameters)
+        seen = probabilities(x, trace.reads)
+        if seen is None:
+            explain_bad_value(x)
+        factors = trace.traced.call(np, *(seen.get(p) for p in ("pi", "mu", "rho")), *parameters)
     return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
 
 
@@ -137,16 +232,6 @@ def _in_threads(rows: Any, B: int) -> bool:
     *others, (first, stop) = pairwise(int(edge) for edge in edges)
     jobs = [_pool().submit(rows, *block) for block in others]
     return max(rows(first, stop), *(job.result() for job in jobs))  # a share is done here, without waiting for a thread
-
-
-def scratch(B: int, T: int) -> np.ndarray:
-    """Room for one thread's rows, kept from call to call: fresh memory of this size costs more than the work in it."""
-    shape = compiled_pass.SCRATCH, min(B, compiled_pass.ROWS), compiled_pass.width(T)
-    room = getattr(_mine, "room", None)
-    if room is None or room.shape != shape:
-        room = np.empty(shape)
-        _mine.room = room if room.nbytes <= KEPT else None
-    return room
 
 
 @cache

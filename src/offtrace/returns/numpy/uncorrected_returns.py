@@ -11,9 +11,12 @@ from offtrace.traces.base import UncorrectedReturn
 from offtrace.trajectory import Trajectory
 
 
-def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray:
-    """G [B, T]. Without a limit n it is the linear recursion G_k = a_k + λ discount_k G_{k+1}."""
-    one_step, discount = td_errors(x, without_q=True)
+def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray | None:
+    """G [B, T], or None where a value is bad. Without a limit n it is the linear recursion G_k = a_k + λ discount_k G_{k+1}."""
+    made = td_errors(x, without_q=True)
+    if made is None:
+        return None
+    one_step, discount = made
     with np.errstate(invalid="ignore"):  # what is not read may be anything
         a = np.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
     if rule.n is None:

@@ -1,8 +1,10 @@
-"""TD errors, discounts and probabilities as NumPy arrays, for what does not go through the fused pass."""
+"""TD errors, discounts and probabilities as NumPy arrays, for what does not go through a compiled pass.
+
+A trajectory that holds a bad value gives None in place of the arrays: a caller who wants to name the value asks
+`trajectory.explain_bad_value`.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -10,22 +12,26 @@ from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.trajectory import TOLERANCE, Trajectory, explain_bad_value
 
 
-def discounts(x: Trajectory) -> np.ndarray:
-    """γ_t where a trace may go on from t to t+1, else 0: at an end, at padding, at the row's end. float64 [B, T]."""
+def goes_on(x: Trajectory) -> np.ndarray:
+    """Whether a trace may pass from t to t+1, bool [B, T]: not at an end, at padding or at the row's end."""
     goes_on = ~(x.terminated | x.truncated)
     goes_on[:, -1] = False
     if x.valid is not None:
         goes_on &= x.valid
         goes_on[:, :-1] &= x.valid[:, 1:]
-    if not isinstance(x.gamma, np.ndarray):
-        return np.where(goes_on, x.gamma, 0.0)
-    read = True if x.valid is None else x.valid
-    if not np.all(((x.gamma >= 0) & (x.gamma <= 1)) | ~np.asarray(read)):
-        explain_bad_value(x)
-    return np.where(goes_on, x.gamma, 0.0).astype(np.float64)
+    return goes_on
 
 
-def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def discounts(x: Trajectory) -> np.ndarray | None:
+    """γ_t where a trace may pass from t to t+1, else 0. float64 [B, T]."""
+    if isinstance(x.gamma, np.ndarray):
+        read = np.True_ if x.valid is None else x.valid
+        if not np.all(((x.gamma >= 0) & (x.gamma <= 1)) | ~read):
+            return None
+    return np.where(goes_on(x), x.gamma, 0.0).astype(np.float64, copy=False)
+
+
+def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
     """δ (0 at invalid steps) and the discount, float64 [B, T]; `without_q`, δ is the one-step target r + γ next_value."""
     discount = discounts(x)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -35,17 +41,15 @@ def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np
             delta -= x.q
     if x.valid is not None:
         delta[~x.valid] = 0.0
-    if not np.isfinite(delta).all():
-        explain_bad_value(x)
-    return delta, discount
+    return None if discount is None or not np.isfinite(delta).all() else (delta, discount)
 
 
 def _e_to(logs: np.ndarray) -> np.ndarray:
     return np.where(logs < SMALLEST_LOG, 0.0, np.exp(logs))
 
 
-def probabilities(x: Trajectory, reads: tuple[str, ...]) -> tuple[Any, Any, Any]:
-    """π, μ and ρ of the actions taken, float64 [B, T], 1 at invalid steps; None for those that are not read."""
+def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+    """π, μ and ρ of the actions taken, by name, of those that are read: float64 [B, T], 1 at invalid steps."""
     valid = np.True_ if x.valid is None else x.valid
     logs = {"pi": x.log_pi, "mu": x.log_mu, "rho": None}
     with np.errstate(invalid="ignore", over="ignore"):
@@ -57,6 +61,10 @@ def probabilities(x: Trajectory, reads: tuple[str, ...]) -> tuple[Any, Any, Any]
     bad = bad or any(array.max() > np.exp(TOLERANCE) for name, array in found.items() if name != "rho")
     if x.log_mu is not None:
         bad = bad or not np.isfinite(np.where(valid, x.log_mu, 0.0)).all()
-    if bad:
+    return None if bad else found
+
+
+def look(x: Trajectory, reads: tuple[str, ...]) -> None:
+    """Raise an error that names the first bad value, if there is one."""
+    if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:
         explain_bad_value(x)
-    return found.get("pi"), found.get("mu"), found.get("rho")

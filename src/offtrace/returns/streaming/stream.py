@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.returns.greedy_policy import log_pi_of_greedy
+from offtrace.returns.numpy import numpy_backend
 from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.streaming.eligibility_vector import Now, keeper
 from offtrace.traces import Trace
@@ -113,7 +114,8 @@ class Stream:
             raise TypeError("where must be an id at every step of a stream, or a gradient at every step")
         if self.trace.needs_greedy:
             flag = None if greedy is None else np.array(_flag("greedy", greedy))
-            log_pi = log_pi_of_greedy(self.trace, log_pi, flag, terminated=np.array(False))
+            one = {"log_pi": log_pi, "greedy": flag, "terminated": np.array(False)}
+            log_pi = log_pi_of_greedy(numpy_backend.BACKEND, self.trace, one)
         log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi else math.nan
         log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu else math.nan
         if "rho" in reads and log_π - log_μ >= LARGEST_LOG:

@@ -1,383 +1,176 @@
 """PyTorch tensors in, PyTorch tensors out, on the device and in the dtype they came in.
 
-On the CPU the compiled kernels run on the tensors' own memory (`on_host`). Where PyTorch must see what happens, for a gradient,
-under torch.compile or inside vmap, δ and the rule's factors are tensor operations in float64, and only the recursion is an
-operator of ours (`torch_operators`). This file is imported when the first tensor arrives.
+On the CPU the compiled kernels of the NumPy backend run on the tensors' own memory; on a GPU a rule goes into a Triton kernel
+(`triton_launch`). Where PyTorch must see what happens, everything is tensor operations (`tensor_operations`). This file is
+imported when the first tensor arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from offtrace.returns.api import checked, coefficients, needed, on_host
-from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
-from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
-from offtrace.returns.torch.registered_operators import capped, linear
+from offtrace.returns.backend import Backend
+from offtrace.returns.needed_arrays import bounded, needed
+from offtrace.returns.numpy import numpy_backend, v_trace_rows
+from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.torch.tensor_operations import in_double, in_tensors, seen_by_torch, v_trace
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
-from offtrace.traces.base import INFINITY, bounds_by_lag
-from offtrace.trajectory import FLAGS
+from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out, one_discount
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16)
-
-
-def run(trace: Rule, *, add_q: bool, differentiable: bool, check: bool | None, **arrays: Any) -> Tensor:
-    """q + Δ, or Δ. The arrays are [T] or [B, T]."""
-    reward, seen = arrays["reward"], _seen_by_torch()
-    if not (differentiable or seen) and reward.device.type == "cpu":
-        return _on_cpu(
-            lambda **a: (on_host(trace, add_q=add_q, **a),),
-            lambda a: agree(needed(trace, **a)),
-            lambda a: (in_tensors(trace, a, add_q=add_q),),
-            check,
-            arrays,
-        )[0]
-    arrays = agree(needed(trace, **arrays))
-    if looks(check, reward):
-        _check_values(trace, arrays)
-    if not differentiable:
-        arrays = _detached(arrays)
-    if not (differentiable or seen) and not trace.uncorrected and reward.is_cuda:
-        from offtrace.returns.torch import triton_launch
-
-        trace = as_trace(trace)
-        if triton_launch.takes(trace) and not (isinstance(arrays["gamma"], Tensor) and not arrays["gamma"].ndim):
-            return _by_triton(triton_launch.correct, trace, arrays, add_q=add_q)
-    return in_tensors(trace, arrays, add_q=add_q)
+NUMPY_DTYPES = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16: it is summed in float32
+}
 
 
-def _on_cpu(
-    host: Callable[..., Any], refine: Any, in_tensors: Any, check: bool | None, arrays: Any
-) -> tuple[Tensor, ...]:
-    """What `host` makes of NumPy arrays, by the compiled kernels on the tensors' own memory.
+class TorchBackend(Backend[Tensor]):
+    """PyTorch tensors."""
 
-    What they refuse is first explained in PyTorch's words, by `refine`. If bad values are let through, it is done `in_tensors`.
-    """
-    try:
-        views = {n: a if a is None or n == "gamma" else a.numpy() for n, a in arrays.items()}
-        return tuple(map(torch.from_numpy, host(**{**views, "gamma": _view(arrays["gamma"])})))
-    except (TypeError, ValueError, RuntimeError, AttributeError):
-        arrays = refine(arrays)
-    try:
-        found = host(**{n: _view(a) for n, a in arrays.items()})
-    except ValueError:
-        if check is not False:
-            raise
-        return in_tensors(_detached(arrays))  # the kernels stop at a bad value
-    return tuple(torch.from_numpy(a).to(arrays["reward"].dtype) for a in found)
+    word, converter = "tensor", "torch.as_tensor"
+    reals, reals_called = tuple(NUMPY_DTYPES), "float32, float64 or bfloat16"
+    has_devices = True
+    xp, storable = torch, (torch.float16, *NUMPY_DTYPES)
+
+    def array(self, name: str, value: object) -> Tensor:
+        """The tensor."""
+        if isinstance(value, Tensor):
+            return value
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
+
+    def letter(self, dtype: torch.dtype) -> str:
+        """The kind of a dtype as NumPy has them."""
+        return "b" if dtype is torch.bool else "f" if dtype.is_floating_point or dtype.is_complex else "i"
+
+    def discount(self, gamma: Any) -> Any:
+        """A number; or a tensor of no dimension, which may have a gradient."""
+        return gamma if isinstance(gamma, Tensor) else one_discount(gamma)
+
+    def converting(self, name: str, dtype: object) -> str:
+        """By `to`."""
+        return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
+
+    def correct(
+        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+    ) -> Tensor:
+        """q + Δ, or Δ."""
+        found = agree(self, needed(self, trace, arrays))
+        reward, seen = found.arrays["reward"], seen_by_torch()
+        if not (differentiable or seen) and reward.is_cpu:
+            x = _on_host(found, trace, look=check is not False)
+            out = numpy_backend.attempt(trace, x, add_q=add_q)
+            if out is not None:
+                return _restored(x, out, reward.dtype)
+            if check is not False:
+                explain_bad_value(x)
+        elif self.looks(check, arrays):
+            look(_on_host(found, trace), trace.reads)
+        given = dict.fromkeys(arrays) | found.arrays
+        if not differentiable:
+            given = _detached(given)
+        if not (differentiable or seen) and not trace.uncorrected and reward.is_cuda:
+            from offtrace.returns.torch import triton_launch
+
+            rule, gamma = as_trace(trace), given["gamma"]
+            if triton_launch.takes(rule) and not (isinstance(gamma, Tensor) and not gamma.ndim):
+                return _by_triton(rule, given, add_q=add_q)
+        return in_tensors(trace, given, add_q=add_q)
+
+    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> Tensor:
+        """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
+        read = [arrays[n] for n, needs in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needs]
+        dtype = next((a.dtype for a in read if a is not None), torch.get_default_dtype())
+        given = {name: a if a is None else self.as_numpy(in_double(a)) for name, a in arrays.items()}
+        made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, given))
+        return made.to(arrays["terminated"].device, dtype)
+
+    def v_trace(
+        self,
+        numbers: tuple[float, float, float],
+        arrays: Mapping[str, Any],
+        *,
+        differentiable: bool,
+        check: bool | None,
+    ) -> tuple[Tensor, Tensor]:
+        """V-trace's target and advantage."""
+        found = agree(self, arrays)
+        reward, seen = found.arrays["reward"], seen_by_torch()
+        if not (differentiable or seen) and reward.is_cpu:
+            x = _on_host(found, look=check is not False)
+            made = v_trace_rows.attempt(numbers, x)
+            if made is not None:
+                return _restored(x, made[0], reward.dtype), _restored(x, made[1], reward.dtype)
+            if check is not False:
+                explain_bad_value(x)
+        elif self.looks(check, arrays):
+            x = _on_host(found)
+            if v_trace_rows.attempt(numbers, x) is None:
+                explain_bad_value(x)
+        given = dict.fromkeys(arrays) | found.arrays
+        return v_trace(*numbers, given if differentiable else _detached(given))
+
+    def as_numpy(self, array: Tensor) -> np.ndarray:
+        """The tensor on the host, without gradient; bfloat16, which NumPy does not have, as float32."""
+        array = array.detach().cpu()
+        return (array.float() if array.dtype is torch.bfloat16 else array).numpy()
+
+    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+        """On the CPU unless check=False; on a GPU only with check=True, as that waits for the device."""
+        if seen_by_torch():
+            return False
+        return bool(check) or (check is None and next(a for a in arrays.values() if isinstance(a, Tensor)).is_cpu)
+
+    def take(self, array: Tensor, index: Tensor) -> Tensor:
+        """The entries of the last axis at indices [..., 1]."""
+        return torch.take_along_dim(array, index.long(), -1)
+
+    def cast(self, array: Tensor, dtype: torch.dtype) -> Tensor:
+        """The tensor in another dtype."""
+        return array.to(dtype)
+
+    def constant(self, array: Tensor) -> Tensor:
+        """The tensor without gradient."""
+        return array.detach()
+
+
+BACKEND = TorchBackend()
+
+
+def _on_host(found: Agreed[Tensor], trace: Rule | None = None, *, look: bool = True) -> Trajectory:
+    """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
+    half, views = found.dtype is torch.bfloat16, {}
+    for name, array in found.arrays.items():
+        if not isinstance(array, Tensor):  # gamma
+            views[name] = array
+        elif half or array.requires_grad or not array.is_cpu:
+            views[name] = BACKEND.as_numpy(array)
+        else:
+            views[name] = array.numpy()
+    reads = () if trace is None else bounded(trace)
+    return laid_out(Agreed(views, tuple(found.shape), NUMPY_DTYPES[found.dtype]), reads, look=look)
+
+
+def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
+    made = torch.from_numpy(x.restore(out))
+    return made.to(dtype) if dtype is torch.bfloat16 else made
 
 
 def _detached(arrays: dict[str, Any]) -> dict[str, Any]:
     return {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
 
 
-def _by_triton(correct: Callable[..., Tensor], trace: Trace, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+def _by_triton(trace: Trace, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
     """By a kernel that the rule is compiled into."""
+    from offtrace.returns.torch import triton_launch
+
     shape = arrays["reward"].shape
     x = {n: a.reshape(-1, shape[-1]).contiguous() if isinstance(a, Tensor) else a for n, a in arrays.items()}
     x = {n: a.view(torch.uint8) if isinstance(a, Tensor) and a.dtype is torch.bool else a for n, a in x.items()}
     lags = None if trace.custom else trace.bounds_by_lag(shape[-1])
-    return correct(trace, x, lags, add_q=add_q).reshape(shape)
-
-
-def agree(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays, if the tensors are of one shape on one device, the real ones of one dtype. Nothing waits for a device."""
-    reward = arrays["reward"]
-    for name, array in arrays.items():
-        if array is None and name not in FLAGS[:2]:
-            continue
-        if array is None:
-            raise TypeError(f"{name} is missing: pass a tensor of shape [T] or [B, T]")
-        if name == "gamma" and (not isinstance(array, Tensor) or not array.ndim):
-            continue
-        if array.device != reward.device:
-            raise ValueError(f"{name} is on {array.device} but reward is on {reward.device}: move it there")
-        if array.shape != reward.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(array.shape)} but reward has shape {tuple(reward.shape)}: all must be [T] or all "
-                "[B, T], batch first, time last; nothing is broadcast"
-            )
-        if name in FLAGS or name == "pair":
-            if array.is_floating_point() or array.is_complex():
-                raise TypeError(f"{name} must be boolean or of an integer dtype, got {array.dtype}")
-        elif array.dtype not in FLOATS:
-            raise TypeError(f"{name} must be float32, float64 or bfloat16, got {array.dtype}: convert it")
-        elif array.dtype != reward.dtype:
-            raise TypeError(f"{name} is {array.dtype} but reward is {reward.dtype}: give all in one dtype")
-    gamma = arrays["gamma"]
-    if not isinstance(gamma, Tensor) and not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
-    if reward.ndim not in (1, 2):
-        raise ValueError(
-            f"reward has shape {tuple(reward.shape)}: arrays must be [T] or [B, T], batch first, time last"
-        )
-    if 0 in reward.shape:
-        raise ValueError(f"the batch is empty: reward has shape {tuple(reward.shape)}")
-    return arrays
-
-
-def _view(array: Any) -> Any:
-    """A number as it is; the tensor's own memory as a NumPy array; bfloat16, which NumPy does not have, as float32."""
-    if not isinstance(array, Tensor):
-        return array
-    array = array.detach()
-    return (array.float() if array.dtype is torch.bfloat16 else array).numpy()
-
-
-def _seen_by_torch() -> bool:
-    """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-
-
-def looks(check: bool | None, array: Tensor) -> bool:
-    """Whether values are to be looked at: on the CPU unless check=False, on a GPU only with check=True, as that waits for it."""
-    return not _seen_by_torch() and (bool(check) or (check is None and array.device.type == "cpu"))
-
-
-def _check_values(trace: Rule, arrays: dict[str, Any]) -> None:
-    """Raise on the first bad value, as on NumPy. On a GPU this waits for the device."""
-    x = checked(trace, **{name: _on_host(a) for name, a in arrays.items()})
-    td_errors(x, without_q=x.q is None)
-    probabilities(x, trace.reads)
-
-
-def through_host(function: Callable[..., Any], trace: Trace, *arrays: Any) -> Tensor:
-    """`coefficients` of tensors, as a tensor on their device, in the dtype of the log-probabilities that the trace reads."""
-    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair", "greedy")
-    given: dict[str, Any] = dict(zip(names, arrays, strict=True))
-    read = [given[n] for n, needed in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needed]
-    dtype = next((a.dtype for a in read if isinstance(a, Tensor)), torch.get_default_dtype())
-    for name in ("log_pi", "log_mu"):  # so that the host rounds once
-        if isinstance(given[name], Tensor):
-            given[name] = given[name].double()
-    return torch.from_numpy(function(trace, **as_numpy(given))).to(arrays[0].device, dtype)
-
-
-def as_numpy(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays as NumPy arrays, without gradient: their own memory, where they are on the CPU."""
-    return {name: _on_host(a) for name, a in arrays.items()}
-
-
-def _on_host(array: Any) -> Any:
-    return _view(array.detach().cpu() if isinstance(array, Tensor) else array)
-
-
-class TensorMath:
-    """The `xp` that rules see: numbers and tensors mix, as they do not in torch itself."""
-
-    @staticmethod
-    def where(condition: Any, a: Any, b: Any) -> Any:
-        """A where the condition holds, else b."""
-        if not isinstance(condition, Tensor):
-            return a if condition else b
-        # Two numbers would make a float32 tensor.
-        a = a if isinstance(a, Tensor) else torch.full_like(condition, a, dtype=torch.float64)
-        return torch.where(condition, a, b)
-
-    @staticmethod
-    def minimum(a: Any, b: Any) -> Any:
-        """The smaller one."""
-        if isinstance(a, Tensor):
-            return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
-        return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
-
-    @staticmethod
-    def maximum(a: Any, b: Any) -> Any:
-        """The larger one."""
-        if isinstance(a, Tensor):
-            return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
-        return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
-
-    @staticmethod
-    def abs(x: Any) -> Any:
-        """|x|."""
-        return abs(x)
-
-    @staticmethod
-    def sqrt(x: Any) -> Any:
-        """√x; numbers as NumPy takes them, where math raises."""
-        return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
-
-    @staticmethod
-    def exp(x: Any) -> Any:
-        """e^x."""
-        return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
-
-    @staticmethod
-    def log(x: Any) -> Any:
-        """log x."""
-        return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
-
-
-class Rows(NamedTuple):
-    """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
-
-    given: dict[str, Any]
-    """The arrays as they came, [N, T]."""
-    valid: Tensor
-    reward: Tensor
-    q: Any
-    """Q(s_t, a_t), or V(s_t); None where the rule reads none."""
-    next_value: Tensor
-    gamma: Any
-    discount: Tensor
-    """γ_t where a trace may go on from t to t+1, else 0."""
-
-
-def _rows(arrays: dict[str, Any]) -> Rows:
-    T = arrays["reward"].shape[-1]
-    x = {n: a.reshape(-1, T) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
-    valid = torch.ones_like(x["reward"], dtype=torch.bool) if x["valid"] is None else x["valid"].bool()
-    terminated, truncated = x["terminated"].bool(), x["truncated"].bool()
-
-    def real(name: str, read: Tensor = valid) -> Any:
-        array = x[name]
-        if array is None or not isinstance(array, Tensor) or not array.ndim:
-            return array
-        return torch.where(read, array, 0.0).double()
-
-    gamma = real("gamma")
-    discount = (valid & _following(valid) & ~terminated & ~truncated).double() * gamma
-    return Rows(x, valid, real("reward"), real("q"), real("next_value", valid & ~terminated), gamma, discount)
-
-
-def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
-    """q + Δ, or Δ, by tensor operations and our two operators."""
-    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
-    x = _rows(arrays)
-    one_step = x.reward + x.gamma * x.next_value
-    uncorrected = trace.uncorrected_return
-    if uncorrected is None:
-        out = _correction(as_trace(trace), x, one_step - x.q)
-    elif uncorrected.n is None:
-        now = 1.0 - uncorrected.lam * (x.discount > 0).double()
-        out = linear(x.reward + now * x.gamma * x.next_value, uncorrected.lam * x.discount)
-    else:
-        # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
-        passed = torch.where(x.discount > 0, x.next_value, 0.0)
-        known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
-        bounds = bounds_by_lag(uncorrected.n, None, shape[-1])
-        out = known + _swept(one_step - known, uncorrected.lam * x.discount, 1.0, INFINITY, bounds)
-    if add_q != trace.uncorrected:
-        out = out + x.q if add_q else out - x.q
-    return torch.where(x.valid, out, 0.0).to(dtype).reshape(shape)
-
-
-def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
-    """Δ, float64 [N, T]."""
-    if trace.custom:
-        return _custom(trace, x, delta)
-    decay, ratio, cap = factors(trace, x.given, x.valid)
-    lags = trace.bounds_by_lag(delta.shape[1])
-    g = x.discount * _following(decay)
-    if trace.per_decision and lags is None:
-        return linear(delta, g * _where(g != 0, _following(ratio), 0.0))
-    return _swept(delta, g, _where(g.roll(1, 1) != 0, ratio, 1.0), cap, lags, trace.recursive)
-
-
-def _where(passed: Tensor, ratio: Any, otherwise: float) -> Any:
-    """A ratio that no trace passes is not read: it may be NaN. (The last g is 0, so that none passes into the row.)"""
-    return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
-
-
-def _custom(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
-    """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
-    if _seen_by_torch():
-        raise TypeError(
-            f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
-            "call it outside, or write it in normal form"
-        )
-    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
-    given = [{n: x.given[n] if x.given[n] is None else x.given[n][b] for n in names} for b in range(len(delta))]
-    for row in given:
-        row |= {n: row[n].double() for n in ("log_pi", "log_mu") if row[n] is not None}
-    β = torch.stack([coefficients(trace, **row) for row in given]).double()
-    later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
-    weight = β * torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
-    return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread
-
-
-def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
-    """Δ where a cap or a bound by lag acts; g, ratio and cap are constants."""
-    ratio, cap = (f if isinstance(f, Tensor) else torch.full_like(delta, f) for f in (ratio, cap))
-    bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
-    return capped(delta, g.detach(), ratio.detach(), cap.detach(), bounds, recursive, False)
-
-
-def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
-    """decay, ratio and cap: numbers, or float64 tensors [B, T]. ratio is NaN where it is infinite or not known."""
-    logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
-    pi = _e_to(logs["log_pi"]) if "pi" in trace.reads else None
-    mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
-    rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
-    parameters = [_parameter(trace, p, valid) for p in trace.parameters]
-    decay, ratio, cap = trace.traced.call(TensorMath, pi, mu, rho, *parameters)
-    if not trace.needs_pi:
-        return decay, ratio, cap
-    # μ = 0, π infinite, or either NaN: no such action could have been taken. A rule's own xp.where could hide it.
-    known = logs["log_pi"] < INFINITY
-    if trace.needs_mu:
-        known = known & logs["log_mu"].isfinite()
-    if not trace.recursive:  # an infinite ratio clips traces to a recursive cap; without one it is as good as unknown
-        known = known & torch.as_tensor(ratio < INFINITY)
-    return decay, TensorMath.where(known, ratio, torch.nan), cap
-
-
-def _e_to(logs: Tensor) -> Tensor:
-    """e to these powers; what is below the smallest normal number counts as 0."""
-    return torch.where(logs < SMALLEST_LOG, 0.0, logs.exp())
-
-
-def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:
-    """A number as it is; a NumPy array, one number for each step, as a tensor."""
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.shape not in (tuple(valid.shape), tuple(valid.shape[1:]) if valid.shape[0] == 1 else ()):
-        raise ValueError(
-            f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
-            f"but the trajectory has {valid.shape[0]} rows of {valid.shape[1]} steps"
-        )
-    return torch.where(valid, torch.tensor(value, device=valid.device).reshape(valid.shape), 0.0)
-
-
-def _following(array: Any) -> Any:
-    """What stands one step later; 0 after the last. A number is the same everywhere."""
-    if not isinstance(array, Tensor):
-        return array
-    return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)
-
-
-def state_targets(
-    host: Callable[..., Any],
-    numbers: tuple[float, ...],
-    check: bool | None,
-    arrays: dict[str, Any],
-    differentiable: bool,
-) -> tuple[Tensor, ...]:
-    """V-trace's target and advantage: by `host`, which takes NumPy arrays, where that may be."""
-    seen, on_cpu = _seen_by_torch(), arrays["reward"].device.type == "cpu"
-    if not (differentiable or seen) and on_cpu:
-        return _on_cpu(partial(host, *numbers), agree, lambda a: v_trace(*numbers, **a), check, arrays)
-    agree(arrays)
-    if not seen and (check or (check is None and on_cpu)):
-        host(*numbers, **{name: _on_host(a) for name, a in arrays.items()})
-    return v_trace(*numbers, **(arrays if differentiable else _detached(arrays)))
-
-
-def v_trace(lam: float, rho_bar: float, c_bar: float, *, value: Tensor, **arrays: Any) -> tuple[Tensor, ...]:
-    """The same by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
-    shape, dtype = value.shape, value.dtype
-    x = _rows({**arrays, "q": value})
-    log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
-    rho = torch.where(log_mu.isfinite(), _e_to(log_pi - log_mu), torch.nan)
-    delta = x.reward + x.gamma * x.next_value - x.q
-    target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
-    ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
-    advantage = rho.clamp(max=rho_bar) * (delta + x.discount * lam * ahead)
-    return tuple(torch.where(x.valid, a, 0.0).to(dtype).reshape(shape) for a in (target, advantage))
+    return triton_launch.correct(trace, x, lags, add_q=add_q).reshape(shape)

@@ -1,0 +1,82 @@
+"""What differs between NumPy, PyTorch and JAX: one `Backend` for each kind of array.
+
+The seam lies here because all else is the same for every kind: what the arrays mean and how they are checked
+(`offtrace.trajectory`), which of them a rule reads (`needed_arrays`), layouts (`layouts`) and the public calls (`api`,
+`state_values`, `action_values`, `diagnosis`). A backend is found by the arrays that come in (`array_kinds`), and none is imported
+before an array of its kind has come. Another backend is one class and one entry there; another computation is one method here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from offtrace.traces import Rule, Trace
+from offtrace.trajectory import Array, ArrayKind
+
+
+class Backend(ArrayKind[Array], ABC):
+    """How arrays of one kind are computed with. Arrays are [T] or [B, T] and are given by name; None means not given."""
+
+    word: ClassVar[str]
+    """What one such array is called."""
+    converter: ClassVar[str]
+    """The function that a user makes such an array with."""
+    differentiates: ClassVar[bool] = True
+    """Whether there are gradients."""
+    xp: Any
+    """The module with `where`, `asarray`, `isfinite`, `log`, … for such arrays."""
+    storable: tuple[object, ...]
+    """The real dtypes that arrays over actions may have."""
+
+    @abstractmethod
+    def correct(
+        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+    ) -> Array:
+        """q + Δ, or Δ."""
+
+    @abstractmethod
+    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> Array:
+        """β_{k:t} of one trajectory [T] as [T, T]."""
+
+    @abstractmethod
+    def v_trace(
+        self,
+        numbers: tuple[float, float, float],
+        arrays: Mapping[str, Any],
+        *,
+        differentiable: bool,
+        check: bool | None,
+    ) -> tuple[Array, Array]:
+        """V-trace's target and advantage for λ, ρ̄ and c̄; the arrays hold a `value` in place of q."""
+
+    @abstractmethod
+    def as_numpy(self, array: Array) -> np.ndarray:
+        """The array on the host, without gradient: its own memory, where that may be. bfloat16 becomes float32."""
+
+    def as_parameter(self, array: Any) -> Any:
+        """An array as a rule holds it, one number for each step: as a NumPy array, unless it may be traced."""
+        return self.as_numpy(array)
+
+    @abstractmethod
+    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+        """Whether values are to be looked at, by what a user says with `check`."""
+
+    @abstractmethod
+    def take(self, array: Array, index: Array) -> Array:
+        """The entries of the last axis at indices [..., 1]."""
+
+    @abstractmethod
+    def cast(self, array: Array, dtype: Any) -> Array:
+        """The array in another dtype."""
+
+    @abstractmethod
+    def constant(self, array: Array) -> Array:
+        """The array without gradient."""
+
+    def all_as_numpy(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays as NumPy arrays. None and a gamma that is a number stay."""
+        return {name: self.as_numpy(a) if a is not None and hasattr(a, "dtype") else a for name, a in arrays.items()}

@@ -1,0 +1,42 @@
+"""Which arrays a rule reads. What it does not read is dropped, and what is missing is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from offtrace.returns.backend import Backend
+from offtrace.returns.greedy_policy import log_pi_of_greedy
+from offtrace.traces import Rule
+from offtrace.trajectory import Array
+
+
+def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays that the rule reads, of the kind that came in; None in the place of the others."""
+    found = {name: array for name, array in arrays.items() if name != "greedy"}
+    reads = trace.reads
+    if trace.needs_greedy:
+        found["log_pi"] = log_pi_of_greedy(backend, trace, arrays)
+    elif not trace.needs_pi:
+        found["log_pi"] = None
+    elif arrays.get("log_pi") is None:
+        raise TypeError(f"log_pi is missing: {trace.title} needs log π(a_t|s_t) of the actions taken")
+    if not trace.needs_mu:
+        found["log_mu"] = None
+    elif arrays.get("log_mu") is None:
+        raise TypeError(
+            f"log_mu is missing: {trace.title} needs log μ(a_t|s_t) of the actions taken; Tree Backup and Q(λ) need no μ"
+        )
+    if "pair" not in reads:
+        found["pair"] = None
+    elif arrays.get("pair") is None:
+        raise TypeError(f"pair is missing: {trace.title} needs ids of (s_t, a_t)")
+    for name in ("reward", "next_value") if trace.uncorrected else ("reward", "next_value", "q"):
+        if name in found and found[name] is None:
+            raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
+    return found
+
+
+def bounded(trace: Rule) -> tuple[str, ...]:
+    """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
+    return tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads)

@@ -1,0 +1,227 @@
+"""Returns by tensor operations, which PyTorch can follow: for a gradient, under torch.compile and inside vmap.
+
+δ and the rule's factors are tensor operations in float64, and only the recursion is an operator of ours (`registered_operators`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offtrace.returns.numpy import numpy_backend
+from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
+from offtrace.returns.torch.registered_operators import capped, linear
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import as_trace
+from offtrace.traces.base import INFINITY, bounds_by_lag
+
+
+def seen_by_torch() -> bool:
+    """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+class TensorMath:
+    """The `xp` that rules see: numbers and tensors mix, as they do not in torch itself."""
+
+    @staticmethod
+    def where(condition: Any, a: Any, b: Any) -> Any:
+        """A where the condition holds, else b."""
+        if not isinstance(condition, Tensor):
+            return a if condition else b
+        # Two numbers would make a float32 tensor.
+        a = a if isinstance(a, Tensor) else torch.full_like(condition, a, dtype=torch.float64)
+        return torch.where(condition, a, b)
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        """The smaller one."""
+        if isinstance(a, Tensor):
+            return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+        return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        """The larger one."""
+        if isinstance(a, Tensor):
+            return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
+        return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
+
+    @staticmethod
+    def abs(x: Any) -> Any:
+        """|x|."""
+        return abs(x)
+
+    @staticmethod
+    def sqrt(x: Any) -> Any:
+        """√x; numbers as NumPy takes them, where math raises."""
+        return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
+
+    @staticmethod
+    def exp(x: Any) -> Any:
+        """e^x."""
+        return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
+
+    @staticmethod
+    def log(x: Any) -> Any:
+        """log x."""
+        return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
+
+
+class Rows(NamedTuple):
+    """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
+
+    given: dict[str, Any]
+    """The arrays as they came, [N, T]."""
+    valid: Tensor
+    reward: Tensor
+    q: Any
+    """Q(s_t, a_t), or V(s_t); None where the rule reads none."""
+    next_value: Tensor
+    gamma: Any
+    discount: Tensor
+    """γ_t where a trace may go on from t to t+1, else 0."""
+
+
+def _rows(arrays: dict[str, Any]) -> Rows:
+    T = arrays["reward"].shape[-1]
+    x = {n: a.reshape(-1, T) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
+    valid = torch.ones_like(x["reward"], dtype=torch.bool) if x["valid"] is None else x["valid"].bool()
+    terminated, truncated = x["terminated"].bool(), x["truncated"].bool()
+
+    def real(name: str, read: Tensor = valid) -> Any:
+        array = x[name]
+        if array is None or not isinstance(array, Tensor) or not array.ndim:
+            return array
+        return torch.where(read, array, 0.0).double()
+
+    gamma = real("gamma")
+    discount = (valid & _following(valid) & ~terminated & ~truncated).double() * gamma
+    return Rows(x, valid, real("reward"), real("q"), real("next_value", valid & ~terminated), gamma, discount)
+
+
+def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+    """q + Δ, or Δ, by tensor operations and our two operators."""
+    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
+    x = _rows(arrays)
+    one_step = x.reward + x.gamma * x.next_value
+    uncorrected = trace.uncorrected_return
+    if uncorrected is None:
+        out = _correction(as_trace(trace), x, one_step - x.q)
+    elif uncorrected.n is None:
+        now = 1.0 - uncorrected.lam * (x.discount > 0).double()
+        out = linear(x.reward + now * x.gamma * x.next_value, uncorrected.lam * x.discount)
+    else:
+        # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
+        passed = torch.where(x.discount > 0, x.next_value, 0.0)
+        known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
+        bounds = bounds_by_lag(uncorrected.n, None, shape[-1])
+        out = known + _swept(one_step - known, uncorrected.lam * x.discount, 1.0, INFINITY, bounds)
+    if add_q != trace.uncorrected:
+        out = out + x.q if add_q else out - x.q
+    return torch.where(x.valid, out, 0.0).to(dtype).reshape(shape)
+
+
+def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
+    """Δ, float64 [N, T]."""
+    if trace.custom:
+        return _custom(trace, x, delta)
+    decay, ratio, cap = factors(trace, x.given, x.valid)
+    lags = trace.bounds_by_lag(delta.shape[1])
+    g = x.discount * _following(decay)
+    if trace.per_decision and lags is None:
+        return linear(delta, g * _where(g != 0, _following(ratio), 0.0))
+    return _swept(delta, g, _where(g.roll(1, 1) != 0, ratio, 1.0), cap, lags, trace.recursive)
+
+
+def _where(passed: Tensor, ratio: Any, otherwise: float) -> Any:
+    """A ratio that no trace passes is not read: it may be NaN. (The last g is 0, so that none passes into the row.)"""
+    return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
+
+
+def _custom(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
+    """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
+    if seen_by_torch():
+        raise TypeError(
+            f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
+            "call it outside, or write it in normal form"
+        )
+    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
+    given = {n: in_double(x.given[n]).cpu().numpy() for n in names if x.given[n] is not None}
+    rows = ({n: given[n][b] if n in given else None for n in names} for b in range(len(delta)))
+    β = torch.from_numpy(np.stack([numpy_backend.BACKEND.coefficients(trace, row) for row in rows])).to(delta.device)
+    later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
+    weight = β * torch.where(later, x.discount.detach().roll(1, 1)[:, None], 1.0).cumprod(-1)
+    return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread
+
+
+def in_double(array: Tensor) -> Tensor:
+    """Real numbers in float64, so that the host rounds once; flags and ids as they are."""
+    return array.detach().double() if array.is_floating_point() else array
+
+
+def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
+    """Δ where a cap or a bound by lag acts; g, ratio and cap are constants."""
+    ratio, cap = (f if isinstance(f, Tensor) else torch.full_like(delta, f) for f in (ratio, cap))
+    bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
+    return capped(delta, g.detach(), ratio.detach(), cap.detach(), bounds, recursive, False)
+
+
+def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
+    """decay, ratio and cap: numbers, or float64 tensors [B, T]. ratio is NaN where it is infinite or not known."""
+    logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
+    pi = _e_to(logs["log_pi"]) if "pi" in trace.reads else None
+    mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
+    rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
+    parameters = [_parameter(trace, p, valid) for p in trace.parameters]
+    decay, ratio, cap = trace.traced.call(TensorMath, pi, mu, rho, *parameters)
+    if not trace.needs_pi:
+        return decay, ratio, cap
+    # μ = 0, π infinite, or either NaN: no such action could have been taken. A rule's own xp.where could hide it.
+    known = logs["log_pi"] < INFINITY
+    if trace.needs_mu:
+        known = known & logs["log_mu"].isfinite()
+    if not trace.recursive:  # an infinite ratio clips traces to a recursive cap; without one it is as good as unknown
+        known = known & torch.as_tensor(ratio < INFINITY)
+    return decay, TensorMath.where(known, ratio, torch.nan), cap
+
+
+def _e_to(logs: Tensor) -> Tensor:
+    """e to these powers; what is below the smallest normal number counts as 0."""
+    return torch.where(logs < SMALLEST_LOG, 0.0, logs.exp())
+
+
+def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:
+    """A number as it is; a NumPy array, one number for each step, as a tensor."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.shape not in (tuple(valid.shape), tuple(valid.shape[1:]) if valid.shape[0] == 1 else ()):
+        raise ValueError(
+            f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
+            f"but the trajectory has {valid.shape[0]} rows of {valid.shape[1]} steps"
+        )
+    return torch.where(valid, torch.tensor(value, device=valid.device).reshape(valid.shape), 0.0)
+
+
+def _following(array: Any) -> Any:
+    """What stands one step later; 0 after the last. A number is the same everywhere."""
+    if not isinstance(array, Tensor):
+        return array
+    return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)
+
+
+def v_trace(lam: float, rho_bar: float, c_bar: float, arrays: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The same by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
+    value = arrays["value"]
+    x = _rows({**arrays, "q": value})
+    log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
+    rho = torch.where(log_mu.isfinite(), _e_to(log_pi - log_mu), torch.nan)
+    delta = x.reward + x.gamma * x.next_value - x.q
+    target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
+    ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
+    advantage = rho.clamp(max=rho_bar) * (delta + x.discount * lam * ahead)
+    target, advantage = (torch.where(x.valid, a, 0.0).to(value.dtype).reshape(value.shape) for a in (target, advantage))
+    return target, advantage
