@@ -1,4 +1,4 @@
-"""How the folder `returns` is built: no import runs in a circle, no rule is named, and a backend or a rule is added from outside."""
+"""How the folder `returns` is built: no import runs in a circle, no rule is named, a backend and a rule come from outside."""
 
 from __future__ import annotations
 
