@@ -135,7 +135,7 @@ def test_gradients_and_the_call_without_a_tensordict() -> None:
     wanted = estimator(data.clone())
     wanted["value_target"].sum().backward()
     assert network[0].module.values.grad.abs().sum() > 0
-    entries = {"_".join(key) if isinstance(key, tuple) else key: data[key] for key in estimator.in_keys}
+    entries = {"_".join(map(str, key)) if isinstance(key, tuple) else key: data[key] for key in estimator.in_keys}
     for found, key in zip(estimator(**entries), ("advantage", "value_target"), strict=True):
         torch.testing.assert_close(found, wanted[key])
 

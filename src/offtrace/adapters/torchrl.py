@@ -14,15 +14,17 @@ that the next one follows (`torchrl_order`); a flat batch that shows nothing is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
-from tensordict.nn import dispatch
+from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.utils import NestedKey
 from torch import Tensor
+from torchrl.objectives import LossModule
 from torchrl.objectives.utils import register_value_estimator
 
-from offtrace.adapters.torchrl_entries import Estimator, found
+from offtrace.adapters.torchrl_entries import Estimator, found, under_next
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
 from offtrace.adapters.torchrl_states import StateEstimator
 from offtrace.returns.api import as_trace, targets
@@ -56,11 +58,11 @@ class TraceEstimator(Estimator):
         *,
         trace: Rule,
         gamma: float,
-        value_network: Any,
+        value_network: TensorDictModuleBase | None,
         target_policy: Policy = greedy,
         differentiable: bool = False,
         time_dim: int | None = None,
-        device: Any = None,
+        device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(trace, Rule):
             as_trace(trace)
@@ -75,13 +77,13 @@ class TraceEstimator(Estimator):
         self.trace, self.target_policy = trace, target_policy
 
     @staticmethod
-    def default_keys() -> Any:
-        """The entries, if `set_keys` names no others."""
+    def default_keys() -> Estimator._AcceptedKeys:
+        """Return the entries that are read and written if `set_keys` names no others."""
         return Estimator._AcceptedKeys(value="chosen_action_value")
 
     @classmethod
-    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> TraceEstimator:
-        """The estimator of a loss, with the loss's network and keys.
+    def for_loss(cls, loss_module: LossModule, **hyperparams: object) -> Self:
+        """Make the estimator of a loss, with the loss's network and keys.
 
         Losses such as DQNLoss let their network write its greedy action over the one taken before they ask for a target. So the
         batch gets the action taken a second time, as `taken_action`, whenever the loss is called.
@@ -90,13 +92,13 @@ class TraceEstimator(Estimator):
         loss_module.register_forward_pre_hook(estimator._keep_action)
         return estimator
 
-    def _keep_action(self, loss_module: Any, arguments: tuple[Any, ...]) -> None:
+    def _keep_action(self, loss_module: LossModule, arguments: tuple[TensorDictBase, ...]) -> None:
         if arguments and is_tensor_collection(arguments[0]):
             keys = self.tensor_keys
             action = found(arguments[0], getattr(loss_module.tensor_keys, "action", keys.action))
             arguments[0].set(keys.taken_action, action)
 
-    def _reads(self) -> list[Any]:
+    def _reads(self) -> list[NestedKey]:
         keys, trace, network = self.tensor_keys, self.trace, self.value_network
         reads = {
             keys.action: network is not None,
@@ -108,7 +110,12 @@ class TraceEstimator(Estimator):
 
     @dispatch()
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, tensordict: TensorDictBase, *, params: Any = None, target_params: Any = None, time_dim: int | None = None
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
     ) -> TensorDictBase:
         """Write `value_target` and `advantage`. `target_params`, or `params`, take the place of the network's own."""
         q, target, valid = self._run(tensordict, target_params if target_params is not None else params, time_dim)
@@ -120,13 +127,13 @@ class TraceEstimator(Estimator):
     def value_estimate(
         self,
         tensordict: TensorDictBase,
-        target_params: Any = None,
+        target_params: TensorDictBase | None = None,
         next_value: Tensor | None = None,
         time_dim: int | None = None,
-        params: Any = None,
-        **_: Any,
+        params: TensorDictBase | None = None,
+        **_: object,
     ) -> Tensor:
-        """The targets. A loss calls this, after it has let its network write into the tensordict.
+        """Return the targets. A loss calls this, after it has let its network write into the tensordict.
 
         `next_value` is what a double DQN has found: then π is greedy with respect to the action values in the tensordict, which
         are the online network's.
@@ -137,19 +144,19 @@ class TraceEstimator(Estimator):
     def _run(
         self,
         tensordict: TensorDictBase,
-        params: Any,
+        params: TensorDictBase | None,
         time_dim: int | None,
-        next_value: Any = None,
+        next_value: Tensor | None = None,
         by_loss: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """q, target and `valid`, in the shape of the rewards."""
+        """Return q, the target and `valid`, in the shape of the rewards."""
         trace, keys = self.trace, self.tensor_keys
         with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
             rows, steps = self._steps(tensordict, time_dim)
             if self.value_network is None:
                 q, next_value, log_pi = self._from_entries(tensordict, next_value)
             else:
-                q, next_value, log_pi = self._from_network(tensordict, params, next_value, by_loss)
+                q, next_value, log_pi = self._from_network(self.value_network, tensordict, params, next_value, by_loss)
             given = {} if log_pi is None else {"log_pi": rows.of(keys.log_pi, log_pi)}
             if trace.needs_mu:
                 given["log_mu"] = rows.of(keys.sample_log_prob, found(tensordict, keys.sample_log_prob))
@@ -167,8 +174,10 @@ class TraceEstimator(Estimator):
             valid = steps["valid"]
             return q.reshape(rows.entry), rows.restored(target), None if valid is None else rows.restored(valid)
 
-    def _from_entries(self, tensordict: TensorDictBase, next_value: Any) -> tuple[Tensor, Tensor, Any]:
-        """q, next_value and log π, as they stand in the tensordict."""
+    def _from_entries(
+        self, tensordict: TensorDictBase, next_value: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return q, next_value and log π, as they stand in the tensordict."""
         keys = self.tensor_keys
         next_value = found(tensordict, ("next", keys.value)) if next_value is None else next_value
         return (
@@ -178,15 +187,20 @@ class TraceEstimator(Estimator):
         )
 
     def _from_network(
-        self, tensordict: TensorDictBase, params: Any, next_value: Any, by_loss: bool
-    ) -> tuple[Tensor, Tensor, Any]:
-        """q, next_value and log π, from the values of all actions."""
+        self,
+        network: TensorDictModuleBase,
+        tensordict: TensorDictBase,
+        params: TensorDictBase | None,
+        next_value: Tensor | None,
+        by_loss: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return q, next_value and log π, from the values of all actions."""
         key = self.tensor_keys.action_value
-        values = self._evaluated(tensordict, key, params)
+        values = self._evaluated(network, tensordict, key, params)
         action = indices(self._action(tensordict, by_loss), values)
         decides = values
         if next_value is None:
-            later = self._evaluated(found(tensordict, "next"), key, params)
+            later = self._evaluated(network, under_next(tensordict), key, params)
             π = self._probabilities(later)
             next_value = torch.where(π > 0, π * later, 0.0).sum(-1)  # a masked action may have the value −inf
         elif self.target_policy is greedy:
@@ -225,5 +239,5 @@ class TraceEstimator(Estimator):
 
 
 def _all_the_best(values: Tensor) -> Tensor:
-    """1 for every action of the highest value, else 0."""
+    """Return 1 for every action of the highest value, else 0."""
     return (values == values.amax(-1, keepdim=True)).to(values.dtype)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self, TypedDict
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
+from torchrl.objectives import LossModule
 from torchrl.objectives.value import ValueEstimatorBase
 
 from offtrace.adapters.torchrl_order import cuts
@@ -27,8 +29,8 @@ class Rows(NamedTuple):
     entry: torch.Size
     """The shape of an entry, that of the reward."""
 
-    def of(self, name: Any, array: Tensor) -> Tensor:
-        """An entry [*B, T, 1] or [*B, T] as [N, T]."""
+    def of(self, name: NestedKey, array: Tensor) -> Tensor:
+        """Return an entry [*B, T, 1] or [*B, T] as [N, T]; its name is for the error."""
         if array.shape not in (self.batch, (*self.batch, 1)):
             raise ValueError(
                 f"the entry {name!r} has shape {tuple(array.shape)}, but the tensordict has batch size {tuple(self.batch)}: "
@@ -38,14 +40,24 @@ class Rows(NamedTuple):
         return array.reshape(-1, array.shape[-1])
 
     def restored(self, out: Tensor) -> Tensor:
-        """A result [N, T] in the shape of an entry."""
+        """Return a result [N, T] in the shape of an entry."""
         shape = [*self.batch]
         shape.append(shape.pop(self.time))
         return out.reshape(shape).movedim(-1, self.time).reshape(self.entry)
 
 
+class Steps(TypedDict):
+    """Rewards, ends and discounts, as `targets` takes them, [N, T] each."""
+
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor | None
+    gamma: float | Tensor
+
+
 class Estimator(ValueEstimatorBase):
-    """What both have in common: keys, networks, and the steps of a trajectory."""
+    """What both estimators have in common: keys, networks, and the steps of a trajectory."""
 
     @dataclass
     class _AcceptedKeys(ValueEstimatorBase._AcceptedKeys):
@@ -64,7 +76,8 @@ class Estimator(ValueEstimatorBase):
         action: NestedKey = "action"
         taken_action: NestedKey = "taken_action"  # where a loss writes another one over the action
         action_value: NestedKey = "action_value"
-        sample_log_prob: NestedKey | None = None  # log μ: "action_log_prob", or what torchrl is set to
+        # log μ: torchrl puts "action_log_prob" here, or what it is set to.
+        sample_log_prob: NestedKey = None  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
         log_pi: NestedKey = "log_pi"
         pair: NestedKey = "pair"
         # What tells whether the steps of a flat batch follow one another.
@@ -74,17 +87,35 @@ class Estimator(ValueEstimatorBase):
         observation: NestedKey = "observation"  # read only where there is no value network, which knows its inputs
 
     default_keys = _AcceptedKeys
-    tensor_keys: Any
-    value_network: Any
+    tensor_keys: _AcceptedKeys  # pyright: ignore[reportIncompatibleMethodOverride]
+    value_network: TensorDictModuleBase | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, *, gamma: float, time_dim: int | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        gamma: float | Tensor,
+        time_dim: int | None,
+        value_network: TensorDictModuleBase | None,
+        differentiable: bool,
+        device: torch.device | str | None,
+        shifted: bool = False,
+        skip_existing: bool | None = None,
+        **others: object,
+    ) -> None:
+        super().__init__(
+            value_network=value_network,  # pyright: ignore[reportArgumentType] (torchrl takes None, too)
+            differentiable=differentiable,
+            device=device,  # pyright: ignore[reportArgumentType]
+            shifted=shifted,
+            skip_existing=skip_existing,
+            **others,  # pyright: ignore[reportArgumentType] (torchrl refuses the names of keys, with the remedy)
+        )
         self.gamma = number("gamma", gamma if not isinstance(gamma, Tensor) else gamma.item(), 0.0, 1.0)
         self.time_dim = time_dim
 
     @classmethod
-    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> Any:
-        """The estimator of a loss, with the loss's network and keys. It is to be given to `loss.make_value_estimator`."""
+    def for_loss(cls, loss_module: LossModule, **hyperparams: object) -> Self:
+        """Make the estimator of a loss, with the loss's network and keys, for `loss.make_value_estimator`."""
         estimator = super().for_loss(loss_module, **hyperparams)
         keys = estimator._AcceptedKeys.__dataclass_fields__
         known = {name: getattr(loss_module.tensor_keys, name, None) for name in keys}
@@ -92,21 +123,22 @@ class Estimator(ValueEstimatorBase):
         return estimator
 
     @property
-    def in_keys(self) -> list[Any]:
-        """What is read at least."""
+    def in_keys(self) -> list[NestedKey]:
+        """The entries that are read in any case."""
         keys, network = self.tensor_keys, self.value_network
         inputs = [keys.value] if network is None else network.in_keys
         after = [("next", key) for key in (keys.reward, keys.done, keys.terminated, *inputs)]
         return [*dict.fromkeys([*inputs, *self._reads(), *after])]
 
-    def _reads(self) -> list[Any]:
+    def _reads(self) -> list[NestedKey]:
+        """Return what is read beside rewards, ends and the inputs of the network."""
         raise NotImplementedError
 
-    def _steps(self, tensordict: TensorDictBase, time_dim: int | None) -> tuple[Rows, dict[str, Any]]:
-        """Rewards and ends, as `targets` takes them. Without an entry `terminated`, as in torchrl, every end terminates."""
+    def _steps(self, tensordict: TensorDictBase, time_dim: int | None) -> tuple[Rows, Steps]:
+        """Return rewards and ends, as `targets` takes them. Without `terminated`, as in torchrl, every end terminates."""
         if not tensordict.ndim:
             raise ValueError("the tensordict has no batch size: it must be [*B, T], with the steps in their order")
-        keys, after = self.tensor_keys, found(tensordict, "next")
+        keys, after = self.tensor_keys, under_next(tensordict)
         reward = found(after, keys.reward)
         rows = Rows(tensordict.shape, self._get_time_dim(time_dim, tensordict), reward.shape)
         if tensordict.ndim > 1 and reward.shape == tensordict.shape and tensordict.shape[-1] == 1:
@@ -117,10 +149,12 @@ class Estimator(ValueEstimatorBase):
         done = found(after, keys.done)
         terminated = after.get(keys.terminated, done)
         truncated = rows.of(keys.truncated, done | after.get(keys.truncated, done))
-        if (cut := cuts(tensordict, keys, self._state_keys(), rows, truncated)) is not None:
+        ids = tensordict.get(keys.traj_ids, None)
+        ids = None if ids is None else rows.of(keys.traj_ids, ids)
+        if (cut := cuts(tensordict, keys, self._state_keys(), ids, truncated)) is not None:
             truncated = truncated | cut
         valid, steps = (tensordict.get(key, None) for key in (keys.valid, keys.steps_to_next_obs))
-        gamma: Any = self.gamma
+        gamma: float | Tensor = self.gamma
         if steps is not None:
             gamma = gamma ** rows.of(keys.steps_to_next_obs, steps).to(reward.dtype)
         return rows, {
@@ -131,24 +165,42 @@ class Estimator(ValueEstimatorBase):
             "gamma": gamma,
         }
 
-    def _state_keys(self) -> list[Any]:
-        """The entries that say in which state a step is."""
+    def _state_keys(self) -> list[NestedKey]:
+        """Return the entries that say in which state a step is."""
         return [self.tensor_keys.observation] if self.value_network is None else [*self.value_network.in_keys]
 
-    def _evaluated(self, data: TensorDictBase, key: NestedKey, params: Any, keep: bool = False) -> Tensor:
-        """What the network writes under `key`; the tensordict stays as it is. With `keep` the network sees what stands there."""
-        network: Any = self.value_network
+    def _evaluated(
+        self,
+        network: TensorDictModuleBase,
+        data: TensorDictBase,
+        key: NestedKey,
+        params: TensorDictBase | None,
+        keep: bool = False,
+    ) -> Tensor:
+        """Return what the network writes under `key`. The tensordict stays as it is; with `keep` the network sees its `key`."""
         data = data.select(*network.in_keys, *([key] if keep else []), strict=False)
         with nullcontext() if params is None else params.to_module(network, preserve_module_state=False):
             return found(network(data), key)
 
 
-def found(tensordict: TensorDictBase, key: NestedKey) -> Any:
-    """The entry, which must be there."""
+def found(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+    """Return an entry, which must be there."""
     entry = tensordict.get(key, None)
     if entry is None:
-        raise KeyError(
-            f"the tensordict has no entry {key!r}; it has {sorted(map(str, tensordict.keys(True, True)))}. "
-            "If it stands under another name, say so with set_keys"
-        )
+        raise _missing(tensordict, key)
     return entry
+
+
+def under_next(tensordict: TensorDictBase) -> TensorDictBase:
+    """Return what stands under "next", which must be there."""
+    after = tensordict.get("next", None)
+    if after is None:
+        raise _missing(tensordict, "next")
+    return after
+
+
+def _missing(tensordict: TensorDictBase, key: NestedKey) -> KeyError:
+    return KeyError(
+        f"the tensordict has no entry {key!r}; it has {sorted(map(str, tensordict.keys(True, True)))}. "
+        "If it stands under another name, say so with set_keys"
+    )

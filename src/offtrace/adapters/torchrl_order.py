@@ -15,20 +15,30 @@ differ speak against it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Protocol
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor
 
 
-def cuts(tensordict: TensorDictBase, keys: Any, state: list[Any], rows: Any, end: Tensor) -> Tensor | None:
-    """[N, T], True at the steps that the next one does not follow; None where the layout says all. `end` is [N, T]."""
-    ids = tensordict.get(keys.traj_ids, None)
-    one_trajectory = None
-    if ids is not None:
-        ids = rows.of(keys.traj_ids, ids)
-        one_trajectory = ids[:, 1:] == ids[:, :-1]
+class Keys(Protocol):
+    """The names of the entries that tell whether steps follow one another."""
+
+    traj_ids: NestedKey
+    index: NestedKey
+    step_count: NestedKey
+
+
+def cuts(
+    tensordict: TensorDictBase, keys: Keys, state: list[NestedKey], ids: Tensor | None, end: Tensor
+) -> Tensor | None:
+    """Mark the steps that the next one does not follow, [N, T]; None where the layout says that all do.
+
+    `ids` are those of the trajectories, if the batch has them, and `end` says where episodes end, both as rows [N, T].
+    """
+    one_trajectory = None if ids is None else ids[:, 1:] == ids[:, :-1]
     if tensordict.ndim == 1:
         follows = _in_flat(tensordict, keys, state, None if one_trajectory is None else one_trajectory[0], end[0])[None]
     elif one_trajectory is None:
@@ -39,9 +49,9 @@ def cuts(tensordict: TensorDictBase, keys: Any, state: list[Any], rows: Any, end
 
 
 def _in_flat(
-    tensordict: TensorDictBase, keys: Any, state: list[Any], one_trajectory: Tensor | None, end: Tensor
+    tensordict: TensorDictBase, keys: Keys, state: list[NestedKey], one_trajectory: Tensor | None, end: Tensor
 ) -> Tensor:
-    """Of each two steps, [N − 1], whether the second follows the first; at an end it does not matter."""
+    """Tell for each two steps, [N − 1], whether the second follows the first; at an end it does not matter."""
     counted = _goes_on(tensordict, [keys.step_count])
     if one_trajectory is not None and counted is not None:
         return one_trajectory & counted
@@ -62,8 +72,8 @@ def _in_flat(
     return follows
 
 
-def _goes_on(tensordict: TensorDictBase, entries: list[Any]) -> Tensor | None:
-    """Of each two steps, whether what the first has under "next" is what the second has; None if no entry tells."""
+def _goes_on(tensordict: TensorDictBase, entries: list[NestedKey]) -> Tensor | None:
+    """Tell for each two steps whether what the first has under "next" is what the second has; None if no entry tells."""
     later, found = tensordict.get("next").select(*entries, strict=False), None
     for key, entry in tensordict.select(*entries, strict=False).items(True, True):
         after = later.get(key, None)
@@ -74,7 +84,7 @@ def _goes_on(tensordict: TensorDictBase, entries: list[Any]) -> Tensor | None:
 
 
 def _neighbours(places: Tensor) -> Tensor:
-    """Of each two steps, whether they may be neighbours in the replay buffer: its first place comes after its last."""
+    """Tell for each two steps whether they may be neighbours in the replay buffer: its first place comes after its last."""
     places = places.reshape(len(places), -1)  # [N], or [N, dimensions of the storage] with that of time first
     before, after = places[:-1], places[1:]
     beside = (after[:, 0] == before[:, 0] + 1) | (after[:, 0] == 0) & (before[:, 0] > 0)

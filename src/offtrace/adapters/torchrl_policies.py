@@ -15,17 +15,20 @@ Policy = Callable[[Tensor], Tensor]
 
 
 def greedy(values: Tensor) -> Tensor:
-    """All on the action of the highest value; on the first of them, where there are several."""
+    """Return 1 for the action of the highest value, the first of them where there are several, and 0 for the others."""
     return torch.zeros_like(values).scatter(-1, values.argmax(-1, keepdim=True), 1.0)
 
 
 def epsilon_greedy(epsilon: float | Tensor) -> Policy:
-    """(1 − ε) greedy + ε uniform, over the actions that torchrl's action mask allows (it gives the others the lowest value)."""
+    """Make the policy (1 − ε) greedy + ε uniform, over the actions that torchrl's action mask allows.
+
+    (The mask gives the other actions the lowest value.)
+    """
     return partial(_epsilon_greedy, epsilon)
 
 
 def softmax(temperature: float | Tensor = 1.0) -> Policy:
-    """π(a) ∝ exp(Q(a) / temperature)."""
+    """Make the policy π(a) ∝ exp(Q(a) / temperature)."""
     return partial(_softmax, temperature)
 
 
@@ -35,7 +38,7 @@ def log_mu(
     action: NestedKey = "action",
     sample_log_prob: NestedKey = "action_log_prob",
 ) -> TensorDictModule:
-    """A module that writes log μ of the action in the tensordict, which torchrl's exploration modules do not.
+    """Make a module that writes log μ of the action in the tensordict, which torchrl's exploration modules do not.
 
     It is the last one of the policy that collects: `TensorDictSequential(q_network, egreedy, log_mu(policy))`, where `policy`
     is what the modules before it do. `epsilon_greedy(egreedy.eps)` follows ε as the module lowers it.
@@ -60,7 +63,7 @@ def _log_probability(policy: Policy, values: Tensor, action: Tensor) -> Tensor:
 
 
 def indices(action: Tensor, values: Tensor) -> Tensor:
-    """Actions as integers [...], from integers [...] or [..., 1], or one-hot [..., A]."""
+    """Return actions as integers [...], from integers [...] or [..., 1], or one-hot [..., A]."""
     if action.shape == values.shape and values.shape[-1] > 1:
         return action.to(torch.uint8).argmax(-1)
     if action.shape == (*values.shape[:-1], 1):
@@ -74,5 +77,5 @@ def indices(action: Tensor, values: Tensor) -> Tensor:
 
 
 def of_taken(values: Tensor, action: Tensor) -> Tensor:
-    """The entry of the action taken, [...]."""
+    """Return the number that belongs to the action taken, [...]."""
     return values.gather(-1, action[..., None])[..., 0]

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from copy import deepcopy
-from typing import Any
+from typing import Protocol, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import dispatch, set_composite_lp_aggregate, set_skip_existing
+from tensordict.nn import TensorDictModuleBase, dispatch, set_composite_lp_aggregate, set_skip_existing
+from tensordict.utils import NestedKey
 from torch import Tensor
+from torch.distributions import Distribution
+from torchrl.objectives import LossModule
 from torchrl.objectives.utils import register_value_estimator
 
-from offtrace.adapters.torchrl_entries import Estimator, found
+from offtrace.adapters.torchrl_entries import Estimator, found, under_next
 from offtrace.returns.state_values import state_targets
+
+
+class Actor(Protocol):
+    """A policy of torchrl, such as ProbabilisticActor."""
+
+    in_keys: list[NestedKey]
+
+    def get_dist(self, tensordict: TensorDictBase) -> Distribution:
+        """Return the distribution of the actions."""
+        ...
 
 
 @register_value_estimator("offtrace_states", default_kwargs={"gamma": 0.99})
@@ -34,14 +47,14 @@ class StateEstimator(Estimator):
     torchrl's one call to the network makes of `shifted=True` where each next state is the state that follows.
     """
 
-    actor_network: Any
+    actor_network: Actor | None
 
     def __init__(
         self,
         *,
         gamma: float,
-        value_network: Any,
-        actor_network: Any = None,
+        value_network: TensorDictModuleBase | None,
+        actor_network: Actor | None = None,
         lmbda: float = 1.0,
         rho_thresh: float = 1.0,
         c_thresh: float = 1.0,
@@ -49,13 +62,18 @@ class StateEstimator(Estimator):
         shifted: bool = False,
         skip_existing: bool | None = None,
         time_dim: int | None = None,
-        device: Any = None,
-        **others: Any,
+        device: torch.device | str | None = None,
+        **others: object,
     ) -> None:
-        # torchrl itself refuses the names of keys, with the remedy.
-        torchrls = {"differentiable": differentiable, "shifted": shifted, "skip_existing": skip_existing}
         super().__init__(
-            gamma=gamma, value_network=value_network, time_dim=time_dim, device=device, **torchrls, **others
+            gamma=gamma,
+            value_network=value_network,
+            time_dim=time_dim,
+            differentiable=differentiable,
+            device=device,
+            shifted=shifted,
+            skip_existing=skip_existing,
+            **others,
         )
         if others:
             raise TypeError(f"StateEstimator takes no {', '.join(sorted(others))}")
@@ -63,23 +81,28 @@ class StateEstimator(Estimator):
         self.__dict__["actor_network"] = actor_network  # not a part of this module, as the value network is not
 
     @classmethod
-    def for_loss(cls, loss_module: Any, **hyperparams: Any) -> StateEstimator:
-        """The estimator of a loss, with its critic and its actor; `actor_network=None` is GAE."""
+    def for_loss(cls, loss_module: LossModule, **hyperparams: object) -> Self:
+        """Make the estimator of a loss, with its critic and its actor; `actor_network=None` is GAE."""
         if "actor_network" not in hyperparams:
             actor = loss_module.actor_network
             if getattr(loss_module, "functional", False):
                 actor = deepcopy(actor)
-                loss_module.actor_network_params.to_module(actor, preserve_module_state=False)
+                loss_module.actor_network_params.to_module(actor, preserve_module_state=False)  # pyright: ignore
             hyperparams["actor_network"] = actor
         return super().for_loss(loss_module, **hyperparams)
 
-    def _reads(self) -> list[Any]:
+    def _reads(self) -> list[NestedKey]:
         keys, actor = self.tensor_keys, self.actor_network
         return [] if actor is None else [keys.action, keys.sample_log_prob, *actor.in_keys]
 
     @dispatch()
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, tensordict: TensorDictBase, *, params: Any = None, target_params: Any = None, time_dim: int | None = None
+        self,
+        tensordict: TensorDictBase,
+        *,
+        params: TensorDictBase | None = None,
+        target_params: TensorDictBase | None = None,
+        time_dim: int | None = None,
     ) -> TensorDictBase:
         """Write `value_target`, `advantage` and the values. V(s) is that of `params`, V(s') that of `target_params`."""
         keys = self.tensor_keys
@@ -89,7 +112,9 @@ class StateEstimator(Estimator):
             value, next_value = rows.of(keys.value, value), rows.of(keys.value, next_value.detach())
             log_pi = log_mu = torch.zeros_like(value)
             if self.actor_network is not None:
-                log_pi, log_mu = (rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(tensordict))
+                log_pi, log_mu = (
+                    rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(self.actor_network, tensordict)
+                )
             made = state_targets(
                 **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options,
                 time_major=False, differentiable=self.differentiable,
@@ -102,31 +127,40 @@ class StateEstimator(Estimator):
             tensordict.set(keys.value_target, rows.restored(target))
         return tensordict
 
-    def _values(self, tensordict: TensorDictBase, params: Any, target_params: Any) -> tuple[Tensor, Tensor]:
-        """V(s) and V(s'), which are left in the tensordict."""
-        key, after, network = self.tensor_keys.value, found(tensordict, "next"), self.value_network
+    def _values(
+        self, tensordict: TensorDictBase, params: TensorDictBase | None, target_params: TensorDictBase | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return V(s) and V(s'), which are left in the tensordict."""
+        key, after, network = self.tensor_keys.value, under_next(tensordict), self.value_network
         if network is None:
             return found(tensordict, key), found(after, key)
         target_params = target_params if target_params is not None else params
         if self.differentiable:
-            own: Any = TensorDict.from_module(network)
-            params, target_params = ((own if p is None else p).detach() for p in (params, target_params))
+            params, target_params = (_detached(network if p is None else p) for p in (params, target_params))
         with nullcontext() if self.skip_existing is None else set_skip_existing(self.skip_existing):
-            value = self._evaluated(tensordict, key, params, keep=True)
-            next_value = self._evaluated(after, key, target_params, keep=True)
+            value = self._evaluated(network, tensordict, key, params, keep=True)
+            next_value = self._evaluated(network, after, key, target_params, keep=True)
         tensordict.set(key, value)
         tensordict.set(("next", key), next_value)
         return value, next_value
 
     @torch.no_grad()
-    def _log_probabilities(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """log π and log μ of the action taken."""
-        keys, actor = self.tensor_keys, self.actor_network
+    def _log_probabilities(self, actor: Actor, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Return log π and log μ of the action taken."""
+        keys = self.tensor_keys
         π = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
         with set_composite_lp_aggregate(True):
             return π.log_prob(found(tensordict, keys.action)), found(tensordict, keys.sample_log_prob)
 
-    def value_estimate(self, tensordict: TensorDictBase, target_params: Any = None, **options: Any) -> Tensor:  # pyright: ignore
-        """The targets; the tensordict stays as it is."""
+    def value_estimate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, tensordict: TensorDictBase, target_params: TensorDictBase | None = None, **options: object
+    ) -> Tensor:
+        """Return the targets; the tensordict stays as it is."""
         made = self(tensordict.copy(), target_params=target_params, **options)
         return made.get(self.tensor_keys.value_target)
+
+
+def _detached(source: TensorDictModuleBase | TensorDictBase) -> TensorDictBase:
+    """Return parameters, or those of a network, without gradients."""
+    own = source if isinstance(source, TensorDictBase) else TensorDict.from_module(source)
+    return own.detach()  # pyright: ignore
