@@ -121,6 +121,17 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
+def clock(seconds: float) -> str:
+    """A time as clocks show it, which changes its width less often while it runs down.
+
+    >>> clock(59.9), clock(150), clock(7300)
+    ('0:59', '2:30', '2:01:40')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence.
 

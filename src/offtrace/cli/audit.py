@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
+from offtrace._shared.progress_bar import ProgressBar
 from offtrace.cli.commands import Commands
 
 
@@ -29,7 +29,13 @@ def add(commands: Commands) -> None:
 def _audit(args: argparse.Namespace) -> int:
     from offtrace.operators.auditing import audit_table  # here, so that --help and --version need not wait for Numba
 
-    rows = audit_table.audit(_bar if sys.stderr.isatty() else None)
+    if sys.stderr.isatty():
+        with ProgressBar() as bar:
+            rows = audit_table.audit(
+                lambda done, total, statement: bar.show(done, total, f"{done}/{total} {statement}")
+            )
+    else:
+        rows = audit_table.audit()
     text = {"json": audit_table.as_json, "markdown": audit_table.as_markdown, None: audit_table.as_text}[args.form](
         rows
     ).rstrip("\n") + "\n"
@@ -38,12 +44,3 @@ def _audit(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(text)
     return 0
-
-
-def _bar(done: int, total: int, statement: str) -> None:
-    """One line on stderr, written over itself; nothing of it stays."""
-    width = shutil.get_terminal_size((100, 24)).columns - 1
-    filled = 20 * done // total
-    line = f"[{'█' * filled}{'░' * (20 - filled)}] {done}/{total} {statement}"[:width]
-    sys.stderr.write("\r" + (line if done < total else "").ljust(width) + ("\r" if done == total else ""))
-    sys.stderr.flush()

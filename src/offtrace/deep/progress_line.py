@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 import time
@@ -14,47 +13,43 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.number_text import clock, short_count
+from offtrace._shared.progress_bar import ProgressBar
 from offtrace.deep.config import Config
 
 SCALARS = ("return", "loss", "length", "magnitude", "cut")
 
 
 class Line:
-    """One line on stderr: written over itself in a terminal, else a new one every ten seconds."""
+    """A bar on stderr with what the agents learn beside it; where that is no terminal, a line every ten seconds."""
 
     def __init__(self, config: Config, seeds: int) -> None:
         self.config, self.seeds = config, seeds
-        self.began, self.first, self.shown = time.monotonic(), None, 0.0
-        self.terminal = sys.stderr.isatty()
+        self.began, self.first = time.monotonic(), None
         if config.end != config.frames:
             why = f"{config.envs} games step together, and every {config.round} frames an update is made"
             print(f"training ends after {config.end:,} frames, not {config.frames:,}: {why}", file=sys.stderr)
+        self.bar = ProgressBar(stays=True)
 
     def report(self, frames: int, rows: np.ndarray) -> None:
         """Show the latest."""
         now = time.monotonic()
         if self.first is None:  # the first piece was mostly compilation
             self.began, self.first = now, frames
-        if not self.terminal and now - self.shown < 10 and frames < self.config.end:
-            return
-        self.shown = now
         done = frames - self.first
         rate = done / (now - self.began) if done else 0.0
         mean = {name: _mean(rows[name]) for name in SCALARS}
-        left = _clock((self.config.end - frames) / rate) if rate else "?"
+        left = clock((self.config.end - frames) / rate) if rate else "?"
         text = (
-            f"{_short(frames)} of {_short(self.config.end)} frames  {_short(rate * self.seeds)}/s  left {left}  "
+            f"{short_count(frames)} of {short_count(self.config.end)} frames  {short_count(rate * self.seeds)}/s  left {left}  "
             f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace {mean['length']:.2f}  "
             f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}"
         )
-        width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be written over
-        sys.stderr.write(f"\r\033[K{text[:width]}" if self.terminal else text + "\n")
-        sys.stderr.flush()
+        self.bar.show(frames, self.config.end, text)
 
     def close(self) -> None:
         """End the line."""
-        if self.terminal:
-            sys.stderr.write("\n")
+        self.bar.close()
 
 
 class TensorBoard:
@@ -110,16 +105,3 @@ class TensorBoard:
 def _mean(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def _short(number: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

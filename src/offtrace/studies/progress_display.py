@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from offtrace._shared.number_text import duration
+from offtrace._shared.progress_bar import LINES
 from offtrace.studies.plan import Plan, Unit
 
-LINES = 10.0
-"""Seconds between two plain lines."""
+if TYPE_CHECKING:
+    from rich.console import Group
+
 SHOWN = 8
 """Environments whose best is shown."""
 
@@ -30,7 +32,7 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def step(self, unit: Unit, score: float, cost: float) -> None:
@@ -90,7 +92,7 @@ class Lines(Display):
                 + (f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else "")
             )
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         spent = time.monotonic() - self.started
         self._say(f"{len(self.plan.done)}/{self.plan.total} units done, {duration(spent)}")
 
@@ -114,10 +116,10 @@ class Live(Display):
         self.live.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.live.stop()
 
-    def picture(self) -> Any:
+    def picture(self) -> Group:
         """The bar, and a table of the best."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -144,9 +146,4 @@ def display(plan: Plan, where: str, progress: bool) -> Display:
     """What fits where it is shown."""
     if not progress:
         return Display(plan, where)
-    if sys.stderr.isatty():
-        try:
-            return Live(plan, where)
-        except ImportError:
-            pass
-    return Lines(plan, where)
+    return Live(plan, where) if sys.stderr.isatty() else Lines(plan, where)

@@ -14,6 +14,7 @@ import warnings
 import zipfile
 import zlib
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from offtrace._shared.cores import cores
+from offtrace._shared.number_text import duration
+from offtrace._shared.progress_bar import ProgressBar
 from offtrace._shared.whole_files import written_whole
 from offtrace.learners.core import eligibility, loop
 from offtrace.learners.core.compiling import source_digest
@@ -205,37 +208,30 @@ def _work(made: list[Any], threads: int, file: _File | None, started: float, pro
             if done:
                 return
 
-    with ThreadPoolExecutor(threads) as pool:
+    with ProgressBar() if progress else nullcontext() as bar, ThreadPoolExecutor(threads) as pool:
         waiting = {pool.submit(work, block) for block in made}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.2 if progress else None, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()
-                if progress:
-                    _bar(sum(b.progress for b in made), total, started, sum(b.steps for b in made))
+                if bar:
+                    _show(bar, sum(b.progress for b in made), total, started, sum(b.steps for b in made))
         except BaseException as error:
             stop.set()
             pool.shutdown(cancel_futures=True)
             if file and not isinstance(error, Exception):  # interrupted between two slices, not failed within one
                 file.write(made, started)
             raise
-        finally:
-            if progress:
-                sys.stderr.write("\r" + " " * 78 + "\r")
     if file:
         file.write(made, started)
 
 
-def _bar(done: float, total: int, started: float, steps: int) -> None:
-    """One line on stderr, written over itself."""
+def _show(bar: ProgressBar, done: float, total: int, started: float, steps: int) -> None:
     spent = time.perf_counter() - started
     left = spent * (total - done) / done if done > 0 else float("inf")
-    full = int(20 * done / total)
     rate = f"{steps / max(spent, 1e-9):,.0f} steps/s"
-    line = f"[{'█' * full}{'░' * (20 - full)}] {done:.1f}/{total} learners, {rate}, {left:.0f} s left"
-    sys.stderr.write("\r" + line[:78].ljust(78))
-    sys.stderr.flush()
+    bar.show(done, total, f"{done:.1f}/{total} learners, {rate}, {duration(left)} left")
 
 
 def _learned(
