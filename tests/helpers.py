@@ -1,4 +1,4 @@
-"""One list of all rules, and the trajectories that break careless code. A new rule is tested the moment it is listed."""
+"""All rules, and the trajectories that break careless code. A new rule is tested the moment it is listed."""
 
 from __future__ import annotations
 
@@ -24,40 +24,14 @@ def _clipped(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
 
 
 BUILT_IN: list[ot.Trace] = [
-    ot.OneStep(),
-    *(
-        cls(lam=lam)
-        for cls in (
-            ot.ImportanceSampling,
-            ot.QLambda,
-            ot.TreeBackup,
-            ot.Retrace,
-            ot.WatkinsQ,
-            ot.NonMarkovRetrace,
-            ot.RBIS,
-        )
-        for lam in (0.0, 0.7, 1.0)
-    ),
-    ot.TruncatedIS(),
-    ot.TruncatedIS(bound=2.5, lam=0.9),
-    ot.TruncatedIS(bound=0.0),
-    ot.TruncatedIS(bound=(0.0, 1.0, 0.0)),
-    ot.TruncatedIS(bound=(0.5, 2.0), lam=0.8),
-    ot.HistoryBounded(bound=0.0),
-    ot.HistoryBounded(bound=0.8),
-    ot.HistoryBounded(bound=3.0),
-    ot.HistoryBounded(bound=1e6),
-    ot.QSigma(sigma=0.3, lam=0.9),
-    ot.AlphaRetrace(mix=0.4, lam=0.9),
-    ot.CTrace(mix=0.6, rate=0.8),
-    ot.ABQ(zeta=0.3, psi0=0.9, psi_max=3.0),
-    ot.ABQ(zeta=0.9, psi0=0.9, psi_max=3.0),
+    *(example for rule in ot.rules() if issubclass(rule, ot.Trace) for example in rule.examples()),
     ot.Retrace(lam=0.9, horizon=1),
     ot.Retrace(lam=0.9, horizon=3),
     ot.NonMarkovRetrace(lam=0.9, horizon=4),
     ot.TruncatedIS(bound=1.5, horizon=2),
     ot.ImportanceSampling(horizon=10_000),
 ]
+"""All listed rules, and a few horizons."""
 CUSTOM: list[ot.Trace] = [
     ot.replacing(lam=0.9),
     ot.count_dependent(lam=0.9),

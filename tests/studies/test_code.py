@@ -20,7 +20,7 @@ from studies.small import COMMAND, declared, equal
 TRACE = """
 from dataclasses import dataclass
 from typing import ClassVar
-from offtrace.traces.base import INFINITY, Trace, register
+from offtrace import INFINITY, Trace, register
 from {beside} import SHARE
 
 @register

@@ -162,7 +162,7 @@ def test_a_trace_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         '''
 from dataclasses import dataclass
 from typing import ClassVar
-from offtrace.traces.base import INFINITY, Trace, register
+from offtrace import INFINITY, Trace, register
 
 @register
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 import offtrace as ot
 from helpers import BUILT_IN, name_of
-from offtrace.traces import base
+from offtrace.traces import registry
 
 PI, MU = np.array([1.0, 0.2, 0.8, 0.3]), np.array([1.0, 0.4, 0.2, 0.6])  # the start, then ρ = ½, 4, ½
 NO = np.zeros(4, bool)
@@ -224,5 +224,5 @@ def test_an_unread_pair_equals_no_other() -> None:
 def test_names_do_not_collide() -> None:
     names: dict[str, type] = {}
     for cls in ot.rules():
-        for name in {base._key(n) for n in (cls.__name__, cls.title, *cls.aliases)}:
+        for name in {registry.key(n) for n in (cls.__name__, cls.title, *cls.aliases)}:
             assert names.setdefault(name, cls) is cls

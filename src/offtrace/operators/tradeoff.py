@@ -6,7 +6,7 @@ A trace that cuts less contracts faster and varies more. Some buy both with anot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,13 @@ from offtrace.operators.operator import Operator
 from offtrace.operators.setting import EPS, checked
 from offtrace.operators.solve import closed_form
 from offtrace.operators.uncorrected_operators import uncorrected, uncorrected_variance, v_trace
-from offtrace.traces import (
-    RBIS,
-    AlphaRetrace,
-    ImportanceSampling,
-    NonMarkovRetrace,
-    PengQ,
-    QLambda,
-    Retrace,
-    TreeBackup,
-    TruncatedIS,
-)
+from offtrace.traces import Rule, Trace, rules
+from offtrace.traces.base import LAMBDA
 
-FAMILIES = (ImportanceSampling, QLambda, TreeBackup, Retrace, NonMarkovRetrace, RBIS, TruncatedIS)
+
+def _families() -> list[type[Rule]]:
+    """The listed rules that have a number to sweep (`Rule.sweep`)."""
+    return [rule for rule in rules() if rule.sweep and rule.sweep.parameter in {f.name for f in fields(rule)}]
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Point:
 
     family: str
     lam: float
-    """λ; for α-Retrace its α, for V-trace its bound ρ̄ = c̄."""
+    """λ, or what the family's name says it goes over; for V-trace its bound ρ̄ = c̄."""
     contraction: Interval
     """‖Z‖_∞."""
     variance: Interval | None
@@ -97,39 +91,59 @@ def tradeoff(
     Q: Any,
     *,
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0),
-    families: Iterable[Any] = FAMILIES,
+    families: Iterable[type[Rule]] | None = None,
     mixes: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     bounds: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     tolerance: float = 1e-4,
 ) -> Tradeoff:
-    """Contraction, variance and bias of each family over λ, of α-Retrace over `mixes` at λ = 1, of Peng's Q(λ), of V-trace.
+    """Contraction, variance and bias of many rules over λ, of others over their own number, and of V-trace over its bounds.
 
-    `families` are trace classes with a `lam`. V-trace runs over `bounds`, its ρ̄ = c̄, on state values; its variance is not
-    computed.
+    - `target`, `behavior`: policies [S, A]
+    - `Q`: the action values [S, A] for which the variance of the sampled correction is computed
+    - `families`: classes of rules with a number to sweep; those of `traces.rules()` if None
+    - `lams`: the values of λ, or of what plays its part; `mixes` are those of α-Retrace's α
+    - `bounds`: ρ̄ = c̄ of V-trace, which acts on state values, and whose variance is not computed
     """
     Q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted, off = _known_values(mdp, π, live)
     points = []
-    traces = [(cls.title, lam, cls(lam=lam)) for cls in families for lam in lams]
-    traces += [("α-Retrace, over α", mix, AlphaRetrace(mix=mix)) for mix in mixes]
-    for family, lam, trace in traces:
-        op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance)
-        bias, evaluated = Interval(0.0, 0.0), np.where(live[:, None], op.setting.evaluated, π)
-        if not np.array_equal(evaluated, π):
-            other, other_off = _known_values(mdp, evaluated, live)
-            bias = _distance(other, wanted, off + other_off)
-        points.append(Point(family, lam, op.contraction, _mean(op.variance_bounds(Q), live), bias))
-    for lam in lams:
-        found = uncorrected(PengQ(lam), mdp, target, behavior)
-        bias = _distance(found.fixed_point[live], wanted[live], off + found.fixed_point_error)
-        spread = uncorrected_variance(PengQ(lam), mdp, target, behavior, Q)
-        points.append(Point(PengQ.title, lam, found.contraction, spread and _mean(spread, live), bias))
+    for rule in _families() if families is None else families:
+        if rule.sweep is None:
+            raise ValueError(f"{rule.title} has no number to sweep")
+        name = rule.title if rule.sweep is LAMBDA else f"{rule.title}, over {rule.sweep.symbol}"
+        for value in mixes if rule.mixture else lams:
+            trace = rule(**{rule.sweep.parameter: value})
+            if isinstance(trace, Trace):
+                op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance)
+                contraction, variance, reached, error = _of_operator(op, π, Q)
+            else:
+                contraction, variance, reached, error = _of_uncorrected(trace, mdp, target, behavior, Q)
+            bias = Interval(0.0, 0.0) if reached is None else _distance(reached[live], wanted[live], off + error)
+            points.append(Point(name, value, contraction, variance and _mean(variance, live), bias))
     values = (π * wanted).sum(axis=1)
     for bound in bounds:
         found = v_trace(mdp, target, behavior, rho_bar=bound, c_bar=bound)
         bias = _distance(found.fixed_point[live], values[live], off + found.fixed_point_error)
         points.append(Point(V_TRACE, bound, found.contraction, None, bias))
     return Tradeoff(tuple(points))
+
+
+Measured = tuple[Interval, tuple[np.ndarray, np.ndarray] | None, np.ndarray | None, float]
+"""‖Z‖, bounds of the variance, the fixed point (None where it is Q^π itself) and a bound on its error."""
+
+
+def _of_operator(op: Operator, π: np.ndarray, Q: np.ndarray) -> Measured:
+    live = ~np.asarray(op.mdp.terminal, dtype=bool)
+    evaluated = np.where(live[:, None], op.setting.evaluated, π)
+    if np.array_equal(evaluated, π):
+        return op.contraction, op.variance_bounds(Q), None, 0.0
+    return op.contraction, op.variance_bounds(Q), *_known_values(op.mdp, evaluated, live)
+
+
+def _of_uncorrected(rule: Rule, mdp: MDP, target: Any, behavior: Any, Q: np.ndarray) -> Measured:
+    found = uncorrected(rule, mdp, target, behavior)
+    variance = uncorrected_variance(rule, mdp, target, behavior, Q)
+    return found.contraction, variance, found.fixed_point, found.fixed_point_error
 
 
 def _known_values(mdp: Any, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:

@@ -24,7 +24,7 @@ from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, per_decision
 from offtrace.operators.setting import EPS, Setting, checked, named
 from offtrace.operators.solve import closed_form
-from offtrace.traces.uncorrected import Uncorrected
+from offtrace.traces.base import Rule, UncorrectedReturn
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ def _made(title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: Any, r: A
     return AffineOperator(title, Z, Z_error, C @ r, b_error, s.pi.shape if len(C) == s.pairs else (s.S,))
 
 
-def uncorrected(trace: Uncorrected, mdp: MDP, target: Any, behavior: Any) -> AffineOperator:
+def uncorrected(trace: Rule, mdp: MDP, target: Any, behavior: Any) -> AffineOperator:
     """The operator of an uncorrected return, such as Peng's Q(λ) or the n-step return: `target` and `behavior` are [S, A].
 
     Where no episode ends, its modulus is γ(1−λ)/(1−γλ) for Peng's Q(λ) and γ^n for the n-step return, at the price of another
@@ -93,28 +93,29 @@ def uncorrected(trace: Uncorrected, mdp: MDP, target: Any, behavior: Any) -> Aff
     >>> print(uncorrected(ot.NStep(n=3), mdp, π, μ).contraction)  # doctest: +ELLIPSIS
     0.125...
     """
-    s = _setting_of(trace, mdp, target, behavior)
-    return _endless(trace, s) if trace.steps is None else _within(trace, s, trace.steps)
+    s, (lam, n) = _checked(trace, mdp, target, behavior)
+    return _endless(named(trace), s, lam) if n is None else _within(named(trace), s, lam, n)
 
 
-def _setting_of(trace: Uncorrected, mdp: MDP, target: Any, behavior: Any) -> Setting:
-    if isinstance(trace, MDP) or not trace.uncorrected:
+def _checked(trace: Rule, mdp: MDP, target: Any, behavior: Any) -> tuple[Setting, UncorrectedReturn]:
+    made = trace.uncorrected_return if isinstance(trace, Rule) else None
+    if made is None:
         raise TypeError(
             f"uncorrected(trace, mdp, target, behavior) needs an uncorrected return such as PengQ(), got {trace!r}"
         )
-    return checked(mdp, target, behavior)
+    return checked(mdp, target, behavior), made
 
 
-def _endless(trace: Uncorrected, s: Setting) -> AffineOperator:
+def _endless(title: str, s: Setting, lam: float) -> AffineOperator:
     """(I − γλP_μ)⁻¹ (R + γ(1−λ)P_π Q)."""
-    C, error = closed_form.inverse(s.gamma * trace.weight * s.onto_pairs(s.mu))
-    step = s.gamma * (1 - trace.weight) * s.onto_pairs(s.pi).toarray()
-    return _made(named(trace), s, C, error, step, s.mdp.R)
+    C, error = closed_form.inverse(s.gamma * lam * s.onto_pairs(s.mu))
+    step = s.gamma * (1 - lam) * s.onto_pairs(s.pi).toarray()
+    return _made(title, s, C, error, step, s.mdp.R)
 
 
-def _within(trace: Uncorrected, s: Setting, n: int) -> AffineOperator:
+def _within(title: str, s: Setting, lam: float, n: int) -> AffineOperator:
     """The recursion of G(n), from G(1) on."""
-    lam, first = trace.weight, s.gamma * s.onto_pairs(s.pi).toarray()
+    first = s.gamma * s.onto_pairs(s.pi).toarray()
     step = sparse.csr_array(s.gamma * s.onto_pairs(s.mu))
     reward = np.ravel(s.mdp.R)
     b, size, Z = reward.astype(float), np.abs(reward), first
@@ -122,22 +123,22 @@ def _within(trace: Uncorrected, s: Setting, n: int) -> AffineOperator:
         b, size = reward + lam * (step @ b), np.abs(reward) + lam * (step @ size)
         Z = (1 - lam) * first + lam * (step @ Z)
     terms = n * (np.diff(step.indptr).max(initial=1) + s.A + 8) * EPS
-    return AffineOperator(named(trace), Z, terms * Z, b, terms * size, s.pi.shape)
+    return AffineOperator(title, Z, terms * Z, b, terms * size, s.pi.shape)
 
 
 def uncorrected_variance(
-    trace: Uncorrected, mdp: MDP, target: Any, behavior: Any, Q: Any
+    trace: Rule, mdp: MDP, target: Any, behavior: Any, Q: Any
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """lower ≤ Var[G | s, a] ≤ upper, [S, A], of the return G for given Q; None where n limits it: that is not computed.
 
     Without a limit G = Σ (γλ)^t (r_t + γ(1−λ)v(s_{t+1})), v = Σ_a π Q.
     """
-    s = _setting_of(trace, mdp, target, behavior)
-    if trace.steps is not None:
+    s, (lam, n) = _checked(trace, mdp, target, behavior)
+    if n is not None:
         return None
-    v = (1 - trace.weight) * (s.pi * np.asarray(Q, dtype=float)).sum(axis=1)
+    v = (1 - lam) * (s.pi * np.asarray(Q, dtype=float)).sum(axis=1)
     δ = TemporalDifferences(s, np.zeros(s.pi.shape), v)
-    low, high = per_decision(δ, np.full(s.pi.shape, trace.weight))
+    low, high = per_decision(δ, np.full(s.pi.shape, lam))
     return low.reshape(s.pi.shape), high.reshape(s.pi.shape)
 
 

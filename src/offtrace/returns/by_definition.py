@@ -106,7 +106,26 @@ def _betas(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal],
             pis, mus, rhos = (np.array(a, float) for a in (pi, mu, rho))
             histories = (tr.History(pis[: i + 1], mus[: i + 1], rhos[: i + 1], np.array(pair[: i + 1])) for i in later)
             return [ONE] + [Decimal(float(trace.beta(history))) for history in histories]
-    raise TypeError(f"by_definition does not know {type(trace).__name__}: print its β here")
+    if trace.custom:
+        raise TypeError(f"by_definition does not know {type(trace).__name__}: print its β here")
+    return _of_normal_form(trace, pi, mu, rho)
+
+
+def _of_normal_form(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal]) -> list[Decimal]:
+    """A rule from outside, whose source is its own `factors`: the normal form as `traces.base` prints it.
+
+    x_0 = 1, x_i = ratio_i x_{i-1}, clipped at cap_i if it is recursive; β_i = decay_1 ··· decay_i min(cap_i, x_i).
+    """
+    x, decayed, β = ONE, ONE, [ONE]
+    for i in range(1, len(rho)):
+        seen = (float(part[i]) for part in (pi, mu, rho))
+        decay, ratio, cap = _decimals(trace.factors(np, *seen, *trace.parameters))
+        bounds = _decimals(trace.lag_bound or [math.inf])
+        x, decayed = ratio * x if ratio and x else Decimal(0), decay * decayed
+        clipped = min(cap, x)
+        x = clipped if trace.recursive else x
+        β.append(decayed * min(clipped, bounds[min(i, len(bounds)) - 1]))
+    return β
 
 
 def _within_horizon(trace: tr.Trace, β: list[Decimal]) -> list[Decimal]:

@@ -1,6 +1,6 @@
 """Traces: π, μ → decay, ratio, cap. One short class per rule."""
 
-from offtrace.traces.base import INFINITY, Factors, Rule, Trace, rules, trace
+from offtrace.traces.base import INFINITY, Factors, Rule, Sweep, Trace
 from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count_dependent, replacing
 from offtrace.traces.per_decision import (
     ABQ,
@@ -15,6 +15,7 @@ from offtrace.traces.per_decision import (
     VariableLambda,
     WatkinsQ,
 )
+from offtrace.traces.registry import register, rules, trace
 from offtrace.traces.trajectory_aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
 from offtrace.traces.uncorrected import NStep, PengQ
 
@@ -39,12 +40,14 @@ __all__ = [
     "Rule",
     "Step",
     "StepTrace",
+    "Sweep",
     "Trace",
     "TreeBackup",
     "TruncatedIS",
     "VariableLambda",
     "WatkinsQ",
     "count_dependent",
+    "register",
     "replacing",
     "rules",
     "trace",

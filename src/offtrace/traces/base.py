@@ -12,17 +12,15 @@ A rule states `decay`, `ratio` and `cap` from the probabilities of the actions t
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from offtrace._shared.suggestions import closest, ending
 from offtrace.traces import pytrees, symbols
 
 INFINITY = float("inf")
@@ -58,6 +56,18 @@ class StepForm(NamedTuple):
         return self.carry if isinstance(self.carry, tuple) else (self.carry,)
 
 
+class Sweep(NamedTuple):
+    """A number of a rule that goes from 0 to 1."""
+
+    parameter: str
+    """Its name in the constructor."""
+    symbol: str
+    """How it is printed."""
+
+
+LAMBDA = Sweep("lam", "λ")
+
+
 @dataclass(frozen=True)
 class Rule:
     """Anything that `targets` accepts, with what one may ask of it before using it."""
@@ -78,6 +88,22 @@ class Rule:
     """Whether the π that the rule reads is that of the greedy policy: 1 where the action taken is greedy in Q, else 0."""
     citation: ClassVar[str] = ""
     """How to cite the rule."""
+    look: ClassVar[int | None] = None
+    """Its place in reports, and the number of its colour, dash and marker (`figures.LOOKS`). None: what the others leave."""
+    sweep: ClassVar[Sweep | None] = LAMBDA
+    """What `operators.tradeoff` varies, where the rule has such a number. None: the rule is left out there."""
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        """Instances that between them show all that the rule can do, its limits too: the tests try them on every backend."""
+        if "lam" in (f.name for f in fields(cls)):
+            return tuple(cls(**{"lam": lam}) for lam in (0.0, 0.7, 1.0))
+        return (cls(),)
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        """Instances that stand for the rule where one or two do, as in the audit and in benchmarks."""
+        return (cls(),)
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         if "jax" in sys.modules:
@@ -124,8 +150,8 @@ class Trace(Rule):
         if "lam" in (f.name for f in fields(self)):
             self._set("lam", number("lam", getattr(self, "lam"), 0.0, 1.0))  # noqa: B009
         if type(self).factors is not Trace.factors:
-            if type(self) not in _registered:
-                self._check_factors()
+            if type(self).__module__.partition(".")[0] != __name__.partition(".")[0]:
+                self._check_factors()  # those of the package have their tests
             _ = self.traced
 
     def _set(self, name: str, value: Any) -> None:
@@ -302,51 +328,3 @@ def whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return int(value)
-
-
-R = TypeVar("R", bound=type[Rule])
-
-_rules: dict[str, type[Rule]] = {}
-_registered: set[type[Rule]] = set()
-
-
-def _key(name: str) -> str:
-    """One spelling for all: "Non-Markov Retrace", "non_markov_retrace" and "NonMarkovRetrace" are the same."""
-    return re.sub(r"[^a-z0-9λσα]", "", name.lower())
-
-
-def register(cls: R) -> R:
-    """Let `trace` find the class by its name, its title and its aliases."""
-    for name in (cls.__name__, cls.title, *cls.aliases):
-        _rules[_key(name)] = cls
-    _registered.add(cls)
-    return cls
-
-
-def rules() -> list[type[Rule]]:
-    """All registered rules, in the order of their definition."""
-    return list(dict.fromkeys(_rules.values()))
-
-
-def trace(name: str, **parameters: Any) -> Any:
-    """Find a rule by its name or an alias, and make it.
-
-    >>> trace("non-markov retrace", lam=0.9)
-    NonMarkovRetrace(horizon=None, lam=0.9)
-    >>> trace("recursive retrace").lam
-    1.0
-    """
-    cls = _rules.get(_key(name))
-    if _key(name) in ("vtrace", "impala"):
-        raise ValueError("V-trace acts on state values, not on Q: it is offtrace.state_targets")
-    if cls is None:
-        near = closest(_key(name), _rules)
-        hint = ending(None if near is None else _rules[near].title)
-        known = ", ".join(sorted(rule.title for rule in rules()))
-        raise ValueError(f"there is no trace named {name!r}{hint} Known: {known}")
-    allowed = [f.name for f in fields(cls)]
-    for given in parameters:
-        if given not in allowed:
-            hint = ending(closest(given, allowed))
-            raise TypeError(f"{cls.__name__} has no parameter {given!r}{hint} It takes: {', '.join(allowed)}")
-    return cls(**parameters)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Trace, number, register, whole
+from offtrace.traces.base import INFINITY, Sweep, Trace, number, whole
+from offtrace.traces.registry import register
 from offtrace.trajectory import first_index, spell
 
 
@@ -19,6 +20,7 @@ class OneStep(Trace):
     """β_t = 0 for t ≥ 1: Expected Sarsa, or Q-learning where π is greedy. It bootstraps at once and uses no trace."""
 
     title: ClassVar = "One-step"
+    look: ClassVar = 8
     aliases: ClassVar = ("td0", "td(0)", "expected sarsa")
     recursive_condition: ClassVar = True
     citation: ClassVar = "van Seijen et al. (2009), A theoretical and empirical analysis of Expected Sarsa"
@@ -36,12 +38,17 @@ class ImportanceSampling(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Importance sampling"
+    look: ClassVar = 7
     aliases: ClassVar = ("is", "per-decision importance sampling", "pdis")
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = True
     citation: ClassVar = (
         "Precup, Sutton, Singh (2000), Eligibility traces for off-policy policy evaluation, ICML, section 3"
     )
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return (cls(lam=0.9),)
 
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
@@ -56,6 +63,7 @@ class QLambda(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Q(λ)"
+    look: ClassVar = 5
     aliases: ClassVar = ("q(lambda)", "qlambda", "harutyunyan q(lambda)", "q*(lambda)")
     recursive_condition: ClassVar = False
     citation: ClassVar = (
@@ -75,6 +83,7 @@ class TreeBackup(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Tree Backup"
+    look: ClassVar = 4
     aliases: ClassVar = ("tb", "tree-backup(lambda)")
     reads: ClassVar = ("pi",)
     recursive_condition: ClassVar = True
@@ -95,6 +104,7 @@ class Retrace(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Retrace"
+    look: ClassVar = 0
     aliases: ClassVar = ("retrace(lambda)",)
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = True
@@ -119,6 +129,8 @@ class WatkinsQ(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Watkins' Q(λ)"
+    look: ClassVar = 6
+    sweep: ClassVar = None  # it is not defined for the soft targets of most MDPs
     aliases: ClassVar = ("watkins", "watkins q(lambda)", "watkins' q(lambda)")
     reads: ClassVar = ("pi",)
     needs_greedy: ClassVar = True
@@ -138,6 +150,7 @@ class VariableLambda(Trace):
     lam: Any
 
     title: ClassVar = "Variable λ"
+    sweep: ClassVar = None
     per_step: ClassVar = True
     aliases: ClassVar = ("variable lambda",)
     reads: ClassVar = ("rho",)
@@ -172,6 +185,14 @@ class VariableLambda(Trace):
     def __hash__(self) -> int:
         return id(self)
 
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return ()  # each belongs to one trajectory
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return ()
+
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
         return lam, rho, INFINITY
@@ -197,6 +218,10 @@ class QSigma(Trace):
         super().__post_init__()
         self._set("sigma", number("sigma", self.sigma, 0.0, 1.0))
 
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return (cls(sigma=0.3, lam=0.9),)
+
     @staticmethod
     def factors(xp, pi, mu, rho, sigma, lam):
         return lam, sigma * rho + (1.0 - sigma) * pi, INFINITY
@@ -215,6 +240,7 @@ class AlphaRetrace(Trace):
     lam: float = 1.0
 
     title: ClassVar = "α-Retrace"
+    sweep: ClassVar = Sweep("mix", "α")
     mixture: ClassVar = True
     aliases: ClassVar = ("alpha-retrace",)
     reads: ClassVar = ("rho",)
@@ -228,6 +254,10 @@ class AlphaRetrace(Trace):
     @property
     def target_share(self) -> float:
         return self.mix
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return (cls(mix=0.4, lam=0.9),)
 
     @staticmethod
     def factors(xp, pi, mu, rho, mix, lam):
@@ -253,6 +283,7 @@ class CTrace(Trace):
     """How often the mix has been moved."""
 
     title: ClassVar = "C-trace"
+    sweep: ClassVar = None  # at a fixed mix it is α-Retrace
     mixture: ClassVar = True
     adaptive: ClassVar = True
     reads: ClassVar = ("rho",)
@@ -273,6 +304,10 @@ class CTrace(Trace):
     @property
     def target_share(self) -> float:
         return self.mix
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return (cls(mix=0.6, rate=0.8),)
 
     factors = staticmethod(AlphaRetrace.factors)
 
@@ -298,6 +333,7 @@ class ABQ(Trace):
     psi_max: float | None = None
 
     title: ClassVar = "ABQ"
+    sweep: ClassVar = Sweep("zeta", "ζ")
     aliases: ClassVar = ("abq(zeta)", "abq(ζ)")
     reads: ClassVar = ("pi", "mu")
     recursive_condition: ClassVar = True
@@ -356,6 +392,10 @@ class ABQ(Trace):
     @property
     def parameters(self) -> tuple[Any, ...]:
         return (self.psi,)
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return tuple(cls(zeta=zeta, psi0=0.9, psi_max=3.0) for zeta in (0.3, 0.9))
 
     @staticmethod
     def factors(xp, pi, mu, rho, psi):

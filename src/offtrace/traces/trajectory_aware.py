@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Trace, number, register
+from offtrace.traces.base import INFINITY, Trace, number
+from offtrace.traces.registry import register
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class NonMarkovRetrace(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "Non-Markov Retrace"
+    look: ClassVar = 1
     aliases: ClassVar = ("recursive retrace", "nmr")
     recursive: ClassVar = True
     recursive_condition: ClassVar = True
@@ -35,6 +37,10 @@ class NonMarkovRetrace(TrajectoryAware):
         "Munos, Stepleton, Harutyunyan, Bellemare (2016), Safe and efficient off-policy RL, appendix; "
         "Daley, Amato (2021), section 2.2"
     )
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return cls(), cls(lam=0.9)
 
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
@@ -52,12 +58,17 @@ class RBIS(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "RBIS"
+    look: ClassVar = 2
     aliases: ClassVar = ("recency-bounded importance sampling",)
     recursive: ClassVar = True
     recursive_condition: ClassVar = True
     citation: ClassVar = (
         "Daley, White, Amato, Machado (2023), Trajectory-aware eligibility traces for off-policy RL, ICML, equation 8"
     )
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return (cls(lam=0.9),)  # at λ = 1 it is Non-Markov Retrace
 
     @staticmethod
     def factors(xp, pi, mu, rho, lam):
@@ -77,6 +88,7 @@ class TruncatedIS(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "Truncated IS"
+    look: ClassVar = 3
     aliases: ClassVar = ("truncated importance sampling", "tis")
     recursive_condition: ClassVar = False
     citation: ClassVar = (
@@ -100,6 +112,11 @@ class TruncatedIS(TrajectoryAware):
     @property
     def parameters(self) -> tuple[Any, ...]:
         return INFINITY if self.lag_bound else self.bound, self.lam
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        by_lag = cls(bound=(0.0, 1.0, 0.0)), cls(bound=(0.5, 2.0), lam=0.8)
+        return cls(), cls(bound=2.5, lam=0.9), cls(bound=0.0), *by_lag
 
     @staticmethod
     def factors(xp, pi, mu, rho, bound, lam):
@@ -127,6 +144,14 @@ class HistoryBounded(TrajectoryAware):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("bound", number("bound", self.bound, 0.0, sys.float_info.max))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return tuple(cls(bound=bound) for bound in (0.0, 0.8, 3.0, 1e6))
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return (cls(bound=2.0),)  # at a bound of 1 it is Non-Markov Retrace with λ = 1
 
     @staticmethod
     def factors(xp, pi, mu, rho, bound):

@@ -12,35 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from offtrace.traces.base import Rule, UncorrectedReturn, number, register, whole
+from offtrace.traces.base import Rule, UncorrectedReturn, number, whole
 from offtrace.traces.pytrees import STATIC
-
-
-@dataclass(frozen=True)
-class Uncorrected(Rule):
-    """Common to the returns below."""
-
-    uncorrected: ClassVar = True
-
-    @property
-    def steps(self) -> int | None:
-        """n: after how many steps it bootstraps whatever λ is; None where there is no limit."""
-        return None
-
-    @property
-    def weight(self) -> float:
-        """λ: the weight of the next step's return; that of the next state's value is 1 − λ."""
-        return 1.0
+from offtrace.traces.registry import register
 
 
 @register
 @dataclass(frozen=True)
-class PengQ(Uncorrected):
+class PengQ(Rule):
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]. Uncorrected: its fixed point is that of λμ + (1−λ)π, not π."""
 
     lam: float = 1.0
 
     title: ClassVar = "Peng's Q(λ)"
+    uncorrected: ClassVar = True
     n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
     citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
@@ -52,19 +37,16 @@ class PengQ(Uncorrected):
     def __post_init__(self) -> None:
         object.__setattr__(self, "lam", number("lam", self.lam, 0.0, 1.0))
 
-    @property
-    def weight(self) -> float:
-        return self.lam
-
 
 @register
 @dataclass(frozen=True)
-class NStep(Uncorrected):
+class NStep(Rule):
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
 
     n: int = field(default=3, metadata=STATIC)
 
     title: ClassVar = "n-step"
+    uncorrected: ClassVar = True
     aliases: ClassVar = ("nstep", "uncorrected n-step")
     citation: ClassVar = (
         "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
@@ -76,7 +58,3 @@ class NStep(Uncorrected):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole("n", self.n))
-
-    @property
-    def steps(self) -> int | None:
-        return self.n

@@ -9,13 +9,16 @@ All resampling is scipy's, with a seed, so that the same rows give the same page
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any
 
 import numpy as np
 import polars as pl
 from scipy import stats
+
+from offtrace.traces import rules
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -24,11 +27,11 @@ SEED = 2021
 
 KEYS = ["environment", "method", "lam", "age", "alpha"]
 
-# Known traces keep one order, and so one colour, in all reports.
-ORDER = (
-    *("Retrace", "Non-Markov Retrace", "RBIS", "Truncated IS", "Tree Backup", "Q(λ)", "Watkins' Q(λ)"),
-    *("Importance sampling", "One-step"),
-)
+
+def looks() -> dict[str, int]:
+    """The places of those rules that have one (`Rule.look`): they keep one order, and so one colour, in all reports."""
+    places = {rule.title: rule.look for rule in rules() if rule.look is not None}
+    return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
 @dataclass(frozen=True)
@@ -131,18 +134,20 @@ def with_methods(rows: pl.DataFrame) -> pl.DataFrame:
 
 def in_order(methods: list[str]) -> list[str]:
     """Known traces first, in their fixed order, then the others by name."""
+    known = looks()
 
-    def place(method: str) -> tuple[int, str]:
-        known = [i for i, title in enumerate(ORDER) if method == title or method.startswith(f"{title} (")]
-        return (known[0] if known else len(ORDER), method)
+    def place(method: str) -> tuple[float, str]:
+        places = [look for title, look in known.items() if method == title or method.startswith(f"{title} (")]
+        return (places[0] if places else math.inf, method)
 
     return sorted(methods, key=place)
 
 
 def styles(methods: list[str]) -> list[int]:
     """A number for the colour, dash and marker of each method: known traces have their own, the others take what is free."""
-    found = {method: ORDER.index(method) for method in methods if method in ORDER}
-    free = (i for i in range(len(ORDER) + len(methods)) if i not in found.values())
+    known = looks()
+    found = {method: known[method] for method in methods if method in known}
+    free = (i for i in count() if i not in found.values())
     return [found[method] if method in found else next(free) for method in methods]
 
 

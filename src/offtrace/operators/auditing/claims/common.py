@@ -48,9 +48,11 @@ def claims_of(module: ModuleType) -> list[Claim]:
     return [found for found in vars(module).values() if isinstance(found, Claim)]
 
 
-RECURSIVE = (ot.OneStep(), ot.ImportanceSampling(0.9), ot.TreeBackup(), ot.Retrace(), ot.QSigma(), ot.ABQ(),
-             ot.NonMarkovRetrace(), ot.NonMarkovRetrace(0.9), ot.RBIS(0.9), ot.HistoryBounded(2.0))  # fmt: skip
-"""Traces with β_t ≤ β_{t-1}ρ_t. (At λ = 1, RBIS and a history bound of 1 are Non-Markov Retrace.)"""
+def recursive() -> list[ot.Trace]:
+    """Traces of all listed rules for which β_t ≤ β_{t-1}ρ_t is shown."""
+    shown = (rule for rule in ot.rules() if issubclass(rule, ot.Trace) and rule.recursive_condition)
+    return [trace for rule in shown for trace in rule.typical()]
+
 
 SECOND_LAG = ot.TruncatedIS(bound=(0.0, np.inf, 0.0))
 """β = (1, 0, ρ₁ρ₂, 0, …)."""

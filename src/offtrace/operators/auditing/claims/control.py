@@ -7,12 +7,12 @@ import numpy as np
 import offtrace.traces as ot
 from offtrace.mdps import alternating, lemma_2, one_state_two_actions, switch_or_stay
 from offtrace.operators.auditing.claims.common import (
-    RECURSIVE,
     SECOND_LAG,
     Found,
     battery,
     claim,
     operators,
+    recursive,
     sizes,
     sizes_of,
 )
@@ -40,7 +40,7 @@ def _lemma_two() -> Found:
 
 @claim("0 ≤ C ≤ (I − γP_π)⁻¹ and ‖C‖ ≤ 1/(1 − γ) where β_t ≤ ∏ρ", "Lemma 2 and Theorem 2, proofs")
 def _size_of_C() -> Found:
-    traces, norm, above = (*RECURSIVE, ot.TruncatedIS(1.0), ot.ImportanceSampling()), 0.0, -np.inf
+    traces, norm, above = (*recursive(), ot.TruncatedIS(1.0), ot.ImportanceSampling()), 0.0, -np.inf
     for op in operators(*traces):
         least, γ = np.clip(op.C - op.C_error, 0, None), op.mdp.gamma
         norm = max(norm, least.sum(axis=1).max() * (1 - γ))

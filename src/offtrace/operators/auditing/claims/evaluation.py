@@ -12,7 +12,6 @@ from offtrace.mdps import alternating, garnet, one_state_two_actions, powers_of_
 from offtrace.operators.auditing.claims.common import (
     ALL_BUT_SECOND,
     FIRST_ACTION,
-    RECURSIVE,
     SECOND_LAG,
     Found,
     battery,
@@ -20,6 +19,7 @@ from offtrace.operators.auditing.claims.common import (
     coefficient,
     enumerated,
     operators,
+    recursive,
     sizes,
     summed,
 )
@@ -98,14 +98,14 @@ def _theorem_1() -> Found:
 
 @claim("β_t ≤ β_{t-1}ρ_t (the proof's own step) makes M a contraction with modulus γ", "Theorem 1, its proof")
 def _recursive_condition() -> Found:
-    excess, least, tried = -np.inf, np.inf, 0
-    for op in operators(*RECURSIVE):
+    excess, least, tried, traces = -np.inf, np.inf, 0, recursive()
+    for op in operators(*traces):
         assert op.setting.recursive_condition
         least = min(least, float((op.Z + op.Z_error).min()))
         excess = max(excess, op.contraction.lower - op.mdp.gamma)
         tried += 1
     numbers = f"{tried} operators: largest ‖Z‖ − γ = {excess:.1e}, smallest entry of Z = {least:.1e}"
-    return Found(excess > 1e-9 or least < -1e-9, numbers, f"{len(battery())} random MDPs × {len(RECURSIVE)} traces")
+    return Found(excess > 1e-9 or least < -1e-9, numbers, f"{len(battery())} random MDPs × {len(traces)} traces")
 
 
 @claim("β = 0 has the rate γ (TD(0)); β = ∏ρ has the rate 0 (importance sampling)", "Section 3.1, remarks")
