@@ -97,7 +97,8 @@ class Rule:
     def examples(cls) -> tuple[Self, ...]:
         """Instances that between them show all that the rule can do, its limits too: the tests try them on every backend."""
         if "lam" in (f.name for f in fields(cls)):
-            return tuple(cls(**{"lam": lam}) for lam in (0.0, 0.7, 1.0))
+            make: Callable[..., Self] = cls
+            return tuple(make(lam=lam) for lam in (0.0, 0.7, 1.0))
         return (cls(),)
 
     @classmethod
