@@ -99,7 +99,7 @@ def test_truncated_episodes_bootstrap_and_terminated_ones_do_not() -> None:
     assert result.conservative.high >= 10.0 - 1e-9  # the largest value there is, and nothing after a cut says otherwise
     ended = replace(logs, terminated=logs.truncated, truncated=logs.terminated)
     wanted = 1 + 0.9 + 0.81
-    for row in evaluate(ended, pi, trace=ot.RBIS(lam=1.0), gamma=0.9, estimators=list(ESTIMATORS[2:7])).estimates:
+    for row in evaluate(ended, pi, trace=ot.RBIS(lam=1.0), gamma=0.9, estimators=list(ESTIMATORS)[2:7]).estimates:
         assert row.estimate == pytest.approx(wanted), row.estimator
 
 

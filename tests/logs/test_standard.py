@@ -13,10 +13,16 @@ import pytest
 
 import offtrace as ot
 from logs import by_formula, settings
-from offtrace.logs import Logs, evaluate
+from offtrace.logs import ESTIMATORS, Logs, evaluate
 from offtrace.logs.estimators import importance_sampling
 from offtrace.logs.estimators.behavior_policy import deal
 from offtrace.logs.estimators.first_states import take
+
+STANDARD = {
+    name: entry.function
+    for name, entry in ESTIMATORS.items()
+    if isinstance(entry.function, importance_sampling.Weighting)
+}
 
 FORMULAS = {
     "per-decision IS": by_formula.per_decision,
@@ -31,7 +37,7 @@ FORMULAS = {
 
 @pytest.mark.parametrize("limit", [None, 3])
 def test_each_estimator_equals_its_formula(limit: int | None) -> None:
-    assert set(FORMULAS) == set(importance_sampling.STANDARD)
+    assert set(FORMULAS) == set(STANDARD)
     for seed in range(3):
         logs, pi, mdp = settings.some_logs(seed, limit=limit)
         result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
@@ -61,14 +67,14 @@ def test_contributions_of_a_ratio_are_its_derivative(name: str) -> None:
         log_pi = np.log(pi)[logs.state, logs.action]
     assert logs.log_mu is not None
     w = importance_sampling.weights(logs, log_pi, logs.log_mu, mdp.gamma)
-    found = importance_sampling.STANDARD[name].weigh(w, logs.reward).contributions
+    found = STANDARD[name].weigh(w, logs.reward).contributions
     E, h = logs.episodes, 1e-6
     for e in (0, 3, 7):
         moved = []
         for sign in (1, -1):
             log = w.log.copy()  # the estimate is of degree 0 in W: weighing an episode more is scaling its W
             log[logs.starts[e] : logs.starts[e + 1]] += np.log1p(sign * h)
-            again = importance_sampling.STANDARD[name].weigh(replace(w, log=log), logs.reward)
+            again = STANDARD[name].weigh(replace(w, log=log), logs.reward)
             moved.append(again.contributions.mean())
         assert (moved[0] - moved[1]) / (2 * h) == pytest.approx((found[e] - found.mean()) / E, abs=1e-8)
 
@@ -88,7 +94,7 @@ def test_weighted_estimates_do_without_floats_for_their_weights(name: str, ratio
     log_ratio = np.insert(log_pi - logs.log_mu, front, math.log(ratio))
     after = importance_sampling.weights(longer, log_ratio, np.zeros(len(log_ratio)), 1.0)
     assert np.all((after.whole == 0) | (after.whole == np.inf))
-    weigh = importance_sampling.STANDARD[name].weigh
+    weigh = STANDARD[name].weigh
     with np.errstate(invalid="ignore"):
         wanted, found = weigh(before, logs.reward).contributions, weigh(after, longer.reward).contributions
     assert np.isfinite(wanted).all()
@@ -126,7 +132,7 @@ def test_estimates_are_those_of_scope_rl() -> None:
     w = importance_sampling.weights(logs, np.log(pi)[state, action], np.log(given["mu"]), given["gamma"])
     assert len(given["estimates"]) == 6
     for name, wanted in given["estimates"].items():
-        how = importance_sampling.STANDARD[name]
+        how = STANDARD[name]
         found = how.weigh(w, how.signal(logs, given["gamma"], q[state, action], v[following])).contributions.mean()
         found += v[state[logs.starts[:-1]]].mean() if how.doubly_robust else 0.0
         assert found == pytest.approx(wanted, rel=1e-8), name  # it adds 1e-10 to what it divides by

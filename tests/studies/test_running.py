@@ -14,7 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from offtrace.studies import Study, StudyError
+from offtrace import mdps
+from offtrace.studies import DeclarationError, Study, StudyError, register_environment
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
 from studies.small import COMMAND, declared, equal, longer, start
@@ -180,6 +181,35 @@ class Halved(Trace):
     own = Study.declared(declared(modules=["halved_traces"], traces=["Halved"], lams=[1.0]), out=tmp_path)
     known = Study.declared(declared(traces=["Q(λ)"]), out=tmp_path)
     assert own.run(progress=False).records()["value"].equals(known.run(progress=False).records()["value"])
+
+
+def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_walks.py").write_text(
+        """
+from offtrace.mdps import random_walk
+from offtrace.studies import register_environment
+
+def walk(long: int, right: float = 1.0):
+    return random_walk(long, right=right)
+
+register_environment("own-walk", walk, right=1.0)
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = declared(modules=["own_walks"], environments=["own-walk:long=5"], traces=["Retrace"])
+    own = Study.declared(given, out=tmp_path).run(progress=False).records()
+    known = Study.declared(declared(environments=["random-walk:states=5"], traces=["Retrace"]), out=tmp_path)
+    assert own["environment"].unique().to_list() == ["own-walk:long=5"]
+    assert own["value"].equals(known.run(progress=False).records()["value"])
+    with pytest.raises(DeclarationError, match=r"environments\[0\].*arguments long \(did you mean 'long'\?\)"):
+        Study.declared(given | {"environments": ["own-walk:lang=5"]})
+
+
+def test_names_of_environments_are_taken_once() -> None:
+    with pytest.raises(ValueError, match="there is an environment named 'cliff' already"):
+        register_environment("cliff", mdps.random_walk)
+    with pytest.raises(ValueError, match="cannot be named 'own-v1'"):
+        register_environment("own-v1", mdps.random_walk)
 
 
 def test_commands(tmp_path: Path) -> None:

@@ -61,6 +61,9 @@ def add(commands: Commands) -> None:
             _add_estimation(made)
         _add_reading(made)
         made.set_defaults(run=lambda args, run=run: _said(run, args))
+    words = "list the estimators: what each computes, and what it needs"
+    listed = of_logs.add_parser("estimators", help=words, description=f"{words[0].upper()}{words[1:]}.")
+    listed.set_defaults(run=_list_estimators)
 
 
 def _add_reading(command: argparse.ArgumentParser) -> None:
@@ -93,7 +96,12 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model", choices=("table", "linear", "trees", "network"), help="of Q (a table for ids, linear in features)"
     )
-    group.add_argument("--estimators", nargs="+", metavar="NAME", help="only these (all that can be computed)")
+    group.add_argument(
+        "--estimators",
+        nargs="+",
+        metavar="NAME",
+        help="only these (all that can be computed); `offtrace logs estimators` lists them",
+    )
     group.add_argument(
         "--behavior",
         choices=("logged", "estimate", "unknown"),
@@ -212,6 +220,17 @@ def _describe(args: argparse.Namespace) -> int:
 
     target = None if args.policy is None else load_policy(args.policy)
     print(describe(_read(args, target), None if target is None else target.policy))
+    return 0
+
+
+def _list_estimators(args: argparse.Namespace) -> int:
+    from offtrace.logs.estimators.built_in import ESTIMATORS
+    from offtrace.logs.estimators.registry import NEEDS
+
+    width = max(map(len, ESTIMATORS))
+    for name, entry in ESTIMATORS.items():
+        needs = f"; needs {' and '.join(NEEDS[need] for need in entry.needs)}" if entry.needs else ""
+        print(f"{name:<{width}}  {entry.equation}{needs}")
     return 0
 
 

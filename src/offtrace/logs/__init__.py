@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
     from offtrace.logs.estimators.fitted_iteration import Features, Regressor
-    from offtrace.logs.evaluation import ESTIMATORS, evaluate
+    from offtrace.logs.estimators.registry import ESTIMATORS, Estimator, Evidence, register_estimator
+    from offtrace.logs.evaluation import evaluate
     from offtrace.logs.reading.columns import Columns
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
@@ -23,6 +24,8 @@ __all__ = [
     "Columns",
     "Coverage",
     "Description",
+    "Estimator",
+    "Evidence",
     "Features",
     "Logs",
     "LogsError",
@@ -33,6 +36,7 @@ __all__ = [
     "describe",
     "evaluate",
     "read",
+    "register_estimator",
     "simulate",
 ]
 
@@ -40,7 +44,8 @@ _HOME = {
     "container": ("Logs",),
     "description": ("Coverage", "Description", "describe"),
     "estimators.fitted_iteration": ("Features", "Regressor"),
-    "evaluation": ("ESTIMATORS", "evaluate"),
+    "estimators.built_in": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
+    "evaluation": ("evaluate",),
     "reading.columns": ("Columns",),
     "reading.problems": ("LogsError", "Problem", "ReadReport"),
     "reading.sources": ("read",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,20 @@ from scipy.special import stdtrit
 from offtrace._shared.suggestions import closest, ending
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
+from offtrace.logs.estimators.built_in import DIRECT, FITTED
 from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
-from offtrace.logs.estimators.importance_sampling import STANDARD, truncated, weights
+from offtrace.logs.estimators.importance_sampling import weights
 from offtrace.logs.estimators.intervals import bootstrap, conservative
 from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.registry import ESTIMATORS, LACKING, MU, OWN_STARTS, Evidence
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.logs.result import Result, Row, kish
 from offtrace.logs.warnings_of_result import diagnosis_of, warnings_of
 from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
-
-FITTED, DIRECT = "fitted", "direct method"
-ESTIMATORS = (FITTED, DIRECT, *STANDARD)
-"""All names that `evaluate` takes as estimators."""
 
 
 def evaluate(
@@ -78,30 +75,21 @@ def evaluate(
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
     _check_support(logs, log_pi)
     main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
-    w = None
-    if logs.log_mu is not None:
-        w = weights(logs, log_pi, logs.log_mu, gamma)
-
-    estimates: dict[str, tuple[float, np.ndarray]] = {}
-    for name in names:
-        if name in (FITTED, DIRECT):
-            estimates[name] = starts.of_fit(main if name == FITTED else direct.fit)
-        elif w is not None:
-            standard = STANDARD[name]
-            if standard.weigh is truncated:
-                standard = replace(standard, weigh=partial(truncated, bound=bound))
-            estimates[name] = direct.estimate(standard, w)
+    w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
+    evidence = Evidence(logs, policy, gamma, starts, sampled, main, direct, w)
+    estimates = {name: ESTIMATORS[name].function(evidence) for name in names}
     rows = _rows(estimates, trace, confidence, resamples, seed)
-    for i, row in enumerate(rows):
-        if isinstance(kind, Regressor) and row.estimator in (FITTED, DIRECT):
-            again = sampled if row.estimator == FITTED else direct.sampled
-            rows[i] = _refitted(row, again, kind, starts, confidence, refits, seed)
+    if isinstance(kind, Regressor):
+        for i, row in enumerate(rows):
+            if (operator := ESTIMATORS[row.estimator].operator) is not None:
+                rows[i] = _refitted(row, operator(evidence), kind, starts, confidence, refits, seed)
 
     bounds = None
     if w is not None and starts.own:
         bounds = conservative(logs, w, confidence, rewards, longest, mu.estimated)
-    found = diagnosis_of(sampled, w, estimates[FITTED][1] if FITTED in estimates and isinstance(main, Fit) else None)
-    fits = {FITTED: main} | ({DIRECT: direct.fit} if "fit" in vars(direct) else {})
+    pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
+    found = diagnosis_of(sampled, w, pull)
+    fits = {FITTED.name: main} | ({DIRECT.name: direct.fit} if "fit" in vars(direct) else {})
     unsettled = [name for name, each in fits.items() if not each.converged]
     return Result(
         estimates=tuple(rows),
@@ -146,15 +134,8 @@ def _call(given: dict[str, Any]) -> str:
 
 def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
     """The estimators that are wanted and possible."""
-    possible = list(ESTIMATORS)
-    reason = ""
-    if mu.log_mu is None:
-        possible, reason = [FITTED, DIRECT], "it needs μ(a|s) of the actions taken, which is not known"
-    elif not starts.own:
-        possible, reason = (
-            [FITTED, DIRECT],
-            "it averages over the logs' own first states, and others were given (initial)",
-        )
+    lacking = [need for need, there in ((MU, mu.log_mu is not None), (OWN_STARTS, starts.own)) if not there]
+    possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:
         return possible
     if isinstance(estimators, str):
@@ -164,6 +145,7 @@ def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> li
             hint = ending(closest(name, ESTIMATORS))
             raise ValueError(f"there is no estimator named {name!r}{hint} Known: {', '.join(ESTIMATORS)}")
         if name not in possible:
+            reason = next(LACKING[need] for need in lacking if need in ESTIMATORS[name].needs)
             raise ValueError(f"{name!r} cannot be computed: {reason}. Possible: {', '.join(possible)}")
     if not estimators:
         raise ValueError(f"estimators is empty: choose from {', '.join(ESTIMATORS)}, or None for all")
@@ -179,7 +161,7 @@ def _rows(
     low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
     rows = []
     for j, (name, (value, x)) in enumerate(estimates.items()):
-        title = _fitted_title(trace) if name == FITTED else STANDARD[name].title if name in STANDARD else name
+        title = ESTIMATORS[name].titled(trace)
         if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
             rows.append(Row(name, title, value, *[float("nan")] * 5))
             continue
@@ -188,11 +170,6 @@ def _rows(
         error = float(x.std() / np.sqrt(len(x)))
         rows.append(Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share))
     return rows
-
-
-def _fitted_title(trace: Trace) -> str:
-    lam = getattr(trace, "lam", None)
-    return f"fitted, {trace.title}" + (f", λ = {lam:g}" if isinstance(lam, float) else "")
 
 
 def _refitted(

@@ -2,9 +2,10 @@
 
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import shipped
+from offtrace.studies.environments import register_environment
 from offtrace.studies.status import Status
 from offtrace.studies.study import Study
 
-__all__ = ["DeclarationError", "Status", "Study", "StudyError", "load", "shipped"]
+__all__ = ["DeclarationError", "Status", "Study", "StudyError", "load", "register_environment", "shipped"]
 
 load = Study.load

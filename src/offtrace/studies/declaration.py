@@ -181,9 +181,11 @@ def _needed(given: Mapping[str, Any], name: str, checked: Any) -> Any:
 
 
 def _import(modules: Any) -> None:
-    """Modules that register traces of one's own."""
+    """Import the modules that register traces and environments of one’s own."""
     if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
-        raise DeclarationError("modules", modules, "a list of the names of modules that register traces")
+        raise DeclarationError(
+            "modules", modules, "a list of the names of modules that register traces and environments"
+        )
     for i, module in enumerate(modules):
         try:
             importlib.import_module(module)

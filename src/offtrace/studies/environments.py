@@ -1,6 +1,6 @@
 """Environments and policies by name, as a declaration writes them: "garnet:states=20,actions=3,branching=3,seed=1".
 
-A name is that of the gallery or of a Gymnasium environment that publishes its table; what follows the colon are the arguments.
+A name is a registered one or that of a Gymnasium environment that publishes its table; what follows the colon are the arguments.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,19 +21,61 @@ from offtrace.mdps import MDP
 from offtrace.studies.checks import DeclarationError
 from offtrace.trajectory import ROW_TOLERANCE
 
-GALLERY = {
-    **{f"bifurcation-{n}": (mdps.bifurcation, {"number": n}) for n in (1, 2, 3, 4)},
-    "cliff": (mdps.cliff, {}),
-    "garnet": (mdps.garnet, {}),
-    "random-walk": (mdps.random_walk, {}),
-}
+GYMNASIUM = re.compile(r".+-v\d+$")
+"""The ids of Gymnasium."""
+
+
+class Environment(NamedTuple):
+    """An entry of the registry."""
+
+    function: Callable[..., MDP]
+    fixed: Mapping[str, object]
+    """Arguments that are part of the name."""
+
+    @property
+    def origin(self) -> tuple[str, str, Mapping[str, object]]:
+        """What tells it from others of its name."""
+        return self.function.__module__, self.function.__qualname__, self.fixed
+
+    @property
+    def parameters(self) -> list[str]:
+        """The arguments that a declaration may give."""
+        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
+
+
+_registered: dict[str, Environment] = {}
+GALLERY: Mapping[str, Environment] = MappingProxyType(_registered)
+"""The environments that a study can name, beside those of Gymnasium."""
+
+
+def register_environment(name: str, function: Callable[..., MDP], **fixed: object) -> None:
+    """Let studies name an environment: `name` stands for `function(**fixed)`, which returns an MDP.
+
+    A declaration may give the other arguments of the function, as in "maze:size=9". One that has a `seed` which a declaration
+    leaves out is another MDP for each seed. Workers must register it too: so a module does it that the study lists in `modules`.
+    """
+    if ":" in name or GYMNASIUM.match(name):
+        raise ValueError(
+            f"an environment of a study cannot be named {name!r}: a colon and -v1 at the end mean something else"
+        )
+    entry = Environment(function, fixed)
+    if name in _registered and _registered[name].origin != entry.origin:  # a module may be imported anew
+        raise ValueError(f"there is an environment named {name!r} already: give another name")
+    _registered[name] = entry
+
+
+for _number in (1, 2, 3, 4):
+    register_environment(f"bifurcation-{_number}", mdps.bifurcation, number=_number)
+register_environment("cliff", mdps.cliff)
+register_environment("garnet", mdps.garnet)
+register_environment("random-walk", mdps.random_walk)
+
 POLICIES = {
     "uniform": (),
     "epsilon-greedy": ("epsilon",),
     "softmax": ("temperature",),
     "random": ("concentration", "seed"),
 }
-GYMNASIUM = re.compile(r".+-v\d+$")
 
 
 def split(key: str, given: Any) -> tuple[str, dict[str, Any]]:
@@ -87,15 +130,14 @@ def grid(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def known(key: str, given: Any, name: str, arguments: Mapping[str, Any], seeded: bool) -> str:
-    """The one spelling of an environment that can be made. With `seeded`, a Garnet without a seed is one for each seed."""
+    """The one spelling of an environment that can be made. With `seeded`, one that lacks its seed is another for each seed."""
     if name not in GALLERY and not GYMNASIUM.match(name):
         names = ", ".join(GALLERY)
         raise DeclarationError(
             key, given, f"{names}, or a Gymnasium id such as 'FrozenLake-v1'{did_you_mean(name, GALLERY)}"
         )
     if name in GALLERY:
-        function, fixed = GALLERY[name]
-        allowed = [p for p in inspect.signature(function).parameters if p not in fixed]
+        allowed = GALLERY[name].parameters
         for argument in arguments:
             if argument not in allowed:
                 raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
@@ -135,7 +177,7 @@ def known_game(key: str, given: str) -> None:
 
 @lru_cache(maxsize=64)
 def mdp(label: str, seed: int | None = None) -> MDP:
-    """The MDP. Where the label leaves out a Garnet's seed, `seed` is it.
+    """The MDP. Where the environment has a seed and the label leaves it out, `seed` is it.
 
     >>> mdp("bifurcation-1")
     MDP(S=15, A=4, gamma=0.9, terminal=1, nonzeros=56)
@@ -143,16 +185,16 @@ def mdp(label: str, seed: int | None = None) -> MDP:
     name, arguments = split("", label)
     if name not in GALLERY:
         return mdps.from_gymnasium(name, **arguments)
-    function, fixed = GALLERY[name]
-    if seed is not None and "seed" in inspect.signature(function).parameters:
+    entry = GALLERY[name]
+    if seed is not None and "seed" in entry.parameters:
         arguments.setdefault("seed", seed)
-    return function(**fixed, **arguments)
+    return entry.function(**entry.fixed, **arguments)
 
 
 def varies(label: str) -> bool:
     """Whether the environment is another one for each seed."""
     name, arguments = split("", label)
-    return name == "garnet" and "seed" not in arguments
+    return name in GALLERY and "seed" in GALLERY[name].parameters and "seed" not in arguments
 
 
 Declared = str | tuple[float, ...]

@@ -56,7 +56,7 @@ class Study:
     seeds: dict[str, Seeds]
     """By phase: tuning and test, or map."""
     modules: tuple[str, ...] = ()
-    """Imported first: they register traces of one's own."""
+    """Imported first: they register traces and environments of one’s own."""
     subset: str | None = None
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The declaration, with all its subsets."""

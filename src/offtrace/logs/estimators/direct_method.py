@@ -18,7 +18,7 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import deal
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Features, Fit, Regressed, Regressor, fit
-from offtrace.logs.estimators.importance_sampling import Standard, Weights, cut
+from offtrace.logs.estimators.importance_sampling import Weighting, Weights, cut
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.traces import OneStep
@@ -63,13 +63,13 @@ class Direct:
             first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
         return q, v, first
 
-    def estimate(self, standard: Standard, w: Weights) -> tuple[float, np.ndarray]:
+    def estimate(self, weighting: Weighting, w: Weights) -> tuple[float, np.ndarray]:
         """A standard estimate, and what each episode contributes [E]."""
         logs, beyond = self.logs, cut(self.logs)
         by_regressor = isinstance(self.model, Regressor)
         nothing = np.zeros(len(logs))
         q, v, first = nothing, nothing, 0.0
-        if standard.doubly_robust:
+        if weighting.doubly_robust:
             q, v, first = self.crossed
         elif by_regressor and beyond.any():
             q, v, _ = self.crossed
@@ -78,11 +78,11 @@ class Direct:
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore"
         ):  # the result tells of products that overflow
-            found = standard.weigh(w, standard.signal(logs, self.gamma, q, v))
+            found = weighting.weigh(w, weighting.signal(logs, self.gamma, q, v))
             contributions = found.contributions + first
             value = float(contributions.mean())
         known = not by_regressor and np.isfinite(found.by_step).all()
-        if standard.doubly_robust or not beyond.any() or not known or isinstance(self.fit, Regressed):
+        if weighting.doubly_robust or not beyond.any() or not known or isinstance(self.fit, Regressed):
             return value, contributions
         basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
         gradient = sum(self.sampled.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))

@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 
 from offtrace.logs.container import Logs
+from offtrace.logs.estimators.registry import LACKING, MU, Evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Weights:
     log: np.ndarray
     """log W_t [N]."""
     gamma: float
+    bound: float | None = None
+    """c of truncated IS; None: √E."""
 
     @property
     def episodes(self) -> int:
@@ -86,11 +89,11 @@ class Weights:
             return np.exp(2 * self.log_totals()[0] - self.log_totals(2.0)[0])
 
 
-def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float) -> Weights:
+def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float, bound: float | None = None) -> Weights:
     """The products of ratios of these logs."""
     log = np.empty(len(logs))
     _sums(np.asarray(log_pi), np.asarray(log_mu), logs.starts, log)
-    return Weights(logs.starts, log, gamma)
+    return Weights(logs.starts, log, gamma, bound)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -165,9 +168,9 @@ def _after(x, total, over, out):
             out[t] = x[t] * np.exp(over[t] - total[t]) + grown * out[t + 1]
 
 
-def truncated(w: Weights, x: np.ndarray, bound: float | None = None) -> Estimate:
+def truncated(w: Weights, x: np.ndarray) -> Estimate:
     """(1/E) Σ_e Σ_t γ^t min(c, W_t) x_t. Biased towards 0 where the bound acts."""
-    c = np.sqrt(w.episodes) if bound is None else bound
+    c = np.sqrt(w.episodes) if w.bound is None else w.bound
     return per_decision(replace(w, log=np.minimum(w.log, np.log(c))), x)
 
 
@@ -177,27 +180,20 @@ def cut(logs: Logs) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Standard:
-    """An estimator by its name: how it weighs, and whether it does so with TD errors (doubly robust) or rewards."""
+class Weighting:
+    """How an estimator weighs, and whether it weighs TD errors (doubly robust) or rewards: the function of its entry."""
 
-    title: str
     weigh: Callable[[Weights, np.ndarray], Estimate]
     doubly_robust: bool = False
+
+    def __call__(self, evidence: Evidence) -> tuple[float, np.ndarray]:
+        """The estimate, and what each episode contributes [E]."""
+        if evidence.weights is None:
+            raise ValueError(LACKING[MU])
+        return evidence.direct.estimate(self, evidence.weights)
 
     def signal(self, logs: Logs, gamma: float, q: np.ndarray, v: np.ndarray) -> np.ndarray:
         """x_t [N]; q and v [N] are Q̂(s_t, a_t) and V̂(s_{t+1}), of which only what the estimator uses is read."""
         goes_on = ~logs.terminated if self.doubly_robust else cut(logs)
         x = logs.reward + np.where(goes_on, gamma * v, 0.0)
         return x - q if self.doubly_robust else x
-
-
-STANDARD = {
-    "per-decision IS": Standard("per-decision IS", per_decision),
-    "weighted per-decision IS": Standard("weighted per-decision IS", weighted_per_decision),
-    "IS": Standard("ordinary IS", ordinary),
-    "weighted IS": Standard("weighted IS", weighted),
-    "truncated IS": Standard("truncated IS", truncated),
-    "doubly robust": Standard("doubly robust", per_decision, doubly_robust=True),
-    "weighted doubly robust": Standard("weighted doubly robust", weighted_per_decision, doubly_robust=True),
-}
-"""All of them, by the names that `evaluate` takes; "fitted" and "direct method" stand beside them."""

@@ -8,15 +8,16 @@ import numpy as np
 
 from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
 from offtrace.logs import notebook_table
-from offtrace.logs.estimators.importance_sampling import STANDARD
 from offtrace.logs.estimators.intervals import Conservative
+from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
 from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.evaluation import DIRECT, FITTED
-from offtrace.logs.result import Result, Row
+from offtrace.logs.result import Result
 from offtrace.traces import QLambda
 
-FAMILIES = {"fitted": 0, "importance sampling": 1, "with a model of Q": 2, "conservative": 7}
-"""Of estimators, and how they look."""
+FAMILIES = {FITTED_VALUES: 0, IMPORTANCE: 1, MODEL: 2, "conservative": 7}
+"""The families of estimators, and how they look."""
+OTHERS = 4
+"""How the estimators of other families look."""
 WEIGHTS, EPISODES, UNCUT = "importance weights", "episodes", "β = 1"
 STYLES = FAMILIES | {EPISODES: 7, WEIGHTS: 1, UNCUT: 7}
 LAGS = 1024  # at most
@@ -37,14 +38,14 @@ def data(result: Result) -> dict[str, Any]:
             "high": drawable(row.high),
             "said": say.interval(row.low, row.high),
             "shown": say.number(row.estimate),
-            "family": _family(row),
+            "family": ESTIMATORS[row.estimator].family,
         }
         for row in result.estimates
     ]
     if (c := result.conservative) is not None and not c.empty:
         rows.append({"method": "conservative", "value": None, "low": drawable(c.low), "high": drawable(c.high)})
         rows[-1] |= {"said": say.interval(c.low, c.high), "shown": "", "family": "conservative"}
-    methods = {row["method"]: FAMILIES[row["family"]] for row in rows} | styles
+    methods = {row["method"]: FAMILIES.get(row["family"], OTHERS) for row in rows} | styles
     return {
         "methods": [{"name": name, "style": style} for name, style in methods.items()],
         "better": 1,
@@ -52,13 +53,6 @@ def data(result: Result) -> dict[str, Any]:
         "weights": _weights(result),
         "credit": _credit(result),
     }
-
-
-def _family(row: Row) -> str:
-    if row.estimator == FITTED:
-        return "fitted"
-    model = row.estimator == DIRECT or STANDARD[row.estimator].doubly_robust
-    return "with a model of Q" if model else "importance sampling"
 
 
 def drawable(x: float) -> float:

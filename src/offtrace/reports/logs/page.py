@@ -6,6 +6,7 @@ import numpy as np
 
 from offtrace._shared.number_text import count, listed, number, percent
 from offtrace.logs.description import describe
+from offtrace.logs.estimators.registry import ESTIMATORS, NEEDS
 from offtrace.logs.result import Result, Row
 from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.html.document import (
@@ -118,8 +119,19 @@ def _estimates(result: Result) -> Section:
     ]
     if bounds is not None:
         parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
-    parts.append(Paragraph(RESTS, "note"))
+    parts += [Paragraph(RESTS, "note"), Folded("What each estimator computes", _equations(result))]
     return Section("estimates", "Estimates", parts)
+
+
+def _equations(result: Result) -> Table:
+    """The entries of the registry that this page shows."""
+    lines: list[list[Cell]] = []
+    for row in result.estimates:
+        entry = ESTIMATORS[row.estimator]
+        needs = listed([NEEDS[need] for need in entry.needs])
+        texts = (row.title, entry.equation, needs or "no μ")
+        lines.append([Cell(text, text, "t", head=i == 0) for i, text in enumerate(texts)])
+    return Table(["Estimator", "V(π)", "Needs"], lines, texts=3)
 
 
 RESTS = (

@@ -1,0 +1,89 @@
+"""The estimators that offtrace has, in the order in which they are shown.
+
+`offtrace.logs` takes the registry from here, so that those stand in it before anybody adds one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offtrace.logs.estimators.importance_sampling import (
+    Weighting,
+    ordinary,
+    per_decision,
+    truncated,
+    weighted,
+    weighted_per_decision,
+)
+from offtrace.logs.estimators.registry import (
+    ESTIMATORS as ESTIMATORS,
+)
+from offtrace.logs.estimators.registry import (
+    FITTED_VALUES,
+    IMPORTANCE,
+    MODEL,
+    MU,
+    OWN_STARTS,
+    Estimator,
+    Evidence,
+    register_estimator,
+)
+from offtrace.logs.estimators.sampled_operator import Sampled
+
+
+def _fitted(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
+    return evidence.starts.of_fit(evidence.fit)
+
+
+def _direct(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
+    return evidence.starts.of_fit(evidence.direct.fit)
+
+
+def _operator(evidence: Evidence) -> Sampled:
+    return evidence.sampled
+
+
+def _one_step_operator(evidence: Evidence) -> Sampled:
+    return evidence.direct.sampled
+
+
+def _weighting(name: str, equation: str, how: Weighting, title: str = "") -> Estimator:
+    family = MODEL if how.doubly_robust else IMPORTANCE
+    return Estimator(name, equation, how, needs=(MU, OWN_STARTS), title=title, family=family)
+
+
+FITTED = register_estimator(
+    Estimator(
+        "fitted",
+        "Q̂ = MQ̂ with the trace’s β, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
+        _fitted,
+        (),
+        "fitted, {trace}",
+        FITTED_VALUES,
+        _operator,
+    )
+)
+DIRECT = register_estimator(
+    Estimator(
+        "direct method", "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E", _direct, operator=_one_step_operator
+    )
+)
+for _each in (
+    _weighting("per-decision IS", "Σ_e Σ_t γ^t W_t r_t / E", Weighting(per_decision)),
+    _weighting("weighted per-decision IS", "Σ_t γ^t (Σ_e W_t r_t) / Σ_e W_t", Weighting(weighted_per_decision)),
+    _weighting("IS", "Σ_e W_{T−1} Σ_t γ^t r_t / E", Weighting(ordinary), "ordinary IS"),
+    _weighting("weighted IS", "Σ_e W_{T−1} Σ_t γ^t r_t / Σ_e W_{T−1}", Weighting(weighted)),
+    _weighting("truncated IS", "Σ_e Σ_t γ^t min(c, W_t) r_t / E", Weighting(truncated)),
+    _weighting(
+        "doubly robust",
+        "Σ_e (V̂(s_0) + Σ_t γ^t W_t δ_t) / E, δ_t = r_t + γ V̂(s_{t+1}) − Q̂(s_t, a_t)",
+        Weighting(per_decision, doubly_robust=True),
+    ),
+    _weighting(
+        "weighted doubly robust",
+        "Σ_e V̂(s_0) / E + Σ_t γ^t (Σ_e W_t δ_t) / Σ_e W_t",
+        Weighting(weighted_per_decision, doubly_robust=True),
+    ),
+):
+    register_estimator(_each)

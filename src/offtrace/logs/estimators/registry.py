@@ -1,0 +1,106 @@
+"""The registry of estimators from logs: an entry has a name, an equation, what it needs, and the function that computes it.
+
+`evaluate`, the command line and the page read it. An estimator of one's own is one more entry:
+
+    register_estimator(Estimator("mean return", "V̂ = Σ_e G_e / E", needs=(OWN_STARTS,), function=mean_return))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.first_states import Starts
+from offtrace.logs.estimators.target_policy import Policy
+from offtrace.traces import Trace
+
+if TYPE_CHECKING:
+    from offtrace.logs.estimators.direct_method import Direct
+    from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
+    from offtrace.logs.estimators.importance_sampling import Weights
+    from offtrace.logs.estimators.sampled_operator import Sampled
+
+MU, OWN_STARTS = "mu", "own starts"
+"""What an estimator may need: μ(a|s) of the actions taken, and that V(π) is the mean over the logs' own first states."""
+NEEDS = {MU: "μ", OWN_STARTS: "the logs’ own first states"}
+"""The same in words."""
+LACKING = {
+    MU: "it needs μ(a|s) of the actions taken, which is not known",
+    OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
+}
+"""Why an estimator cannot be computed where that is not so."""
+
+FITTED_VALUES, IMPORTANCE, MODEL = "fitted", "importance sampling", "with a model of Q"
+"""Families of estimators, which the page shows alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What an estimator may compute from."""
+
+    logs: Logs
+    policy: Policy
+    """The target policy."""
+    gamma: float
+    starts: Starts
+    """The first states over which V(π) is the mean."""
+    sampled: Sampled
+    """The operator of the trace, as the logs sample it."""
+    fit: Fit | Regressed
+    """The fixed point of `sampled`."""
+    direct: Direct
+    """The one-step fixed point, fitted when it is first needed."""
+    weights: Weights | None
+    """The products of ratios; None where μ is not known."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """An entry of the registry."""
+
+    name: str
+    """The name by which `evaluate` takes it."""
+    equation: str
+    """What it computes, in one line."""
+    function: Callable[[Evidence], tuple[float, NDArray[np.float64]]]
+    """From the evidence V̂(π), and what each episode contributes to it [E]: the mean of that is V̂, its spread the error."""
+    needs: tuple[str, ...] = ()
+    """What must be there: `MU`, `OWN_STARTS`."""
+    title: str = ""
+    """The name to print, the same if empty; `{trace}` in it stands for the trace."""
+    family: str = MODEL
+    """What it is shown together with."""
+    operator: Callable[[Evidence], Sampled] | None = None
+    """For a fit: the operator whose fixed point it is. A regressor is refitted to it, for an interval."""
+
+    def titled(self, trace: Trace) -> str:
+        """The name to print."""
+        lam = getattr(trace, "lam", None)
+        spelt = trace.title + (f", λ = {lam:g}" if isinstance(lam, float) else "")
+        return (self.title or self.name).replace("{trace}", spelt)
+
+
+_registered: dict[str, Estimator] = {}
+ESTIMATORS: Mapping[str, Estimator] = MappingProxyType(_registered)
+"""All estimators that `evaluate` takes, by their names."""
+
+E = TypeVar("E", bound=Estimator)
+
+
+def register_estimator(estimator: E) -> E:
+    """Add an estimator to those that `evaluate` takes."""
+    if estimator.name in _registered:
+        raise ValueError(f"there is an estimator named {estimator.name!r} already: give another name")
+    unknown = [need for need in estimator.needs if need not in LACKING]
+    if unknown:
+        raise ValueError(
+            f"{estimator.name} cannot need {unknown[0]!r}: known needs are {', '.join(map(repr, LACKING))}"
+        )
+    _registered[estimator.name] = estimator
+    return estimator
