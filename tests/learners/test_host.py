@@ -9,12 +9,13 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
-from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, control, evaluate, gymnasium_host
-from offtrace.learners.core import blocks
+from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, control, evaluate, run
 from offtrace.learners.environments import Environment
 from offtrace.mdps import from_gymnasium, garnet, uniform
 
 gymnasium = pytest.importorskip("gymnasium")
+from offtrace.learners.gymnasium.block import HostBlock  # noqa: E402
+
 Mode = gymnasium.vector.AutoresetMode
 
 TRACES = [ot.Retrace(lam=0.9), ot.RBIS(lam=0.9), ot.NonMarkovRetrace(lam=0.8), ot.TruncatedIS(bound=1.5, lam=0.9)]
@@ -200,11 +201,11 @@ RUNS = [
 ]
 
 
-def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> gymnasium_host.HostBlock:
+def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> HostBlock:
     """As `control` makes it."""
     made: list[Any] = []
-    keep = blocks.run
-    blocks.run = lambda *given: made.append(given)  # pyright: ignore[reportAttributeAccessIssue]
+    keep = run.run
+    run.run = lambda *given: made.append(given)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         control(
             env,
@@ -218,12 +219,11 @@ def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> gymna
             evaluation=Evaluation(EpsilonGreedy(0.1), every=2, limit=7),
         )
     finally:
-        blocks.run = keep
-    where, rule, *policies, settings, capacity, seeds = made[0][:8]
-    return gymnasium_host.HostBlock(where, rule, tuple(policies), settings, capacity, seeds)
+        run.run = keep
+    return HostBlock(*made[0][:2])
 
 
-def finished(one: gymnasium_host.HostBlock) -> gymnasium_host.HostBlock:
+def finished(one: HostBlock) -> HostBlock:
     while not one.advance(10**9):
         pass
     return one
@@ -253,7 +253,7 @@ def test_checkpoint(tmp_path, monkeypatch):
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "gamma": 0.95, "alpha": 0.2, "steps": 9000, "seeds": 3}
     vector = many(Mode.NEXT_STEP, 3, lambda: gymnasium.make("FrozenLake-v1"))
     expected = control(vector, ot.RBIS(lam=0.9), **same)
-    original, calls = gymnasium_host.HostBlock.advance, []
+    original, calls = HostBlock.advance, []
 
     def interrupted(self: Any, budget: int) -> bool:
         calls.append(1)
@@ -262,7 +262,7 @@ def test_checkpoint(tmp_path, monkeypatch):
         return original(self, budget)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gymnasium_host.HostBlock, "advance", interrupted)
+        patch.setattr(HostBlock, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")
     resumed = control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")

@@ -11,7 +11,7 @@ import pytest
 import offtrace as ot
 from helpers import name_of
 from offtrace.learners import by_definition, evaluate
-from offtrace.learners.core import eligibility
+from offtrace.learners.core.eligibility import kept
 from offtrace.mdps import MDP
 
 LONG: list[ot.Trace] = [
@@ -74,8 +74,8 @@ def test_an_episode_of_thousands_of_steps(trace: ot.Trace, near: bool) -> None:
     "trace", [ot.Retrace(lam=0.9, horizon=3), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.OneStep()], ids=name_of
 )
 def test_memory_does_not_grow_with_the_episode(trace: ot.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown, calls = eligibility.grown, []
-    monkeypatch.setattr(eligibility, "grown", lambda *given: (calls.append(0), grown(*given))[1])
+    grown, calls = kept.grown, []
+    monkeypatch.setattr(kept, "grown", lambda *given: (calls.append(0), grown(*given))[1])
     mdp = ring(40, gamma=0.9)
     mu, pi = np.full((mdp.S, 2), 0.5), np.tile([0.6, 0.4], (mdp.S, 1))
     evaluate(mdp, trace, pi=pi, mu=mu, steps=200_000, points=1)

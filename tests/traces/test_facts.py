@@ -9,7 +9,7 @@ import pytest
 
 import offtrace as ot
 from helpers import BUILT_IN, name_of
-from offtrace.learners import EpsilonGreedy, control, evaluate
+from offtrace.learners import EpsilonGreedy, TraceLearner, control, evaluate
 from offtrace.learners.core.plan import plan
 from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
 from offtrace.operators import Operator, falsify_objective
@@ -47,7 +47,7 @@ class Capped(ot.Trace):
 
 def test_a_new_capped_rule_is_forgotten_like_a_built_in_one() -> None:
     for bound in (0.5, 1.0, 3.0):
-        new, built_in = plan(Capped(bound, 0.9), (3, 2))[0], plan(ot.TruncatedIS(bound, 0.9), (3, 2))[0]
+        new, built_in = (plan(TraceLearner(t(bound, 0.9)), (3, 2))[0] for t in (Capped, ot.TruncatedIS))
         assert new.forget == built_in.forget
         assert new.log_forget == built_in.log_forget
     mdp = random_walk(7, gamma=0.95)

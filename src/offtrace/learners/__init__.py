@@ -2,7 +2,9 @@
 
 from offtrace.learners.api import Evaluation, Replay, control, evaluate
 from offtrace.learners.learned import Curve, Learned
+from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.gq import GQ
+from offtrace.learners.methods.trace_learner import TraceLearner
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,
@@ -25,10 +27,12 @@ __all__ = [
     "Harmonic",
     "Learned",
     "Linear",
+    "Method",
     "Replay",
     "Schedule",
     "Softmax",
     "TileCoding",
+    "TraceLearner",
     "bifurcation_auc",
     "control",
     "evaluate",

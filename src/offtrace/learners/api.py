@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from offtrace.learners.core import blocks
-from offtrace.learners.core.loop import OFFLINE, ONLINE, REPLAY, Settings
+from offtrace.learners import run
+from offtrace.learners.core.acting import TABLE, Coded
+from offtrace.learners.core.blocks import Job
+from offtrace.learners.core.memory import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.environments import Environment, environment
 from offtrace.learners.learned import Learned
-from offtrace.learners.methods.gq import GQ
-from offtrace.learners.policies import GREEDILY, TABLE, Coded, Constant, Policy, Schedule, as_schedule, coded, extremes
+from offtrace.learners.methods.base import Method
+from offtrace.learners.methods.trace_learner import TraceLearner
+from offtrace.learners.policies import GREEDILY, Constant, Policy, Schedule, as_schedule, coded, extremes
 from offtrace.mdps import MDP
 from offtrace.returns.api import as_trace
 from offtrace.traces import Trace
@@ -50,7 +53,7 @@ class Evaluation:
 
 def evaluate(
     env: Any,
-    trace: Trace | GQ | str,
+    trace: Trace | Method | str,
     *,
     pi: Any,
     mu: Any,
@@ -94,34 +97,22 @@ def evaluate(
     True
     """
     where = environment(env, gamma, features)
-    rule = _trace(trace)
     policies = coded("mu", mu, where.shape), coded("pi", pi, where.shape)
-    rule = _for_policies(rule, where, *policies)
-    _require_support(where, rule, ("mu", "pi"), *policies)
+    method = _method(trace, where, *policies)
+    _require_support(where, method.trace, ("mu", "pi"), *policies)
     mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
     if mdp and truth is None and features is None:
-        truth = mdp.q(rule.evaluated(policies[1].table, policies[0].table))
-    made = _settings(where, rule, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
+        truth = mdp.q(method.trace.evaluated(policies[1].table, policies[0].table))
+    made = _settings(where, method, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, None)
     if mdp and certify:
-        _warn_if_it_diverges(rule, mdp, pi, mu)
-    return blocks.run(
-        where,
-        rule,
-        *policies,
-        GREEDILY.coded,
-        made,
-        _capacity(update),
-        _seeds(seed, seeds),
-        seeds is None,
-        checkpoint,
-        progress,
-        threads,
-    )
+        _warn_if_it_diverges(method, mdp, pi, mu)
+    job = Job(where, method, *policies, GREEDILY.coded, made, _capacity(update))
+    return run.run(job, _seeds(seed, seeds), seeds is None, checkpoint, progress, threads)
 
 
 def control(
     env: Any,
-    trace: Trace | GQ | str,
+    trace: Trace | Method | str,
     *,
     behavior: Any,
     target: Any = GREEDILY,
@@ -157,51 +148,34 @@ def control(
     True
     """
     where = environment(env, gamma, features)
-    rule = _trace(trace)
     if truth is None and isinstance(where.mdp, MDP) and features is None:
         truth = where.mdp.optimal_q()
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
-    rule = _for_policies(rule, where, *policies)
-    _require_support(where, rule, ("behavior", "target"), *policies)
+    method = _method(trace, where, *policies)
+    _require_support(where, method.trace, ("behavior", "target"), *policies)
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     made = _settings(
-        where, rule, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation
+        where, method, policies[0], alpha, steps, episodes, update, q0, spread, limit, points, truth, evaluation
     )
-    return blocks.run(
-        where,
-        rule,
-        *policies,
-        looking,
-        made,
-        _capacity(update),
-        _seeds(seed, seeds),
-        seeds is None,
-        checkpoint,
-        progress,
-        threads,
-    )
+    job = Job(where, method, *policies, looking, made, _capacity(update))
+    return run.run(job, _seeds(seed, seeds), seeds is None, checkpoint, progress, threads)
 
 
-def _trace(given: Any) -> Trace | GQ:
+def _method(given: Trace | Method | str, where: Environment, behavior: Coded, target: Coded) -> Method:
+    """The method, with the constants of these policies, where it has such. A trace by itself is the paper's Algorithm 1."""
     import offtrace
 
-    if isinstance(given, GQ):
-        return given
-    return as_trace(offtrace.trace(given) if isinstance(given, str) else given)
+    if isinstance(given, str):
+        given = offtrace.trace(given)
+    method = given if isinstance(given, Method) else TraceLearner(as_trace(given))
+    return method.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
 
 
-def _for_policies(rule: Trace | GQ, where: Environment, behavior: Coded, target: Coded) -> Any:
-    """The rule with the constants of these policies, where it has such."""
-    return rule.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
-
-
-def _require_support(
-    where: Environment, rule: Trace | GQ, names: tuple[str, str], behavior: Coded, target: Coded
-) -> None:
+def _require_support(where: Environment, trace: Trace, names: tuple[str, str], behavior: Coded, target: Coded) -> None:
     """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
-    if behavior.kind != TABLE or rule.target_share == 0.0:
+    if behavior.kind != TABLE or trace.target_share == 0.0:
         return
     wanted = target.table > 0.0 if target.kind == TABLE else np.ones(behavior.table.shape, bool)
     missing = wanted & (behavior.table == 0.0) & where.visited(behavior.table)[:, None]
@@ -213,25 +187,28 @@ def _require_support(
         )
 
 
-def _warn_if_it_diverges(rule: Trace | GQ, mdp: MDP, pi: Any, mu: Any) -> None:
+def _warn_if_it_diverges(method: Method, mdp: MDP, pi: Any, mu: Any) -> None:
     """Where theory gives no promise, a second is spent on finding out."""
-    if isinstance(rule, GQ) or rule.recursive_condition or rule.needs_greedy or mdp.pairs > PAIRS_TO_CERTIFY:
-        return  # what needs the greedy action has no linear operator
+    trace = method.trace
+    if not method.follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
+        return
+    if trace.needs_greedy:  # such a rule has no linear operator
+        return
     from offtrace.operators import certify
     from offtrace.operators.solve import closed_form
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on support: `certify` itself says it to those who ask it
         try:
-            found = certify(rule, mdp, pi, mu, tolerance=1e-3, budget=1.0)
+            found = certify(trace, mdp, pi, mu, tolerance=1e-3, budget=1.0)
         except closed_form.Divergent as error:
-            warnings.warn(f"{rule.title} does not converge here, whatever the step size: {error}", stacklevel=3)
+            warnings.warn(f"{trace.title} does not converge here, whatever the step size: {error}", stacklevel=3)
             return
         except TimeoutError:
             return
     if found.converges is False:
         warnings.warn(
-            f"{rule.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
+            f"{trace.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
             f"{found.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {found.recursive}. A step size below 1 may hide it; it cures it "
             "only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
             stacklevel=3,
@@ -240,7 +217,7 @@ def _warn_if_it_diverges(rule: Trace | GQ, mdp: MDP, pi: Any, mu: Any) -> None:
 
 def _settings(
     where: Environment,
-    rule: Trace | GQ,
+    method: Method,
     behavior: Coded,
     alpha: Any,
     steps: Any,
@@ -269,9 +246,9 @@ def _settings(
     if not isinstance(update, Replay) and update not in ("online", "offline", "replay"):
         raise ValueError(f'update must be "online", "offline", "replay" or a Replay(…), got {update!r}')
     kind = REPLAY if isinstance(update, Replay) or update == "replay" else ONLINE if update == "online" else OFFLINE
-    if isinstance(rule, GQ) and (kind != ONLINE or isinstance(alpha, str)):
+    if not method.in_loop and (kind != ONLINE or isinstance(alpha, str)):
         raise ValueError(
-            f"GQ learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
+            f"{type(method).__name__} learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
         )
     memory = update if isinstance(update, Replay) else Replay()
     for name in ("capacity", "every", "batch", "length"):
@@ -292,7 +269,7 @@ def _settings(
         episodes=episodes,
         limit=limit,
         gamma=where.gamma,
-        alpha=np.array(schedule.coded),
+        alpha=schedule.coded,
         by_visits=isinstance(alpha, str),
         first=where.first(q0),
         spread=float(spread),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.learners.core.loop import Features, World
+from offtrace.learners.core.memory import Features, World
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
@@ -107,9 +107,9 @@ def environment(env: Any, gamma: float | None, features: Any) -> Environment:
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
         seen, size = table_or_rows(features, env.S, env.A)
         return Environment(env, None, env.gamma, seen, None, size)
-    from offtrace.learners import gymnasium_host  # Gymnasium is an extra
+    from offtrace.learners.gymnasium import observations  # Gymnasium is an extra
 
-    return gymnasium_host.environment(env, gamma, features)
+    return observations.environment(env, gamma, features)
 
 
 def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.learners.core.loop import Features, Settings
+from offtrace.learners.core.memory import Features, Settings
 from offtrace.learners.environments import Environment
-from offtrace.learners.methods.gq import GQ
+from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace
 
 BEYOND = 1e6
@@ -58,7 +58,8 @@ class Curve:
 class Learned:
     """A result. With `seeds=n` arrays have a first axis of n; without, none."""
 
-    trace: Trace | GQ
+    method: Method
+    """What learned: a `TraceLearner`, if a trace was given."""
     weights: np.ndarray
     """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
     features: Features
@@ -76,6 +77,11 @@ class Learned:
     """For each learner: after how many steps its evaluation episodes took place, and their discounted returns."""
     wall: float
     """Seconds, those before a checkpoint was taken up included."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace whose eligibility vector the method used."""
+        return self.method.trace
 
     @property
     def Q(self) -> np.ndarray:
@@ -102,7 +108,7 @@ class Learned:
     def __str__(self) -> str:
         n = self.seeds.size
         who = "1 learner" if n == 1 else f"{n} learners"
-        lines = [f"{self.trace.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
+        lines = [f"{self.method.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
         last = np.atleast_2d(self.curve.error)[:, -1:] if self.curve.error.size else np.empty((0, 0))
         last = last[np.isfinite(last)]
         if last.size:

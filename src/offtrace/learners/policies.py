@@ -12,15 +12,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from offtrace.learners.core.compiling import inlined, leaf
+from offtrace.learners.core.acting import (
+    CONSTANT,
+    EXPONENTIAL,
+    GREEDY,
+    HARMONIC,
+    LINEAR,
+    SOFTMAX,
+    TABLE,
+    Coded,
+    Levels,
+    level,
+)
 from offtrace.trajectory import distributions
-
-CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
-TABLE, GREEDY, SOFTMAX = range(3)
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,8 @@ class Schedule(ABC):
 
     @property
     @abstractmethod
-    def coded(self) -> tuple[float, ...]:
-        """(kind, three numbers, 1 if k counts steps) for `level`."""
+    def coded(self) -> Levels:
+        """The schedule as compiled loops see it."""
 
     def __call__(self, k: int) -> float:
         """The value at k.
@@ -51,7 +59,7 @@ class Schedule(ABC):
         >>> Harmonic(1.0)(3)
         0.25
         """
-        return float(level(np.array(self.coded), k, k))
+        return float(level(self.coded, k, k))
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,8 @@ class Constant(Schedule):
     value: float
 
     @property
-    def coded(self) -> tuple[float, ...]:  # noqa: D102
-        return CONSTANT, self.value, 0.0, 0.0, 0.0
+    def coded(self) -> Levels:  # noqa: D102
+        return Levels(CONSTANT, float(self.value), 0.0, 0.0, False)
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,8 @@ class Linear(Schedule):
             raise ValueError(f"over must be at least 1, got {self.over!r}")
 
     @property
-    def coded(self) -> tuple[float, ...]:  # noqa: D102
-        return LINEAR, self.first, self.last, float(self.over), float(self.by == "step")
+    def coded(self) -> Levels:  # noqa: D102
+        return Levels(LINEAR, float(self.first), float(self.last), float(self.over), self.by == "step")
 
 
 @dataclass(frozen=True)
@@ -98,8 +106,8 @@ class Harmonic(Schedule):
             raise ValueError(f"half must be above 0, got {self.half!r}")
 
     @property
-    def coded(self) -> tuple[float, ...]:  # noqa: D102
-        return HARMONIC, self.value, self.half, 0.0, float(self.by == "step")
+    def coded(self) -> Levels:  # noqa: D102
+        return Levels(HARMONIC, float(self.value), float(self.half), 0.0, self.by == "step")
 
 
 @dataclass(frozen=True)
@@ -117,22 +125,8 @@ class Exponential(Schedule):
             raise ValueError(f"factor must be at most 1, got {self.factor!r}")
 
     @property
-    def coded(self) -> tuple[float, ...]:  # noqa: D102
-        return EXPONENTIAL, self.value, self.factor, self.last, float(self.by == "step")
-
-
-@leaf
-def level(coded, episode, step):
-    """The value of a coded schedule."""
-    kind, a, b, c = coded[0], coded[1], coded[2], coded[3]
-    k = step if coded[4] else episode
-    if kind == LINEAR:
-        return b if k >= c else a + (b - a) * k / c
-    if kind == HARMONIC:
-        return a / (1.0 + k / b)
-    if kind == EXPONENTIAL:
-        return max(c, a * b**k)
-    return a
+    def coded(self) -> Levels:  # noqa: D102
+        return Levels(EXPONENTIAL, float(self.value), float(self.factor), float(self.last), self.by == "step")
 
 
 def as_schedule(name: str, given: Any) -> Schedule:
@@ -144,17 +138,6 @@ def as_schedule(name: str, given: Any) -> Schedule:
             raise ValueError(f"{name} must be finite and not negative, got {given!r}")
         return Constant(float(given))
     raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
-
-
-class Coded(NamedTuple):
-    """A policy as compiled loops see it."""
-
-    kind: int
-    level: np.ndarray
-    explore: int
-    """For so many episodes, act uniformly."""
-    table: np.ndarray
-    """[S, A]; empty unless `kind` is TABLE."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +166,7 @@ class Policy:
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {given!r}")
-        return Coded(kind, np.array(schedule.coded), self.explore, np.empty((0, 0)))
+        return Coded(kind, schedule.coded, self.explore, np.empty((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -223,7 +206,7 @@ def coded(name: str, given: Any, shape: tuple[int, int] | None) -> Coded:
         )
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
-    return Coded(TABLE, np.array(Constant(0.0).coded), 0, distributions(table, name))
+    return Coded(TABLE, Constant(0.0).coded, 0, distributions(table, name))
 
 
 def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:
@@ -231,113 +214,10 @@ def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:
     if policy.kind == TABLE:
         return policy.table, policy.table
     low, high = 0.0, 1.0  # of a softmax, and of an ε that changes
-    if policy.kind == GREEDY and policy.level[0] == CONSTANT:
-        ε = policy.level[1]
+    if policy.kind == GREEDY and policy.level.kind == CONSTANT:
+        ε = policy.level.a
         low, high = ε / A, 1.0 - ε + ε / A
     return np.array([low]), np.array([high])
 
 
 GREEDILY = EpsilonGreedy(0.0)
-
-
-class Now(NamedTuple):
-    """A policy at one moment, with what is needed of ε and 1/ε at every step."""
-
-    kind: int
-    level: float
-    """ε, or the temperature."""
-    share: float
-    """ε / A."""
-    nth: float
-    """A / ε."""
-    table: np.ndarray
-
-
-@inlined
-def set_level(coded, A, episode, step, row):
-    """The policy in this episode, at this step, into row [4]. While it explores it is ε-greedy with ε = 1."""
-    kind, now = coded.kind, level(coded.level, episode, step)
-    if episode < coded.explore:
-        kind, now = GREEDY, 1.0
-    row[0], row[1], row[2], row[3] = kind, now, now / A, A / now if now > 0.0 else 0.0
-
-
-@inlined
-def at_present(row, coded):
-    """What `set_level` has set."""
-    return Now(int(row[0]), row[1], row[2], row[3], coded.table)
-
-
-@inlined
-def best_of(q):
-    """The largest value, the last action that has it, how many have it, and the sum of all."""
-    if len(q) == 4:  # the moves of a grid: without a loop, where there is no tie
-        left, right = max(q[0], q[1]), max(q[2], q[3])
-        best = max(left, right)
-        if max(min(left, right), min(q[0], q[1]) if left > right else min(q[2], q[3])) < best:
-            arg = (0 if q[0] > q[1] else 1) if left > right else (2 if q[2] > q[3] else 3)
-            return best, arg, 1, (q[0] + q[1]) + (q[2] + q[3])
-    best, total = q[0], q[0]
-    for a in range(1, len(q)):
-        total += q[a]
-        best = max(best, q[a])
-    arg, ties = 0, 0
-    for a in range(len(q)):
-        equal = q[a] == best
-        arg = a if equal else arg
-        ties += equal
-    return best, arg, ties, total
-
-
-@inlined
-def probability(π, s, q, best, ties, a):
-    """π(a|s) for the q of all actions."""
-    if π.kind == GREEDY:
-        if ties == 1:
-            return π.share + (1.0 - π.level if q[a] == best else 0.0)
-        return π.share + ((1.0 - π.level) / ties if q[a] == best else 0.0)
-    if π.kind == TABLE:
-        return π.table[s, a]
-    if π.level == 0.0:
-        return 1.0 / ties if q[a] == best else 0.0
-    total = 0.0
-    for b in range(len(q)):
-        total += np.exp((q[b] - best) / π.level)
-    return np.exp((q[a] - best) / π.level) / total
-
-
-@inlined
-def value(π, s, q, best, ties, total):
-    """Σ_a π(a|s) q(a)."""
-    if π.kind == GREEDY:
-        return π.share * total + (1.0 - π.level) * best
-    v = 0.0
-    for a in range(len(q)):
-        v += probability(π, s, q, best, ties, a) * q[a]
-    return v
-
-
-@inlined
-def choose(u, π, s, q, best, arg, ties):
-    """An action, from one number u in [0, 1)."""
-    A = len(q)
-    if π.kind == GREEDY:
-        if u < π.level:
-            return min(int(u * π.nth), A - 1)
-        if ties == 1:
-            return arg
-        nth = min(int((u - π.level) / (1.0 - π.level) * ties), ties - 1)
-        for a in range(A):
-            if q[a] == best:
-                if nth == 0:
-                    return a
-                nth -= 1
-    last = 0
-    for a in range(A):
-        p = probability(π, s, q, best, ties, a)
-        if p > 0.0:
-            last = a
-            if u < p:
-                return a
-            u -= p
-    return last

@@ -7,12 +7,11 @@ t·(1, 3, 5, …) / tilings of a tile, modulo a tile, as they recommend.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from offtrace.learners.core.compiling import inlined, seldom
-from offtrace.learners.core.random_numbers import mixed
+from offtrace.learners.core.tiles import Tiles
 
 MOST = 2**26
 """Tiles without hashing, at most."""
@@ -58,7 +57,7 @@ class TileCoding:
             if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
                 raise ValueError(f"{name} of TileCoding must be an integer of at least 1, got {n!r}")
 
-    def over(self, low: Any, high: Any) -> Tiles:
+    def over(self, low: ArrayLike, high: ArrayLike) -> Tiles:
         """The tiles of a box with these bounds."""
         bounds = []
         for name, own, space in (("low", self.low, low), ("high", self.high, high)):
@@ -97,53 +96,3 @@ class TileCoding:
             hashed=self.size is not None,
             value=float(self.tilings**-0.5) if self.normalized else 1.0,
         )
-
-
-class Tiles(NamedTuple):
-    """Tile coding with all its numbers. No dimensions: there is none, observations are numbers of states."""
-
-    low: np.ndarray
-    high: np.ndarray
-    per: np.ndarray
-    """Tiles in a unit of each dimension."""
-    cells: np.ndarray
-    """Tiles in each dimension: one more than `bins`, since tilings are displaced."""
-    tilings: int
-    size: int
-    """All tiles."""
-    hashed: bool
-    value: float
-    """Of an active feature."""
-
-    def rows(self, observation: Any) -> np.ndarray:
-        """The active tiles of an observation."""
-        x = np.array(observation, dtype=np.float64).ravel()
-        if x.shape != self.low.shape or np.isnan(x).any():
-            raise ValueError(f"an observation here is {len(self.low)} numbers, got {observation!r}")
-        tile = np.zeros(self.tilings, np.int64)
-        cover(self, x, tile)
-        return tile
-
-
-NONE = Tiles(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64), 1, 1, False, 1.0)
-
-
-@inlined
-def into_tiles(tiles, x, tile):
-    """The tile of x in each tiling."""
-    for t in range(tiles.tilings):
-        index, h = t, np.uint64(t)
-        for i in range(len(x)):
-            u = (min(max(x[i], tiles.low[i]), tiles.high[i]) - tiles.low[i]) * tiles.per[i]
-            cell = int(u + (t * (2 * i + 1) % tiles.tilings) / tiles.tilings)
-            cell = min(cell, tiles.cells[i] - 1)
-            index = index * tiles.cells[i] + cell
-            if tiles.hashed:
-                h = mixed(h * np.uint64(31) + np.uint64(cell + 1))
-        tile[t] = np.int64(h % np.uint64(tiles.size)) if tiles.hashed else index
-
-
-@seldom
-def cover(tiles, x, tile):
-    """The same, for those who call it from Python."""
-    into_tiles(tiles, x, tile)

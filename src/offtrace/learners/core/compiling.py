@@ -4,7 +4,7 @@ They pass tuples of many arrays to each other. Passing such a tuple costs more t
 counting references to its arrays, which is switched off: so none of them may make an array, or return a part of one.
 
 Only whole loops stay on disk. Numba asks whether the file of a function has changed, not those of the functions that it
-calls; so a digest of all of them takes the place of the file's date.
+calls. What it does compare is what the function closes over: so every loop closes over a digest of all this code.
 """
 
 from __future__ import annotations
@@ -15,44 +15,82 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Protocol, TypeVar
 
 import numba
+from numba.core.types import Type
+from numba.extending import register_jitable
 
 from offtrace.returns.numpy import scalar_math
 
-Decorator = Callable[[Callable[..., Any]], Any]
-_njit = cast(Any, numba.njit)
+Function = Callable[..., object]
+F = TypeVar("F", bound=Function)
 
-inlined: Decorator = _njit(nogil=True, _nrt=False, forceinline=True)
+TRIED = (0, 61), (0, 69)
+"""From which version of Numba on, and before which, `_nrt` was seen to do what it should."""
+
+
+class Decorator(Protocol):
+    """What compiles a function. It keeps its type, which is what callers see of it."""
+
+    def __call__(self, function: F, /) -> F:
+        """The compiled function."""
+        ...
+
+
+@cache
+def uncounted() -> dict[str, bool]:
+    """The option of `numba.njit` that switches the counting of references off: without it the loop is ten times slower.
+
+    It is the one private name of Numba that the learners use. Outside of the versions that were tried, Numba is asked whether
+    it still knows the option; if it does not, references are counted, and all works, slowly.
+    """
+    version = tuple(int(part) for part in numba.__version__.split(".")[:2])
+    if TRIED[0] <= version < TRIED[1] or _takes(_nrt=False):
+        return {"_nrt": False}
+    return {}
+
+
+def _takes(**options: bool) -> bool:
+    """Whether Numba compiles a function with these options."""
+    try:
+        numba.njit((numba.int64,), **options)(lambda x: x)
+    except Exception:  # whichever way a version refuses what it does not know
+        return False
+    return True
+
+
+def _compiling(**options: object) -> Decorator:
+    return numba.njit(nogil=True, **uncounted(), **options)
+
+
+inlined = _compiling(forceinline=True)
 """For every step."""
-contracted: Decorator = _njit(nogil=True, _nrt=False, forceinline=True, fastmath={"contract"})
+contracted = _compiling(forceinline=True, fastmath={"contract"})
 """The same, where a·b + c may be rounded once."""
-merged: Decorator = _njit(nogil=True, _nrt=False, inline="always")
+merged = _compiling(inline="always")
 """For every step, and large: inlined before compilation, not after it, so that it is not compiled by itself as well."""
-seldom: Decorator = _njit(nogil=True, _nrt=False)
+seldom = _compiling()
 """For now and then."""
-leaf: Decorator = _njit(cache=True, nogil=True, _nrt=False, forceinline=True)
+leaf = _compiling(cache=True, forceinline=True)
 """For every step, and called from Python too; it calls nothing, so that it may stay on disk by itself."""
+both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"})
+"""Inlined in compiled code, where a·b + c may be rounded once, and plain Python where Python calls it."""
 
 
 @cache
 def source_digest() -> str:
-    """Of the code of all learners."""
+    """A digest of the code of all learners."""
     files = [*sorted(Path(__file__).parent.parent.rglob("*.py")), Path(str(scalar_math.__file__))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def compiled_for(kinds: tuple[Any, ...], function: Callable[..., Any]) -> Any:
-    """A whole loop, for arguments of these types."""
-    loop = _njit(nogil=True, _nrt=False)(function)
-    loop.enable_caching()
-    loop._cache._cache_file._source_stamp = source_digest()
+def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
+    """A whole loop, for arguments of these types. `loop_of` makes the loop that closes over a number: the digest."""
     notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
     notice.start()
     try:
-        loop.compile(kinds)
+        # With its types given, rules are taken for pointers, and not compiled into it.
+        return numba.njit(kinds, nogil=True, cache=True, **uncounted())(loop_of(int(source_digest()[:15], 16)))
     finally:
         notice.cancel()
-    loop.disable_compile()  # so that rules are taken for pointers, and not compiled into it
-    return loop

@@ -1,54 +1,64 @@
-"""A trace as the compiled loop takes it: a plan, and pointers to its rule and to its step.
+"""A method and its trace as the compiled loop takes them: a plan, and pointers to the rule, to its step and to the method's.
 
 One signature for all rules means one compiled loop for all of them; a rule by itself compiles in a fraction of a second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba import njit, types
+from numba.core.typing import Signature
 from numba.extending import register_jitable
-from numba.np.unsafe import ndarray as unsafe
 
-from offtrace.learners.core.compiling import compiled_for
-from offtrace.learners.core.eligibility import FORGET, GROUPS, LINEAR, VISITS
+from offtrace.learners.core.compiling import Function, compiled_for, uncounted
+from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
-from offtrace.learners.core.loop import Plan
-from offtrace.learners.methods.gq import GQ
+from offtrace.learners.core.memory import TRANSITION, Plan
+from offtrace.learners.core.records import Floats
+from offtrace.learners.methods.base import Method, Sparse
 from offtrace.returns.numpy import rule_math
 from offtrace.traces import Step, Trace
 
 FOR_EVER = 2**62
-to_fixed_tuple: Any = unsafe.to_fixed_tuple
 ROW = types.Array(types.float64, 1, "C")
 FACTORS = types.UniTuple(types.float64, 3)(types.float64, types.float64, types.float64, ROW)
 STEP = types.float64(ROW, *(types.float64,) * 5, types.int64, types.int64)
+_SPARSE = types.NamedTuple((types.Array(types.int64, 1, "C"), ROW), Sparse)
+OWN_STEP = types.void(
+    numba.from_dtype(TRANSITION), ROW, types.Array(types.float64, 2, "C"), ROW, _SPARSE, _SPARSE, _SPARSE
+)
 
 
-def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = None) -> tuple[Plan, Any, Any]:
-    """The plan of a trace and pointers to its rule and its step (one of which is never called).
+class Pointers(NamedTuple):
+    """Compiled functions that the loop is given, in the order in which it takes them. What is not needed is never called."""
 
-    `shape` is [S, A] of a table; `past` is what a HistoryTrace has seen.
-    """
-    trace: Any = given.rule if isinstance(given, GQ) else given
-    custom = trace.custom
+    factors: Function
+    """The rule: see `_factors`."""
+    custom: Function
+    """The step of a custom trace: see `_step`."""
+    step: Function
+    """The method's own: see `Method.step`."""
+
+
+def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None) -> tuple[Plan, Pointers]:
+    """The plan of a method. `shape` is [S, A] of a table; `past` is what a HistoryTrace has seen."""
+    trace, custom = method.trace, method.trace.custom
     lags = np.array(trace.lag_bound or (), dtype=np.float64)
     if custom or trace.horizon is not None or len(lags) or not (trace.per_decision or trace.recursive):
         way = VISITS
     else:
         way = LINEAR if trace.per_decision else GROUPS
+    if not method.in_loop and way != LINEAR:
+        raise TypeError(f"{method.title} needs a trace with one coefficient for each decision; {trace.title} is not")
     reach = trace.horizon or FOR_EVER
     if len(lags) and lags[-1] == 0.0:
         reach = min(reach, 1 + int(np.max(np.nonzero(lags)[0] + 1, initial=0)))
-    carry = (1.0,)
-    if trace.form == "history":
-        carry = 1.0, 1.0  # π and μ of the start
-    elif trace.form == "step":
-        carry = trace.carry if isinstance(trace.carry, tuple) else (trace.carry,)
+    carry: float | tuple[float, ...] = getattr(trace, "carry", 1.0)
     largest = trace.largest
     old, small = (float(np.log(max(f / largest, 1e-150))) for f in (1e-18, FORGET))
     made = Plan(
@@ -62,19 +72,23 @@ def plan(given: Trace | GQ, shape: tuple[int, int] | None, past: Past | None = N
         log_forget=(old, small),
         lags=lags,
         parameters=np.ones((1, 1)) if custom else _parameters(trace, shape),
-        lam=float(getattr(given, "lam", 0.0)) if given.form in ("step", "method") else 0.0,
-        first=np.array(carry),
+        lam=float(getattr(trace, "lam", 0.0)) if trace.form == "step" else 0.0,
+        first=np.array((1.0, 1.0) if trace.form == "history" else carry).reshape(-1),
         history=trace.form == "history",
-        second=float(given.alpha_w) if isinstance(given, GQ) else 0.0,
+        own_step=not method.in_loop,
+        numbers=np.array(method.numbers, dtype=np.float64),
     )
+    step = _no_own_step() if method.in_loop else _own_step(method.step)
     if past is not None:
-        return made, _no_factors(), past.step
+        return made, Pointers(_no_factors(), past.step, step)
     if trace.form == "step":
-        return made, _no_factors(), _step(trace.traced.call, len(carry) if isinstance(trace.carry, tuple) else 0)
-    return made, _factors(trace.traced.call, len(trace.parameters)), _no_step()
+        return made, Pointers(
+            _no_factors(), _step(trace.traced.call, len(carry) if isinstance(carry, tuple) else 0), step
+        )
+    return made, Pointers(_factors(trace.traced.call, len(trace.parameters)), _no_step(), step)
 
 
-def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
+def _parameters(trace: Trace, shape: tuple[int, int] | None) -> Floats:
     """[1, n], or [S·A, n] where one of them is an array [S, A]."""
     given = trace.parameters
     arrays = [p for p in given if np.ndim(p)]
@@ -87,42 +101,43 @@ def _parameters(trace: Trace, shape: tuple[int, int] | None) -> np.ndarray:
 
 
 @cache
-def _factors(rule: Any, n: int) -> Any:
-    """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
-    compiled = register_jitable(error_model="numpy")(rule)
+def _tuple_of(n: int) -> Function:
+    """A compiled function that makes a tuple of the first n numbers of an array."""
     if n == 0:
+        return register_jitable(lambda row: ())
+    before, last = _tuple_of(n - 1), n - 1
+    return register_jitable(lambda row: (*before(row), row[last]))
 
-        @njit(FACTORS, error_model="numpy")
-        def bare(π, μ, ρ, p):
-            decay, ratio, cap = compiled(rule_math, π, μ, ρ)
-            return float(decay), float(ratio), float(cap)
 
-        return bare
+@cache
+def _factors(rule: Function, n: int) -> Function:
+    """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
+    compiled, numbers = register_jitable(error_model="numpy")(rule), _tuple_of(n)
 
     @njit(FACTORS, error_model="numpy")
     def factors(π, μ, ρ, p):
-        decay, ratio, cap = compiled(rule_math, π, μ, ρ, *to_fixed_tuple(p, n))
+        decay, ratio, cap = compiled(rule_math, π, μ, ρ, *numbers(p))
         return float(decay), float(ratio), float(cap)
 
     return factors
 
 
 @cache
-def _step(step: Any, n: int) -> Any:
+def _step(step: Function, n: int) -> Function:
     """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
-    compiled = njit(step, error_model="numpy")
+    compiled, numbers = njit(step, error_model="numpy"), _tuple_of(n)
     if n == 0:
 
         @njit(STEP, error_model="numpy")
         def one(carry, π, μ, ρ, lam, lag, start, pair):
-            carry[0], β = compiled(rule_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
+            carry[0], β = compiled(rule_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))
             return float(β)
 
         return one
 
     @njit(STEP, error_model="numpy")
     def many(carry, π, μ, ρ, lam, lag, start, pair):
-        new, β = compiled(rule_math, to_fixed_tuple(carry, n), Step(π, μ, ρ, lam, lag, start, pair))  # pyright: ignore[reportCallIssue]
+        new, β = compiled(rule_math, numbers(carry), Step(π, μ, ρ, lam, lag, start, pair))
         for i, c in enumerate(new):
             carry[i] = c
         return float(β)
@@ -131,36 +146,50 @@ def _step(step: Any, n: int) -> Any:
 
 
 @cache
-def _no_factors() -> Any:
-    @njit(FACTORS)
-    def never(π, μ, ρ, p):
-        return 0.0, 0.0, 0.0
-
-    return never
+def _own_step(step: Function) -> Function:
+    """A method's step; it changes arrays in place."""
+    return njit(OWN_STEP, nogil=True, fastmath={"contract"}, **uncounted())(step)
 
 
 @cache
-def _no_step() -> Any:
-    @njit(STEP)
-    def never(carry, π, μ, ρ, lam, lag, start, pair):
-        return 0.0
-
-    return never
+def _no_factors() -> Function:
+    return njit(FACTORS)(lambda π, μ, ρ, p: (0.0, 0.0, 0.0))
 
 
-_loops: dict[Any, Any] = {}
+@cache
+def _no_step() -> Function:
+    return njit(STEP)(lambda carry, π, μ, ρ, lam, lag, start, pair: 0.0)
 
 
-def compiled(function: Any, *arguments: Any) -> Any:
-    """The function, compiled for arguments like these, with pointers where they hold rules: so it can stay on disk."""
-    kinds = tuple(
-        types.FunctionType(a.signature())
-        if isinstance(a, types.WrapperAddressProtocol)
-        else types.FunctionType(a.nopython_signatures[0])
-        if hasattr(a, "nopython_signatures")
-        else numba.typeof(a)
-        for a in arguments
-    )
-    if (function, kinds) not in _loops:
-        _loops[function, kinds] = compiled_for(kinds, function)
-    return _loops[function, kinds]
+@cache
+def _no_own_step() -> Function:
+    return njit(OWN_STEP)(lambda t, θ, further, numbers, e, φ, φ_next: None)
+
+
+_loops: dict[tuple[object, ...], Callable[..., int]] = {}
+
+
+def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object) -> Callable[..., int]:
+    """A loop, compiled for arguments like these, with pointers where they hold functions: so it can stay on disk."""
+    key = (loop_of, *map(_kind, arguments))
+    if key not in _loops:
+        kinds = tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
+        _loops[key] = compiled_for(kinds, loop_of)
+    return _loops[key]
+
+
+def _signature(given: object) -> Signature | None:
+    """The signature of a pointer to a function; None of anything else."""
+    if isinstance(given, types.WrapperAddressProtocol):
+        return given.signature()
+    known: list[Signature] | None = getattr(given, "nopython_signatures", None)
+    return known[0] if known else None
+
+
+def _kind(given: object) -> object:
+    """What tells its Numba type from others, where arrays are contiguous: `numba.typeof` takes as long as many steps."""
+    if isinstance(given, tuple):
+        return type(given), *map(_kind, given)
+    if isinstance(given, np.ndarray):
+        return given.dtype, given.ndim
+    return _signature(given) or type(given)

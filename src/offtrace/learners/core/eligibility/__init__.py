@@ -1,0 +1,1 @@
+"""The eligibility vector of one learner, compiled: see `kept`."""

@@ -1,0 +1,158 @@
+"""The environments of one learner, and what they do when the compiled loop calls them back."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import iterate
+from numba import types
+from numba.core.typing import Signature
+
+from offtrace.learners.core import gymnasium_loop
+from offtrace.learners.core.gymnasium_loop import Box
+from offtrace.learners.environments import Environment
+from offtrace.learners.gymnasium.source import DISABLED, SAME_STEP
+
+LIVING, LOOKING = 0, 1
+"""Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
+
+
+class _Call(types.WrapperAddressProtocol):
+    """A Python function of one integer, as a compiled loop takes it."""
+
+    def __init__(self, function: Callable[[int], int]) -> None:
+        self.kept = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(function)
+
+    def __wrapper_address__(self) -> int:
+        return ctypes.cast(self.kept, ctypes.c_void_p).value or 0
+
+    def signature(self) -> Signature:
+        return types.int64(types.int64)
+
+
+class Outside:
+    """The environments of one learner, and what they do when the loop asks them."""
+
+    def __init__(self, where: Environment, box: Box, seed: int) -> None:
+        self.source, self.seen, self.box, self.seed = where.gym, where.coder, box, seed
+        self.tiled, self.first_action, self.last = self.seen.sizes is None, int(where.gym.action.start), where.gym.lanes
+        self.env: Any = None
+        self.looker: Any = None
+        self.error: BaseException | None = None
+        vector = self.source.mode is not None
+        box.resets[0] = self.source.mode in (None, DISABLED)
+        box.start[:] = -1
+        self.kinds = {
+            gymnasium_loop.NEW: self._new,
+            gymnasium_loop.BEGIN: self._begin_lanes if vector else self._begin,
+            gymnasium_loop.STEP: self._step_lanes if vector else self._step,
+            gymnasium_loop.LOOK_BEGIN: self._look_begin,
+            gymnasium_loop.LOOK_STEP: self._look_step,
+        }
+        self.call = _Call(self._turn)
+
+    def _turn(self, kind: int) -> int:
+        try:
+            self.kinds[kind]()
+        except BaseException as error:  # raised again when the loop has come back
+            self.error = error
+            return -1
+        return 0
+
+    def _seeds(self, stream: int, n: int) -> list[int]:
+        """Seeds of environments: another learner's, even of the next seed, have nothing in common with them."""
+        return [int(s) for s in np.random.SeedSequence([self.seed, stream]).generate_state(n)]
+
+    def _new(self) -> None:
+        self.env = self.source.make()
+        seeds = self._seeds(LIVING, self.last)
+        if self.source.mode is None:
+            observation, _ = self.env.reset(seed=seeds[0])
+            self._begins(0, observation)
+            return
+        several = hasattr(self.env.unwrapped, "env_fns")  # other vector environments take one seed
+        observations, _ = self.env.reset(seed=seeds if several else seeds[0])
+        for j, observation in enumerate(self._each(observations)):
+            self._begins(j, observation)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in (self.env, self.looker):
+            if env is not None:
+                env.close()
+        self.env = self.looker = None
+
+    def _begins(self, j: int, observation: Any) -> None:
+        if self.tiled:
+            self.box.x_start[j], self.box.start[j] = np.ravel(observation), 0
+        else:
+            self.box.start[j] = self.seen.number(observation)
+
+    def _leads_to(self, j: int, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        box, reward = self.box, float(reward)
+        if not math.isfinite(reward):
+            raise ValueError(f"{self.source.name} gave a reward that is not finite: {reward}")
+        box.reward[j] = reward
+        box.ended[j] = (
+            gymnasium_loop.TERMINATED
+            if terminated
+            else gymnasium_loop.TRUNCATED
+            if truncated
+            else gymnasium_loop.GOES_ON
+        )
+        if self.tiled:
+            box.x[j] = observation if observation.ndim == 1 else np.ravel(observation)
+        else:
+            box.state[j] = self.seen.number(observation)
+
+    def _begin(self) -> None:
+        observation, _ = self.env.reset()
+        self._begins(0, observation)
+
+    def _step(self) -> None:
+        observation, reward, terminated, truncated, _ = self.env.step(int(self.box.action[0]) + self.first_action)
+        self._leads_to(0, observation, reward, terminated, truncated)
+
+    def _look_begin(self) -> None:
+        seed = None
+        if self.looker is None:
+            self.looker, seed = self.source.make_single(), self._seeds(LOOKING, 1)[0]
+        observation, _ = self.looker.reset(seed=seed)
+        self._begins(self.last, observation)
+
+    def _look_step(self) -> None:
+        action = int(self.box.action[self.last]) + self.first_action
+        observation, reward, terminated, truncated, _ = self.looker.step(action)
+        self._leads_to(self.last, observation, reward, terminated, truncated)
+
+    def _each(self, observations: Any) -> list[Any]:
+        return list(iterate(self.env.observation_space, observations))
+
+    def _begin_lanes(self) -> None:
+        waiting = self.box.action[: self.last] < 0
+        observations, _ = self.env.reset(options={"reset_mask": waiting})
+        each = self._each(observations)
+        for j in np.flatnonzero(waiting).tolist():
+            self._begins(j, each[j])
+
+    def _step_lanes(self) -> None:
+        action = self.box.action[: self.last]
+        given = (np.maximum(action, 0) + self.first_action).astype(self.env.action_space.dtype)
+        observations, reward, terminated, truncated, info = self.env.step(given)
+        each = self._each(observations)
+        for j in range(self.last):
+            if action[j] < 0:  # this copy did not step but began anew
+                self._begins(j, each[j])
+                continue
+            observation = each[j]
+            if self.source.mode == SAME_STEP and (terminated[j] or truncated[j]):
+                self._begins(j, observation)
+                final = info.get("final_obs", info.get("final_observation"))
+                if final is None:
+                    raise ValueError(f"{self.source.name} does not tell the last observation of an episode (final_obs)")
+                observation = final[j]
+            self._leads_to(j, observation, reward[j], terminated[j], truncated[j])

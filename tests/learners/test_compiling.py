@@ -1,0 +1,69 @@
+"""What the compiled loop asks of Numba beyond its documentation, and what it keeps on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+
+from offtrace.learners.core import compiling
+
+
+def test_the_private_option_is_known() -> None:
+    """If this fails, Numba has changed `_nrt`, the one private name: see `compiling.uncounted`, and time the loop."""
+    version = tuple(int(part) for part in numba.__version__.split(".")[:2])
+    assert compiling.TRIED[0] <= version < compiling.TRIED[1], (
+        f"Numba {numba.__version__} was not tried: run benchmarks/learners.py with it, then widen compiling.TRIED"
+    )
+    assert compiling._takes(_nrt=False), (
+        f"numba.njit of {numba.__version__} refuses _nrt=False: see compiling.uncounted"
+    )
+    assert not compiling._takes(_no_such_option=False)  # so the question can be answered with no
+
+
+def test_without_the_option_all_is_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(compiling, "TRIED", ((99, 0), (99, 1)))
+    monkeypatch.setattr(compiling, "_takes", lambda **options: False)
+    assert compiling.uncounted.__wrapped__() == {}
+
+
+def test_nothing_else_of_numba_is_private() -> None:
+    """No name of Numba with a leading underscore, and no module that it calls unsafe, in the learners."""
+    folder = Path(compiling.__file__).parent.parent
+    text = "\n".join(file.read_text() for file in folder.rglob("*.py") if file.name != "compiling.py")
+    assert "_nrt" not in text
+    assert "unsafe" not in text
+    assert "._cache" not in text
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numba, loops
+from offtrace.learners.core import compiling
+compiling.source_digest = lambda: sys.argv[2] * 20
+loop = compiling.compiled_for((numba.int64,), loops.loop_of)
+print(loop(1), sum(loop.stats.cache_hits.values()))
+"""
+
+
+def test_a_loop_on_disk_is_that_of_this_code(tmp_path: Path) -> None:
+    """What it calls may stand in another file, whose changes Numba does not see: the digest tells."""
+    (tmp_path / "loops.py").write_text(
+        "import called\n\ndef loop_of(digest):\n    def loop(n):\n        _ = digest\n        return called.f(n)\n"
+        "    return loop\n"
+    )
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def said(digest: str, result: int) -> str:
+        (tmp_path / "called.py").write_text(f"import numba\n\n@numba.njit\ndef f(n):\n    return n + {result}\n")
+        command = [sys.executable, "-B", str(tmp_path / "script.py"), str(tmp_path), digest]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert said("1", 1) == "2 0"
+    assert said("1", 1) == "2 1"
+    assert said("2", 5) == "6 0"
+    assert said("2", 5) == "6 1"
+    assert said("1", 1) == "2 1"
