@@ -305,6 +305,7 @@ def test_any_trace_takes_the_place_of_retrace() -> None:
     "trace", [ot.NonMarkovRetrace(0.9), ot.TruncatedIS(1.5, 0.9), ot.TruncatedIS((2.0, 1.0)), ot.replacing(0.9)]
 )
 def test_no_trace_promotes_the_rank_of_arrays(trace: Any) -> None:
+    """JAX would say so while it traces: nothing need be compiled."""
     steps = 40
     q, pi, action = real(2, steps, A), jax.nn.softmax(real(2, steps, A)), jnp.zeros((2, steps), int)
     arrays = {"reward": q[..., 0], "q": q[..., 1], "next_value": q[..., 2], "log_pi": jnp.log(pi[..., 0])}
@@ -314,10 +315,12 @@ def test_no_trace_promotes_the_rank_of_arrays(trace: Any) -> None:
         target = jax.vmap(lambda x: ot.targets(trace, **x, gamma=0.9, differentiable=True))({**arrays, "q": q})
         return target.sum(), target
 
-    wanted = jax.grad(loss, has_aux=True)(arrays["q"])
     jax.clear_caches()
     with jax.numpy_rank_promotion("raise"):
-        close(jax.grad(loss, has_aux=True)(arrays["q"]), wanted)
+        with pytest.raises(ValueError, match="rank_promotion"):
+            jax.eval_shape(lambda q: q + jnp.ones(steps), arrays["q"])
+        gradient, target = jax.eval_shape(jax.grad(loss, has_aux=True), arrays["q"])
+    assert gradient.shape == target.shape == arrays["q"].shape
 
 
 def test_a_truncation_ends_the_trace_and_the_advantage_keeps_to_its_episode() -> None:

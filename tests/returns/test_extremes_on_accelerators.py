@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Context, Decimal, localcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 import offtrace as ot
-from helpers import name_of
+from helpers import name_of, optimised
 
 TRACES: list[ot.Trace] = [
     ot.ImportanceSampling(0.9), ot.ImportanceSampling(1.0, horizon=30), ot.Retrace(0.9), ot.QSigma(0.5),
@@ -17,13 +19,17 @@ TRACES: list[ot.Trace] = [
     ot.TruncatedIS(1.0, horizon=60), ot.NonMarkovRetrace(0.9), ot.NonMarkovRetrace(1.0), ot.RBIS(0.9), ot.RBIS(1.0),
     ot.HistoryBounded(3.0), ot.NonMarkovRetrace(0.9, horizon=50), ot.RBIS(1e-8),
 ]  # fmt: skip
+CAPPED = [ot.TruncatedIS(), ot.TruncatedIS(1e250, 0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0)]
 
 
-def exact(trace: Any, log_ratio: np.ndarray, reward: np.ndarray, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+@cache
+def exact(
+    trace: Any, log_ratio: tuple[float, ...], reward: tuple[float, ...], gamma: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Δ and Σ|γβδ| of one row by the definition, in decimals of 50 digits and any size; q and next_value are 0."""
     with localcontext(Context(prec=50, Emin=-(10**12), Emax=10**12)):
         ρ = [Decimal(float(x)).exp() for x in log_ratio]
-        π = [Decimal(float(x)).exp() for x in np.minimum(log_ratio, 0.0)]
+        π = [Decimal(min(float(x), 0.0)).exp() for x in log_ratio]
         γ, λ = Decimal(gamma), Decimal(getattr(trace, "lam", 1.0))
         found = []
         for k in range(len(ρ)):
@@ -81,12 +87,16 @@ ROWS = rows()
 LONGEST = max(len(reward) for _, reward in ROWS.values())
 
 
-def given(names: Any = tuple(ROWS), dtype: Any = np.float64) -> dict[str, np.ndarray]:
+SOME = ("up and down", "a bit at a time", "wild, one reward", "lost one by one", "ordinary")
+SHORT = tuple(name for name, (_, reward) in ROWS.items() if len(reward) <= 60)
+
+
+def given(names: Any = tuple(ROWS), dtype: Any = np.float64, steps: int = LONGEST) -> dict[str, np.ndarray]:
     """A batch of them; what is not there is padding."""
-    log_ratio, reward, valid = np.full((3, len(names), LONGEST), np.nan)
+    log_ratio, reward, valid = np.full((3, len(names), steps), np.nan)
     for b, name in enumerate(names):
         n = len(ROWS[name][1])
-        log_ratio[b, :n], reward[b, :n], valid[b] = *ROWS[name], np.arange(LONGEST) < n
+        log_ratio[b, :n], reward[b, :n], valid[b] = *ROWS[name], np.arange(steps) < n
     log_ratio, reward = log_ratio.astype(dtype), reward.astype(dtype)
     no, zero = np.zeros(reward.shape, bool), np.zeros_like(reward)
     return {
@@ -101,7 +111,7 @@ def check(found: Any, trace: Any, names: Any = tuple(ROWS), dtype: Any = np.floa
     for b, name in enumerate(names):
         n = len(ROWS[name][1])
         log_ratio = arrays["log_pi"][b, :n].astype(float) - arrays["log_mu"][b, :n]
-        wanted, scale = exact(trace, log_ratio, arrays["reward"][b], 0.99)
+        wanted, scale = exact(trace, tuple(log_ratio), tuple(arrays["reward"][b, :n]), 0.99)
         fits = scale < np.finfo(dtype).max / 2
         error = np.abs(np.where(fits, found[b, :n], 0.0) - np.where(fits, wanted, 0.0))
         least = 1e-300 if dtype == np.float64 else 1e-37
@@ -109,70 +119,113 @@ def check(found: Any, trace: Any, names: Any = tuple(ROWS), dtype: Any = np.floa
         assert worst <= 1, f"{name}: {worst:.3g} times what is allowed"
 
 
-def on_jax(trace: Any, arrays: Any) -> Any:
+@cache
+def program(call: Any) -> Any:
+    """`call(trace, arrays)`, compiled. The trace is an argument: other numbers are not another program."""
+    jax = pytest.importorskip("jax")
+    import offtrace.returns.jax.jax_backend  # noqa: F401 (traces are pytrees from here on)
+
+    return jax.jit(call)
+
+
+def run(call: Any, trace: Any, arrays: Any) -> Any:
     jax = pytest.importorskip("jax")
     with jax.enable_x64(True):
-        made = {n: jax.numpy.asarray(a) for n, a in arrays.items()}
-        return np.asarray(jax.jit(lambda a: ot.corrections(trace, **a, gamma=0.99))(made))
+        return np.asarray(program(call)(trace, {n: jax.numpy.asarray(a) for n, a in arrays.items()}))
 
 
-def mapped(trace: Any, arrays: Any) -> Any:
+def corrections(trace: Any, arrays: Any) -> Any:
+    return ot.corrections(trace, **arrays, gamma=0.99)
+
+
+def on_jax(trace: Any, arrays: Any) -> Any:
+    return run(corrections, trace, arrays)
+
+
+def by_gradients(trace: Any, made: Any) -> Any:
     """By vmap; the first start's Δ by the gradient that it has with respect to all rewards."""
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
-    with jax.enable_x64(True):
-        made = {n: jnp.asarray(a) for n, a in arrays.items()}
-        call = jax.vmap(lambda a: ot.corrections(trace, **a, gamma=0.99, differentiable=True))
-        found, pull = jax.vjp(lambda r: call({**made, "reward": r}), made["reward"])
-        (weights,) = pull(jnp.zeros_like(found).at[:, 0].set(1.0))
-        first = jnp.where(made["valid"] & (made["reward"] != 0), weights * made["reward"], 0.0).sum(1)
-        return np.asarray(found.at[:, 0].set(first))
+    call = jax.vmap(lambda a: ot.corrections(trace, **a, gamma=0.99, differentiable=True))
+    found, pull = jax.vjp(lambda r: call({**made, "reward": r}), made["reward"])
+    (weights,) = pull(jnp.zeros_like(found).at[:, 0].set(1.0))
+    first = jnp.where(made["valid"] & (made["reward"] != 0), weights * made["reward"], 0.0).sum(1)
+    return found.at[:, 0].set(first)
 
 
-def on_pallas(trace: Any, arrays: Any) -> Any:
+def mapped(trace: Any, arrays: Any) -> Any:
+    return run(by_gradients, trace, arrays)
+
+
+@pytest.fixture
+def by_pallas() -> Iterator[None]:
+    """The kernel for GPUs, run by Pallas' interpreter."""
     jax = pytest.importorskip("jax")
     from offtrace.returns.jax import pallas_kernels
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pallas_kernels, "INTERPRET", True)
         jax.clear_caches()
-        found = on_jax(trace, arrays)
+        yield
     jax.clear_caches()
-    return found
 
 
 def on_triton(trace: Any, arrays: Any) -> Any:
+    """The interpreter takes as long for many numbers as for one: so all starts of a program are walked at once."""
     torch = pytest.importorskip("torch")
     triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    import triton_interpreter  # noqa: F401
 
     x = {n: torch.from_numpy(np.atleast_2d(a)) for n, a in arrays.items()}
     x = {"gamma": 0.99, "valid": None, **x}
     lags = None
     if not isinstance(trace, ot.StepTrace):
         lags = trace.bounds_by_lag(x["reward"].shape[1])
-    with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        # What leaves the range is thrown away, and walked.
+        patch.setattr(triton_launch, "PART", triton_launch.STARTS)
         return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=name_of)
-@pytest.mark.parametrize("backend", [on_jax, mapped, on_triton], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("backend", [on_jax, mapped], ids=lambda b: b.__name__)
 def test_products_of_any_size(backend: Any, trace: Any) -> None:
     check(backend(trace, given()), trace)
 
 
-CAPPED = [ot.TruncatedIS(), ot.TruncatedIS(1e250, 0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0)]
-SOME = ("up and down", "a bit at a time", "wild, one reward", "lost one by one", "ordinary")
+@pytest.mark.parametrize("trace", [t for t in TRACES if t not in CAPPED], ids=name_of)
+def test_products_of_any_size_on_triton(trace: Any) -> None:
+    """Those of sixty steps at most, which the interpreter takes a while for; `test_kernels_for_gpus` has all."""
+    check(on_triton(trace, given(SHORT, steps=60)), trace, SHORT)
+
+
+def test_optimised_programs() -> None:
+    """A rule for each kernel, by what XLA makes of it for users; the other tests run programs as they are written."""
+    pytest.importorskip("jax")
+    with optimised():
+        for trace in (ot.ImportanceSampling(0.9), ot.TruncatedIS(2.5, 0.9), ot.RBIS(0.9), ot.TruncatedIS((2.0, 1.0))):
+            check(on_jax(trace, given()), trace)
+        check(mapped(ot.RBIS(0.9), given()), ot.RBIS(0.9))
 
 
 @pytest.mark.parametrize("trace", CAPPED, ids=name_of)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("backend", [on_pallas, on_triton], ids=lambda b: b.__name__)
-def test_kernels_for_gpus(backend: Any, dtype: Any, trace: Any) -> None:
+def test_kernels_for_gpus(dtype: Any, trace: Any) -> None:
     """Together, and each row by itself: one that leaves the range takes its neighbours with it."""
-    check(backend(trace, given(SOME, dtype)), trace, SOME, dtype)
+    check(on_triton(trace, given(dtype=dtype)), trace, dtype=dtype)
     if trace == ot.RBIS(0.9):
         for name in SOME:
-            check(backend(trace, given((name,), dtype)), trace, (name,), dtype)
+            alone = given((name,), dtype, len(ROWS[name][1]))
+            check(on_triton(trace, alone), trace, (name,), dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pallas(dtype: Any, by_pallas: None) -> None:
+    """The same: rules of one class are one program."""
+    for trace in CAPPED:
+        check(on_jax(trace, given(SOME, dtype)), trace, SOME, dtype)
+    for name in SOME:
+        check(on_jax(ot.RBIS(0.9), given((name,), dtype)), ot.RBIS(0.9), (name,), dtype)
 
 
 @pytest.mark.parametrize("trace", [ot.TruncatedIS(2.5, 0.9), ot.RBIS(0.9), ot.TruncatedIS((2.0, 1.0))], ids=name_of)
@@ -181,6 +234,7 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     """⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩."""
     torch = pytest.importorskip("torch")
     triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    import triton_interpreter  # noqa: F401
 
     T = len(ROWS[name][1])
     decay, ratio, cap = trace.normal_form(np, None, None, np.exp(ROWS[name][0]))

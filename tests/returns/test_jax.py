@@ -37,9 +37,7 @@ def _short_leaves() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(xla_kernels, "LEAF", 4)
         jax.clear_caches()
-        jax.config.update("jax_disable_most_optimizations", True)  # most of the time here goes into compiling
         yield
-    jax.config.update("jax_disable_most_optimizations", False)
     jax.clear_caches()
 
 
@@ -127,10 +125,9 @@ def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> N
     ends = (step == 0) | (g == 0)  # as `on_jax` hands them over
     with jax.enable_x64(True):
         arrays = [jnp.asarray(a) for a in (delta, np.where(ends, 0.0, g), np.where(ends, 1.0, step), cap)]
-        together = pallas_kernels.capped(*arrays, recursive, single)
-        alone = [
-            np.asarray(pallas_kernels.capped(*(a[i : i + 1] for a in arrays), recursive, single)) for i in range(9)
-        ]
+        capped = jax.jit(lambda *arrays: pallas_kernels.capped(*arrays, recursive, single))
+        together = capped(*arrays)
+        alone = [np.asarray(capped(*(a[i : i + 1] for a in arrays))) for i in range(9)]
     for found in (
         together,
         np.concatenate(alone),

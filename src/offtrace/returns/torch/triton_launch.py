@@ -20,6 +20,7 @@ ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each threa
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 LINE = 64  # starts of a program that has one row only
+PART = BLOCK  # starts of a program that are walked by definition at a time: the registers are taken all along
 RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 900, 70)}
 """How large products within a block may be, or how small their inverses; how small the weights of a program's starts; by how many
 powers of two a trace may fall before it may be lost, and then grow."""
@@ -158,7 +159,7 @@ def _launch(
     )  # fmt: skip
     made["sweep"][grid(groups, parts)](
         *arrays, room, ends, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
-        ROWS=rows, M=starts, N=BLOCK, PART=BLOCK, LEAST=least, LOST=lost, BACK=back, num_warps=1,
+        ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, num_warps=1,
     )  # fmt: skip
     return out
 
