@@ -1,4 +1,4 @@
-"""The paper's Algorithm 1 (Daley, White, Amato, Machado 2023) with any trace, and with π in δ:
+"""The paper's Algorithm 1 (Daley and Amato 2021) with any trace, and with π in δ:
 
     z_t = Σ_k γ^{t-k} β_{k:t} φ_k          θ ← θ + α δ_t z_t
 
