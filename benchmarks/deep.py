@@ -26,12 +26,12 @@ from offtrace.deep.training import Compiled, batched, rounds, trainer
 EXAMPLE = Path(__file__).parents[1] / "examples" / "dqn_torch.py"
 ALIKE: Any = {
     "envs": 8, "every": 8, "batch": 32, "length": 16, "hidden": (256, 256), "target_every": 1, "target_rate": 0.05,
-    "warm_up": 1_000, "explore_frames": 10_000, "behavior": 0.05,
+    "warm_up": 1_000, "explore_frames": 10_000, "behavior_epsilon": 0.05,
 }  # fmt: skip
 """What the example does by default, in the words of Config."""
 CARTPOLE: Any = {
     "envs": 16, "every": 16, "batch": 16, "length": 16, "hidden": (128, 128), "target_every": 1, "target_rate": 0.02,
-    "warm_up": 1_000, "explore_frames": 10_000, "behavior": 0.05, "frames": 200_000,
+    "warm_up": 1_000, "explore_frames": 10_000, "behavior_epsilon": 0.05, "frames": 200_000,
 }  # fmt: skip
 
 

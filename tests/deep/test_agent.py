@@ -59,7 +59,7 @@ def definition(trace: Any, **x: Any) -> np.ndarray:
 @pytest.mark.parametrize("trace", TRACES, ids=name_of)
 @pytest.mark.parametrize("burn_in", [0, 3])
 def test_targets_are_those_of_the_definition(trace: Any, burn_in: int) -> None:
-    config = replace(SMALL, trace=trace, burn_in=burn_in, policies="softmax", target=0.5)
+    config = replace(SMALL, trace=trace, burn_in=burn_in, policies="softmax", target_epsilon=0.5)
     agent, learner, memory = made(config)
     drawn = memories.draw(memory, jax.random.PRNGKey(5), config.batch, config.window)
     assert (drawn.terminated & drawn.valid).any()
@@ -100,7 +100,7 @@ def test_policies(kind: str) -> None:
 
 
 def test_log_mu_is_that_of_the_action_as_it_was_taken() -> None:
-    agent, learner, _ = made(replace(SMALL, explore=0.6, behavior=0.1, explore_frames=1000))
+    agent, learner, _ = made(replace(SMALL, explore_epsilon=0.6, behavior_epsilon=0.1, explore_frames=1000))
     seen = jnp.eye(5)[jnp.arange(5).repeat(2000)]
     action, log_mu = agent.act(learner.weights, seen, 500, jax.random.PRNGKey(0))
     μ = np.asarray(probabilities("epsilon", agent.values(learner.weights, seen), 0.35))  # half-way from 0.6 to 0.1
@@ -116,7 +116,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
     α, n = 0.3, 6
     config = replace(
         SMALL, trace=trace, hidden=(), loss="squared", batch=1, double=False, target_every=1, clip=0.0,
-        policies="epsilon", target=0.1, capacity=4 * 61,
+        policies="epsilon", target_epsilon=0.1, capacity=4 * 61,
     )  # fmt: skip
     agent, learner, memory = made(config)
     agent.optimizer = optax.sgd(α)
@@ -187,8 +187,8 @@ def test_credit_is_what_diagnose_says() -> None:
     flags = {n: np.asarray(x[n]) for n in ("terminated", "truncated", "valid")}
     for name, gamma in (("magnitude", 0.9), ("length", 1.0)):
         wanted = ot.diagnose(trace, **rows, **flags, gamma=gamma).pooled.magnitude
-        assert float(found[name]) == pytest.approx(wanted, rel=1e-5)
-    assert 0 < float(found["cut"]) < 1
+        assert float(getattr(found, name)) == pytest.approx(wanted, rel=1e-5)
+    assert 0 < float(found.cut) < 1
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_credit_is_what_diagnose_says() -> None:
         ({"gamma": 1.5}, r"gamma must be within \[0, 1\]"),
         ({"minibatches": 5}, "divisor"),
         ({"loss": "hubber"}, "huber"),
-        ({"policies": "softmax", "target": 0.0}, "temperature"),
+        ({"policies": "softmax", "target_epsilon": 0.0}, "temperature"),
         ({"learning_rate": 0.0}, "above 0"),
     ],
 )

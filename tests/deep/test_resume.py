@@ -6,15 +6,14 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, progress_line, runs, train
-from offtrace.deep.training import OnHost, rounds, trainer
+from offtrace.deep import CheckpointError, Config, DivergedError, Trained, checkpoints, progress_line, runs, train
+from offtrace.deep.training import OnHost, Tally, rounds, trainer
 
 CONFIG = Config(
     game="CartPole-v1", trace=ot.RBIS(lam=0.9), frames=1_600, envs=4, every=16, batch=4, length=8, warm_up=100,
@@ -26,15 +25,15 @@ RUN = checkpoints.described(CONFIG, [0, 1])
 
 
 @pytest.fixture(scope="module")
-def unbroken() -> Any:
+def unbroken() -> Trained:
     return train(CONFIG, seeds=2, progress=False)
 
 
-def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Trained, tmp_path: Path) -> None:
     class Stop(Exception):
         """In the middle of it."""
 
-    def stop(frames: int, tally: Any) -> None:
+    def stop(frames: int, tally: Tally[np.ndarray]) -> None:
         if frames > 800:
             raise Stop
 
@@ -49,20 +48,20 @@ def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Any, tmp_pat
     np.testing.assert_array_equal(again.curve, unbroken.curve)
 
 
-def test_seeds_do_not_see_each_other(unbroken: Any) -> None:
+def test_seeds_do_not_see_each_other(unbroken: Trained) -> None:
     other = train(CONFIG, [7, 1], progress=False)
     mine, before = (run.curve[run.curve["seed"] == 1] for run in (other, unbroken))
     np.testing.assert_array_equal(mine, before)
 
 
-def test_lambda_may_differ_between_seeds_without_another_program(unbroken: Any) -> None:
+def test_lambda_may_differ_between_seeds_without_another_program(unbroken: Trained) -> None:
     pair = train(CONFIG, [0, 1], traces=[ot.RBIS(lam=0.0), ot.RBIS(lam=0.9)], progress=False)
     of = [pair.curve[pair.curve["seed"] == seed] for seed in (0, 1)]
     assert (of[0]["length"] == 1).all()  # λ = 0 is one-step
     np.testing.assert_array_equal(of[1], unbroken.curve[unbroken.curve["seed"] == 1])
 
 
-def test_memories_of_several_sizes_run_in_one_program(unbroken: Any) -> None:
+def test_memories_of_several_sizes_run_in_one_program(unbroken: Trained) -> None:
     both = train(CONFIG, [0, 1], capacities=[200, 800], progress=False)
     of = [both.curve[both.curve["seed"] == seed] for seed in (0, 1)]
     np.testing.assert_array_equal(of[1], unbroken.curve[unbroken.curve["seed"] == 1])
@@ -73,7 +72,7 @@ def test_memories_of_several_sizes_run_in_one_program(unbroken: Any) -> None:
         train(CONFIG, [0, 1], capacities=[800, 801 + CONFIG.envs], progress=False)
 
 
-def test_checkpoints_of_others_and_damaged_ones(unbroken: Any, tmp_path: Path) -> None:
+def test_checkpoints_of_others_and_damaged_ones(unbroken: Trained, tmp_path: Path) -> None:
     path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     with pytest.raises(CheckpointError, match=r"gamma is 0\.99 there and 0\.9 here"):
         train(replace(CONFIG, gamma=0.9), 2, tmp_path, progress=False)
@@ -88,7 +87,16 @@ def test_checkpoints_of_others_and_damaged_ones(unbroken: Any, tmp_path: Path) -
             train(CONFIG, 2, tmp_path, progress=False)
 
 
-def test_no_space_left(unbroken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_from_before_the_names_of_now_is_read(unbroken: Trained, tmp_path: Path) -> None:
+    old = {"explore_epsilon": "explore", "behavior_epsilon": "behavior", "target_epsilon": "target"}
+    before = {old.get(name, name): value for name, value in RUN.items()}
+    path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, before, 1)
+    assert checkpoints.about(path) == RUN
+    state, _ = checkpoints.load(path, unbroken.state, RUN)
+    assert all((a == b).all() for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(unbroken.state), strict=True))
+
+
+def test_no_space_left(unbroken: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     before = first.read_bytes()
 

@@ -5,7 +5,7 @@ trained = train(Config(game="minatar/breakout", trace=offtrace.RBIS(lam=0.9)), s
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
@@ -18,8 +18,8 @@ __all__ = ["CheckpointError", "Config", "DivergedError", "Game", "Trained", "pla
 _HOME = {"CheckpointError": "checkpoints", "Config": "config", "Game": "player", "play": "player"}
 
 
-def __getattr__(name: str) -> Any:
-    """On first use: a configuration can be made, and a study declared, without JAX."""
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a configuration can be made, and a study declared, without JAX."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)

@@ -7,32 +7,41 @@ configuration as JSON. Every array has its check sum, so a damaged file is seen.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from offtrace._shared.whole_files import written_whole
-from offtrace.deep.config import Config
+from offtrace.deep.config import Config, Spelt
+from offtrace.deep.training import State
+from offtrace.traces import Rule
+
+Tree = TypeVar("Tree")
 
 FREE = ("frames",)
-"""May differ between a checkpoint and the run that goes on from it."""
+"""The settings that may differ between a checkpoint and the run that goes on from it."""
+RENAMED = {"explore": "explore_epsilon", "behavior": "behavior_epsilon", "target": "target_epsilon"}
+"""Settings that checkpoints of before have under another name."""
 
 
 class CheckpointError(Exception):
     """A checkpoint cannot be written, read, or used."""
 
 
-def described(config: Config, seeds: list[int], traces: Any = None, capacities: Any = None) -> dict[str, Any]:
-    """What a run is, as JSON has it: a checkpoint says of which one it is."""
+def described(
+    config: Config, seeds: list[int], traces: Sequence[Rule] | None = None, capacities: Sequence[int] | None = None
+) -> Spelt:
+    """Describe a run as JSON has it, so that a checkpoint says of which run it is."""
     each = {"traces": traces and [repr(trace) for trace in traces], "capacities": capacities and list(capacities)}
     return json.loads(json.dumps({**config.spelt(), "seeds": seeds, **each}))
 
 
-def save(folder: Path, state: Any, curve: np.ndarray, run: dict[str, Any], keep: int) -> Path:
-    """Write it, or leave everything as it was. `run` is what `described` returns."""
+def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -> Path:
+    """Write a checkpoint, or leave everything as it was. `run` is what `described` returns."""
     leaves = jax.tree.leaves(state)
     frames = int(np.asarray(state.frames).reshape(-1)[0])
     arrays = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
@@ -54,17 +63,18 @@ def save(folder: Path, state: Any, curve: np.ndarray, run: dict[str, Any], keep:
 
 
 def found(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
+    """Return the checkpoints in a folder, oldest first."""
     return sorted(folder.glob("checkpoint-*.npz"))
 
 
-def about(path: Path) -> dict[str, Any]:
-    """The configuration and the seeds of a checkpoint."""
-    return json.loads(bytes(_read(path, ["about"])["about"]))
+def about(path: Path) -> Spelt:
+    """Return the configuration and the seeds of a checkpoint."""
+    stored: Spelt = json.loads(bytes(_read(path, ["about"])["about"]))
+    return {RENAMED.get(name, name): value for name, value in stored.items()}
 
 
-def load(path: Path, like: Any, run: dict[str, Any]) -> tuple[Any, np.ndarray]:
-    """The state, in the structure of `like`, and the curve so far; an error if it is of another run."""
+def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:
+    """Return the state, in the structure of `like`, and the curve so far; raise if the checkpoint is of another run."""
     stored = about(path)
     differ = [k for k in run if k not in FREE and run[k] != stored.get(k)]
     if differ:
@@ -73,8 +83,8 @@ def load(path: Path, like: Any, run: dict[str, Any]) -> tuple[Any, np.ndarray]:
     return filled(path, like), _read(path, ["curve"])["curve"]
 
 
-def filled(path: Path, like: Any) -> Any:
-    """`like` with the file's leaves in it: a state, or its beginning, such as the weights of its learner."""
+def filled(path: Path, like: Tree) -> Tree:
+    """Return `like` with the file's leaves in it: a state, or its beginning, such as the weights of its learner."""
     leaves, tree = jax.tree.flatten(like)
     values = list(_read(path, [f"leaf{i}" for i in range(len(leaves))]).values())
     for have, want in zip(values, leaves, strict=True):

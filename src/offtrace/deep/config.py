@@ -1,27 +1,33 @@
-"""What decides about a run: one frozen dataclass, from which the command line is made."""
+"""The configuration of a run: one frozen dataclass, from which the command line is made, too."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from offtrace.traces import Retrace, Rule
 
+DEFAULT_TRACE = Retrace(lam=0.9)
+"""The rule of an agent for which none is given."""
+
+Spelt = dict[str, Any]
+"""A configuration, or a run, as JSON has it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that a run depends on but its seeds. Frames are steps of the environment, counted for each seed."""
+    """Everything that a run depends on, except its seeds. Frames are steps of the environment, counted for each seed."""
 
     game: str
     """"minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment."""
-    trace: Rule = field(default_factory=lambda: Retrace(lam=0.9))
+    trace: Rule = DEFAULT_TRACE
     """The rule that makes the targets."""
     frames: int = 5_000_000
     """How long to train, the warm-up included: rounded up to whole updates, and `end` says to what."""
     gamma: float = 0.99
     """The discount γ."""
     envs: int = 64
-    """Copies of the game that are played side by side."""
+    """How many copies of the game are played side by side."""
     every: int = 64
     """Frames between two updates: a multiple of `envs`."""
     batch: int = 32
@@ -35,39 +41,39 @@ class Config:
     warm_up: int = 5_000
     """Frames before the first update."""
     minibatches: int = 1
-    """Above 1 it is DQN(λ)'s way: the returns of `batch` sequences are computed together, and learned from in so many pieces."""
+    """Above 1 it is DQN(λ): the targets of `batch` sequences are computed together, and learned from in so many pieces."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """The step size of Adam."""
     clip: float = 10.0
-    """The largest norm of a gradient; 0: any."""
+    """The largest norm that a gradient may have; 0 lets it have any."""
     loss: Literal["huber", "squared"] = "huber"
-    """Of target − q."""
+    """The loss of target − q."""
     double: bool = True
     """Double estimation: π comes from the network of now, its values from the target network."""
     target_every: int = 200
-    """Updates between two moves of the target network towards the network,"""
+    """Updates between two moves of the target network towards the network."""
     target_rate: float = 1.0
-    """and how far it moves: 1 is a copy, less an exponential average."""
+    """How far the target network moves: 1 makes it a copy, less an exponential average."""
     policies: Literal["epsilon", "softmax"] = "epsilon"
-    """What the next three numbers are: the ε of ε-greedy policies, or temperatures of softmax policies."""
-    explore: float = 1.0
-    """Of the behaviour policy at first,"""
-    behavior: float = 0.1
-    """and after `explore_frames` frames."""
-    target: float = 0.05
-    """Of the target policy."""
+    """The policies: ε-greedy with the next three numbers as ε, or softmax with them as temperatures."""
+    explore_epsilon: float = 1.0
+    """The ε, or the temperature, of the behaviour policy at first."""
+    behavior_epsilon: float = 0.1
+    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
+    target_epsilon: float = 0.05
+    """The ε, or the temperature, of the target policy."""
     explore_frames: int = 100_000
-    """How long the behaviour takes from the first number to the last, linearly."""
+    """Frames in which the behaviour policy goes from `explore_epsilon` to `behavior_epsilon`, linearly."""
     priority: float = 0.0
-    """Sequences are drawn in proportion to |TD error|^priority of their first step; 0: uniformly."""
+    """Sequences are drawn in proportion to |TD error|^priority of their first step; with 0, uniformly."""
     correction: float = 0.4
     """How much of that preference is taken back in the loss: (N P)^−correction."""
     hidden: tuple[int, ...] = (128,)
     """Units of the hidden layers."""
     sticky: float | None = None
-    """The chance that the game repeats the last action instead: 0.1 for MinAtar as published, else 0, if it is not given."""
+    """The chance that the game repeats the last action. If it is not given it is 0.1 for MinAtar, as published, else 0."""
     limit: int | None = None
-    """Steps after which an episode is truncated; the game's own limit, if it is not given."""
+    """Steps after which an episode is truncated. If it is not given it is the game's own limit."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.trace, Rule):
@@ -83,12 +89,8 @@ class Config:
             self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number ≥ 1")
         for name in ("burn_in", "warm_up", "explore_frames"):
             self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 0, "a whole number ≥ 0")
-        for name in (
-            "gamma",
-            "priority",
-            "correction",
-            *(("explore", "behavior", "target") * (self.policies == "epsilon")),
-        ):
+        policies = ("explore_epsilon", "behavior_epsilon", "target_epsilon")
+        for name in ("gamma", "priority", "correction", *(policies if self.policies == "epsilon" else ())):
             self._require(name, 0.0 <= getattr(self, name) <= 1.0, "within [0, 1]")
         self._require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
         self._require("learning_rate", self.learning_rate > 0, "above 0")
@@ -96,7 +98,7 @@ class Config:
         self._require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
         self._require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
         if self.policies == "softmax":
-            for name in ("explore", "behavior", "target"):
+            for name in policies:
                 self._require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")
         self._require("sticky", self.sticky is None or 0 <= self.sticky < 1, "within [0, 1)")
         self._require("limit", self.limit is None or self.limit >= 1, "at least 1")
@@ -148,7 +150,7 @@ class Config:
         """Frames after which training ends: the first number of at least `frames` at which an update has just been made."""
         return self.begin + -(-max(0, self.frames - self.begin) // self.round) * self.round
 
-    def spelt(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def spelt(self) -> Spelt:
+        """Return the fields as JSON has them."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {**values, "trace": repr(self.trace), "hidden": list(self.hidden)}

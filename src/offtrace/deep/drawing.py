@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image, ImageDraw, ImageFont
 
 BACK, FIELD, TEXT, FAINT = "#12161f", "#1a202c", "#e8ecf4", "#8a94a8"
@@ -22,7 +23,7 @@ class Thing(NamedTuple):
     name: str
     color: str = TRAIL
     size: float = 1.0
-    """As a share of the cell; below 1 it is round."""
+    """The share of the cell that it fills; below 1 it is round."""
 
 
 THINGS = {
@@ -53,11 +54,11 @@ THINGS = {
 class Artist:
     """Draws the observations of one game. `scale` is the largest size of each number, where numbers are drawn."""
 
-    def __init__(self, game: str, title: str, scale: Any) -> None:
+    def __init__(self, game: str, title: str, scale: float | np.ndarray) -> None:
         self.game, self.title, self.scale = game, title, np.maximum(scale, 1e-6)
 
-    def __call__(self, observation: Any, facts: str) -> Image.Image:
-        """The picture, below a line with the title and what is known of the game."""
+    def __call__(self, observation: ArrayLike, facts: str) -> Image.Image:
+        """Draw an observation below a line with the title and the facts."""
         return captioned(self._picture(np.asarray(observation)), self.title, facts)
 
     def _picture(self, observation: np.ndarray) -> Image.Image:
@@ -74,7 +75,7 @@ class Artist:
 
 
 def captioned(picture: Image.Image, title: str, facts: str) -> Image.Image:
-    """With a line above it, and a margin."""
+    """Put a line with the title and the facts above a picture, and a margin around it."""
     needs = _wide(title, 15) + _wide(facts, 15) + 24
     width = max(picture.width, math.ceil(needs)) + 2 * EDGE
     made = Image.new("RGB", (width, picture.height + HEAD + EDGE), BACK)
@@ -86,7 +87,7 @@ def captioned(picture: Image.Image, title: str, facts: str) -> Image.Image:
 
 
 def board(observation: np.ndarray, things: Sequence[Thing]) -> Image.Image:
-    """A MinAtar game: a grid whose cells show the things in them, and below it what they are."""
+    """Draw a MinAtar game: a grid whose cells show the things in them, and below it the names of the things."""
     height, width = observation.shape[:2]
     key = _key(tuple(things), width * CELL)
     made = Image.new("RGB", (width * CELL, height * CELL + key.height), BACK)
@@ -115,8 +116,9 @@ def _tile(color: str, size: float) -> Image.Image:
 
 @lru_cache
 def _key(things: tuple[Thing, ...], width: int) -> Image.Image:
-    """What the things are called, in as many lines as it takes."""
-    places, x, y = [], 0.0, 8.0
+    """Draw what the things are called, in as many lines as it takes."""
+    places: list[tuple[Thing, float, float]] = []
+    x, y = 0.0, 8.0
     for thing in things:
         needs = 18 + _wide(thing.name, 12) + 14
         if x + needs - 14 > width:
@@ -157,7 +159,7 @@ def cart_pole(x: float, angle: float) -> Image.Image:
 
 
 def heat_map(values: np.ndarray) -> Image.Image:
-    """Cells [H, W] or [H, W, C], the largest channel of each, from 0 (dark) to 1 (bright)."""
+    """Draw the cells [H, W] or [H, W, C], the largest channel of each, from 0 (dark) to 1 (bright)."""
     level = np.clip(np.abs(values).max(axis=-1) if values.ndim == 3 else np.abs(values), 0, 1)
     stops = np.array([[26, 32, 44], [65, 120, 190], [86, 207, 161], [255, 200, 87], [255, 255, 255]])
     at = np.linspace(0, 1, len(stops))
@@ -166,7 +168,7 @@ def heat_map(values: np.ndarray) -> Image.Image:
 
 
 def bars(values: np.ndarray) -> Image.Image:
-    """Numbers within [−1, 1], above and below a line."""
+    """Draw numbers within [−1, 1] as bars above and below a line."""
     width, half = 360, 90
     made = Image.new("RGB", (width, 2 * half), FIELD)
     pen = ImageDraw.Draw(made)
@@ -182,13 +184,13 @@ def bars(values: np.ndarray) -> Image.Image:
 
 
 def enlarged(picture: Image.Image) -> Image.Image:
-    """At least 300 pixels wide, its own pixels as squares."""
+    """Enlarge a picture to at least 300 pixels of width; its own pixels become squares."""
     times = max(1, math.ceil(300 / picture.width))
     return picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
 
 
 @lru_cache
-def _font(size: int) -> Any:
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
     return ImageFont.load_default(size)
 
 

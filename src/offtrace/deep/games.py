@@ -4,55 +4,62 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.deep.config import Config
 
+if TYPE_CHECKING:
+    from gymnax.environments.environment import Environment, EnvParams, EnvState
 
-class Stepped(NamedTuple):
-    """What a step gave."""
-
-    state: Any
-    now: Any
-    """The observation to act on next: of a new episode, where this one ended."""
-    after: Any
-    """The true next observation."""
-    reward: Any
-    terminated: Any
-    truncated: Any
+Numbers = TypeVar("Numbers", Array, np.ndarray)
 
 
 class WorldState(NamedTuple):
-    """Of one copy of the game."""
+    """The state of one copy of the game."""
 
-    game: Any
-    last_action: Any
+    game: EnvState
+    last_action: Array
+
+
+class Stepped(NamedTuple, Generic[Numbers]):
+    """The outcome of a step."""
+
+    state: WorldState | None
+    """The state of the game; None where the host holds it."""
+    now: Numbers
+    """The observation to act on next: that of a new episode, where this one ended."""
+    after: Numbers
+    """The true next observation."""
+    reward: Numbers
+    terminated: Numbers
+    truncated: Numbers
 
 
 @dataclass(frozen=True)
 class World:
-    """A gymnax environment with sticky actions: with that chance the game sees the last action instead of the one chosen."""
+    """A gymnax environment. With the chance `sticky` the game sees the last action instead of the one chosen."""
 
-    environment: Any
-    parameters: Any
+    environment: Environment[EnvState, EnvParams]
+    parameters: EnvParams
     sticky: float
     shape: tuple[int, ...]
     actions: int
-    dtype: Any
-    """Of observations in the memory: boolean where they are 0 or 1, a quarter of the room."""
+    dtype: np.dtype[np.generic]
+    """The dtype of observations in the memory: boolean where they are 0 or 1, which takes a quarter of the room."""
 
-    def reset(self, key: Any) -> tuple[WorldState, Any]:
-        """A state and its observation."""
+    def reset(self, key: Array) -> tuple[WorldState, Array]:
+        """Begin an episode; return its first state and observation."""
         observation, game = self.environment.reset_env(key, self.parameters)
         return WorldState(game, jnp.zeros((), jnp.int32)), self._seen(observation)
 
-    def step(self, key: Any, state: WorldState, action: Any) -> Stepped:
-        """A step, and a new episode where this one ended."""
+    def step(self, key: Array, state: WorldState, action: Array) -> Stepped[Array]:
+        """Take a step, and begin a new episode where this one ended."""
         to_step, to_stick = jax.random.split(key)
         if self.sticky:
             sticks = jax.random.uniform(to_stick) < self.sticky
@@ -71,7 +78,7 @@ class World:
             truncated & ~terminated,
         )
 
-    def _seen(self, observation: Any) -> Any:
+    def _seen(self, observation: Array) -> Array:
         return jnp.asarray(observation).reshape(self.shape).astype(self.dtype)
 
 
@@ -85,7 +92,7 @@ MINATAR = {
 
 
 def compiled(config: Config) -> World:
-    """The gymnax game of a configuration."""
+    """Make the gymnax game of a configuration."""
     try:
         import gymnax
     except ImportError as error:
@@ -107,19 +114,19 @@ def compiled(config: Config) -> World:
     minatar = name.endswith("-MinAtar")
     sticky = config.sticky if config.sticky is not None else 0.1 * minatar
     observation = jax.eval_shape(lambda key: environment.reset_env(key, parameters)[0], jax.random.PRNGKey(0))
-    dtype = jnp.bool_ if minatar else jnp.float32
+    dtype = np.dtype(np.bool_ if minatar else np.float32)
     return World(environment, parameters, sticky, tuple(observation.shape), int(space.n), dtype)
 
 
 class Hosted:
-    """Any Gymnasium environment, as `count` copies in a vector that the host steps. Its state is not in checkpoints."""
+    """A Gymnasium environment, as a vector of `count` copies that the host steps. Checkpoints do not hold its state."""
 
     def __init__(self, config: Config, count: int, seed: int, render_mode: str | None = None) -> None:
         import gymnasium
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
         name = config.game.removeprefix("gym/")
-        limit: Any = {} if config.limit is None else {"max_episode_steps": config.limit}
+        limit = {} if config.limit is None else {"max_episode_steps": config.limit}
         make = partial(gymnasium.make, name, render_mode=render_mode, **limit)
         try:  # not gymnasium.spec: it does not know "module:ID"
             self.vector = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -139,8 +146,8 @@ class Hosted:
         self.rng = np.random.default_rng(seed)
         self.first = self._seen(self.vector.reset(seed=seed)[0])
 
-    def step(self, action: Any) -> Stepped:
-        """A step of every copy."""
+    def step(self, action: np.ndarray) -> Stepped[np.ndarray]:
+        """Take a step in every copy."""
         sticks = self.rng.random(len(action)) < self.sticky
         action = np.where(sticks, self.last, action)
         now, reward, terminated, truncated, info = self.vector.step(action)
@@ -152,5 +159,5 @@ class Hosted:
             None, self._seen(now), self._seen(after), reward.astype(np.float32), terminated, truncated & ~terminated
         )
 
-    def _seen(self, observation: Any) -> Any:
+    def _seen(self, observation: np.ndarray) -> np.ndarray:
         return np.eye(self.states, dtype=self.dtype)[observation] if self.states else observation.astype(self.dtype)

@@ -15,50 +15,51 @@ across the place that is written next.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 
 class Memory(NamedTuple):
-    """Rings [envs, room, …]."""
+    """The rings of all copies of the game, [envs, room, …]."""
 
-    observation: Any
-    action: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    valid: Any
-    log_mu: Any
-    count: Any
-    """[envs]"""
-    slots: Any
-    """How much of the room is used: a number, so that memories of several sizes run in one program."""
-    priority: Any
-    """[envs, room]; None if sequences are drawn uniformly."""
-    peak: Any
-    """The largest priority so far, which a new step gets."""
+    observation: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    log_mu: Array
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    """How many slots have been filled, [envs]."""
+    slots: Array
+    """How much of the room is used: an array, so that memories of several sizes run in one program."""
+    priority: Array | None
+    """The priority of each step, [envs, room]; None if sequences are drawn uniformly."""
+    peak: Array | None
+    """The largest priority so far, which a new step gets; None if sequences are drawn uniformly."""
 
 
 class Sequences(NamedTuple):
-    """Drawn [n, steps, …]; `observation` has one more."""
+    """Sequences drawn from the memory, [n, steps, …]; `observation` has one step more."""
 
-    observation: Any
-    action: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    valid: Any
-    log_mu: Any
-    at: Any
-    """[n, steps]: where in the flattened memory they are."""
-    weight: Any
-    """[n]: (N P)^−correction, at most 1."""
+    observation: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    log_mu: Array
+    at: Array
+    """Where in the flattened memory the steps are, [n, steps]."""
+    weight: Array
+    """(N P)^−correction of each sequence, at most 1, [n]."""
 
 
-def empty(envs: int, slots: int, observation: Any, *, prioritised: bool) -> Memory:
-    """Nothing is in it but the first observations [envs, …]."""
+def empty(envs: int, slots: int, observation: Array, *, prioritised: bool) -> Memory:
+    """Make a memory that holds nothing but the first observations [envs, …]."""
     shape = (envs, slots)
     frames = jnp.zeros((*shape, *observation.shape[1:]), observation.dtype)
     return Memory(
@@ -77,9 +78,16 @@ def empty(envs: int, slots: int, observation: Any, *, prioritised: bool) -> Memo
 
 
 def write(
-    memory: Memory, action: Any, log_mu: Any, reward: Any, terminated: Any, truncated: Any, after: Any, now: Any
+    memory: Memory,
+    action: Array,
+    log_mu: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+    after: Array,
+    now: Array,
 ) -> Memory:
-    """One step of every copy of the game. `after` [envs, …] is its true next observation; `now` what is seen next.
+    """Write one step of every copy of the game. `after` [envs, …] is its true next observation; `now` is what is seen next.
 
     They differ where the episode ended: `after` is its final observation, `now` the first one of the new episode.
     """
@@ -102,13 +110,15 @@ def write(
     return step._replace(priority=priority)
 
 
-def starts(memory: Memory, window: int) -> tuple[Any, Any]:
-    """The first and last count, [envs] each, at which a sequence of so many slots may begin."""
+def starts(memory: Memory, window: int) -> tuple[Array, Array]:
+    """Return the first and the last count, [envs] each, at which a sequence of `window` slots may begin."""
     return jnp.maximum(memory.count + 1 - memory.slots, 0), memory.count + 1 - window
 
 
-def draw(memory: Memory, key: Any, n: int, window: int, *, priority: float = 0.0, correction: float = 0.0) -> Sequences:
-    """n sequences of `window` slots, each start as likely as any other, or in proportion to priority^`priority`."""
+def draw(
+    memory: Memory, key: Array, n: int, window: int, *, priority: float = 0.0, correction: float = 0.0
+) -> Sequences:
+    """Draw n sequences of `window` slots: uniformly, or with chances in proportion to (priority of a start)^`priority`."""
     (envs, room), slots = memory.action.shape, memory.slots
     first, last = starts(memory, window)
     if memory.priority is None:
@@ -131,17 +141,19 @@ def draw(memory: Memory, key: Any, n: int, window: int, *, priority: float = 0.0
         weight = weight / jnp.max(weight)
     at = e[:, None] * room + (start[:, None] + jnp.arange(window)) % slots
 
-    def taken(ring: Any, steps: int) -> Any:
+    def taken(ring: Array, steps: int) -> Array:
         return ring.reshape(envs * room, *ring.shape[2:])[at[:, :steps]]
 
     steps = window - 1
-    names = ("action", "reward", "terminated", "truncated", "valid", "log_mu")
-    of_steps = {name: taken(getattr(memory, name), steps) for name in names}
-    return Sequences(taken(memory.observation, window), **of_steps, at=at[:, :steps], weight=weight)
+    rings = memory.action, memory.reward, memory.terminated, memory.truncated, memory.valid, memory.log_mu
+    of_steps = (taken(ring, steps) for ring in rings)
+    return Sequences(taken(memory.observation, window), *of_steps, at=at[:, :steps], weight=weight)
 
 
-def reprioritised(memory: Memory, drawn: Sequences, error: Any) -> Memory:
-    """With |TD error| of the drawn steps as their priorities."""
+def reprioritised(memory: Memory, drawn: Sequences, error: Array) -> Memory:
+    """Make |TD error| of the drawn steps their priorities, if the memory has any."""
+    if memory.priority is None or memory.peak is None:
+        return memory
     flat = memory.priority.reshape(-1)
     new = jnp.where(drawn.valid, jnp.abs(error) + 1e-3, flat[drawn.at])
     priority = flat.at[drawn.at.reshape(-1)].set(new.reshape(-1)).reshape(memory.priority.shape)

@@ -1,4 +1,4 @@
-"""A trained agent plays: the latest checkpoint of a folder, greedy or nearly so, and a GIF of it."""
+"""Lets a trained agent play, from the latest checkpoint of a folder, greedily or nearly so, and records a GIF."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import checkpoints
@@ -18,32 +19,36 @@ from offtrace.deep.action_probabilities import probabilities
 from offtrace.deep.agent import Agent
 from offtrace.deep.checkpoints import CheckpointError
 from offtrace.deep.config import Config
-from offtrace.deep.games import Hosted, Stepped, compiled
+from offtrace.deep.games import Hosted, Stepped, WorldState, compiled
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 PACE = {"minatar": 70, "CartPole-v1": 20}
-"""Milliseconds for a picture; 40 where nothing else is known."""
+"""Milliseconds that a picture is shown; 40 where nothing else is known."""
 
 
 class Stage(NamedTuple):
-    """Where one copy of a game is played."""
+    """One copy of a game, to be played."""
 
-    reset: Callable[..., tuple[Any, Any]]
+    reset: Callable[[Array], tuple[WorldState | None, Array | np.ndarray]]
     """key → state, observation"""
-    step: Callable[..., Stepped]
+    step: Callable[[Array, WorldState | None, Array], Stepped[Array] | Stepped[np.ndarray]]
     """key, state, action → Stepped"""
     shape: tuple[int, ...]
     actions: int
-    shown: Callable[[], Any]
-    """The game's own picture of now, if it makes one."""
+    shown: Callable[[], np.ndarray | None]
+    """Returns the game's own picture of now, [H, W, 3], if it makes one."""
     pace: int
+    """Milliseconds that a picture is shown."""
 
 
 class Moment(NamedTuple):
-    """Of an episode: what was seen, and the score so far."""
+    """A moment of an episode: what was seen, and the score so far."""
 
-    observation: Any
-    picture: Any
-    """The environment's own [H, W, 3], if it makes one."""
+    observation: np.ndarray
+    picture: np.ndarray | None
+    """The environment's own picture, [H, W, 3], if it makes one."""
     score: float
     step: int
     ended: bool
@@ -51,7 +56,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Game:
-    """What was played."""
+    """The episodes that were played: what `play` returns."""
 
     config: Config
     rule: str
@@ -62,11 +67,11 @@ class Game:
 
     @property
     def returns(self) -> list[float]:
-        """Of the episodes that ended."""
+        """The returns of the episodes that ended."""
         return [moment.score for moment in self.moments if moment.ended]
 
     def save(self, path: str | Path) -> Path:
-        """As a GIF. What is there already is replaced only when the new one is whole."""
+        """Write a GIF. What is there already is replaced only when the new one is whole."""
         from PIL import Image
 
         from offtrace.deep.drawing import Artist, captioned, enlarged
@@ -75,7 +80,7 @@ class Game:
         sizes = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments]))
         artist = Artist(self.config.game, self.config.game.rsplit("/", 1)[-1], sizes.max(axis=0))
 
-        def drawn(moment: Moment) -> Any:
+        def drawn(moment: Moment) -> Image.Image:
             facts = f"score {moment.score:g}   step {moment.step}"
             if moment.picture is not None:
                 made = captioned(enlarged(Image.fromarray(moment.picture)), artist.title, facts)
@@ -99,9 +104,9 @@ class Game:
 def play(
     folder: str | Path, *, seed: int | None = None, episodes: int = 1, steps: int = 1_000, epsilon: float = 0.0
 ) -> Game:
-    """Episodes of the latest checkpoint in a folder, by the network of one of its seeds (the first, if none is given).
+    """Play episodes with the latest checkpoint in a folder, by the network of one of its seeds (the first, if none is given).
 
-    With chance `epsilon` the action is any; it ends after so many episodes, or `steps` steps in all.
+    With the chance `epsilon` an action is drawn from all. The game ends after `episodes` episodes, or `steps` steps in all.
     """
     if episodes < 1 or steps < 1 or not 0 <= epsilon <= 1:
         raise ValueError(
@@ -118,7 +123,7 @@ def play(
     weights = jax.tree.map(lambda a: a[seeds.index(seed)], checkpoints.filled(path, like.weights))
 
     @jax.jit
-    def act(observation: Any, key: Any) -> Any:
+    def act(observation: Array, key: Array) -> Array:
         π = probabilities("epsilon", agent.values(weights, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
 
@@ -149,7 +154,7 @@ def _latest(folder: Path) -> Path:
 
 
 def _of(path: Path) -> tuple[Config, str, list[int]]:
-    """The configuration of a checkpoint, but for its trace, which is in words; and its seeds."""
+    """Return the configuration of a checkpoint, whose trace is the default, that trace in words, and the seeds."""
     about = checkpoints.about(path)
     try:
         seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
@@ -165,7 +170,7 @@ def _compiled(config: Config) -> Stage:
 
 
 def _hosted(config: Config, seed: int) -> Stage:
-    """One Gymnasium environment, with its own pictures if it can make them."""
+    """Make one Gymnasium environment, with its own pictures if it can make them."""
     import gymnasium
 
     world, why = Hosted(config, 1, seed), "it has no render mode 'rgb_array'"
@@ -179,12 +184,13 @@ def _hosted(config: Config, seed: int) -> Stage:
     if not pictured:
         print(f"Gymnasium cannot draw {config.game}: {why}; its observations are drawn instead", file=sys.stderr)
 
-    def step(key: Any, state: Any, action: Any) -> Stepped:
+    def step(key: Array, state: WorldState | None, action: Array) -> Stepped[np.ndarray]:
         return Stepped(None, *(part[0] for part in world.step(np.asarray(action)[None])[1:]))
 
-    def shown() -> Any:
-        frames: Any = world.vector.render() if pictured else [None]
-        return frames[0]
+    def shown() -> np.ndarray | None:
+        frames = world.vector.render() if pictured else None
+        picture = None if frames is None else frames[0]
+        return picture if isinstance(picture, np.ndarray) else None
 
     pace = max(20, 1000 // world.vector.metadata.get("render_fps", 25))
     return Stage(lambda key: (None, world.first[0]), step, world.shape, world.actions, shown, pace)

@@ -1,4 +1,4 @@
-"""What a run shows of itself: a line in the terminal, and TensorBoard."""
+"""How a run shows its progress: a line in the terminal, and a log for TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from offtrace._shared.number_text import clock, short_count
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace.deep.config import Config
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
 SCALARS = ("return", "loss", "length", "magnitude", "cut")
 
@@ -32,7 +35,7 @@ class Line:
         self.bar = ProgressBar(stays=True)
 
     def report(self, frames: int, rows: np.ndarray) -> None:
-        """Show the latest."""
+        """Show the rows of the latest report."""
         now = time.monotonic()
         if self.first is None:  # the first piece was mostly compilation
             self.began, self.first = now, frames
@@ -48,26 +51,26 @@ class Line:
         self.bar.show(frames, self.config.end, text)
 
     def close(self) -> None:
-        """End the line."""
+        """End the line, so that what follows stands on another one."""
         self.bar.close()
 
 
 class TensorBoard:
-    """Scalars of every seed as TensorBoard reads them. Where that cannot be written, a line says so, and training goes on.
+    """Writes the scalars of every seed for TensorBoard. If they cannot be written, a line says so, and training goes on.
 
     TensorBoard's own writer is a thread, whose errors nobody catches; its records are written here instead.
     """
 
     def __init__(self, folder: Path, seeds: list[int]) -> None:
-        self.writers: dict[int, Any] = {}
+        self.writers: dict[int, RecordWriter] = {}
         try:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             print("no TensorBoard log: pip install tensorboard", file=sys.stderr)
             return
-        self.event: Any = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-        self.summary: Any = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+        self.event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+        self.summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
         name = f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}"
         with self._said():
             for seed in seeds:
@@ -77,18 +80,18 @@ class TensorBoard:
                 self._write(seed, file_version="brain.Event:2")
 
     def report(self, frames: int, rows: np.ndarray) -> None:
-        """Log the latest."""
+        """Log the rows of the latest report."""
         with self._said():
             for row in rows if self.writers else ():
                 known = {name: float(row[name]) for name in SCALARS if np.isfinite(row[name])}
                 values = [self.summary.Value(tag=tag, simple_value=value) for tag, value in known.items()]
                 self._write(int(row["seed"]), step=frames, summary=self.summary(value=values))
 
-    def _write(self, seed: int, **what: Any) -> None:
+    def _write(self, seed: int, **what: object) -> None:
         self.writers[seed].write(self.event(wall_time=time.time(), **what).SerializeToString())
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _said(self) -> Generator[None, None, None]:
         try:
             yield
         except OSError as error:
@@ -97,7 +100,7 @@ class TensorBoard:
             self.writers = {}
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the files: nothing more is written."""
         for writer in self.writers.values():
             writer.close()
 

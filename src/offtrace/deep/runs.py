@@ -7,28 +7,30 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
-from offtrace.deep.config import Config
+from offtrace.deep.config import Config, Spelt
 from offtrace.deep.progress_line import Line, TensorBoard
-from offtrace.deep.training import OnHost, State, Tally, batched, rounds, trainer
+from offtrace.deep.training import Compiled, OnHost, State, Tally, batched, rounds, trainer
 from offtrace.traces import Rule
 
 CURVE = np.dtype(
     [("frames", np.int64), ("seed", np.int64), ("return", np.float64), ("episodes", np.int64), ("loss", np.float64)]
     + [(name, np.float64) for name in ("length", "magnitude", "cut")]
 )
-"""A row of the curve: what one seed did since the row before. `return` is the mean of the episodes that ended, or NaN."""
+"""A row of the curve: what one seed did since the row before. `return` is the mean over the episodes that ended, or NaN."""
 
 
 class DivergedError(Exception):
@@ -37,7 +39,7 @@ class DivergedError(Exception):
 
 @dataclass(frozen=True)
 class Trained:
-    """What `train` returns."""
+    """A trained agent, its curve and its state: what `train` returns."""
 
     config: Config
     seeds: list[int]
@@ -46,15 +48,15 @@ class Trained:
     state: State
     agent: Agent
     finished: bool
-    """False if it was interrupted."""
+    """Whether it came to its end: False if it was interrupted."""
 
-    def values(self, observation: Any, seed: int) -> np.ndarray:
-        """Q(s, ·) [n, A] of observations [n, …] by the network of one seed."""
+    def values(self, observation: ArrayLike, seed: int) -> np.ndarray:
+        """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed."""
         weights = jax.tree.map(lambda a: a[self.seeds.index(seed)], self.state.learner.weights)
         return np.asarray(self.agent.values(weights, jnp.asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:
-        """[seeds]: the mean return of the episodes that ended in the last so many frames."""
+        """Return the mean return of the episodes that ended in the last `frames` frames, [seeds]."""
         late = self.curve[self.curve["frames"] > self.curve["frames"].max() - frames]
         return np.array([_mean_return(late[late["seed"] == seed]) for seed in self.seeds])
 
@@ -75,7 +77,7 @@ def train(
     save_every: float = 60.0,
     progress: bool = True,
     go_on: bool = False,
-    on_report: Callable[[int, Tally], None] | None = None,
+    on_report: Callable[[int, Tally[np.ndarray]], None] | None = None,
 ) -> Trained:
     """Train for `config.frames` frames with each seed, all side by side in one program; to be exact, until `config.end`.
 
@@ -110,8 +112,8 @@ def train(
             at_the_end.callback(reporter.close)
         while (frames := int(state.frames[0])) < config.end and not interrupted():
             n = rounds(config, frames)
-            state, tally = made.advance(stacked, state, n)
-            tally = Tally(*(np.asarray(a) for a in tally))
+            state, found = made.advance(stacked, state, n)
+            tally = Tally(*(np.asarray(a) for a in found))
             frames += n * config.round
             if not go_on and not np.isfinite(tally.loss).all():
                 _diverged(config, tally, chosen, Path(folder) if folder else None)
@@ -135,8 +137,8 @@ def train(
     return Trained(config, chosen, curve, state, made.agent, not stopped)
 
 
-def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Any:
-    """How many slots the memory of each seed has."""
+def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Array:
+    """Return how many slots the memory of each seed has."""
     each = [replace(config, capacity=c).slots for c in capacities or [config.capacity] * seeds]  # checks each
     if len(each) != seeds or max(each) > config.slots:
         raise ValueError(
@@ -145,8 +147,8 @@ def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Any:
     return jnp.asarray(each, jnp.int32)
 
 
-def _begun(made: Any, run: dict[str, Any], slots: Any, folder: Path | None) -> tuple[State, np.ndarray]:
-    """The state to go on from, and the curve so far."""
+def _begun(made: Compiled | OnHost, run: Spelt, slots: Array, folder: Path | None) -> tuple[State, np.ndarray]:
+    """Return the state to go on from, and the curve so far."""
     keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
@@ -168,7 +170,7 @@ def _stacked(traces: Sequence[Rule], config: Config, seeds: int) -> Rule:
     return jax.tree.map(lambda *numbers: jnp.concatenate(numbers), *each)
 
 
-def _rows(frames: int, seeds: list[int], tally: Tally) -> np.ndarray:
+def _rows(frames: int, seeds: list[int], tally: Tally[np.ndarray]) -> np.ndarray:
     rows = np.zeros(len(seeds), CURVE)
     rows["frames"], rows["seed"], rows["episodes"] = frames, seeds, tally.episodes
     rows["return"] = np.where(tally.episodes > 0, tally.total / np.maximum(tally.episodes, 1), np.nan)
@@ -177,7 +179,7 @@ def _rows(frames: int, seeds: list[int], tally: Tally) -> np.ndarray:
     return rows
 
 
-def _diverged(config: Config, tally: Tally, seeds: list[int], folder: Path | None) -> None:
+def _diverged(config: Config, tally: Tally[np.ndarray], seeds: list[int], folder: Path | None) -> None:
     bad = [seed for seed, loss in zip(seeds, np.asarray(tally.loss), strict=True) if not np.isfinite(loss)]
     held = checkpoints.found(folder) if folder else []
     kept = f" The last checkpoint, from before, is {held[-1]}." if held else ""
@@ -189,14 +191,14 @@ def _diverged(config: Config, tally: Tally, seeds: list[int], folder: Path | Non
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C is remembered, not raised: the piece that is being computed is finished. A second one is raised."""
+def _interruptible() -> Generator[Callable[[], bool], None, None]:
+    """Remember Ctrl-C instead of raising it, so that the piece that is being computed is finished; raise the second one."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set
         return
 
-    def press(number: int, frame: Any) -> None:
+    def press(number: int, frame: FrameType | None) -> None:
         if pressed.is_set():
             raise KeyboardInterrupt
         pressed.set()

@@ -158,7 +158,8 @@ DEEP = (
         "learning_rate",
         "clip",
     ),
-    *("loss", "double", "target_every", "policies", "explore", "behavior", "target", "explore_frames", "priority"),
+    *("loss", "double", "target_every", "policies", "explore_epsilon", "behavior_epsilon", "target_epsilon"),
+    *("explore_frames", "priority"),
     *("correction", "hidden", "sticky", "limit"),
 )
 Deep = make_dataclass(
