@@ -214,7 +214,7 @@ def growth() -> None:
             for repetition in range(4):
                 start = time.process_time()
                 evaluate(
-                    mdp, rule, pi=pi, mu=mu, alpha=0.1, steps=1_000_000, limit=length, seed=repetition, points=1,
+                    rule, mdp, target=pi, behavior=mu, alpha=0.1, steps=1_000_000, limit=length, seed=repetition, points=1,
                     truth=np.zeros((mdp.S, 2)), certify=False, threads=1, progress=False,
                 )  # fmt: skip
                 taken.append((time.process_time() - start) / 1e6)

@@ -36,8 +36,8 @@ def test_evaluation_online(trace: ot.Trace) -> None:
     mdp = world()
     pi, mu = policies(mdp)
     same: dict[str, Any] = {"alpha": 0.1, "steps": 100, "limit": 60, "seed": 3, "q0": 0.5}
-    found = evaluate(mdp, trace, pi=pi, mu=mu, certify=False, **same)
-    lived = by_definition.learn(mdp, trace, behavior=mu, target=pi, **same)
+    found = evaluate(trace, mdp, target=pi, behavior=mu, certify=False, **same)
+    lived = by_definition.learn(trace, mdp, behavior=mu, target=pi, **same)
     visits = [v.s * mdp.A + v.a for v in lived.visits[:60]]
     assert len(set(visits)) < 33 < len(visits)  # repeated visits, and more than are kept one by one
     assert_equal(found.Q, lived.Q)
@@ -63,7 +63,7 @@ CONTROL: dict[str, dict[str, Any]] = {
 def test_control_online(trace: ot.Trace, how: str) -> None:
     mdp = world(seed=1, gamma=0.9)
     same = CONTROL[how] | {"steps": 70, "limit": 36, "seed": 5, "spread": 0.1}
-    assert_equal(control(mdp, trace, **same).Q, by_definition.learn(mdp, trace, **same).Q)
+    assert_equal(control(trace, mdp, **same).Q, by_definition.learn(trace, mdp, **same).Q)
 
 
 @pytest.mark.parametrize("gridworld", [1, 2, 3, 4])
@@ -71,7 +71,7 @@ def test_control_online(trace: ot.Trace, how: str) -> None:
 def test_ties_in_a_gridworld(trace: ot.Trace, gridworld: int) -> None:
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.2), "target": EpsilonGreedy(0.0), "alpha": 0.5, "steps": 120}
     mdp = bifurcation(gridworld)
-    assert_equal(control(mdp, trace, **same).Q, by_definition.learn(mdp, trace, **same).Q)
+    assert_equal(control(trace, mdp, **same).Q, by_definition.learn(trace, mdp, **same).Q)
 
 
 @st.composite
@@ -105,11 +105,11 @@ def test_everything(problem: tuple[MDP, dict[str, Any]], trace: ot.Trace, data: 
     memory = data.draw(
         st.builds(Replay, *(st.sampled_from(choice) for choice in ([3, 10, 1000], [1, 4], [1, 2], [1, 5, 40])))
     )
-    wanted = by_definition.learn(mdp, trace, replay=memory, **same).Q
+    wanted = by_definition.learn(trace, mdp, replay=memory, **same).Q
     if not np.abs(wanted).max() < 1e3:
         return  # it diverges: rounding decides where it goes
     update = memory if same["update"] == "replay" else same["update"]
-    found = control(mdp, trace, truth=np.zeros((mdp.S, mdp.A)), **same | {"update": update})
+    found = control(trace, mdp, truth=np.zeros((mdp.S, mdp.A)), **same | {"update": update})
     assert_equal(found.Q, wanted)
 
 
@@ -138,8 +138,8 @@ def test_offline_is_corrections_by_pair(trace: ot.Trace) -> None:
     pi, mu = policies(mdp)
     q0 = np.random.default_rng(0).normal(size=(mdp.S, mdp.A))
     same: dict[str, Any] = {"alpha": 0.1, "episodes": 1, "limit": 45, "q0": q0, "update": "offline", "seed": 1}
-    found = evaluate(mdp, trace, pi=pi, mu=mu, certify=False, **same)
-    visits = by_definition.learn(mdp, trace, behavior=mu, target=pi, **same).visits
+    found = evaluate(trace, mdp, target=pi, behavior=mu, certify=False, **same)
+    visits = by_definition.learn(trace, mdp, behavior=mu, target=pi, **same).visits
     assert len(visits) > 32
     assert_equal(found.Q, q0 + 0.1 * corrections(trace, visits, mdp))
 
@@ -149,8 +149,8 @@ def test_replay_is_corrections_of_what_was_drawn(trace: ot.Trace) -> None:
     mdp, memory = world(seed=2), Replay(capacity=50, every=7, batch=2, length=45)
     pi, mu = policies(mdp)
     same: dict[str, Any] = {"alpha": 0.02, "steps": 100, "limit": 60, "q0": 0.2, "seed": 1}
-    found = evaluate(mdp, trace, pi=pi, mu=mu, certify=False, update=memory, **same)
-    lived = by_definition.learn(mdp, trace, behavior=mu, target=pi, update="replay", replay=memory, **same)
+    found = evaluate(trace, mdp, target=pi, behavior=mu, certify=False, update=memory, **same)
+    lived = by_definition.learn(trace, mdp, behavior=mu, target=pi, update="replay", replay=memory, **same)
     after = [*lived.before[1:], found.Q]
     for before, sequence, Q in zip(lived.before, lived.drawn, after, strict=True):
         assert_equal(Q, before + 0.02 * corrections(trace, sequence, mdp))

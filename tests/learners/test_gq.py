@@ -76,7 +76,9 @@ def small(seed: int, terminal: bool = False) -> tuple[MDP, np.ndarray, np.ndarra
 @pytest.mark.parametrize("limit", [None, 7])
 def test_equals_its_equations(lam, terminal, limit):
     mdp, x, pi, mu = small(3, terminal)
-    learned = evaluate(mdp, GQ(lam, alpha_w=0.05), pi=pi, mu=mu, features=x, alpha=0.02, steps=400, seed=5, limit=limit)
+    learned = evaluate(
+        GQ(lam, alpha_w=0.05), mdp, target=pi, behavior=mu, features=x, alpha=0.02, steps=400, seed=5, limit=limit
+    )
     expected = by_definition(mdp, x, pi, mu, lam, 0.02, 0.05, 400, 5, limit)
     np.testing.assert_allclose(learned.weights, expected, rtol=0, atol=1e-10)
 
@@ -94,7 +96,7 @@ def test_finds_the_projected_fixed_point(lam):
     weight = φ.T @ D @ np.linalg.inv(np.eye(len(P)) - mdp.gamma * lam * P_pi)
     solution = np.linalg.solve(weight @ (np.eye(len(P)) - mdp.gamma * P_pi) @ φ, weight @ mdp.R.ravel())
     learned = evaluate(
-        mdp, GQ(lam, alpha_w=0.05), pi=pi, mu=mu, features=x, alpha=0.01, steps=1_000_000, seeds=8, threads=1
+        GQ(lam, alpha_w=0.05), mdp, target=pi, behavior=mu, features=x, alpha=0.01, steps=1_000_000, seeds=8, threads=1
     )
     mean = (φ @ learned.weights.reshape(8, -1).mean(axis=0)).reshape(mdp.S, mdp.A)
     exact = (φ @ solution).reshape(mdp.S, mdp.A)
@@ -111,7 +113,7 @@ def test_stable_where_semi_gradients_diverge():
     x = np.array([[1.0], [2.0], [0.0]])
 
     def run(trace: Any) -> Learned:
-        return evaluate(mdp, trace, pi=pi, mu=mu, features=x, alpha=0.01, steps=1_000_000, spread=1.0, seed=1)
+        return evaluate(trace, mdp, target=pi, behavior=mu, features=x, alpha=0.01, steps=1_000_000, spread=1.0, seed=1)
 
     with pytest.warns(UserWarning, match="diverged"):
         assert run(ot.OneStep()).diverged
@@ -120,7 +122,7 @@ def test_stable_where_semi_gradients_diverge():
 
 def test_greedy_gq_learns():
     mdp, _, _, _ = small(2)
-    learned = control(mdp, GQ(0.5, alpha_w=0.05), behavior=EpsilonGreedy(0.5), alpha=0.05, steps=300_000)
+    learned = control(GQ(0.5, alpha_w=0.05), mdp, behavior=EpsilonGreedy(0.5), alpha=0.05, steps=300_000)
     np.testing.assert_array_equal(learned.Q.argmax(1), mdp.optimal_q().argmax(1))
 
 
@@ -133,4 +135,4 @@ def test_bad_input():
     wrong: list[dict[str, Any]] = [{"update": "offline"}, {"update": "replay"}, {"alpha": "1/N"}]
     for given in wrong:
         with pytest.raises(ValueError, match="GQ learns online"):
-            evaluate(mdp, GQ(), pi=pi, mu=mu, features=x, steps=10, **given)
+            evaluate(GQ(), mdp, target=pi, behavior=mu, features=x, steps=10, **given)

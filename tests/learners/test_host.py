@@ -64,13 +64,13 @@ def test_equals_the_compiled_loop_to_the_bit(trace, update, monkeypatch):
         "points": 7,
         "evaluation": Evaluation(EpsilonGreedy(0.2), every=3, limit=20),
     }
-    inside, outside = control(table_mdp(), trace, **same), control(Table, trace, gamma=0.95, **same)
+    inside, outside = control(trace, table_mdp(), **same), control(trace, Table, gamma=0.95, **same)
     np.testing.assert_array_equal(inside.weights, outside.weights)
     np.testing.assert_array_equal(inside.curve.returns, outside.curve.returns)
     np.testing.assert_array_equal(inside.curve.steps, outside.curve.steps)
     for a, b in zip(inside.evaluations, outside.evaluations, strict=True):
         np.testing.assert_array_equal(a, b)
-    alone = control(Table(), trace, gamma=0.95, **(same | {"seeds": None, "seed": 2}))
+    alone = control(trace, Table(), gamma=0.95, **(same | {"seeds": None, "seed": 2}))
     np.testing.assert_array_equal(alone.Q, outside.Q[2])
     np.testing.assert_array_equal(alone.q(13), outside.Q[2, 3])
 
@@ -79,7 +79,9 @@ def test_evaluate_finds_the_exact_values_of_the_table():
     mdp = from_gymnasium("FrozenLake-v1", gamma=0.9)
     rng = np.random.default_rng(0)
     pi = rng.dirichlet([2.0] * 4, 16)
-    learned = evaluate("FrozenLake-v1", ot.Retrace(), pi=pi, mu=uniform(mdp), gamma=0.9, alpha="1/N", steps=60_000)
+    learned = evaluate(
+        ot.Retrace(), "FrozenLake-v1", target=pi, behavior=uniform(mdp), gamma=0.9, alpha="1/N", steps=60_000
+    )
     error = (learned.Q - mdp.q(pi))[~mdp.terminal]
     assert np.sqrt(np.mean(error**2)) < 0.03  # a tenth of the values; the MDP's own learner has 0.02
     assert np.abs(error[0]).max() < 0.01  # the first state is visited most
@@ -87,8 +89,8 @@ def test_evaluate_finds_the_exact_values_of_the_table():
 
 def test_control_beats_chance_and_keeps_time_limits():
     learned = control(
-        "FrozenLake-v1",
         ot.RBIS(lam=0.9),
+        "FrozenLake-v1",
         behavior=EpsilonGreedy(0.3),
         gamma=0.99,
         alpha=0.1,
@@ -98,12 +100,12 @@ def test_control_beats_chance_and_keeps_time_limits():
     _, returns = learned.evaluations[0]
     assert returns[-30:].mean() > 0.15  # the uniform policy has 0.01
     spoon = control(
-        "CliffWalking-v1", ot.Retrace(lam=0.9), behavior=EpsilonGreedy(0.1), gamma=0.9, episodes=20, limit=10
+        ot.Retrace(lam=0.9), "CliffWalking-v1", behavior=EpsilonGreedy(0.1), gamma=0.9, episodes=20, limit=10
     )
     assert spoon.steps <= 200
     assert spoon.episodes == 20
     car = control(
-        "MountainCar-v0", ot.OneStep(), behavior=EpsilonGreedy(1.0), gamma=0.9, episodes=3, features=TileCoding()
+        ot.OneStep(), "MountainCar-v0", behavior=EpsilonGreedy(1.0), gamma=0.9, episodes=3, features=TileCoding()
     )
     assert car.steps == 600  # truncated by Gymnasium, after 200 each
 
@@ -137,7 +139,7 @@ def test_truncation_bootstraps_from_the_true_last_observation(mode, n):
     """q0 of observation 2 is 10 and stays: q(1) → 1 + 10γ. A learner that took the reset for a step would spoil it."""
     q0 = np.array([[0.0], [0.0], [10.0]])
     learned = control(
-        many(mode, n), ot.Retrace(lam=0.5), behavior=EpsilonGreedy(0.0), gamma=0.5, alpha=0.5, q0=q0, steps=400
+        ot.Retrace(lam=0.5), many(mode, n), behavior=EpsilonGreedy(0.0), gamma=0.5, alpha=0.5, q0=q0, steps=400
     )
     np.testing.assert_allclose(learned.Q[:, 0], [1 + 0.5 * 6, 6, 10], atol=1e-9)
     assert learned.steps == 400
@@ -154,10 +156,10 @@ def test_one_copy_is_the_environment_itself(update):
         "evaluation": Evaluation(every=5, limit=30),
     }
     made = lambda: gymnasium.make("FrozenLake-v1")  # noqa: E731
-    expected = control(made, ot.RBIS(lam=0.9), **same)
+    expected = control(ot.RBIS(lam=0.9), made, **same)
     assert np.abs(expected.Q).sum() > 0
     for mode in MODES[1:]:
-        learned = control(many(mode, 1, made), ot.RBIS(lam=0.9), **same)
+        learned = control(ot.RBIS(lam=0.9), many(mode, 1, made), **same)
         np.testing.assert_array_equal(learned.Q, expected.Q)
         np.testing.assert_array_equal(learned.evaluations[0], expected.evaluations[0])
 
@@ -171,19 +173,19 @@ def test_many_copies_feed_one_learner(update):
         "steps": 8000,
         "update": update,
     }
-    results = [control(many(mode, 4, Table), ot.RBIS(lam=0.9), **same) for mode in MODES[1:]]
+    results = [control(ot.RBIS(lam=0.9), many(mode, 4, Table), **same) for mode in MODES[1:]]
     for learned in results:
         assert learned.steps == 8000
         assert (learned.Q.argmax(axis=1)[:5] == 1).all()
     if update != "offline":  # what is unfinished when steps are over differs
         np.testing.assert_array_equal(results[1].Q, results[2].Q)  # the same episodes, whoever resets them
-    again = control(many(Mode.NEXT_STEP, 4, Table), ot.RBIS(lam=0.9), **same, seeds=2)
+    again = control(ot.RBIS(lam=0.9), many(Mode.NEXT_STEP, 4, Table), **same, seeds=2)
     np.testing.assert_array_equal(again.Q[0], results[0].Q)
     assert not np.array_equal(again.curve.returns[1], again.curve.returns[0])
 
 
 def test_blackjack_is_a_table():
-    learned = control("Blackjack-v1", ot.OneStep(), behavior=EpsilonGreedy(1.0), gamma=1.0, alpha="1/N", steps=15_000)
+    learned = control(ot.OneStep(), "Blackjack-v1", behavior=EpsilonGreedy(1.0), gamma=1.0, alpha="1/N", steps=15_000)
     assert learned.Q.shape == (32 * 11 * 2, 2)
     stick, hit = learned.q((20, 10, 0))
     assert stick > hit
@@ -208,8 +210,8 @@ def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> HostB
     run.run = lambda *given: made.append(given)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         control(
-            env,
             trace,
+            env,
             behavior=EpsilonGreedy(0.2),
             gamma=0.99,
             alpha=0.2,
@@ -252,7 +254,7 @@ def test_checkpoint(tmp_path, monkeypatch):
     """Interrupted in the middle, and gone on with from the file."""
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "gamma": 0.95, "alpha": 0.2, "steps": 9000, "seeds": 3}
     vector = many(Mode.NEXT_STEP, 3, lambda: gymnasium.make("FrozenLake-v1"))
-    expected = control(vector, ot.RBIS(lam=0.9), **same)
+    expected = control(ot.RBIS(lam=0.9), vector, **same)
     original, calls = HostBlock.advance, []
 
     def interrupted(self: Any, budget: int) -> bool:
@@ -264,11 +266,11 @@ def test_checkpoint(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(HostBlock, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")
-    resumed = control(vector, ot.RBIS(lam=0.9), **same, checkpoint=tmp_path / "run.npz")
+            control(ot.RBIS(lam=0.9), vector, **same, checkpoint=tmp_path / "run.npz")
+    resumed = control(ot.RBIS(lam=0.9), vector, **same, checkpoint=tmp_path / "run.npz")
     np.testing.assert_array_equal(resumed.Q, expected.Q)
     with pytest.raises(ValueError, match="another run"):
-        control(vector, ot.RBIS(lam=0.8), **same, checkpoint=tmp_path / "run.npz")
+        control(ot.RBIS(lam=0.8), vector, **same, checkpoint=tmp_path / "run.npz")
 
 
 class Unsavable(Table):
@@ -320,9 +322,8 @@ class Nowhere(gymnasium.Env):
 
 def test_bad_input(tmp_path):
     def run(env: Any, **given: Any) -> Any:
-        return control(
-            env, **({"trace": ot.Retrace(), "behavior": EpsilonGreedy(0.1), "gamma": 0.9, "steps": 10} | given)
-        )
+        given = {"trace": ot.Retrace(), "behavior": EpsilonGreedy(0.1), "gamma": 0.9, "steps": 10} | given
+        return control(given.pop("trace"), env, **given)
 
     with pytest.raises(ValueError, match="gamma is missing"):
         run(Table, gamma=None)
@@ -398,7 +399,7 @@ def test_traces_as_functions_equal_their_compiled_twins(pair, update):
     rng = np.random.default_rng(2)
     pi, mu = rng.dirichlet([3.0, 3.0], 5), rng.dirichlet([9.0, 9.0], 5)
     one, other = (
-        evaluate(mdp, t, pi=pi, mu=mu, alpha=0.1, steps=600, limit=20, update=update, seeds=2, certify=False)
+        evaluate(t, mdp, target=pi, behavior=mu, alpha=0.1, steps=600, limit=20, update=update, seeds=2, certify=False)
         for t in pair
     )
     np.testing.assert_allclose(one.Q, other.Q, rtol=0, atol=1e-12)
@@ -408,7 +409,7 @@ def test_errors_of_functions_are_theirs():
     mdp = garnet(5, 2, 3, gamma=0.9, seed=1)
 
     def run(beta: Any) -> Any:
-        return evaluate(mdp, ot.HistoryTrace(beta), pi=uniform(mdp), mu=uniform(mdp), steps=20, certify=False)
+        return evaluate(ot.HistoryTrace(beta), mdp, target=uniform(mdp), behavior=uniform(mdp), steps=20, certify=False)
 
     with pytest.raises(KeyError, match="mine"):
         run(lambda h: {}["mine"])

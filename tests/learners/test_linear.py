@@ -61,7 +61,17 @@ def test_online_equals_dense_gradients(trace):
     rng = np.random.default_rng(4)
     x = rng.normal(size=(mdp.S, 4)) * (rng.random((mdp.S, 4)) < 0.7) / 4
     learned = evaluate(
-        mdp, trace, pi=pi, mu=mu, features=x, alpha=0.05, steps=200, seed=3, limit=90, certify=False, threads=1
+        trace,
+        mdp,
+        target=pi,
+        behavior=mu,
+        features=x,
+        alpha=0.05,
+        steps=200,
+        seed=3,
+        limit=90,
+        certify=False,
+        threads=1,
     )
     expected = by_stream(mdp, trace, x, pi, mu, 0.05, 200, 3, 90)
     np.testing.assert_allclose(learned.weights, expected, rtol=1e-10, atol=1e-10)
@@ -74,9 +84,9 @@ def test_online_equals_dense_gradients(trace):
 def test_one_hot_features_are_a_table(trace, update):
     mdp = world()
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "alpha": 0.1, "steps": 2000, "update": update, "seeds": 2}
-    table = control(mdp, trace, **same)
+    table = control(trace, mdp, **same)
     for order in (np.eye(mdp.S), np.eye(mdp.S)[[3, 1, 4, 0, 2]]):
-        np.testing.assert_array_equal(control(mdp, trace, features=order, **same).Q, table.Q)
+        np.testing.assert_array_equal(control(trace, mdp, features=order, **same).Q, table.Q)
 
 
 def test_tiles():
@@ -162,8 +172,8 @@ def test_one_tiling_over_places_is_a_table(update, n):
         else (lambda line=line: gymnasium.vector.SyncVectorEnv([lambda: Corridor(line)] * n))
         for line in (False, True)
     ]
-    table = control(made[0], ot.RBIS(lam=0.9), **same)
-    tiled = control(made[1], ot.RBIS(lam=0.9), features=TileCoding(tilings=1, bins=6), **same)
+    table = control(ot.RBIS(lam=0.9), made[0], **same)
+    tiled = control(ot.RBIS(lam=0.9), made[1], features=TileCoding(tilings=1, bins=6), **same)
     np.testing.assert_array_equal(tiled.weights[:6], table.Q)
     np.testing.assert_array_equal(tiled.q([3.2]), table.Q[3])
 
@@ -172,20 +182,20 @@ def test_step_sizes_mean_what_they_mean_in_a_table():
     """Normalised features with α learn as features of 1 with α / tilings."""
     same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "gamma": 0.9, "steps": 400, "q0": 2.0}
     one, other = (
-        control(lambda: Corridor(True), ot.Retrace(lam=0.9), features=coding, alpha=alpha, **same)
+        control(ot.Retrace(lam=0.9), lambda: Corridor(True), features=coding, alpha=alpha, **same)
         for coding, alpha in ((TileCoding(4, 3), 0.2), (TileCoding(4, 3, normalized=False), 0.05))
     )
     for at in range(6):
         np.testing.assert_allclose(one.q([at]), other.q([at]), rtol=0, atol=1e-9)
-    fresh = control(lambda: Corridor(True), "retrace", features=TileCoding(4, 3), alpha=1e-12, **same)
+    fresh = control("retrace", lambda: Corridor(True), features=TileCoding(4, 3), alpha=1e-12, **same)
     np.testing.assert_allclose(fresh.q([2.5]), 2.0, atol=1e-9)
 
 
 @pytest.mark.parametrize("update", ["online", Replay(every=4)], ids=str)
 def test_cartpole_learns(update):
     learned = control(
-        "CartPole-v1",
         ot.Retrace(lam=0.9),
+        "CartPole-v1",
         behavior=EpsilonGreedy(0.05),
         gamma=0.99,
         alpha=0.3 if update == "online" else 0.2,  # at 0.3, what is replayed blows up to |Q| = 1e17
@@ -207,8 +217,8 @@ def test_cartpole_learns(update):
 
 def test_cartpole_with_a_vector_environment():
     learned = control(
-        lambda: gymnasium.make_vec("CartPole-v1", num_envs=8, vectorization_mode="vector_entry_point"),
         ot.RBIS(lam=0.9),
+        lambda: gymnasium.make_vec("CartPole-v1", num_envs=8, vectorization_mode="vector_entry_point"),
         behavior=EpsilonGreedy(0.05),
         gamma=0.99,
         alpha=0.3,

@@ -65,7 +65,7 @@ def test_an_episode_of_thousands_of_steps(trace: ot.Trace, near: bool) -> None:
     mu = np.full((mdp.S, 2), 0.5)
     pi = np.tile([0.5, 0.5] if near else [0.8, 0.2], (mdp.S, 1))
     pi[::50] = [0.7, 0.3]
-    found = evaluate(mdp, trace, pi=pi, mu=mu, alpha=0.1, steps=steps, seed=4, certify=False, points=1)
+    found = evaluate(trace, mdp, target=pi, behavior=mu, alpha=0.1, steps=steps, seed=4, certify=False, points=1)
     wanted = by_stream(mdp, trace, pi, mu, steps, seed=4)
     assert np.abs(found.Q - wanted).max() <= 1e-10 * np.abs(wanted).max()
 
@@ -78,5 +78,5 @@ def test_memory_does_not_grow_with_the_episode(trace: ot.Trace, monkeypatch: pyt
     monkeypatch.setattr(kept, "grown", lambda *given: (calls.append(0), grown(*given))[1])
     mdp = ring(40, gamma=0.9)
     mu, pi = np.full((mdp.S, 2), 0.5), np.tile([0.6, 0.4], (mdp.S, 1))
-    evaluate(mdp, trace, pi=pi, mu=mu, steps=200_000, points=1)
+    evaluate(trace, mdp, target=pi, behavior=mu, steps=200_000, points=1)
     assert len(calls) <= 5

@@ -52,22 +52,26 @@ class TDC(Method):
 
 def problem() -> tuple[Any, dict[str, Any]]:
     mdp, rng = garnet(6, 2, 3, gamma=0.9, seed=2, terminal=1), np.random.default_rng(1)
-    run = {"pi": rng.dirichlet([2.0, 2.0], 6), "mu": rng.dirichlet([8.0, 8.0], 6), "features": rng.normal(size=(6, 3))}
+    run = {
+        "target": rng.dirichlet([2.0, 2.0], 6),
+        "behavior": rng.dirichlet([8.0, 8.0], 6),
+        "features": rng.normal(size=(6, 3)),
+    }
     return mdp, {**run, "alpha": 0.02, "steps": 2000, "limit": 30, "certify": False, "seeds": 2}
 
 
 def test_a_step_by_pointer_is_the_step_in_the_loop() -> None:
     mdp, run = problem()
     for trace in (ot.Retrace(0.8), ot.TreeBackup(0.9), ot.OneStep()):
-        inside, outside = (evaluate(mdp, method(trace), **run).weights for method in (TraceLearner, ByPointer))
+        inside, outside = (evaluate(method(trace), mdp, **run).weights for method in (TraceLearner, ByPointer))
         np.testing.assert_allclose(outside, inside, rtol=0, atol=1e-12)
 
 
 def test_a_method_from_outside() -> None:
     """All of it: further weights start at 0 for every seed, and what they hold is used."""
     mdp, run = problem()
-    found = evaluate(mdp, TDC(0.5), **run)
-    wanted = evaluate(mdp, GQ(0.0, alpha_w=0.01), **run)
+    found = evaluate(TDC(0.5), mdp, **run)
+    wanted = evaluate(GQ(0.0, alpha_w=0.01), mdp, **run)
     np.testing.assert_allclose(found.weights, wanted.weights, rtol=0, atol=1e-12)
     assert str(found).startswith("TDC(0.5): 2 learners")
     assert found.method == TDC(0.5)
@@ -88,21 +92,21 @@ def test_gq_of_a_table_is_that_of_its_features() -> None:
     """A table is the features of one state each, also where the policies look at the values of s'."""
     mdp = garnet(6, 3, 3, gamma=0.9, seed=2, terminal=1)
     run: dict[str, Any] = {"behavior": EpsilonGreedy(0.5), "target": EpsilonGreedy(0.1), "alpha": 0.05, "steps": 3000}
-    table, rows = (control(mdp, GQ(0.5, alpha_w=0.05), **run, features=x).Q for x in (None, np.eye(mdp.S)))
+    table, rows = (control(GQ(0.5, alpha_w=0.05), mdp, **run, features=x).Q for x in (None, np.eye(mdp.S)))
     np.testing.assert_allclose(table, rows, rtol=0, atol=1e-12)
 
 
 def test_what_a_method_with_a_step_of_its_own_refuses() -> None:
     mdp, run = problem()
     with pytest.raises(TypeError, match="needs a trace with one coefficient for each decision; RBIS is not"):
-        evaluate(mdp, ByPointer(ot.RBIS(0.9)), **run)
+        evaluate(ByPointer(ot.RBIS(0.9)), mdp, **run)
     with pytest.raises(ValueError, match="ByPointer learns online"):
-        evaluate(mdp, ByPointer(ot.Retrace(0.9)), update="offline", **run)
+        evaluate(ByPointer(ot.Retrace(0.9)), mdp, update="offline", **run)
 
 
 def test_checkpoints_know_the_method(tmp_path: Any) -> None:
     mdp, run = problem()
-    whole = evaluate(mdp, TDC(0.5), **run, checkpoint=tmp_path / "run")
-    np.testing.assert_array_equal(evaluate(mdp, TDC(0.5), **run, checkpoint=tmp_path / "run").weights, whole.weights)
+    whole = evaluate(TDC(0.5), mdp, **run, checkpoint=tmp_path / "run")
+    np.testing.assert_array_equal(evaluate(TDC(0.5), mdp, **run, checkpoint=tmp_path / "run").weights, whole.weights)
     with pytest.raises(ValueError, match="checkpoint of another run"):
-        evaluate(mdp, TDC(0.6), **run, checkpoint=tmp_path / "run")
+        evaluate(TDC(0.6), mdp, **run, checkpoint=tmp_path / "run")

@@ -28,6 +28,7 @@ from offtrace.learners import (
     control,
     evaluate,
 )
+from offtrace.learners import run as running
 from offtrace.learners.core import blocks
 from offtrace.mdps import MDP, alternating, bifurcation, random_walk, uniform
 
@@ -57,16 +58,16 @@ UPDATES = ["online", "offline", Replay(capacity=300, every=5, batch=2, length=20
 @pytest.mark.parametrize("update", UPDATES, ids=str)
 def test_a_learner_depends_on_its_seed_alone(update: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mdp, trace = world(seed=4), ot.NonMarkovRetrace(lam=0.9)
-    many = control(mdp, trace, **RUN, update=update, seed=10, seeds=7, threads=1)
+    many = control(trace, mdp, **RUN, update=update, seed=10, seeds=7, threads=1)
     assert many.Q.shape == (7, mdp.S, mdp.A)
     assert list(many.seeds) == list(range(10, 17))
     assert len({Q.tobytes() for Q in many.Q}) == 7
     for threads, block in ((2, 64), (2, 1), (1, 3)):
-        monkeypatch.setattr(blocks, "BLOCK", block)
-        monkeypatch.setattr(blocks, "SLICE", 777)
-        assert_same(control(mdp, trace, **RUN, update=update, seed=10, seeds=7, threads=threads), many)
+        monkeypatch.setattr(running, "BLOCK", block)
+        monkeypatch.setattr(running, "SLICE", 777)
+        assert_same(control(trace, mdp, **RUN, update=update, seed=10, seeds=7, threads=threads), many)
     for i in (0, 3):
-        alone = control(mdp, trace, **RUN, update=update, seed=10 + i)
+        alone = control(trace, mdp, **RUN, update=update, seed=10 + i)
         np.testing.assert_array_equal(alone.Q, many.Q[i])
         np.testing.assert_array_equal(alone.curve.returns, many.curve.returns[i])
         np.testing.assert_array_equal(alone.evaluations[0], many.evaluations[i])
@@ -75,8 +76,8 @@ def test_a_learner_depends_on_its_seed_alone(update: Any, monkeypatch: pytest.Mo
 def test_looking_does_not_change_a_learner() -> None:
     mdp = world(seed=4)
     blind: dict[str, Any] = RUN | {"evaluation": None}
-    unseen = control(mdp, ot.RBIS(lam=0.9), **blind)
-    seen = control(mdp, ot.RBIS(lam=0.9), **RUN)
+    unseen = control(ot.RBIS(lam=0.9), mdp, **blind)
+    seen = control(ot.RBIS(lam=0.9), mdp, **RUN)
     np.testing.assert_array_equal(unseen.Q, seen.Q)
     assert len(unseen.evaluations[0][0]) == 0
     assert len(seen.evaluations[0][0]) == seen.episodes
@@ -88,8 +89,8 @@ def test_evaluation_episodes_go_on_after_the_limit() -> None:
     P[[0, 1, 2], 0, [1, 2, 3]] = 1.0
     mdp = MDP(P, [[0.0], [0.0], [1.0], [0.0]], 0.5, np.eye(4)[0])
     found = control(
-        mdp,
         "retrace",
+        mdp,
         behavior=EpsilonGreedy(0.0),
         episodes=6,
         evaluation=Evaluation(EpsilonGreedy(0.0), every=2, limit=2),
@@ -105,7 +106,7 @@ def test_evaluation_episodes_go_on_after_the_limit() -> None:
 def test_the_curve(steps: int, points: int, wanted: int) -> None:
     mdp = world(seed=4)
     pi, mu = policies(mdp)
-    found = evaluate(mdp, ot.Retrace(), pi=pi, mu=mu, steps=steps, points=points, seeds=3)
+    found = evaluate(ot.Retrace(), mdp, target=pi, behavior=mu, steps=steps, points=points, seeds=3)
     assert found.curve.steps.shape == found.curve.error.shape == found.curve.returns.shape == (3, wanted)
     assert (found.curve.steps[:, -1] == steps).all()
     acting = ~mdp.terminal
@@ -117,7 +118,7 @@ def test_the_curve_knows_the_mixture_of_alpha_retrace() -> None:
     mdp = world(seed=4, gamma=0.8)
     pi, mu = policies(mdp)
     found = evaluate(
-        mdp, ot.AlphaRetrace(mix=0.5), pi=pi, mu=mu, alpha=Harmonic(0.5, half=500, by="step"), steps=300_000
+        ot.AlphaRetrace(mix=0.5), mdp, target=pi, behavior=mu, alpha=Harmonic(0.5, half=500, by="step"), steps=300_000
     )
     assert found.curve.error[-1] < 0.1
     assert np.abs(found.Q - mdp.q((pi + mu) / 2))[~mdp.terminal].max() < 0.3
@@ -153,7 +154,7 @@ def cut_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise Cut
         return advance(block, budget)
 
-    monkeypatch.setattr(blocks, "SLICE", 300)
+    monkeypatch.setattr(running, "SLICE", 300)
     monkeypatch.setattr(blocks.Block, "advance", until)
 
 
@@ -166,17 +167,17 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(
 ) -> None:
     run: dict[str, Any] = RUN | {"update": update, "seeds": 3, "alpha": "1/N"}
     mdp, file = world(seed=4, ends=0.002), tmp_path / "run"
-    whole = control(mdp, trace, **run)
+    whole = control(trace, mdp, **run)
     for slices in (4, 7):
         with monkeypatch.context() as patched:
             cut_after(slices, patched)
             with pytest.raises(Cut):
-                control(mdp, trace, **run, checkpoint=file, threads=2)
+                control(trace, mdp, **run, checkpoint=file, threads=2)
         assert file.exists()
-    assert_same(control(mdp, trace, **run, checkpoint=file, threads=1), whole)
+    assert_same(control(trace, mdp, **run, checkpoint=file, threads=1), whole)
     with monkeypatch.context() as patched:  # it is finished: nothing is left to do
         cut_after(3, patched)
-        again = control(mdp, trace, **run, checkpoint=file)
+        again = control(trace, mdp, **run, checkpoint=file)
     assert_same(again, whole)
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
@@ -204,7 +205,7 @@ if "cut" in sys.argv:
 try:
     for path in (sys.argv[1], None):
         run = dict(behavior=EpsilonGreedy(0.2), steps=300, checkpoint=path)
-        print(control(bifurcation(1), ot.StepTrace(clipped, lam=0.9), **run).Q.tobytes().hex())
+        print(control(ot.StepTrace(clipped, lam=0.9), bifurcation(1), **run).Q.tobytes().hex())
 except Cut:
     print("cut")
 """
@@ -228,7 +229,7 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     mdp, file = bifurcation(1), tmp_path / "run"
 
     def run(steps: int = 100, **more: Any) -> Learned:
-        return control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=steps, checkpoint=file, **more)
+        return control(ot.Retrace(), mdp, behavior=EpsilonGreedy(0.2), steps=steps, checkpoint=file, **more)
 
     run()
     whole = file.read_bytes()
@@ -246,7 +247,7 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a checkpoint"):
         run()
     with pytest.raises(FileNotFoundError, match="there is no folder"):
-        control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=100, checkpoint=tmp_path / "no" / "run")
+        control(ot.Retrace(), mdp, behavior=EpsilonGreedy(0.2), steps=100, checkpoint=tmp_path / "no" / "run")
 
 
 def test_an_error_leaves_no_checkpoint_of_a_broken_step(tmp_path: Path) -> None:
@@ -255,8 +256,8 @@ def test_an_error_leaves_no_checkpoint_of_a_broken_step(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="β that is negative or not finite"):
         control(
-            bifurcation(1),
             ot.StepTrace(negative, title="negative"),
+            bifurcation(1),
             behavior=EpsilonGreedy(0.2),
             steps=1000,
             checkpoint=tmp_path / "run",
@@ -270,25 +271,31 @@ def test_divergence_is_said_and_stays_with_its_seed(update: Any) -> None:
     mdp = MDP(np.ones((1, 2, 1)), [[1.0, 1.0]], 0.9, terminal=np.zeros(1, bool))
     run: dict[str, Any] = {"behavior": EpsilonGreedy(0.0), "update": update, "seeds": 3, "spread": 1.0}
     with pytest.warns(UserWarning, match="3 of 3 learners diverged") as caught:
-        lost = control(mdp, ot.OneStep(), alpha=1e10, steps=2000, limit=3, **run)
+        lost = control(ot.OneStep(), mdp, alpha=1e10, steps=2000, limit=3, **run)
     assert caught[0].filename == __file__
     assert np.isnan(lost.Q).all()
     assert lost.diverged.all()
     assert np.isinf(lost.curve.error[:, -1]).all()
     assert "diverged               3 of 3" in str(lost)
-    found = control(mdp, ot.OneStep(), alpha=0.1, steps=2000, limit=3, **run)
+    found = control(ot.OneStep(), mdp, alpha=0.1, steps=2000, limit=3, **run)
     assert np.isfinite(found.Q).all()
 
 
 def test_one_of_many_diverges() -> None:
     """Importance sampling on a walk with large ratios: some seeds blow up, and the others are as if alone."""
     mdp = MDP(np.ones((1, 2, 1)), [[1.0, -1.0]], 0.9, terminal=np.zeros(1, bool))
-    run: dict[str, Any] = {"pi": [[0.9, 0.1]], "mu": [[0.1, 0.9]], "alpha": 0.5, "steps": 1000, "certify": False}
+    run: dict[str, Any] = {
+        "target": [[0.9, 0.1]],
+        "behavior": [[0.1, 0.9]],
+        "alpha": 0.5,
+        "steps": 1000,
+        "certify": False,
+    }
     with pytest.warns(UserWarning, match="of 30 learners diverged"):
-        many = evaluate(mdp, ot.ImportanceSampling(), seeds=30, **run)
+        many = evaluate(ot.ImportanceSampling(), mdp, seeds=30, **run)
     assert 0 < many.diverged.sum() < 30
     for seed in np.flatnonzero(~many.diverged)[:5]:
-        np.testing.assert_array_equal(evaluate(mdp, ot.ImportanceSampling(), seed=int(seed), **run).Q, many.Q[seed])
+        np.testing.assert_array_equal(evaluate(ot.ImportanceSampling(), mdp, seed=int(seed), **run).Q, many.Q[seed])
 
 
 def allowed(result: Any, mdp: MDP, q0: float = 0.0) -> float:
@@ -302,17 +309,17 @@ def allowed(result: Any, mdp: MDP, q0: float = 0.0) -> float:
 def test_values_that_blow_up_have_diverged_though_they_are_finite(update: Any) -> None:
     """α = 2: |Q| grows tenfold every few steps, and would be infinite only much later."""
     mdp = random_walk(5, gamma=0.9)
-    run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "update": update, "steps": 500, "seeds": 4}
+    run: dict[str, Any] = {"target": uniform(mdp), "behavior": uniform(mdp), "update": update, "steps": 500, "seeds": 4}
     with pytest.warns(
         UserWarning, match="4 of 4 learners diverged: .* 1,000,000 times larger than the rewards seen allow"
     ):
-        lost = evaluate(mdp, ot.Retrace(), alpha=2.0, **run)
+        lost = evaluate(ot.Retrace(), mdp, alpha=2.0, **run)
     assert lost.steps.tolist() == [500] * 4  # none of them had left the range of numbers
     assert lost.diverged.all()
     assert np.isnan(lost.Q).all()
     assert np.isinf(lost.curve.error[:, -1]).all()
     assert np.isfinite(lost.curve.error[:, :-1]).all()
-    found = evaluate(mdp, ot.Retrace(), alpha=0.5, **run)
+    found = evaluate(ot.Retrace(), mdp, alpha=0.5, **run)
     assert not found.diverged.any()
     assert np.abs(found.Q).max() <= allowed(found, mdp)
 
@@ -322,12 +329,18 @@ def test_what_counts_as_diverged() -> None:
     for gamma in (0.9, 1.0):
         for R, q0, spread in ((0.0, 0.0, 0.0), (1e-8, 0.0, 0.0), (1e12, 0.0, 0.0), (0.0, 1e9, 0.0), (1.0, 0.0, 1e8)):
             mdp = MDP(np.ones((1, 1, 1)), [[R]], gamma, terminal=np.zeros(1, bool)) if gamma < 1 else chain(R)
-            run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "q0": q0, "spread": spread, "steps": 1000}
-            found = evaluate(mdp, ot.OneStep(), certify=False, **run)
+            run: dict[str, Any] = {
+                "target": uniform(mdp),
+                "behavior": uniform(mdp),
+                "q0": q0,
+                "spread": spread,
+                "steps": 1000,
+            }
+            found = evaluate(ot.OneStep(), mdp, certify=False, **run)
             assert not found.diverged
             assert np.isfinite(found.Q).all()
     with pytest.warns(UserWarning, match="diverged"):
-        assert evaluate(mdp, ot.OneStep(), certify=False, alpha=3.0, **run).diverged
+        assert evaluate(ot.OneStep(), mdp, certify=False, alpha=3.0, **run).diverged
 
 
 def chain(R: float) -> MDP:
@@ -341,35 +354,39 @@ def test_features_whose_weights_are_large_have_not_diverged() -> None:
     """Q is what is bounded: with tiny features the weights of a sound Q are huge."""
     mdp = random_walk(5, gamma=0.9)
     features = 1e-9 * np.eye(mdp.S)
-    run: dict[str, Any] = {"pi": uniform(mdp), "mu": uniform(mdp), "steps": 3000, "features": features}
-    found = evaluate(mdp, ot.Retrace(), alpha=1e17, **run)
+    run: dict[str, Any] = {"target": uniform(mdp), "behavior": uniform(mdp), "steps": 3000, "features": features}
+    found = evaluate(ot.Retrace(), mdp, alpha=1e17, **run)
     assert np.abs(found.weights).max() > 1e7 > 1e3 > np.abs(found.Q).max()
     assert not found.diverged
     with pytest.warns(UserWarning, match="diverged"):
-        assert evaluate(mdp, ot.Retrace(), alpha=2.5e18, **run).diverged
+        assert evaluate(ot.Retrace(), mdp, alpha=2.5e18, **run).diverged
 
 
 def test_it_says_where_a_trace_does_not_converge() -> None:
     mdp, pi, mu = alternating()
     with pytest.warns(UserWarning, match=r"spectral radius 2\.43") as caught:
-        evaluate(mdp, ot.TruncatedIS(bound=(0, np.inf, 0)), pi=pi, mu=mu, alpha=0.01, steps=100)
+        evaluate(ot.TruncatedIS(bound=(0, np.inf, 0)), mdp, target=pi, behavior=mu, alpha=0.01, steps=100)
     assert len(caught) == 1
     assert "(1, 0) → (0, 0) → (1, 0)" in str(caught[0].message)  # the history that violates the condition
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        evaluate(mdp, ot.TruncatedIS(bound=(0, np.inf, 0)), pi=pi, mu=mu, alpha=0.01, steps=100, certify=False)
-        evaluate(mdp, ot.Retrace(), pi=pi, mu=mu, steps=100)
-        evaluate(mdp, ot.TruncatedIS(bound=1.0), pi=pi, mu=mu, steps=100)  # one bound for all lags converges here
+        evaluate(
+            ot.TruncatedIS(bound=(0, np.inf, 0)), mdp, target=pi, behavior=mu, alpha=0.01, steps=100, certify=False
+        )
+        evaluate(ot.Retrace(), mdp, target=pi, behavior=mu, steps=100)
+        evaluate(
+            ot.TruncatedIS(bound=1.0), mdp, target=pi, behavior=mu, steps=100
+        )  # one bound for all lags converges here
 
 
 def test_results_can_be_kept_and_read() -> None:
     mdp = random_walk(5, gamma=0.9)
-    found = evaluate(mdp, "non-markov retrace", pi=uniform(mdp), mu=uniform(mdp), episodes=20, seeds=2)
+    found = evaluate("non-markov retrace", mdp, target=uniform(mdp), behavior=uniform(mdp), episodes=20, seeds=2)
     assert_same(pickle.loads(pickle.dumps(found)), found)
     assert str(found).startswith("Non-Markov Retrace: 2 learners, ")
     assert "RMS error at the end" in str(found)
-    one = control(mdp, ot.RBIS(lam=0.9), behavior=EpsilonGreedy(0.1), steps=500, evaluation=Evaluation())
+    one = control(ot.RBIS(lam=0.9), mdp, behavior=EpsilonGreedy(0.1), steps=500, evaluation=Evaluation())
     assert "1 learner, 500 steps" in str(one)
     assert "evaluation, last 100" in str(one)
     assert one.Q.shape == (mdp.S, mdp.A)
@@ -378,5 +395,5 @@ def test_results_can_be_kept_and_read() -> None:
 
 def test_a_bar_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     mdp = bifurcation(1)
-    control(mdp, ot.Retrace(), behavior=EpsilonGreedy(0.2), steps=20_000, seeds=4, progress=True)
+    control(ot.Retrace(), mdp, behavior=EpsilonGreedy(0.2), steps=20_000, seeds=4, progress=True)
     assert "/4 learners" in capsys.readouterr().err

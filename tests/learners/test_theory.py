@@ -46,7 +46,7 @@ def test_the_mean_update_of_an_episode_is_the_operator(trace: ot.Trace) -> None:
     q0 = rng.normal(size=(mdp.S, mdp.A))
     q0[-1] = 0.0
     found = evaluate(
-        mdp, trace, pi=pi, mu=mu, alpha=1.0, episodes=1, update="offline", q0=q0, seeds=4000, certify=False
+        trace, mdp, target=pi, behavior=mu, alpha=1.0, episodes=1, update="offline", q0=q0, seeds=4000, certify=False
     )
     wanted = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4).apply(q0) - q0
     for a in range(mdp.A):
@@ -67,7 +67,9 @@ def test_small_steps_follow_the_iterates_of_the_operator(trace: ot.Trace) -> Non
     d = np.linalg.matrix_power(chain, 1000)[0]
     mdp = MDP(base.P, base.R, 0.7, d, np.zeros(3, bool))
     q0 = np.full((3, 2), 2.0)
-    found = evaluate(mdp, trace, pi=pi, mu=mu, alpha=α, steps=steps, q0=q0, seeds=300, certify=False, points=1)
+    found = evaluate(
+        trace, mdp, target=pi, behavior=mu, alpha=α, steps=steps, q0=q0, seeds=300, certify=False, points=1
+    )
     op, D, Q = Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-4), d[:, None] * mu, q0
     C, at = op.C, lambda Q: op.bellman(Q) - Q
     for _ in range(steps):
@@ -85,7 +87,7 @@ def test_evaluation_converges_as_one_over_the_root_of_episodes(trace: Any) -> No
     mu = 0.6 / 3 + 0.4 * random_policy(mdp, rng)
     pi = 0.6 / 3 + 0.4 * random_policy(mdp, rng)
     error = [
-        np.median(evaluate(mdp, trace, pi=pi, mu=mu, alpha="1/N", episodes=n, seeds=15, points=1).curve.error)
+        np.median(evaluate(trace, mdp, target=pi, behavior=mu, alpha="1/N", episodes=n, seeds=15, points=1).curve.error)
         for n in (50, 5000)
     ]
     assert 4 < error[0] / error[1] < 25
@@ -101,7 +103,7 @@ def test_evaluation_converges_as_one_over_the_root_of_episodes(trace: Any) -> No
 def test_control_finds_the_optimal_policy(trace: ot.Trace, gridworld: int) -> None:
     mdp = bifurcation(gridworld)
     exploring = EpsilonGreedy(Linear(1.0, 0.3, over=60_000, by="step"))
-    found = control(mdp, trace, behavior=exploring, alpha=0.3, steps=100_000, seeds=2, points=1)
+    found = control(trace, mdp, behavior=exploring, alpha=0.3, steps=100_000, seeds=2, points=1)
     best = mdp.optimal_q().max(axis=1)[mdp.start > 0]
     for Q in found.Q:
         policy = greedy(Q)

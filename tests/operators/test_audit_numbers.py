@@ -109,7 +109,7 @@ def test_algorithm_1_is_that_of_the_learners(trace: ot.Trace, held: bool) -> Non
     pi, mu = random_policy(mdp, rng), 0.9 * random_policy(mdp, rng) + 0.05
     q0 = rng.normal(size=(3, 2))
     lived = by_definition.learn(
-        mdp, trace, behavior=mu, target=pi, alpha=0.1, steps=25, q0=q0, update="offline" if held else "online"
+        trace, mdp, behavior=mu, target=pi, alpha=0.1, steps=25, q0=q0, update="offline" if held else "online"
     )
     visited = [v.s * 2 + v.a for v in lived.visits]
     visited.append(lived.visits[-1].after * 2)

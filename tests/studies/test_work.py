@@ -66,8 +66,13 @@ def test_evaluation() -> None:
         Study.declared(declared()), trace="Truncated IS", parameters='{"bound": 2.0}', alpha=0.3, phase="tuning"
     )
     mdp = mdps.random_walk(5)
-    arguments: Any = {"pi": np.tile([0.3, 0.7], (mdp.S, 1)), "mu": mdps.uniform(mdp), "alpha": 0.3, "steps": 200}
-    direct = evaluate(mdp, ot.TruncatedIS(bound=2.0, lam=0.5), **arguments, seeds=3, certify=False)
+    arguments: Any = {
+        "target": np.tile([0.3, 0.7], (mdp.S, 1)),
+        "behavior": mdps.uniform(mdp),
+        "alpha": 0.3,
+        "steps": 200,
+    }
+    direct = evaluate(ot.TruncatedIS(bound=2.0, lam=0.5), mdp, **arguments, seeds=3, certify=False)
     found = work.run(wanted)
     assert np.array_equal(found.rows["value"], direct.curve.error[:, -1])
     assert np.array_equal(found.curve["mean"], direct.curve.error.mean(axis=0))
@@ -83,7 +88,15 @@ def test_replay() -> None:
     mdp, now = environments.mdp(label), environments.ageing(label, 50, 0.1, 0.1, 0)
     memory = Replay(capacity=4000, every=4, batch=1, length=16)
     direct = evaluate(
-        mdp, ot.RBIS(lam=0.9), pi=now, mu=mdps.uniform(mdp), alpha=0.1, steps=500, seeds=10, update=memory, limit=200
+        ot.RBIS(lam=0.9),
+        mdp,
+        target=now,
+        behavior=mdps.uniform(mdp),
+        alpha=0.1,
+        steps=500,
+        seeds=10,
+        update=memory,
+        limit=200,
     )
     assert np.array_equal(found.rows["value"], direct.curve.error[:, -1])
 
@@ -98,7 +111,7 @@ def test_an_error_weighted_by_visits() -> None:
         often += at[:, None] * pi * ~mdp.terminal[:, None]
         at = np.einsum("s,sa,sat->t", at, pi, mdp.dense_P)
     for i, steps in enumerate([25, 50, 100, 200]):
-        Q = evaluate(mdp, ot.Retrace(lam=0.5), pi=pi, mu=mdps.uniform(mdp), alpha=0.3, steps=steps, seeds=3).Q
+        Q = evaluate(ot.Retrace(lam=0.5), mdp, target=pi, behavior=mdps.uniform(mdp), alpha=0.3, steps=steps, seeds=3).Q
         error = np.sqrt((often * (Q - mdp.q(pi)) ** 2).sum(axis=(1, 2)) / often.sum())
         assert found.curve["mean"][i] == pytest.approx(error.mean(), rel=1e-9)
     assert found.curve["step"].tolist() == [25, 50, 100, 200]

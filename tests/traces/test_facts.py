@@ -53,7 +53,7 @@ def test_a_new_capped_rule_is_forgotten_like_a_built_in_one() -> None:
     mdp = random_walk(7, gamma=0.95)
     pi = np.tile([0.8, 0.2], (mdp.S, 1))
     runs = [
-        evaluate(mdp, rule, pi=pi, mu=uniform(mdp), alpha=0.1, steps=3000, certify=False).Q
+        evaluate(rule, mdp, target=pi, behavior=uniform(mdp), alpha=0.1, steps=3000, certify=False).Q
         for rule in (Capped(1.0, 0.9), ot.TruncatedIS(1.0, 0.9))
     ]
     np.testing.assert_array_equal(runs[0], runs[1])
@@ -79,15 +79,15 @@ def test_abq_has_the_published_constants() -> None:
     both = np.maximum(pi, mu)
     wanted = ot.ABQ(0.7, psi0=1 / both.max(), psi_max=1 / both.min())
     assert Operator(ot.ABQ(0.7), mdp, target=pi, behavior=mu).trace == wanted
-    run = {"pi": pi, "mu": mu, "alpha": 0.1, "steps": 500}
-    np.testing.assert_array_equal(evaluate(mdp, ot.ABQ(0.7), **run).Q, evaluate(mdp, wanted, **run).Q)
+    run = {"target": pi, "behavior": mu, "alpha": 0.1, "steps": 500}
+    np.testing.assert_array_equal(evaluate(ot.ABQ(0.7), mdp, **run).Q, evaluate(wanted, mdp, **run).Q)
 
 
 def test_abq_of_epsilon_greedy_policies() -> None:
     """Four actions, ε = 0.2 and 0.1: max(μ, π) is 0.925 on the greedy action and 0.05 on the others."""
     run = {"behavior": EpsilonGreedy(0.2), "target": EpsilonGreedy(0.1), "alpha": 0.5, "steps": 500}
-    found = control(bifurcation(1), ot.ABQ(0.7), **run).Q
-    np.testing.assert_array_equal(found, control(bifurcation(1), ot.ABQ(0.7, 1 / 0.925, 1 / 0.05), **run).Q)
+    found = control(ot.ABQ(0.7), bifurcation(1), **run).Q
+    np.testing.assert_array_equal(found, control(ot.ABQ(0.7, 1 / 0.925, 1 / 0.05), bifurcation(1), **run).Q)
 
 
 def test_abq_without_its_constants_says_what_to_do() -> None:

@@ -104,11 +104,13 @@ def test_learners_ask_q(update: Any) -> None:
     """With a soft target it is neither Q(λ) nor what it would be with a greedy one (δ differs)."""
     mdp = bifurcation(1)
     run = {"behavior": EpsilonGreedy(0.2), "alpha": 0.1, "steps": 2000, "update": update}
-    Q = {rule: control(mdp, rule(0.9), target=EpsilonGreedy(0.1), **run).Q for rule in (ot.WatkinsQ, ot.QLambda)}
+    Q = {rule: control(rule(0.9), mdp, target=EpsilonGreedy(0.1), **run).Q for rule in (ot.WatkinsQ, ot.QLambda)}
     assert np.abs(Q[ot.WatkinsQ] - Q[ot.QLambda]).max() > 0.05
     walk = random_walk(5, gamma=0.9)
     pi = np.tile([0.7, 0.3], (walk.S, 1))
-    assert np.isfinite(evaluate(walk, ot.WatkinsQ(0.9), pi=pi, mu=uniform(walk), alpha=0.1, steps=500).Q).all()
+    assert np.isfinite(
+        evaluate(ot.WatkinsQ(0.9), walk, target=pi, behavior=uniform(walk), alpha=0.1, steps=500).Q
+    ).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*diverged")  # of Q(λ), some seeds do

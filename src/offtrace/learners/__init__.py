@@ -1,6 +1,7 @@
 """Learners: the paper's Algorithm 1, online and offline, from replay, for evaluation and control."""
 
-from offtrace.learners.api import Evaluation, Replay, control, evaluate
+from offtrace.learners.api import control, evaluate
+from offtrace.learners.arguments import Evaluation, Replay
 from offtrace.learners.learned import Curve, Learned
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.gq import GQ

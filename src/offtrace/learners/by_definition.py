@@ -142,8 +142,8 @@ class Lived:
 
 
 def learn(
-    mdp: MDP,
     trace: tr.Trace,
+    mdp: MDP,
     *,
     behavior: Any,
     target: Any,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from offtrace.learners.api import Evaluation, control
+from offtrace.learners.api import control
+from offtrace.learners.arguments import Evaluation
 from offtrace.learners.policies import EpsilonGreedy
 from offtrace.mdps import bifurcation
 from offtrace.traces import Trace
@@ -46,8 +47,8 @@ def bifurcation_auc(
     if steps is None:
         raise ValueError(f"there is no Bifurcation {gridworld!r}: choose from {sorted(STEPS)}")
     learned = control(
-        bifurcation(gridworld),
         trace,
+        bifurcation(gridworld),
         behavior=EpsilonGreedy(0.2).exploring(EXPLORE[gridworld]),
         target=EpsilonGreedy(0.1),
         alpha=alpha,

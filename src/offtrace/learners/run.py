@@ -176,6 +176,6 @@ def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: 
         warnings.warn(
             f"{who} diverged: values are not finite, or {BEYOND:,.0f} times larger than the rewards seen allow (their Q is NaN). "
             "Try a smaller alpha or a smaller λ",
-            stacklevel=4,
+            stacklevel=5,
         )
     return result

@@ -97,8 +97,8 @@ def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     p, greedy = job.protocol, learners.EpsilonGreedy
     by_error = job.metric.endswith("rms error")
     learned = learners.control(
-        environments.mdp(job.unit.environment),
         _trace(job),
+        environments.mdp(job.unit.environment),
         behavior=greedy(p.behavior).exploring(p.explore),
         target=greedy(p.target),
         points=POINTS if by_error else 1,
@@ -126,10 +126,10 @@ def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         )
     else:
         now, then = environments.policy(p.target, mdp), environments.policy(p.behavior, mdp)
-    arguments = {"pi": now, "mu": then, "certify": False, **_arguments(job)}
+    arguments = {"target": now, "behavior": then, "certify": False, **_arguments(job)}
     if job.metric == "weighted rms error":
         return _by_weighted_error(job, mdp, now, arguments)
-    return _by_error(job, learners.evaluate(mdp, _trace(job), points=POINTS, **arguments))
+    return _by_error(job, learners.evaluate(_trace(job), mdp, points=POINTS, **arguments))
 
 
 def _by_weighted_error(
@@ -138,7 +138,7 @@ def _by_weighted_error(
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
     weights, truth, errors = environments.visits(mdp, pi), mdp.q(pi), []
     marks = np.unique([max(1, job.protocol.steps // part) for part in (8, 4, 2, 1)])
-    runs = [learners.evaluate(mdp, _trace(job), points=1, **{**arguments, "steps": int(steps)}) for steps in marks]
+    runs = [learners.evaluate(_trace(job), mdp, points=1, **{**arguments, "steps": int(steps)}) for steps in marks]
     for learned in runs:
         error = np.sqrt((weights * (learned.Q - truth) ** 2).sum(axis=(1, 2)))
         errors.append(np.where(learned.diverged, np.inf, error))
