@@ -1,6 +1,11 @@
 """How Sphinx builds these pages: MyST for prose, autodoc for the reference. Neither the build nor a reader fetches anything."""
 
+import re
+from dataclasses import fields
+
 from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
 
 import offtrace
 
@@ -29,6 +34,8 @@ html_copy_source = False
 
 def setup(app):
     """Connect what follows."""
+    app.add_directive("rules-table", RulesTable)
+    app.add_directive("rules-reference", RulesReference)
     app.connect("autodoc-process-docstring", keep_stars)
     app.connect("doctree-read", strip_blocks)
 
@@ -56,3 +63,60 @@ def strip_blocks(app, doctree):
         block.rawsource = text
         block.children = []
         block += nodes.Text(text)
+
+
+def kind_of(rule):
+    """The section in which a rule stands."""
+    return "uncorrected" if rule.uncorrected else "per-decision" if rule.per_decision else "trajectory-aware"
+
+
+class RulesOfAKind(SphinxDirective):
+    """What is made from the list of rules: a new rule stands there without being written down again."""
+
+    required_arguments = 1
+
+    def run(self):
+        """The lines of all rules of the kind that is named, as Markdown."""
+        rules = [rule for rule in offtrace.rules() if kind_of(rule) == self.arguments[0]]
+        parent = nodes.container()
+        self.state.nested_parse(StringList(self.lines(rules), "rules"), self.content_offset, parent)
+        return parent.children
+
+
+class RulesTable(RulesOfAKind):
+    """A row for each rule: how it is made, β, what it reads, what is proven, from where it is."""
+
+    def lines(self, rules):
+        """A table."""
+        of_return = all(rule.uncorrected for rule in rules)
+        head = ["class", "return", "from"] if of_return else ["class", "β_t", "reads", "recursive condition", "from"]
+        return [
+            f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *(self.row(r, of_return) for r in rules))
+        ]
+
+    def row(self, rule, of_return):
+        """The cells."""
+        parameters = ", ".join(field.name for field in fields(rule) if field.init and field.name != "horizon")
+        cited = "; ".join(re.sub(r" \((\d{4})\).*", r" \1", part) for part in rule.citation.split("; ") if "(" in part)
+        cells = [f"`{rule.__name__}({parameters})`", rule.formula.replace("*", r"\*").replace("|", r"\|")]
+        if not of_return:
+            letters = {"pi": "π", "mu": "μ", "rho": "ρ"}
+            condition = {True: "holds", False: "fails", None: "not known"}[rule.recursive_condition]
+            cells += ["greedy π" if rule.needs_greedy else ", ".join(letters[r] for r in rule.reads) or "–"]
+            cells += [f"{condition}; {rule.proven}" if rule.proven else condition]
+        return [*cells, cited]
+
+
+class RulesReference(RulesOfAKind):
+    """The documentation of each rule, with what it has of its own."""
+
+    def lines(self, rules):
+        """An `autoclass` each."""
+        made = ["```{eval-rst}", ".. currentmodule:: offtrace"]
+        for rule in rules:
+            own = [name for name in vars(rule) if not name.startswith("_") and not hasattr(offtrace.Trace, name)]
+            made += [
+                f".. autoclass:: {rule.__module__}.{rule.__name__}",
+                *([f"   :members: {', '.join(own)}"] if own else []),
+            ]
+        return [*made, "```"]

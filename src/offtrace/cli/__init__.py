@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 
 import offtrace
-from offtrace.cli import audit, deep, logs, study
+from offtrace.cli import audit, deep, logs, study, trace_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
+    trace_options.import_rules(sys.argv[1:] if arguments is None else arguments)
     args = parser().parse_args(arguments)
     args.typed = shlex.join(["offtrace", *(sys.argv[1:] if arguments is None else arguments)])
     return args.run(args)

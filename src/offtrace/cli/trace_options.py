@@ -5,10 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields
+from importlib import import_module
+from itertools import pairwise
 from typing import get_type_hints
 
 from offtrace.cli.options import Add, add_option
 from offtrace.traces import Rule, trace
+
+
+def import_rules(arguments: Sequence[str]) -> None:
+    """Import the module of `--trace module:name`, so that the rules that it lists have their options."""
+    for option, value in pairwise(" ".join(arguments).replace("--trace=", "--trace ").split(" ")):
+        if option == "--trace" and ":" in value:
+            import_module(value.rpartition(":")[0])
 
 
 def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:

@@ -74,6 +74,8 @@ class Rule:
 
     title: ClassVar[str] = ""
     """The name to print."""
+    formula: ClassVar[str] = ""
+    """β_t, or the return, as tables print it."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names under which `offtrace.trace` finds it."""
     reads: ClassVar[tuple[str, ...]] = ()
@@ -86,8 +88,10 @@ class Rule:
     """Whether it holds numbers for each step of one trajectory (`Trace.shape`)."""
     needs_greedy: ClassVar[bool] = False
     """Whether the π that the rule reads is that of the greedy policy: 1 where the action taken is greedy in Q, else 0."""
+    proven: ClassVar[str] = ""
+    """What is proven of it beside `recursive_condition`, in a few words."""
     citation: ClassVar[str] = ""
-    """How to cite the rule."""
+    """How to cite the rule: authors (year), work; several are separated by a semicolon."""
     look: ClassVar[int | None] = None
     """Its place in reports, and the number of its colour, dash and marker (`figures.LOOKS`). None: what the others leave."""
     sweep: ClassVar[Sweep | None] = LAMBDA

@@ -20,6 +20,7 @@ class OneStep(Trace):
     """β_t = 0 for t ≥ 1: Expected Sarsa, or Q-learning where π is greedy. It bootstraps at once and uses no trace."""
 
     title: ClassVar = "One-step"
+    formula: ClassVar = "0"
     look: ClassVar = 8
     aliases: ClassVar = ("td0", "td(0)", "expected sarsa")
     recursive_condition: ClassVar = True
@@ -38,6 +39,7 @@ class ImportanceSampling(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Importance sampling"
+    formula: ClassVar = "∏ λρ_i"
     look: ClassVar = 7
     aliases: ClassVar = ("is", "per-decision importance sampling", "pdis")
     reads: ClassVar = ("rho",)
@@ -63,6 +65,7 @@ class QLambda(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Q(λ)"
+    formula: ClassVar = "λ^t"
     look: ClassVar = 5
     aliases: ClassVar = ("q(lambda)", "qlambda", "harutyunyan q(lambda)", "q*(lambda)")
     recursive_condition: ClassVar = False
@@ -83,6 +86,7 @@ class TreeBackup(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Tree Backup"
+    formula: ClassVar = "∏ λπ_i"
     look: ClassVar = 4
     aliases: ClassVar = ("tb", "tree-backup(lambda)")
     reads: ClassVar = ("pi",)
@@ -104,6 +108,7 @@ class Retrace(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Retrace"
+    formula: ClassVar = "∏ λ min(1, ρ_i)"
     look: ClassVar = 0
     aliases: ClassVar = ("retrace(lambda)",)
     reads: ClassVar = ("rho",)
@@ -129,6 +134,8 @@ class WatkinsQ(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Watkins' Q(λ)"
+    formula: ClassVar = "λ^t while the actions taken are greedy, then 0"
+    proven: ClassVar = "holds for greedy π"
     look: ClassVar = 6
     sweep: ClassVar = None  # it is not defined for the soft targets of most MDPs
     aliases: ClassVar = ("watkins", "watkins q(lambda)", "watkins' q(lambda)")
@@ -150,6 +157,7 @@ class VariableLambda(Trace):
     lam: Any
 
     title: ClassVar = "Variable λ"
+    formula: ClassVar = "∏ λ_i ρ_i, λ an array"
     sweep: ClassVar = None
     per_step: ClassVar = True
     aliases: ClassVar = ("variable lambda",)
@@ -207,6 +215,7 @@ class QSigma(Trace):
     lam: float = 1.0
 
     title: ClassVar = "Q(σ)"
+    formula: ClassVar = "∏ λ(σρ_i + (1−σ)π_i)"
     aliases: ClassVar = ("q(sigma)", "qsigma", "q(σ, λ)")
     reads: ClassVar = ("pi", "rho")
     recursive_condition: ClassVar = True
@@ -240,6 +249,8 @@ class AlphaRetrace(Trace):
     lam: float = 1.0
 
     title: ClassVar = "α-Retrace"
+    formula: ClassVar = "∏ λ min(1, αρ_i + 1 − α), α = mix"
+    proven: ClassVar = "holds for the mixture's ratio"
     sweep: ClassVar = Sweep("mix", "α")
     mixture: ClassVar = True
     aliases: ClassVar = ("alpha-retrace",)
@@ -283,6 +294,8 @@ class CTrace(Trace):
     """How often the mix has been moved."""
 
     title: ClassVar = "C-trace"
+    formula: ClassVar = "that of α-Retrace"
+    proven: ClassVar = "holds for the mixture's ratio"
     sweep: ClassVar = None  # at a fixed mix it is α-Retrace
     mixture: ClassVar = True
     adaptive: ClassVar = True
@@ -333,6 +346,7 @@ class ABQ(Trace):
     psi_max: float | None = None
 
     title: ClassVar = "ABQ"
+    formula: ClassVar = "∏ min(ψ, 1/max(μ_i, π_i)) π_i"
     sweep: ClassVar = Sweep("zeta", "ζ")
     aliases: ClassVar = ("abq(zeta)", "abq(ζ)")
     reads: ClassVar = ("pi", "mu")

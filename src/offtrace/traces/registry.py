@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, TypeVar
 
 from offtrace._shared.suggestions import closest, ending
@@ -66,7 +67,8 @@ def rules() -> list[type[Rule]]:
 def trace(name: str, **parameters: Any) -> Any:
     """Find a rule by its name or an alias, and make it.
 
-    - `name`: the class name, the title or an alias; case, spaces and punctuation do not matter
+    - `name`: the class name, the title or an alias; case, spaces and punctuation do not matter. "module:name" imports first the
+      module that lists the rule, as "my_rules:capped"
     - `parameters`: what the rule's constructor takes, such as `lam`
 
     >>> trace("non-markov retrace", lam=0.9)
@@ -74,6 +76,9 @@ def trace(name: str, **parameters: Any) -> Any:
     >>> trace("recursive retrace").lam
     1.0
     """
+    module, _, name = name.rpartition(":")
+    if module:
+        import_module(module)
     cls = _listed.get(key(name))
     if key(name) in ("vtrace", "impala"):
         raise ValueError("V-trace acts on state values, not on Q: it is offtrace.state_targets")

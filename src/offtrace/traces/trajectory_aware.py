@@ -29,6 +29,7 @@ class NonMarkovRetrace(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "Non-Markov Retrace"
+    formula: ClassVar = "λ min(1, β_{t-1} ρ_t)"
     look: ClassVar = 1
     aliases: ClassVar = ("recursive retrace", "nmr")
     recursive: ClassVar = True
@@ -58,6 +59,7 @@ class RBIS(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "RBIS"
+    formula: ClassVar = "min(λ^t, β_{t-1} ρ_t)"
     look: ClassVar = 2
     aliases: ClassVar = ("recency-bounded importance sampling",)
     recursive: ClassVar = True
@@ -88,6 +90,7 @@ class TruncatedIS(TrajectoryAware):
     lam: float = 1.0
 
     title: ClassVar = "Truncated IS"
+    formula: ClassVar = "λ^t min(d_t, ∏ρ_i), d = bound"
     look: ClassVar = 3
     aliases: ClassVar = ("truncated importance sampling", "tis")
     recursive_condition: ClassVar = False
@@ -134,6 +137,7 @@ class HistoryBounded(TrajectoryAware):
     bound: float = 1.0
 
     title: ClassVar = "History-bounded λ"
+    formula: ClassVar = "min(C, β_{t-1} ρ_t), C = bound"
     aliases: ClassVar = ("history-bounded", "history-dependent lambda")
     recursive: ClassVar = True
     recursive_condition: ClassVar = True

@@ -25,6 +25,7 @@ class PengQ(Rule):
     lam: float = 1.0
 
     title: ClassVar = "Peng's Q(λ)"
+    formula: ClassVar = "G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]"
     uncorrected: ClassVar = True
     n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
@@ -46,6 +47,7 @@ class NStep(Rule):
     n: int = field(default=3, metadata=STATIC)
 
     title: ClassVar = "n-step"
+    formula: ClassVar = "Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends"
     uncorrected: ClassVar = True
     aliases: ClassVar = ("nstep", "uncorrected n-step")
     citation: ClassVar = (
