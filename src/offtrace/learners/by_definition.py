@@ -10,13 +10,17 @@ compiled loop, so both live through the same steps; it shares no line with it. T
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace import traces as tr
 from offtrace.learners import policies as po
+from offtrace.learners.arguments import Replay
+from offtrace.learners.core.records import Floats
 from offtrace.mdps import MDP
 from offtrace.returns.by_definition import beta
 
@@ -49,12 +53,12 @@ class SplitMix:
         radius = math.sqrt(-2 * math.log(1 - self.uniform()))
         return radius * math.cos(2 * math.pi * self.uniform())
 
-    def pick(self, p: Any) -> int:
+    def pick(self, p: Sequence[float] | Floats) -> int:
         """An index with probability p[i], by one number; by none where there is no choice."""
         return 0 if len(p) == 1 else inverse(self.uniform(), p)
 
 
-def inverse(u: float, p: Any) -> int:
+def inverse(u: float, p: Sequence[float] | Floats) -> int:
     """The first index whose cumulated probability is above u; never one of probability 0."""
     total = 0.0
     for i, x in enumerate(p):
@@ -64,7 +68,7 @@ def inverse(u: float, p: Any) -> int:
     return max(i for i, x in enumerate(p) if x > 0)
 
 
-def level(schedule: Any, episode: int, step: int) -> float:
+def level(schedule: po.Schedule | float, episode: int, step: int) -> float:
     """The value of a schedule."""
     k = step if getattr(schedule, "by", "episode") == "step" else episode
     match schedule:
@@ -76,10 +80,11 @@ def level(schedule: Any, episode: int, step: int) -> float:
             return value / (1 + k / half)
         case po.Exponential(value=value, factor=factor, last=last):
             return max(last, value * factor**k)
+    assert not isinstance(schedule, po.Schedule)
     return float(schedule)
 
 
-def probabilities(policy: Any, s: int, q: np.ndarray, episode: int, step: int) -> np.ndarray:
+def probabilities(policy: po.Policy | ArrayLike, s: int, q: Floats, episode: int, step: int) -> Floats:
     """π(·|s) of a policy or a table, for the values q of this state."""
     if not isinstance(policy, po.Policy):
         return np.asarray(policy)[s]
@@ -97,7 +102,7 @@ def probabilities(policy: Any, s: int, q: np.ndarray, episode: int, step: int) -
     return p / p.sum()
 
 
-def choose(u: float, policy: Any, s: int, q: np.ndarray, episode: int, step: int) -> int:
+def choose(u: float, policy: po.Policy | ArrayLike, s: int, q: Floats, episode: int, step: int) -> int:
     """An action by one number: ε-greedy asks first whether it explores, the others go by cumulated probabilities."""
     if not isinstance(policy, po.EpsilonGreedy) and not (isinstance(policy, po.Policy) and episode < policy.explore):
         return inverse(u, probabilities(policy, s, q, episode, step))
@@ -132,12 +137,12 @@ class Visit:
 class Lived:
     """What came of it."""
 
-    Q: np.ndarray
+    Q: Floats
     visits: list[Visit] = field(default_factory=list)
     """All steps, in the order they were taken."""
     drawn: list[list[Visit]] = field(default_factory=list)
     """The sequences that were drawn from the buffer, with π, q and next_value of that moment."""
-    before: list[np.ndarray] = field(default_factory=list)
+    before: list[Floats] = field(default_factory=list)
     """Q before each of these sequences."""
 
 
@@ -145,15 +150,15 @@ def learn(
     trace: tr.Trace,
     mdp: MDP,
     *,
-    behavior: Any,
-    target: Any,
-    alpha: Any,
+    behavior: po.Policy | ArrayLike,
+    target: po.Policy | ArrayLike,
+    alpha: po.Schedule | float | Literal["1/N"],
     steps: int | None = None,
     episodes: int | None = None,
     seed: int = 0,
     update: str = "online",
-    replay: Any = None,
-    q0: Any = 0.0,
+    replay: Replay | None = None,
+    q0: float | Floats = 0.0,
     spread: float = 0.0,
     limit: int | None = None,
 ) -> Lived:
@@ -172,7 +177,7 @@ def learn(
         both = (probabilities(policy, after, Q[after], *at) for policy in (target, behavior))
         return float(trace.evaluated(*both) @ Q[after])
 
-    def update_of(history: list[Visit]) -> np.ndarray:
+    def update_of(history: list[Visit]) -> Floats:
         """[S, A]: what the last step of a history changes, without the step size."""
         now, change = history[-1], np.zeros((S, A))
         δ = now.reward + γ * now.next_value - now.q
@@ -180,7 +185,7 @@ def learn(
             change[visit.s, visit.a] += γ ** (len(history) - 1 - k) * _beta(trace, history[k:], A) * δ
         return change
 
-    def size(at: tuple[int, int]) -> Any:
+    def size(at: tuple[int, int]) -> float | Floats:
         return 1 / np.maximum(N, 1) if alpha == "1/N" else level(alpha, *at)
 
     for t in range(steps or 10**9):
@@ -197,7 +202,7 @@ def learn(
         if update != "replay":
             N[s, a] += 1
             waiting += update_of(history)
-        elif (t + 1) % replay.every == 0:
+        elif replay is not None and (t + 1) % replay.every == 0:
             buffer = lived.visits[-replay.capacity :]
             for _ in range(replay.batch):
                 first, sequence = int(draws.uniform() * len(buffer)), []

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.memory import Features, World
+from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.tiles import NONE, Tiles
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.policy_tables import uniform
 from offtrace.mdps.sampling import _check_that_episodes_end as check_that_episodes_end
 from offtrace.mdps.sampling import cumulative
+
+if TYPE_CHECKING:  # Gymnasium is an extra
+    from offtrace.learners.gymnasium.observations import Observations
+    from offtrace.learners.gymnasium.source import Given, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,17 +29,23 @@ class Environment:
 
     mdp: MDP | None
     """The MDP, if it is one."""
-    gym: Any
-    """A function that makes the Gymnasium environment, if it is one; else None."""
+    gym: Source | None
+    """Where Gymnasium environments come from, if it is one; else None."""
     gamma: float
     features: Features
     """Without rows where states have no numbers (Box observations)."""
-    coder: Any
-    """What turns such observations into tiles; None for the others."""
+    coder: Observations | None
+    """What turns observations of Gymnasium into states or tiles; None for an MDP."""
     size: int
     """How many weights there are."""
     lanes: int = 1
     """How many copies of a Gymnasium environment feed one learner."""
+
+    @property
+    def source(self) -> Source:
+        """Where environments come from; to be asked only where Gymnasium has them."""
+        assert self.gym is not None
+        return self.gym
 
     @property
     def shape(self) -> tuple[int, int] | None:
@@ -40,7 +53,7 @@ class Environment:
         return (len(self.features.tile), self.features.A) if len(self.features.tile) else None
 
     @property
-    def judged(self) -> np.ndarray:
+    def judged(self) -> Integers:
         """States over which an error is taken: those that are not terminal."""
         if self.mdp is not None:
             return np.flatnonzero(~self.mdp.terminal)
@@ -62,10 +75,15 @@ class Environment:
             of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
         )
 
-    def first(self, q0: Any) -> np.ndarray:
+    @property
+    def tiles(self) -> Tiles:
+        """The tile coding of its observations; that without dimensions where there is none."""
+        return NONE if self.coder is None else self.coder.tiles
+
+    def first(self, q0: ArrayLike) -> Floats:
         """[size]: the weights to begin with."""
-        q0 = np.array(q0, dtype=np.float64)
-        if not np.isfinite(q0).all():
+        values = np.array(q0, dtype=np.float64)
+        if not np.isfinite(values).all():
             raise ValueError("q0 must be finite")
         tile, value, S = self.features.tile, self.features.value, len(self.features.tile)
         tabular = (
@@ -74,25 +92,25 @@ class Environment:
             and np.array_equal(tile, np.arange(S)[:, None])
             and bool((value == 1.0).all())
         )
-        if q0.ndim == 0 and tabular:
-            return np.full(self.size, float(q0))
-        if q0.ndim == 0 and S == 0:  # tiles, all of which have the same value
-            return np.full(self.size, float(q0) / (tile.shape[1] * self.coder.tiles.value))
-        if q0.ndim == 0 and q0 == 0:
+        if values.ndim == 0 and tabular:
+            return np.full(self.size, float(values))
+        if values.ndim == 0 and S == 0:  # tiles, all of which have the same value
+            return np.full(self.size, float(values) / (tile.shape[1] * self.tiles.value))
+        if values.ndim == 0 and values == 0:
             return np.zeros(self.size)
-        if not tabular or q0.shape != self.shape:
+        if not tabular or values.shape != self.shape:
             wanted = (
                 f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features" if S else "a number"
             )
-            raise ValueError(f"q0 must be {wanted}, got {'a number' if q0.ndim == 0 else f'shape {q0.shape}'}")
-        return q0.ravel()
+            raise ValueError(f"q0 must be {wanted}, got {'a number' if values.ndim == 0 else f'shape {values.shape}'}")
+        return values.ravel()
 
-    def require_ends(self, table: np.ndarray) -> None:
+    def require_ends(self, table: Floats) -> None:
         """`episodes` without a `limit`: from wherever μ comes, it must find an end. Its table is empty if it may do anything."""
         if self.mdp is not None:
             check_that_episodes_end(self.mdp, table if table.size else uniform(self.mdp))
 
-    def visited(self, table: np.ndarray) -> np.ndarray:
+    def visited(self, table: Floats) -> NDArray[np.bool_]:
         """[S]: where a policy with this table may come; everywhere, if the environment does not tell."""
         if self.mdp is None:
             return np.ones(len(table), bool)
@@ -100,7 +118,7 @@ class Environment:
         return visited(chain, self.mdp.start > 0) & ~self.mdp.terminal
 
 
-def environment(env: Any, gamma: float | None, features: Any) -> Environment:
+def environment(env: MDP | Given, gamma: float | None, features: ArrayLike | TileCoding | None) -> Environment:
     """Check and prepare."""
     if isinstance(env, MDP):
         if gamma is not None and gamma != env.gamma:
@@ -112,7 +130,7 @@ def environment(env: Any, gamma: float | None, features: Any) -> Environment:
     return observations.environment(env, gamma, features)
 
 
-def table_or_rows(features: Any, S: int, A: int) -> tuple[Features, int]:
+def table_or_rows(features: ArrayLike | TileCoding | None, S: int, A: int) -> tuple[Features, int]:
     """A table, or the rows of a matrix [S, d]; and how many weights there are."""
     if features is None:
         return Features(A, True, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A

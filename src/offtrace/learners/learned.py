@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.memory import Features, Settings
+from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace
+
+if TYPE_CHECKING:  # Gymnasium is an extra
+    from offtrace.learners.gymnasium.observations import Observations
 
 BEYOND = 1e6
 """A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""
 
 
-def beyond(θ: np.ndarray, largest: np.ndarray, steps: np.ndarray, where: Environment, settings: Settings) -> np.ndarray:
+def beyond(θ: Floats, largest: Floats, steps: Integers, where: Environment, settings: Settings) -> NDArray[np.bool_]:
     """[n]: which of the learners with weights θ [n, size] have diverged, after so many steps with rewards of |r| ≤ `largest`.
 
     A Q that averages returns, and began at Q_0, stays within
@@ -32,10 +37,10 @@ def beyond(θ: np.ndarray, largest: np.ndarray, steps: np.ndarray, where: Enviro
         return ~(_magnitude(θ, where) <= BEYOND * (began + largest * reach))
 
 
-def _magnitude(θ: np.ndarray, where: Environment) -> np.ndarray:
+def _magnitude(θ: Floats, where: Environment) -> Floats:
     """[n]: max |Q| over all pairs; where states have no numbers, what it is at most. Not finite where a weight is not."""
     if where.coder is not None and where.shape is None:
-        return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.coder.tiles.value
+        return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.tiles.value
     if where.features.table:
         return np.abs(θ).max(axis=1)
     each = θ.reshape(len(θ), -1, where.features.A)
@@ -46,11 +51,11 @@ def _magnitude(θ: np.ndarray, where: Environment) -> np.ndarray:
 class Curve:
     """How learning went, at points that are even in steps (or in episodes, if the run was counted in those)."""
 
-    steps: np.ndarray
+    steps: Integers
     """[points] or [seeds, points]: steps taken until then."""
-    error: np.ndarray
+    error: Floats
     """The root mean square of Q − truth over all pairs; NaN where the truth is not known, ∞ where a learner diverged."""
-    returns: np.ndarray
+    returns: Floats
     """The mean discounted return of the training episodes that ended since the last point; NaN where none did."""
 
 
@@ -60,20 +65,20 @@ class Learned:
 
     method: Method
     """What learned: a `TraceLearner`, if a trace was given."""
-    weights: np.ndarray
+    weights: Floats
     """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
     features: Features
     """Where θ is read: `q` does it."""
-    coder: Any
+    coder: Observations | None
     """What turns observations into states or tiles; None for an MDP, whose states are numbers."""
-    seeds: np.ndarray
+    seeds: NDArray[np.uint64]
     """The seed of each learner."""
-    steps: np.ndarray
+    steps: Integers
     """How many steps each took."""
-    episodes: np.ndarray
+    episodes: Integers
     """How many episodes each finished."""
     curve: Curve
-    evaluations: tuple[tuple[np.ndarray, np.ndarray], ...]
+    evaluations: tuple[tuple[Integers, Floats], ...]
     """For each learner: after how many steps its evaluation episodes took place, and their discounted returns."""
     wall: float
     """Seconds, those before a checkpoint was taken up included."""
@@ -84,7 +89,7 @@ class Learned:
         return self.method.trace
 
     @property
-    def Q(self) -> np.ndarray:
+    def Q(self) -> Floats:
         """[S, A], or [seeds, S, A]; of a table, or of an MDP with features."""
         if not len(self.features.tile):
             raise TypeError("states of this environment have no numbers: use result.q(observation)")
@@ -92,16 +97,17 @@ class Learned:
         q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
         return q.reshape(*self.weights.shape[:-2], *q.shape[1:])
 
-    def q(self, observation: Any) -> np.ndarray:
+    def q(self, observation: ArrayLike) -> Floats:
         """The values of all actions at an observation of the environment, or in a state of the MDP: [A] or [seeds, A]."""
         if self.coder is None:
-            tile, value = self.features.tile[observation], self.features.value[observation]
+            state = int(np.asarray(observation))
+            tile, value = self.features.tile[state], self.features.value[state]
         else:
             tile, value = self.coder.row(self.features, observation)
         return np.sum(self.weights[..., tile, :] * np.broadcast_to(value, len(tile))[:, None], axis=-2)
 
     @property
-    def diverged(self) -> Any:
+    def diverged(self) -> np.bool_ | NDArray[np.bool_]:
         """Which learners diverged: at the end their Q was not finite, or BEYOND times larger than the rewards seen allow."""
         return np.isnan(self.weights).any(axis=(-2, -1))
 
@@ -124,7 +130,7 @@ class Learned:
         return "\n".join(lines)
 
 
-def spread(x: np.ndarray) -> float:
+def spread(x: Floats) -> float:
     """Half of a 95% interval of the mean, by the normal approximation."""
     with np.errstate(over="ignore"):  # of learners on their way to infinity
         return float(1.96 * np.std(x, ddof=1) / np.sqrt(x.size)) if x.size > 1 else float("nan")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class Exponential(Schedule):
         return Levels(EXPONENTIAL, float(self.value), float(self.factor), float(self.last), self.by == "step")
 
 
-def as_schedule(name: str, given: Any) -> Schedule:
+def as_schedule(name: str, given: object) -> Schedule:
     """A number is constant."""
     if isinstance(given, Schedule):
         return given
@@ -147,7 +147,7 @@ class Policy:
     explore: int = field(default=0, kw_only=True)
     """For so many episodes at first it is uniform."""
 
-    def exploring(self, episodes: int) -> Any:
+    def exploring(self, episodes: int) -> Self:
         """The same, but uniform in the first `episodes` episodes.
 
         >>> EpsilonGreedy(0.2).exploring(5)
@@ -155,7 +155,7 @@ class Policy:
         """
         return replace(self, explore=episodes)
 
-    def _coded(self, kind: int, name: str, given: Any, low: float, high: float) -> Coded:
+    def _coded(self, kind: int, name: str, given: object, low: float, high: float) -> Coded:
         if isinstance(self.explore, bool) or not isinstance(self.explore, int) or self.explore < 0:
             raise ValueError(f"explore must be a number of episodes, 0 or more, got {self.explore!r}")
         schedule = as_schedule(name, given)
@@ -193,7 +193,7 @@ class Softmax(Policy):
         return self._coded(SOFTMAX, "temperature", self.temperature, 0.0, np.inf)
 
 
-def coded(name: str, given: Any, shape: tuple[int, int] | None) -> Coded:
+def coded(name: str, given: object, shape: tuple[int, int] | None) -> Coded:
     """A policy, or an array [S, A] that stays as it is; `shape` is None where states cannot be told apart."""
     if isinstance(given, EpsilonGreedy | Softmax):
         return given.coded

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
+from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.policies import EpsilonGreedy
 from offtrace.mdps import bifurcation
 from offtrace.traces import Trace
@@ -33,7 +32,7 @@ def bifurcation_auc(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | None = None,
-) -> np.ndarray:
+) -> Floats:
     """The area under the learning curve of each seed, [seeds], by protocol "daley2023".
 
     Q₀ ~ N(0, 0.01²); behaviour 0.2-greedy, target 0.1-greedy in the current Q; online updates with constant α; after each
@@ -64,7 +63,7 @@ def bifurcation_auc(
     return np.array([area(at, returns, steps) for at, returns in learned.evaluations])
 
 
-def area(at: np.ndarray, returns: np.ndarray, steps: int, window: int = WINDOW) -> float:
+def area(at: Integers, returns: Floats, steps: int, window: int = WINDOW) -> float:
     """Σ_{t=0}^{steps} curve(t): at step 0, and after step at[i], the mean of the last `window` returns, and linear in between.
 
     The curve begins with a return of 0 at step 0, which counts in the mean as the others do. Between two episodes it is
@@ -74,7 +73,7 @@ def area(at: np.ndarray, returns: np.ndarray, steps: int, window: int = WINDOW) 
 
 
 @njit(cache=True, nogil=True)
-def _area(at: Any, returns: Any, steps: int, window: int) -> Any:
+def _area(at: Integers, returns: Floats, steps: int, window: int) -> float:
     total, before, y, running = 0.0, 0, 0.0, 0.0
     for i in range(len(at)):
         running += returns[i]

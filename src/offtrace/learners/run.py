@@ -7,12 +7,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,10 @@ from offtrace._shared.progress_bar import ProgressBar
 from offtrace.learners.checkpoint import Array, Checkpoint
 from offtrace.learners.core.blocks import Block, Job
 from offtrace.learners.core.memory import Out
+from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.learned import BEYOND, Curve, Learned, beyond
+
+G = TypeVar("G", bound=np.generic)
 
 SLICE = 500_000
 """Steps between two looks at the clock."""
@@ -149,24 +152,24 @@ def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: 
         out.θ[lost] = np.nan
         out.error[lost, -1] = np.inf
 
-    def whole(name: str) -> Array:
-        joined = np.concatenate([getattr(out, name) for out in outs])
+    def whole(parts: Iterable[NDArray[G]]) -> NDArray[G]:
+        joined = np.concatenate([*parts])
         return joined[0] if alone else joined
 
-    looks: list[tuple[Array, Array]] = []
+    looks: list[tuple[Integers, Floats]] = []
     for out in outs:
         stops = np.concatenate([[0], out.look_stop])
         looks += [(out.look_step[i:j].copy(), out.look_return[i:j].copy()) for i, j in pairwise(stops)]
-    θ = whole("θ")
+    θ = whole(out.θ for out in outs)
     result = Learned(
         method=job.method,
         weights=θ.reshape(*θ.shape[:-1], -1, where.features.A),
         features=where.features,
         coder=where.coder,
         seeds=seeds[0] if alone else seeds,
-        steps=whole("steps"),
-        episodes=whole("episodes"),
-        curve=Curve(whole("at"), whole("error"), whole("returns")),
+        steps=whole(out.steps for out in outs),
+        episodes=whole(out.episodes for out in outs),
+        curve=Curve(*(whole(getattr(out, name) for out in outs) for name in ("at", "error", "returns"))),
         evaluations=tuple(looks),
         wall=wall,
     )

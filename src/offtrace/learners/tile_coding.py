@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace.learners.core.records import Floats
 from offtrace.learners.core.tiles import Tiles
 
 MOST = 2**26
@@ -57,19 +58,20 @@ class TileCoding:
             if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
                 raise ValueError(f"{name} of TileCoding must be an integer of at least 1, got {n!r}")
 
+    def _bounds(self, name: str, own: tuple[float | None, ...] | None, space: ArrayLike) -> Floats:
+        """The bounds of the space, with those that were given in their place."""
+        bounds = np.array(space, dtype=np.float64).ravel()
+        if own is None:
+            return bounds
+        if not isinstance(own, tuple) or len(own) != len(bounds):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"{name} of TileCoding must have one entry for each of {len(bounds)} dimensions, got {own}"
+            )
+        return np.array([s if o is None else o for o, s in zip(own, bounds, strict=True)])
+
     def over(self, low: ArrayLike, high: ArrayLike) -> Tiles:
         """The tiles of a box with these bounds."""
-        bounds = []
-        for name, own, space in (("low", self.low, low), ("high", self.high, high)):
-            space = np.asarray(space, dtype=np.float64).ravel()
-            if own is not None and (not isinstance(own, tuple) or len(own) != len(space)):
-                raise ValueError(
-                    f"{name} of TileCoding must have one entry for each of {len(space)} dimensions, got {own}"
-                )
-            bounds.append(
-                np.array([s if o is None else o for o, s in zip(own or [None] * len(space), space, strict=True)])
-            )
-        low, high = bounds
+        low, high = self._bounds("low", self.low, low), self._bounds("high", self.high, high)
         endless = np.flatnonzero(~((np.abs(low) < ENDLESS) & (np.abs(high) < ENDLESS)))
         if len(endless):
             raise ValueError(

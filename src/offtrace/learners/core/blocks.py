@@ -94,8 +94,8 @@ class Life:
 
     def restore(self, saved: Mapping[str, Array]) -> None:
         """Go on from a snapshot. A file does not tell records from other types with fields, hence the views."""
-        self.m = Memory(*(saved[f"m.{n}"].view(a.dtype) for n, a in zip(Memory._fields, self.m, strict=True)))
-        self.kept = Kept(*(saved[f"kept.{n}"].view(a.dtype) for n, a in zip(Kept._fields, self.kept, strict=True)))
+        self.m = Memory._make(saved[f"m.{n}"].view(a.dtype) for n, a in zip(Memory._fields, self.m, strict=True))
+        self.kept = Kept._make(saved[f"kept.{n}"].view(a.dtype) for n, a in zip(Kept._fields, self.kept, strict=True))
         if self.past is not None:
             self.past.steps = saved["past"].view(np.float64)
 
@@ -155,4 +155,4 @@ def out_of(out: Out) -> dict[str, Array]:
 
 def out_from(old: Out, saved: Mapping[str, Array]) -> Out:
     """The same from a snapshot."""
-    return Out(*(saved[f"out.{name}"].view(a.dtype) for name, a in zip(Out._fields, old, strict=True)))
+    return Out._make(saved[f"out.{name}"].view(a.dtype) for name, a in zip(Out._fields, old, strict=True))

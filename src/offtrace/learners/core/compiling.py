@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numba
 from numba.core.types import Type
@@ -23,7 +23,7 @@ from numba.extending import register_jitable
 
 from offtrace.returns.numpy import scalar_math
 
-Function = Callable[..., object]
+Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 
 TRIED = (0, 61), (0, 69)
@@ -36,6 +36,10 @@ class Decorator(Protocol):
     def __call__(self, function: F, /) -> F:
         """The compiled function."""
         ...
+
+
+njit = cast("Callable[..., Decorator]", numba.njit)
+"""Numba's own, as a decorator that keeps the type of a function."""
 
 
 @cache
@@ -54,14 +58,14 @@ def uncounted() -> dict[str, bool]:
 def _takes(**options: bool) -> bool:
     """Whether Numba compiles a function with these options."""
     try:
-        numba.njit((numba.int64,), **options)(lambda x: x)
+        njit((numba.int64,), **options)(lambda x: x)
     except Exception:  # whichever way a version refuses what it does not know
         return False
     return True
 
 
 def _compiling(**options: object) -> Decorator:
-    return numba.njit(nogil=True, **uncounted(), **options)
+    return njit(nogil=True, **uncounted(), **options)
 
 
 inlined = _compiling(forceinline=True)
@@ -78,6 +82,11 @@ both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, 
 """Inlined in compiled code, where a·b + c may be rounded once, and plain Python where Python calls it."""
 
 
+def plain(function: F) -> F:
+    """The Python function of a compiled one."""
+    return getattr(function, "py_func")  # noqa: B009
+
+
 @cache
 def source_digest() -> str:
     """A digest of the code of all learners."""
@@ -91,6 +100,6 @@ def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        return numba.njit(kinds, nogil=True, cache=True, **uncounted())(loop_of(int(source_digest()[:15], 16)))
+        return njit(kinds, nogil=True, cache=True, **uncounted())(loop_of(int(source_digest()[:15], 16)))
     finally:
         notice.cancel()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.core.acting import at_present, best_of, choose, set_level
-from offtrace.learners.core.compiling import inlined, seldom
+from offtrace.learners.core.compiling import inlined, plain, seldom
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import has_room
 from offtrace.learners.core.learning import add_up, compute_values
@@ -37,7 +37,7 @@ from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.core.tiles import into_tiles
 
 # A step of an environment takes so long that it does not matter whether these are inlined; to the compiler it does.
-acts, observes = seldom(act.py_func), seldom(observe.py_func)
+acts, observes = seldom(plain(act)), seldom(plain(observe))
 
 FAILED = 7
 """Why the loop came back, besides its other reasons: the environment did not answer."""

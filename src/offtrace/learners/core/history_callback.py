@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
-from numba import njit
+from numba.core.typing.templates import Signature
 
-from offtrace.traces import History
+from offtrace.learners.core.compiling import njit
+from offtrace.traces import History, Trace
 
 NUMBER, INTEGER = ctypes.c_double, ctypes.c_int64
 KIND = ctypes.CFUNCTYPE(NUMBER, *(NUMBER,) * 5, INTEGER, INTEGER)
 
 
+class _ByHistory(Protocol):
+    """A trace whose form is "history"."""
+
+    reads: tuple[str, ...]
+
+    def beta(self, history: History, /) -> float: ...
+
+
 class Past:
     """What one learner's trace has seen of the episode, and the function that the loop calls."""
 
-    def __init__(self, trace: Any, signature: Any) -> None:
-        self.trace, self.error = trace, None
+    def __init__(self, trace: Trace, signature: Signature) -> None:
+        self.trace = cast(_ByHistory, trace)
+        self.error: BaseException | None = None
         self.steps = np.empty((0, 3))
         """[n, 3]: π, μ and pair of the last n steps."""
         self.lag = 1

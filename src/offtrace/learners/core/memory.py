@@ -6,7 +6,7 @@ A *lane* is one copy of the environment: an MDP has one, a vector environment se
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,7 +238,7 @@ def memory(
 
 
 @merged
-def of_lane(ms, j):
+def of_lane(ms, j) -> Any:
     """The memory as lane j sees it."""
     return Memory(
         ms.progress[0],

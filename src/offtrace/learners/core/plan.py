@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numba import njit, types
-from numba.core.typing import Signature
+from numba import types
+from numba.core.typing.templates import Signature
 from numba.extending import register_jitable
 
-from offtrace.learners.core.compiling import Function, compiled_for, uncounted
+from offtrace.learners.core.compiling import Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.memory import TRANSITION, Plan
@@ -125,7 +125,7 @@ def _factors(rule: Function, n: int) -> Function:
 @cache
 def _step(step: Function, n: int) -> Function:
     """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
-    compiled, numbers = njit(step, error_model="numpy"), _tuple_of(n)
+    compiled, numbers = njit(error_model="numpy")(step), _tuple_of(n)
     if n == 0:
 
         @njit(STEP, error_model="numpy")

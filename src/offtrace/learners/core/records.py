@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,4 +14,4 @@ Records = NDArray[np.record]
 
 def record(**fields: type) -> np.dtype[np.record]:
     """The type of a record with these fields: `np.zeros(n, record(step=np.int64))[0].step` is a number that can be set."""
-    return np.dtype((np.record, np.dtype(list(fields.items()), align=True)))
+    return cast("np.dtype[np.record]", np.dtype((np.record, np.dtype(list(fields.items()), align=True))))

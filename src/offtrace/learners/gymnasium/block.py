@@ -25,7 +25,7 @@ class Awake:
     """What lasts while the learner of a `HostBlock` lives: its environments, what it keeps, and the box between the two."""
 
     def __init__(self, job: Job, seed: int, lanes: int) -> None:
-        where, settings, tiles = job.where, job.settings, job.where.coder.tiles
+        where, settings, tiles = job.where, job.settings, job.where.tiles
         capacity = max(1, job.capacity // lanes) if settings.update == REPLAY else 1
         rows = 2 * capacity + 4  # a step brings two observations at most: where it led, and where an episode begins
         self.features, k, d = where.features, where.features.tile.shape[1], len(tiles.low)
@@ -71,14 +71,14 @@ class HostBlock:
 
     def __init__(self, job: Job, seeds: NDArray[np.uint64]) -> None:
         assert len(seeds) == 1
-        self.job, self.lanes = job, job.where.gym.lanes
+        self.job, self.lanes = job, job.where.source.lanes
         self.done = False
         self.awake: Awake | None = None
         self.out = room_for(seeds, job.where.size, job.settings, self.lanes)
         self._check()
 
     def _check(self) -> None:
-        source, trace = self.job.where.gym, self.job.method.trace
+        source, trace = self.job.where.source, self.job.method.trace
         if trace.form == "history" and self.lanes > 1:
             raise ValueError(
                 f"{trace.title} is a Python function, which takes no vector environments: write it as a StepTrace"
@@ -95,7 +95,7 @@ class HostBlock:
 
     def check_that_it_can_be_saved(self) -> None:
         """Find out before hours have gone into it."""
-        made = self.job.where.gym.make()
+        made = self.job.where.source.make()
         try:
             _pickled(made)
         finally:
@@ -130,7 +130,7 @@ class HostBlock:
             awake.life.grow()
 
     def _fail(self, awake: Awake) -> None:
-        error, name = awake.outside.error, self.job.where.gym.name
+        error, name = awake.outside.error, self.job.where.source.name
         if error is None:
             raise ValueError(f"{name} gave an observation that is not a number: {awake.box.x}")
         if isinstance(error, Exception):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector.utils import iterate
 from numba import types
-from numba.core.typing import Signature
+from numba.core.typing.templates import Signature
 
 from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.environments import Environment
-from offtrace.learners.gymnasium.source import DISABLED, SAME_STEP
+from offtrace.learners.gymnasium.source import DISABLED, SAME_STEP, Single, Vector
 
 LIVING, LOOKING = 0, 1
 """Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
@@ -38,10 +39,12 @@ class Outside:
     """The environments of one learner, and what they do when the loop asks them."""
 
     def __init__(self, where: Environment, box: Box, seed: int) -> None:
-        self.source, self.seen, self.box, self.seed = where.gym, where.coder, box, seed
-        self.tiled, self.first_action, self.last = self.seen.sizes is None, int(where.gym.action.start), where.gym.lanes
-        self.env: Any = None
-        self.looker: Any = None
+        assert where.coder is not None
+        self.source, self.seen, self.box, self.seed = where.source, where.coder, box, seed
+        self.tiled, self.last = self.seen.sizes is None, where.lanes
+        self.first_action = int(cast(Discrete, self.source.action).start)
+        self.env: Single | Vector | None = None
+        self.looker: Single | None = None
         self.error: BaseException | None = None
         vector = self.source.mode is not None
         box.resets[0] = self.source.mode in (None, DISABLED)
@@ -67,15 +70,23 @@ class Outside:
         """Seeds of environments: another learner's, even of the next seed, have nothing in common with them."""
         return [int(s) for s in np.random.SeedSequence([self.seed, stream]).generate_state(n)]
 
+    @property
+    def _one(self) -> Single:
+        return cast("Single", self.env)
+
+    @property
+    def _many(self) -> Vector:
+        return cast("Vector", self.env)
+
     def _new(self) -> None:
         self.env = self.source.make()
         seeds = self._seeds(LIVING, self.last)
         if self.source.mode is None:
-            observation, _ = self.env.reset(seed=seeds[0])
+            observation, _ = self._one.reset(seed=seeds[0])
             self._begins(0, observation)
             return
-        several = hasattr(self.env.unwrapped, "env_fns")  # other vector environments take one seed
-        observations, _ = self.env.reset(seed=seeds if several else seeds[0])
+        several = hasattr(self._many.unwrapped, "env_fns")  # other vector environments take one seed
+        observations, _ = self._many.reset(seed=seeds if several else seeds[0])  # pyright: ignore[reportArgumentType]
         for j, observation in enumerate(self._each(observations)):
             self._begins(j, observation)
 
@@ -86,36 +97,32 @@ class Outside:
                 env.close()
         self.env = self.looker = None
 
-    def _begins(self, j: int, observation: Any) -> None:
+    def _begins(self, j: int, observation: object) -> None:
         if self.tiled:
-            self.box.x_start[j], self.box.start[j] = np.ravel(observation), 0
+            self.box.x_start[j], self.box.start[j] = np.ravel(np.asarray(observation)), 0
         else:
             self.box.start[j] = self.seen.number(observation)
 
-    def _leads_to(self, j: int, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+    def _leads_to(self, j: int, observation: object, reward: float, terminated: bool, truncated: bool) -> None:
         box, reward = self.box, float(reward)
         if not math.isfinite(reward):
             raise ValueError(f"{self.source.name} gave a reward that is not finite: {reward}")
         box.reward[j] = reward
-        box.ended[j] = (
-            gymnasium_loop.TERMINATED
-            if terminated
-            else gymnasium_loop.TRUNCATED
-            if truncated
-            else gymnasium_loop.GOES_ON
-        )
+        ends = gymnasium_loop.TRUNCATED if truncated else gymnasium_loop.GOES_ON
+        box.ended[j] = gymnasium_loop.TERMINATED if terminated else ends
         if self.tiled:
-            box.x[j] = observation if observation.ndim == 1 else np.ravel(observation)
+            x = np.asarray(observation)
+            box.x[j] = x if x.ndim == 1 else np.ravel(x)
         else:
             box.state[j] = self.seen.number(observation)
 
     def _begin(self) -> None:
-        observation, _ = self.env.reset()
+        observation, _ = self._one.reset()
         self._begins(0, observation)
 
     def _step(self) -> None:
-        observation, reward, terminated, truncated, _ = self.env.step(int(self.box.action[0]) + self.first_action)
-        self._leads_to(0, observation, reward, terminated, truncated)
+        observation, reward, terminated, truncated, _ = self._one.step(int(self.box.action[0]) + self.first_action)
+        self._leads_to(0, observation, float(reward), terminated, truncated)
 
     def _look_begin(self) -> None:
         seed = None
@@ -125,24 +132,26 @@ class Outside:
         self._begins(self.last, observation)
 
     def _look_step(self) -> None:
+        assert self.looker is not None
         action = int(self.box.action[self.last]) + self.first_action
         observation, reward, terminated, truncated, _ = self.looker.step(action)
-        self._leads_to(self.last, observation, reward, terminated, truncated)
+        self._leads_to(self.last, observation, float(reward), terminated, truncated)
 
-    def _each(self, observations: Any) -> list[Any]:
-        return list(iterate(self.env.observation_space, observations))
+    def _each(self, observations: object) -> list[object]:
+        """The observation of each copy."""
+        return list(iterate(self._many.observation_space, observations))
 
     def _begin_lanes(self) -> None:
         waiting = self.box.action[: self.last] < 0
-        observations, _ = self.env.reset(options={"reset_mask": waiting})
+        observations, _ = self._many.reset(options={"reset_mask": waiting})
         each = self._each(observations)
         for j in np.flatnonzero(waiting).tolist():
             self._begins(j, each[j])
 
     def _step_lanes(self) -> None:
         action = self.box.action[: self.last]
-        given = (np.maximum(action, 0) + self.first_action).astype(self.env.action_space.dtype)
-        observations, reward, terminated, truncated, info = self.env.step(given)
+        given = (np.maximum(action, 0) + self.first_action).astype(self._many.action_space.dtype)
+        observations, reward, terminated, truncated, info = self._many.step(given)
         each = self._each(observations)
         for j in range(self.last):
             if action[j] < 0:  # this copy did not step but began anew
@@ -151,8 +160,12 @@ class Outside:
             observation = each[j]
             if self.source.mode == SAME_STEP and (terminated[j] or truncated[j]):
                 self._begins(j, observation)
-                final = info.get("final_obs", info.get("final_observation"))
-                if final is None:
-                    raise ValueError(f"{self.source.name} does not tell the last observation of an episode (final_obs)")
-                observation = final[j]
-            self._leads_to(j, observation, reward[j], terminated[j], truncated[j])
+                observation = self._last(info)[j]
+            self._leads_to(j, observation, float(reward[j]), bool(terminated[j]), bool(truncated[j]))
+
+    def _last(self, info: Mapping[str, list[object]]) -> list[object]:
+        """The last observations of episodes, where copies begin anew in the same step."""
+        final = info.get("final_obs", info.get("final_observation"))
+        if final is None:
+            raise ValueError(f"{self.source.name} does not tell the last observation of an episode (final_obs)")
+        return final
