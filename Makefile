@@ -9,25 +9,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check docs bench clean
+.PHONY: run test quick check lint types docs bench clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
 	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
-test: check $(VENV)/ready
+# Types and docs take one core each, the tests two.
+test: lint
+	$(MAKE) --no-print-directory -j 2 --output-sync=target types docs
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(MAKE) --no-print-directory docs
 
-quick: $(VENV)/ready
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py
 
-check: $(VENV)/ready
+check: lint types
+
+lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+
+types: $(VENV)/ready
 	$(BIN)/pyright
 
 docs: $(VENV)/ready

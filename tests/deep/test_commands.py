@@ -26,7 +26,9 @@ ARGUMENTS = [
     *("deep", "train", "CartPole-v1", "--trace", "non-markov-retrace", "--lam", "0.8", "--seeds", "2", "--envs", "4"),
     *("--every", "32", "--batch", "4", "--length", "8", "--warm-up", "200", "--capacity", "1000", "--hidden", "16"),
 ]
-PROGRAM = [sys.executable, "-m", "offtrace.cli"]
+# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits.
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import offtrace.cli.__main__"
+PROGRAM = [sys.executable, "-c", LISTENING]
 
 
 @pytest.fixture(scope="module")
