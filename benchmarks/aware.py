@@ -8,6 +8,7 @@ episode a row, γ = λ = 1, where no trace fades by discount or ends.
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields, replace
 from functools import partial
 
 from batches import SETTINGS, Batch, Setting, draw
@@ -18,13 +19,14 @@ import offtrace as ot
 
 
 def rules(setting: Setting) -> dict[str, ot.Trace]:
-    return {
-        "Retrace": ot.Retrace(lam=setting.lam),
-        "NonMarkovRetrace": ot.NonMarkovRetrace(lam=setting.lam),
-        "RBIS": ot.RBIS(lam=setting.lam),
-        "HistoryBounded(2)": ot.HistoryBounded(bound=2.0),
-        "TruncatedIS": ot.TruncatedIS(bound=1.0, lam=setting.lam),
-    }
+    """Retrace, and all trajectory-aware rules that are listed, with the setting's λ where they have one."""
+    aware = [rule.typical()[0] for rule in ot.rules() if issubclass(rule, ot.Trace) and not rule.per_decision]
+    return {type(trace).__name__: with_lam(trace, setting.lam) for trace in (ot.Retrace(), *aware)}
+
+
+def with_lam(trace: ot.Trace, lam: float) -> ot.Trace:
+    """The trace with another λ, if it has one."""
+    return replace(trace, lam=lam) if "lam" in {f.name for f in fields(trace)} else trace
 
 
 def competitor(rule: ot.Trace) -> Competitor:

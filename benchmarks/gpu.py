@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,19 +32,18 @@ DEVICE = "cuda"
 def traces() -> list[Any]:
     import offtrace as ot
 
-    return [
-        ot.Retrace(lam=0.9), ot.ImportanceSampling(lam=0.9), ot.QLambda(lam=0.7), ot.TreeBackup(lam=1.0),
-        ot.NonMarkovRetrace(lam=0.9), ot.NonMarkovRetrace(lam=1.0), ot.RBIS(lam=0.9), ot.RBIS(lam=0.1),
-        ot.HistoryBounded(bound=3.0), ot.TruncatedIS(bound=1.0, lam=0.95), ot.TruncatedIS(bound=2.5, lam=1.0),
-        ot.TruncatedIS(bound=1.0, lam=0.05), ot.TruncatedIS(bound=(0.5, 2.0), lam=0.9),
-        ot.Retrace(lam=0.9, horizon=5), ot.NonMarkovRetrace(lam=0.9, horizon=5),
-    ]  # fmt: skip
+    listed = [rule for rule in ot.rules() if issubclass(rule, ot.Trace) and not rule.needs_greedy]
+    corners = [ot.RBIS(lam=0.1), ot.TruncatedIS(bound=1.0, lam=0.05)]
+    horizons = [ot.Retrace(lam=0.9, horizon=5), ot.NonMarkovRetrace(lam=0.9, horizon=5)]
+    return [example for rule in listed for example in rule.examples()] + corners + horizons
 
 
 def timed_traces() -> list[Any]:
     import offtrace as ot
 
-    return [ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)]
+    aware = [rule for rule in ot.rules() if issubclass(rule, ot.Trace) and not rule.per_decision]
+    with_lam = [rule for rule in (ot.Retrace, *aware) if "lam" in {f.name for f in fields(rule)}]
+    return [replace(rule.typical()[0], lam=0.9) for rule in with_lam]
 
 
 def example(B: int, T: int, dtype: Any, seed: int, ends: float = 0.01, spread: float = 0.8) -> dict[str, Any]:
@@ -61,35 +61,27 @@ def example(B: int, T: int, dtype: Any, seed: int, ends: float = 0.01, spread: f
 
 def reference(trace: Any, x: dict[str, Any]) -> tuple[Any, Any]:
     """Δ and Σ|γβδ| by the recursion of every start, in float64, written apart from the package."""
+    import numpy as np
     import torch
 
     f = {n: a.double() for n, a in x.items() if isinstance(a, torch.Tensor)}
-    pi, rho, lam = f["log_pi"].exp(), (f["log_pi"] - f["log_mu"]).exp(), getattr(trace, "lam", 1.0)
-    one = torch.ones_like(rho)
-    name, infinite = type(trace).__name__, torch.inf * one
-    decay, ratio, cap, recursive = {
-        "Retrace": (lam, rho.clamp(max=1), infinite, False), "ImportanceSampling": (lam, rho, infinite, False),
-        "QLambda": (lam, one, infinite, False), "TreeBackup": (lam, pi, infinite, False),
-        "NonMarkovRetrace": (1.0, lam * rho, lam * one, True), "RBIS": (lam, rho / lam, one, True),
-        "HistoryBounded": (1.0, rho, (trace.bound if name == "HistoryBounded" else 1.0) * one, True),
-        "TruncatedIS": (lam, rho, infinite, False),
-    }[name]  # fmt: skip
+    pi, mu = (f[name].exp().cpu().numpy() for name in ("log_pi", "log_mu"))
+    factors = trace.factors(np, pi, mu, pi / mu, *trace.parameters)  # the rule's own lines, on NumPy
+    decay, ratio, cap = (torch.as_tensor(np.array(np.broadcast_to(a, pi.shape), float)).to(DEVICE) for a in factors)
     delta = f["reward"] + x["gamma"] * torch.where(x["terminated"], 0.0, f["next_value"]) - f["q"]
     T = delta.shape[1]
     total, scale = delta.clone(), delta.abs()
     w, y = torch.ones_like(delta), torch.ones_like(delta)
     k = torch.arange(T, device=DEVICE)
-    bounds = torch.tensor(getattr(trace, "bound", 1.0), device=DEVICE, dtype=torch.float64).reshape(-1)
+    bounds = torch.tensor(trace.lag_bound or [torch.inf], device=DEVICE, dtype=torch.float64)
     for t in range(1, T):
         old = k < t
-        h = x["gamma"] * decay * (~(x["terminated"] | x["truncated"])[:, t - 1 : t]).double()
+        h = x["gamma"] * decay[:, t : t + 1] * (~(x["terminated"] | x["truncated"])[:, t - 1 : t]).double()
         w = torch.where(old, w * h, w)
         y = torch.where(old, y * ratio[:, t : t + 1], y)
-        if recursive:
+        if trace.recursive:
             y = torch.where(old, y.minimum(cap[:, t : t + 1]), y)
-        read = y.minimum(cap[:, t : t + 1])
-        if name == "TruncatedIS":
-            read = y.minimum(bounds[(t - k - 1).clamp(0, len(bounds) - 1)])
+        read = y.minimum(cap[:, t : t + 1]).minimum(bounds[(t - k - 1).clamp(0, len(bounds) - 1)])
         if trace.horizon is not None:
             read = torch.where(t - k < trace.horizon, read, 0.0)
         term = torch.where(old & (w != 0), w * read * delta[:, t : t + 1], 0.0)

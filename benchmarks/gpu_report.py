@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 
 from report import Record, of, shape, table
@@ -27,7 +28,7 @@ def tables(records: list[Record]) -> list[str]:
 
     def against_clone(r: Record) -> tuple:
         one, twenty = (r[n] / r[f"copy_{n}"] for n in ("one", "twenty"))
-        limit = LIMITS[r["rule"]][r["shape"][1] > 256]
+        limit = LIMITS.get(r["rule"], (inf, inf))[r["shape"][1] > 256]
         verdict = "met" if one <= limit else "**not met**"
         return (
             r["rule"], shape(r), f"{1 - r['spread']:.2g} – 1", f"{r['one']:.1f}", f"{one:.1f}×", f"≤ {limit}×", verdict,
