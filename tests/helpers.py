@@ -66,7 +66,7 @@ KINDS: dict[str, Any] = {"numpy": np.array, "torch": _tensor, "jax": _jax_array}
 def optimised() -> Iterator[None]:
     """JAX programs that are compiled in here are optimised, as those of users are; most of the other tests' are not."""
     jax = pytest.importorskip("jax")
-    before = jax.config.jax_disable_most_optimizations
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", False)
     try:
