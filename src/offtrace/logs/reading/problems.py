@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -132,6 +131,6 @@ def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes
     return LogsError("\n".join(lines), problems)
 
 
-def counted(number: int, noun: Any) -> str:
+def counted(number: int, noun: object) -> str:
     """1 row, 2,000 rows."""
     return f"{number:,} {noun}" + "s" * (number != 1)
