@@ -119,7 +119,9 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 def coverage(logs: Logs, policy: Policy) -> Coverage:
     """What logs say about a policy."""
-    could, first, log_weights = 0, [], []
+    could = 0
+    first: list[int] = []
+    log_weights: list[np.ndarray] = []
     for piece in logs.pieces(PIECE):
         taken = policy.probabilities(logs.state[piece])[np.arange(piece.stop - piece.start), logs.action[piece]]
         could += np.count_nonzero(taken)

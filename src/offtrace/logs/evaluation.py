@@ -158,7 +158,7 @@ def _rows(
     columns = np.column_stack([x for _, x in estimates.values()])
     finite = np.array([np.isfinite(x).all() for x in columns.T])
     low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
-    rows = []
+    rows: list[Row] = []
     for j, (name, (value, x)) in enumerate(estimates.items()):
         title = ESTIMATORS[name].titled(trace)
         if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
@@ -177,7 +177,8 @@ def _refitted(
     """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
     if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
-    rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
+    rng, E = np.random.default_rng(seed), sampled.logs.episodes
+    found: list[float] = []
     for _ in range(refits):
         logs = take(sampled.logs, rng.integers(0, E, E))
         states = logs.state[logs.starts[:-1]] if starts.own else starts.state

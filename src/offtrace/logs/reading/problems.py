@@ -109,7 +109,8 @@ class Problems:
 
         `nameless`: the first episode is none, but the rows that do not say of which they are.
         """
-        found, concerned = [], [np.zeros(0, np.int64)]
+        found: list[Problem] = []
+        concerned = [np.zeros(0, np.int64)]
         for what, parts in self._rows.items():
             rows = np.concatenate(parts)
             where = np.unique(episode(rows))
