@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from offtrace.cli.commands import Commands, Run
+from offtrace.cli.commands import INTERRUPTED, Commands, Run
 
 
 def add(commands: Commands) -> None:
@@ -61,15 +61,20 @@ def _said(run: Run, args: argparse.Namespace) -> int:
             return 2
         except KeyboardInterrupt:
             print("offtrace: interrupted; the same command goes on from here", file=sys.stderr)
-            return 130
+            return INTERRUPTED
 
 
 def _run_study(args: argparse.Namespace) -> int:
     from offtrace.studies import Study
 
     study = Study.load(args.study, args.subset, args.out)
-    options = {"workers": args.workers, "address": args.address, "progress": not args.quiet}
-    study.run(args.on, **options, other_code=args.other_code)
+    study.run(
+        args.on,
+        workers=args.workers,
+        address=args.address,
+        progress=not args.quiet,
+        other_code=args.other_code,
+    )
     print(study.status())
     return 0
 

@@ -1,7 +1,7 @@
 """Values from logs: what a policy would be worth, from what another one did.
 
 logs = offtrace.logs.read("logs/*.parquet", columns=Columns(mu="propensity"))
-result = offtrace.logs.evaluate(logs, target_policy, trace=offtrace.RBIS(lam=0.95), gamma=0.99)
+result = offtrace.logs.evaluate(logs, target, trace=offtrace.RBIS(lam=0.95), gamma=0.99)
 """
 
 from importlib import import_module

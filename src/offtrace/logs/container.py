@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 if TYPE_CHECKING:
     from offtrace.logs.reading.problems import ReadReport
@@ -32,7 +33,7 @@ class Following:
     def __len__(self) -> int:
         return len(self.state)
 
-    def __getitem__(self, steps: Any) -> np.ndarray:
+    def __getitem__(self, steps: slice | np.ndarray | int) -> np.ndarray:
         truncated = self.truncated[steps]  # raises what an array would
         if isinstance(steps, slice):
             at = np.arange(*steps.indices(len(self)))
@@ -45,7 +46,7 @@ class Following:
         found[truncated] = self.beyond[np.searchsorted(self.cut, at[truncated])]
         return found
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
@@ -73,9 +74,9 @@ class Logs:
     """How many states there are; 0 if `state` holds features."""
     actions: int
     """How many actions there are."""
-    state_names: tuple[Any, ...] = ()
+    state_names: tuple[int | str, ...] = ()
     """What the ids of states stand for in the source, if they were not 0, 1, … there."""
-    action_names: tuple[Any, ...] = ()
+    action_names: tuple[int | str, ...] = ()
     """Likewise for actions."""
     report: ReadReport | None = field(default=None, repr=False)
     """What was read, and what was left out; None if they were not read."""

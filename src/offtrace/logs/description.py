@@ -6,7 +6,6 @@ W_e = ∏_t π(a_t|s_t) / μ(a_t|s_t)  over episode e,       effective sample si
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ class Description:
         return "\n".join(f"{name:<9} {text}" for name, text in rows)
 
 
-def describe(logs: Logs, target: Any = None) -> Description:
+def describe(logs: Logs, target: object = None) -> Description:
     """What logs are like, and what they say about a target policy: a table [S, A], a function of states, or a classifier."""
     lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
     mu = None
@@ -120,7 +119,9 @@ def describe(logs: Logs, target: Any = None) -> Description:
 
 def coverage(logs: Logs, policy: Policy) -> Coverage:
     """What logs say about a policy."""
-    could, first, log_weights = 0, [], []
+    could = 0
+    first: list[int] = []
+    log_weights: list[np.ndarray] = []
     for piece in logs.pieces(PIECE):
         taken = policy.probabilities(logs.state[piece])[np.arange(piece.stop - piece.start), logs.action[piece]]
         could += np.count_nonzero(taken)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -30,14 +29,14 @@ from offtrace.traces.base import number, whole
 
 def evaluate(
     logs: Logs,
-    target_policy: Any,
+    target: object,
     *,
     trace: Trace,
     gamma: float,
-    model: Any = None,
+    model: object = None,
     estimators: Sequence[str] | None = None,
-    behavior: Any = None,
-    initial: Any = None,
+    behavior: object = None,
+    initial: object = None,
     confidence: float = 0.95,
     resamples: int = 1000,
     refits: int = 20,
@@ -49,7 +48,7 @@ def evaluate(
 ) -> Result:
     """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
-    - `target_policy`: a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
+    - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
     - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
     - `model` of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
     - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
@@ -66,7 +65,7 @@ def evaluate(
     _check_logs(logs)
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
-    policy, mu = as_policy(target_policy, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
+    policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     starts = Starts.of(logs, initial)
     names = _names(estimators, mu, starts)
@@ -116,10 +115,10 @@ def evaluate(
     )
 
 
-def _call(given: dict[str, Any]) -> str:
+def _call(given: Mapping[str, object]) -> str:
     """The call in words: numbers, texts and traces as they are, of larger things what they are."""
 
-    def said(value: Any) -> str:
+    def said(value: object) -> str:
         if isinstance(value, np.ndarray):
             return f"<array {list(value.shape)} of {value.dtype}>"
         if isinstance(value, list | tuple) and len(value) > len(ESTIMATORS):
@@ -128,8 +127,8 @@ def _call(given: dict[str, Any]) -> str:
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
-    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target_policy")]
-    return "\n".join(["evaluate(", "    logs,", "    target_policy,", *lines, ")"])
+    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target")]
+    return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
 def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
@@ -159,7 +158,7 @@ def _rows(
     columns = np.column_stack([x for _, x in estimates.values()])
     finite = np.array([np.isfinite(x).all() for x in columns.T])
     low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
-    rows = []
+    rows: list[Row] = []
     for j, (name, (value, x)) in enumerate(estimates.items()):
         title = ESTIMATORS[name].titled(trace)
         if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
@@ -178,7 +177,8 @@ def _refitted(
     """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
     if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
-    rng, E, found = np.random.default_rng(seed), sampled.logs.episodes, []
+    rng, E = np.random.default_rng(seed), sampled.logs.episodes
+    found: list[float] = []
     for _ in range(refits):
         logs = take(sampled.logs, rng.integers(0, E, E))
         states = logs.state[logs.starts[:-1]] if starts.own else starts.state
@@ -201,7 +201,13 @@ def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
 
 
 def _check_numbers(
-    confidence: Any, resamples: Any, refits: Any, folds: Any, bound: Any, rewards: Any, longest: Any
+    confidence: float,
+    resamples: int,
+    refits: int,
+    folds: int,
+    bound: float | None,
+    rewards: tuple[float, float] | None,
+    longest: int | None,
 ) -> None:
     """Those of `evaluate`, as far as nothing else looks at them."""
     if not 0.0 < number("confidence", confidence, 0.0, 1.0) < 1.0:

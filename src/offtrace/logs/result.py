@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.intervals import Conservative
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns.diagnosis import Statistics
+from offtrace.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Result:
     diagnosis: Diagnosis
     warnings: tuple[str, ...]
     """What one should know before relying on the numbers."""
-    trace: Any
+    trace: Trace
     gamma: float
     confidence: float
     episodes: int
@@ -134,7 +134,7 @@ class Result:
         """V̂(π): the first estimate, which is the fitted one unless others were asked for."""
         return self.estimates[0].estimate
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, str | float]]:
         """One dictionary for each estimator, for tables and files."""
         bounds = self.conservative
         return [

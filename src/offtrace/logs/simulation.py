@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.logs.container import Logs
@@ -15,7 +14,7 @@ from offtrace.mdps.randomness import Seed
 @renamed(mu="behavior", rng="seed")
 def simulate(
     mdp: MDP,
-    behavior: Any,
+    behavior: ArrayLike,
     *,
     seed: Seed,
     episodes: int | None = None,

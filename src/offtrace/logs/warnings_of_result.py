@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -49,9 +48,9 @@ def support_of(logs: Logs, policy: Policy) -> Support:
 class Gap:
     """An action of the target policy that was never logged in a state (for features: never at all)."""
 
-    state: Any
+    state: int | str | None
     """Its name in the source, or its id; None for features."""
-    action: Any
+    action: int | str
     probability: float
     """π(a|s); for features, its mean over the logged states."""
     visits: int

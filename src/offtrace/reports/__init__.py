@@ -8,14 +8,34 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from offtrace._shared.whole_files import written_whole
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["evaluation_page", "summary", "write"]
 
 
-def write(study: Any, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
+@runtime_checkable
+class Reported(Protocol):
+    """What a report is made from: a `Study`, or something that has its records."""
+
+    def records(self) -> pl.DataFrame:
+        """One row for each configuration and seed."""
+        ...
+
+    def curves(self) -> pl.DataFrame:
+        """How learning went."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What was run."""
+        ...
+
+
+def write(study: object, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
     """One self-contained page about a study; returns where it is.
 
     `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
@@ -23,9 +43,9 @@ def write(study: Any, path: str | Path | None = None, *, open_browser: bool = Fa
     """
     from offtrace.reports.study import page, paper_figures, views
 
-    study = _opened(study)
-    shown = views.Views(study.records(), study.curves(), study.facts())
-    target = Path(path) if path is not None else Path(getattr(study, "folder", None) or ".") / "report.html"
+    opened = _opened(study)
+    shown = views.Views(opened.records(), opened.curves(), opened.facts())
+    target = Path(path) if path is not None else Path(getattr(opened, "folder", None) or ".") / "report.html"
     _put(page.html(shown), target)
     if figures:
         paper_figures.write(shown, target.parent / "figures")
@@ -34,7 +54,9 @@ def write(study: Any, path: str | Path | None = None, *, open_browser: bool = Fa
     return target
 
 
-def evaluation_page(result: Any, path: str | Path, *, command: str | None = None, open_browser: bool = False) -> Path:
+def evaluation_page(
+    result: object, path: str | Path, *, command: str | None = None, open_browser: bool = False
+) -> Path:
     """One self-contained page about the `Result` of `offtrace.logs.evaluate`; returns where it is.
 
     `command` is the command line that made it, if one did, to be shown on the page.
@@ -54,12 +76,12 @@ def evaluation_page(result: Any, path: str | Path, *, command: str | None = None
     return target
 
 
-def summary(study: Any) -> str:
+def summary(study: object) -> str:
     """The study's table in plain text, best trace first: what a terminal shows of the page."""
     from offtrace.reports.study import terminal_table, views
 
-    study = _opened(study)
-    return terminal_table.table(views.Views(study.records(), study.curves(), study.facts()))
+    opened = _opened(study)
+    return terminal_table.table(views.Views(opened.records(), opened.curves(), opened.facts()))
 
 
 def _put(text: str, target: Path) -> None:
@@ -69,9 +91,9 @@ def _put(text: str, target: Path) -> None:
         file.write(text.encode())
 
 
-def _opened(study: Any) -> Any:
+def _opened(study: object) -> Reported:
     """The study itself, or the one that lies in a folder."""
-    if all(hasattr(study, name) for name in ("records", "curves", "facts")):
+    if isinstance(study, Reported):
         return study
     if not isinstance(study, str | Path):
         raise TypeError(

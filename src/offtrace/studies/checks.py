@@ -6,17 +6,21 @@ A check is a function (key, given) → the value; those with limits are made by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar
 
 from offtrace._shared.suggestions import did_you_mean
 
-Check = Callable[[str, Any], Any]
+T = TypeVar("T")
+Check = Callable[[str, object], T]
+Toml = Mapping[str, Any]
+"""A table as TOML has it, not checked yet."""
 
 
 class DeclarationError(ValueError):
     """A study cannot be what its declaration says."""
 
-    def __init__(self, key: str, given: Any, allowed: str) -> None:
+    def __init__(self, key: str, given: object, allowed: str) -> None:
         super().__init__(f"{key}: got {given!r}; allowed: {allowed}")
 
 
@@ -24,44 +28,45 @@ class StudyError(RuntimeError):
     """A study cannot go on. What was computed and written stays, and the next run goes on from there."""
 
 
-def text(key: str, given: Any) -> str:
+def text(key: str, given: object) -> str:
     """Words."""
     if not isinstance(given, str) or not given.strip():
         raise DeclarationError(key, given, "a text that is not empty")
     return given.strip()
 
 
-def one_of(*options: str) -> Check:
+def one_of(*options: str) -> Check[str]:
     """One of these words."""
 
-    def check(key: str, given: Any) -> str:
-        if given not in options:
+    def check(key: str, given: object) -> str:
+        if not isinstance(given, str) or given not in options:
             raise DeclarationError(key, given, ", ".join(map(repr, options)) + did_you_mean(given, options))
         return given
 
     return check
 
 
-def number(low: float = 0.0, high: float = float("inf"), above: bool = False) -> Check:
+def number(low: float = 0.0, high: float = float("inf"), above: bool = False) -> Check[float]:
     """A finite number in [low, high]; with `above`, in (low, high]."""
     bounds = f"{'above' if above else 'of at least'} {low:g}" + (
         "" if high == float("inf") else f" and at most {high:g}"
     )
 
-    def check(key: str, given: Any) -> float:
-        good = isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < float("inf")
-        if not good or not low <= given <= high or (above and given == low):
+    def check(key: str, given: object) -> float:
+        if not isinstance(given, int | float) or isinstance(given, bool):
+            raise DeclarationError(key, given, f"a number {bounds}")
+        if abs(given) == float("inf") or not low <= given <= high or (above and given == low):
             raise DeclarationError(key, given, f"a number {bounds}")
         return float(given)
 
     return check
 
 
-def whole(low: int = 0, high: int | None = None) -> Check:
+def whole(low: int = 0, high: int | None = None) -> Check[int]:
     """An integer of at least `low`, and at most `high`."""
     bounds = f"of at least {low}" + ("" if high is None else f" and at most {high}")
 
-    def check(key: str, given: Any) -> int:
+    def check(key: str, given: object) -> int:
         if not isinstance(given, int) or isinstance(given, bool) or given < low or (high is not None and given > high):
             raise DeclarationError(key, given, f"an integer {bounds}")
         return given
@@ -69,9 +74,9 @@ def whole(low: int = 0, high: int | None = None) -> Check:
     return check
 
 
-def like(default: Any) -> Check:
+def like(default: object) -> Check[object]:
     """A value of the kind of another: for True a truth value, for 1 an integer, for 1.0 a number, for "a" a text, …"""
-    kinds: dict[type, tuple[Any, str]] = {
+    kinds: dict[type, tuple[type | UnionType, str]] = {
         bool: (bool, "true or false"),
         int: (int, "an integer"),
         float: (int | float, "a number"),
@@ -81,20 +86,20 @@ def like(default: Any) -> Check:
     }
     kind, what = kinds[type(default)]
 
-    def check(key: str, given: Any) -> Any:
+    def check(key: str, given: object) -> object:
         if not isinstance(given, kind) or isinstance(given, bool) != isinstance(default, bool):
             raise DeclarationError(key, given, what)
-        if isinstance(default, tuple):
+        if isinstance(default, tuple) and isinstance(given, list | tuple):
             return tuple(whole(1)(f"{key}[{i}]", v) for i, v in enumerate(given))
-        return float(given) if isinstance(default, float) else given
+        return float(given) if isinstance(default, float) and isinstance(given, int | float) else given
 
     return check
 
 
-def several(check: Check, what: str) -> Check:
+def several(check: Check[T], what: str) -> Check[tuple[T, ...]]:
     """A list of different values, at least one, each of which passes."""
 
-    def checked(key: str, given: Any) -> tuple[Any, ...]:
+    def checked(key: str, given: object) -> tuple[T, ...]:
         if not isinstance(given, list | tuple) or not given:
             raise DeclarationError(key, given, f"a list of {what} that is not empty")
         values = tuple(check(f"{key}[{i}]", v) for i, v in enumerate(given))
@@ -106,7 +111,7 @@ def several(check: Check, what: str) -> Check:
     return checked
 
 
-def table(key: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
+def table(key: str, given: object, known: Iterable[str]) -> Toml:
     """A table with no other keys than these."""
     known = list(known)
     if not isinstance(given, Mapping):

@@ -17,7 +17,7 @@ import numpy as np
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.studies import environments
-from offtrace.studies.checks import DeclarationError, number, one_of, several, table, text, whole
+from offtrace.studies.checks import Check, DeclarationError, T, Toml, number, one_of, several, table, text, whole
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import Rule, Trace
 
@@ -68,7 +68,7 @@ class TraceGrid:
     """A trace with its further parameters, and the λ's that it runs with: (None,) if it has no λ."""
 
     title: str
-    parameters: tuple[tuple[str, Any], ...]
+    parameters: tuple[tuple[str, object], ...]
     lams: tuple[float | None, ...]
 
     @property
@@ -102,7 +102,7 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-def with_subset(given: Mapping[str, Any], subset: str | None) -> dict[str, Any]:
+def with_subset(given: Toml, subset: str | None) -> dict[str, Any]:
     """What is declared, with the changes of a subset: tables are merged key by key, everything else is replaced."""
     subsets = given.get("subsets", {})
     if not isinstance(subsets, Mapping) or not all(isinstance(v, Mapping) for v in subsets.values()):
@@ -117,14 +117,14 @@ def with_subset(given: Mapping[str, Any], subset: str | None) -> dict[str, Any]:
     return _merged(plain, subsets[subset]) | {"name": f"{given.get('name')}-{subset}"}
 
 
-def _merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(given: Toml, changes: Toml) -> dict[str, Any]:
     both = dict(given)
     for k, v in changes.items():
         both[k] = _merged(both[k], v) if isinstance(v, Mapping) and isinstance(both.get(k), Mapping) else v
     return both
 
 
-def check(given: Any) -> dict[str, Any]:
+def check(given: object) -> dict[str, Any]:
     """The fields of a study."""
     if not isinstance(given, Mapping):
         raise DeclarationError("study", given, "a table, as a TOML file gives it")
@@ -158,13 +158,13 @@ def check(given: Any) -> dict[str, Any]:
     }
 
 
-def digest(declared: Mapping[str, Any]) -> str:
+def digest(declared: Toml) -> str:
     """Of everything declared that the rows depend on: not of the name, nor of the words. Their code is in `Study.digest` too."""
     spelt = {"format": FORMAT, **{k: declared[k] for k in declared if k not in ("name", "question", "about")}}
     return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
 
 
-def plain(declared: Mapping[str, Any]) -> dict[str, Any]:
+def plain(declared: Toml) -> dict[str, Any]:
     """The fields as JSON has them, all defaults filled in."""
     changed = {
         "environments": [asdict(place) for place in declared["environments"]],
@@ -174,13 +174,13 @@ def plain(declared: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({**declared, **changed}))
 
 
-def _needed(given: Mapping[str, Any], name: str, checked: Any) -> Any:
+def _needed(given: Toml, name: str, checked: Check[T]) -> T:
     if name not in given:
         raise DeclarationError(name, None, "a value: this key is needed")
     return checked(name, given[name])
 
 
-def _import(modules: Any) -> None:
+def _import(modules: object) -> None:
     """Import the modules that register traces and environments of one’s own."""
     if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
         raise DeclarationError(
@@ -193,7 +193,7 @@ def _import(modules: Any) -> None:
             raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {error}") from error
 
 
-def _places(given: Any, protocol: Protocol, task: str) -> tuple[Place, ...]:
+def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise DeclarationError("environments", given, "a list of environments that is not empty")
     found: dict[str, Place] = {}
@@ -240,7 +240,7 @@ def _fits(place: Place, ages: tuple[int, ...]) -> None:
         raise DeclarationError("ages", list(ages), f"ages of at most protocol.updates = {protocol.updates}")
 
 
-def _traces(given: Any, lams: tuple[float, ...], task: str) -> tuple[TraceGrid, ...]:
+def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[TraceGrid, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise DeclarationError("traces", given, "a list of traces that is not empty")
     found: list[TraceGrid] = []
@@ -257,7 +257,9 @@ def _traces(given: Any, lams: tuple[float, ...], task: str) -> tuple[TraceGrid, 
     return tuple(found)
 
 
-def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: str) -> list[TraceGrid]:
+def _grid_of(
+    key: str, name: str, parameters: dict[str, Any], lams: tuple[float | None, ...], task: str
+) -> list[TraceGrid]:
     try:
         rule = type(offtrace.trace(name))
     except ValueError as error:
@@ -294,28 +296,29 @@ def _grid_of(key: str, name: str, parameters: dict[str, Any], lams: Any, task: s
     return found
 
 
-def make(title: str, parameters: Mapping[str, Any], lam: float | None) -> Rule:
+def make(title: str, parameters: Toml, lam: float | None) -> Rule:
     """The trace itself."""
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in parameters.items()}
     return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
 
 
-def _seeds(given: Any, task: str, alphas: Any) -> dict[str, Seeds]:
+def _seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, Seeds]:
     phases = PHASES[task]
     if given is None:
         raise DeclarationError("seeds", None, f"a table with {' and '.join(phases)}, each {{ first = 0, count = 10 }}")
-    found = {}
+    found: dict[str, Seeds] = {}
+    seeds = table("seeds", given, phases)
     for phase in phases:
-        if phase not in table("seeds", given, phases):
+        if phase not in seeds:
             if phase == "tuning" and len(alphas) == 1:
                 continue  # one step size: nothing to choose
             raise DeclarationError(f"seeds.{phase}", None, "a table such as { first = 0, count = 10 }")
-        entry = table(f"seeds.{phase}", given[phase], ("first", "count"))
+        entry = table(f"seeds.{phase}", seeds[phase], ("first", "count"))
         values = [whole(low)(f"seeds.{phase}.{k}", entry.get(k)) for k, low in (("first", 0), ("count", 1))]
         found[phase] = Seeds(*values)
     if "tuning" in found and "test" in found:
         one, other = found["tuning"], found["test"]
         if one.first < other.stop and other.first < one.stop:
             used = f"seeds that tuning does not use: it uses {one.first} to {one.stop - 1}"
-            raise DeclarationError("seeds.test", dict(given["test"]), used)
+            raise DeclarationError("seeds.test", dict(seeds["test"]), used)
     return found

@@ -5,12 +5,12 @@ Nothing here needs polars or rich: a machine that only computes may lack them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.studies.checks import StudyError
 from offtrace.studies.plan import Job
+from offtrace.traces import Rule
 
 POINTS = 50
 """Of a run's curve, at most."""
@@ -18,12 +18,12 @@ LAST = 0.1
 """The share of the frames at the end over which the metric "return" is taken."""
 
 
-def run(job: Job, traces: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def run(job: Job, traces: list[Rule]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Rows and curves of a unit; `traces` are one for each λ."""
     return together([job], traces)[0]
 
 
-def together(jobs: list[Job], traces: list[Any]) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
     """Rows and curves of units that differ in their age only, in one program."""
     from offtrace.deep import train
 
@@ -94,11 +94,11 @@ def tidy(
     return rows, curve
 
 
-def _carried(total: Any, n: Any) -> np.ndarray:
+def _carried(total: ArrayLike, n: ArrayLike) -> np.ndarray:
     """total / n; where n is 0 what was before, or, at the beginning, what comes first; NaN if there is nothing."""
-    total, n = np.asarray(total, dtype=float), np.asarray(n)
-    known = np.flatnonzero(n)
+    totals, counts = np.asarray(total, dtype=float), np.asarray(n)
+    known = np.flatnonzero(counts)
     if not len(known):
-        return np.full(len(n), np.nan)
-    at = known[np.maximum(np.searchsorted(known, np.arange(len(n)), side="right") - 1, 0)]
-    return total[at] / n[at]
+        return np.full(len(counts), np.nan)
+    at = known[np.maximum(np.searchsorted(known, np.arange(len(counts)), side="right") - 1, 0)]
+    return totals[at] / counts[at]

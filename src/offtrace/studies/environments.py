@@ -18,9 +18,11 @@ import numpy as np
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.mdps import MDP
-from offtrace.studies.checks import DeclarationError
+from offtrace.studies.checks import DeclarationError, Toml
 from offtrace.trajectory import ROW_TOLERANCE
 
+Arguments = dict[str, Any]
+"""The arguments of an environment or a policy: the function that takes them checks them."""
 GYMNASIUM = re.compile(r".+-v\d+$")
 """The ids of Gymnasium."""
 
@@ -78,7 +80,7 @@ POLICIES = {
 }
 
 
-def split(key: str, given: Any) -> tuple[str, dict[str, Any]]:
+def split(key: str, given: object) -> tuple[str, Arguments]:
     """ "name:a=1,b=2", or a table with `name`, as the name and the arguments."""
     if isinstance(given, Mapping):
         arguments = dict(given)
@@ -98,7 +100,7 @@ def split(key: str, given: Any) -> tuple[str, dict[str, Any]]:
     return name.strip(), arguments
 
 
-def _value(spelt: str) -> Any:
+def _value(spelt: str) -> bool | int | float | str:
     if spelt.lower() in ("true", "false"):
         return spelt.lower() == "true"
     for kind in (int, float):
@@ -109,7 +111,7 @@ def _value(spelt: str) -> Any:
     return spelt
 
 
-def join(name: str, arguments: Mapping[str, Any]) -> str:
+def join(name: str, arguments: Toml) -> str:
     """The one spelling, which records carry.
 
     >>> join(*split("", "garnet: states=20, actions=3"))
@@ -119,7 +121,7 @@ def join(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name}:{spelt}" if spelt else name
 
 
-def grid(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+def grid(arguments: Toml) -> list[Arguments]:
     """All combinations, where some arguments are lists.
 
     >>> grid({"states": 20, "seed": [0, 1]})
@@ -129,7 +131,7 @@ def grid(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(arguments, picked, strict=True)) for picked in itertools.product(*choices)]
 
 
-def known(key: str, given: Any, name: str, arguments: Mapping[str, Any], seeded: bool) -> str:
+def known(key: str, given: object, name: str, arguments: Toml, seeded: bool) -> str:
     """The one spelling of an environment that can be made. With `seeded`, one that lacks its seed is another for each seed."""
     if name not in GALLERY and not GYMNASIUM.match(name):
         names = ", ".join(GALLERY)
@@ -201,7 +203,7 @@ Declared = str | tuple[float, ...]
 """A policy: a name with arguments, or one probability for each action, the same in every state."""
 
 
-def declared_policy(key: str, given: Any) -> Declared:
+def declared_policy(key: str, given: object) -> Declared:
     """The one spelling of a policy."""
     allowed = (
         '"uniform"; "epsilon-greedy:epsilon=0.1" or "softmax:temperature=0.5" in the optimal values; '

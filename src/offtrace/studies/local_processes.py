@@ -16,6 +16,7 @@ from typing import Any
 from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.plan import Job
+from offtrace.studies.work import Outcome
 
 AHEAD = 2
 """Jobs that a worker holds: one under way, and one so that it need not wait."""
@@ -105,7 +106,7 @@ class LocalPool:
                 return
             worker.give(self.returned.popleft())
 
-    def answered(self, timeout: float) -> list[tuple[Any, str]]:
+    def answered(self, timeout: float) -> list[tuple[Outcome, str]]:
         """What has come in: (outcome, worker); after `timeout` seconds, perhaps nothing."""
         if self.failure:  # what came in with it has been handed on by now
             raise self.failure

@@ -16,6 +16,7 @@ from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
 from offtrace.studies.plan import Job
+from offtrace.studies.work import Outcome
 
 RETRIES = 20
 """By Ray itself, when a worker or a node is lost."""
@@ -95,7 +96,7 @@ class RayPool:
         """Take a job."""
         self.waiting[self.remote.remote(job)] = job
 
-    def answered(self, timeout: float) -> list[tuple[Any, str]]:
+    def answered(self, timeout: float) -> list[tuple[Outcome, str]]:
         """What has come in: (outcome, worker); after `timeout` seconds, perhaps nothing."""
         if self.failure:  # what came in with it has been handed on by now
             raise self.failure

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from offtrace.studies.study import Study
 
 
+Group = tuple[str, str, float | None, str, int | None]
+"""Environment, trace, λ, parameters, age."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One configuration, with all seeds of a phase."""
@@ -36,7 +40,7 @@ class Unit:
     age: int | None
 
     @property
-    def group(self) -> tuple[Any, ...]:
+    def group(self) -> Group:
         """What a step size is chosen for."""
         return self.environment, self.trace, self.lam, self.parameters, self.age
 
@@ -81,7 +85,7 @@ class Plan:
         self.done: dict[str, float] = {}
         self.protocols = {place.name: place.protocol for place in study.environments}
         self.first_phase, self.last_phase = next(iter(study.seeds)), list(study.seeds)[-1]
-        self.groups: dict[tuple[Any, ...], list[Unit]] = {}
+        self.groups: dict[Group, list[Unit]] = {}
         for unit in self._units(self.first_phase):
             self.groups.setdefault(unit.group, []).append(unit)
         self.units = {unit.id: unit for group in self.groups.values() for unit in group}
@@ -149,7 +153,7 @@ class Plan:
     def test_of(self, group: list[Unit]) -> Unit:
         """The test with the step size of the best mean; the smaller one if two are equal. A NaN is worst."""
         best = min(group, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha))
-        return self._unit(self.last_phase, *best.group, alpha=best.alpha)
+        return self._unit(self.last_phase, best.group, best.alpha)
 
     def rank(self, score: float) -> float:
         """Small is good."""
@@ -176,9 +180,10 @@ class Plan:
                 for lam in trace.lams if study.task != "deep" else (None,):
                     for age in study.ages or (None,):
                         for alpha in study.alphas or (None,):
-                            yield self._unit(phase, place.name, trace.title, lam, trace.spelt, age, alpha=alpha)
+                            group = place.name, trace.title, lam, trace.spelt, age
+                            yield self._unit(phase, group, alpha)
 
-    def _unit(self, phase: str, *group: Any, alpha: float | None) -> Unit:
+    def _unit(self, phase: str, group: Group, alpha: float | None) -> Unit:
         environment, trace, lam, parameters, age = group
         values = (phase, environment, trace, lam, parameters, alpha, age)
         spelt = json.dumps([self.study.digest, *values])

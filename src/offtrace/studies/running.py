@@ -6,11 +6,12 @@ import heapq
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from offtrace.studies.plan import Job, Plan, Unit
 from offtrace.studies.progress_display import Display
 from offtrace.studies.records import Finished, Folder
+from offtrace.studies.work import Outcome
 
 FLUSH = 1.0
 """Seconds between two writes: what a SIGKILL may cost."""
@@ -24,7 +25,7 @@ class Pool(Protocol):
     @property
     def room(self) -> int: ...  # noqa: D102
     def submit(self, job: Job) -> None: ...  # noqa: D102
-    def answered(self, timeout: float) -> list[tuple[Any, str]]: ...  # noqa: D102
+    def answered(self, timeout: float) -> list[tuple[Outcome, str]]: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
 

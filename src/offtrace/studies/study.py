@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,10 @@ from offtrace._shared.cores import cores
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
-from offtrace.studies.checks import DeclarationError, StudyError
+from offtrace.studies.checks import DeclarationError, StudyError, Toml
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
 from offtrace.studies.plan import Plan
+from offtrace.studies.running import Pool
 from offtrace.studies.status import Status, about_of, spelt_other
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
@@ -58,7 +59,7 @@ class Study:
     modules: tuple[str, ...] = ()
     """Imported first: they register traces and environments of one’s own."""
     subset: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    given: Toml = field(default_factory=dict, repr=False, compare=False)
     """The declaration, with all its subsets."""
     out: Path = field(default=OUT, repr=False, compare=False)
     """The folder that holds the folders of studies."""
@@ -81,7 +82,7 @@ class Study:
         return found
 
     @classmethod
-    def declared(cls, given: Mapping[str, Any], subset: str | None = None, out: str | Path | None = None) -> Study:
+    def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
         """From a dict of what the TOML file would say. All of its subsets are checked, too."""
         checked: dict[str | None, Any] = {None: declaration.check(declaration.with_subset(given, None))}
         for name in given.get("subsets", {}):
@@ -207,14 +208,12 @@ class Study:
                     running.run(plan, folder, pool, shown, versions)
         return self
 
-    def _about(self, versions: Mapping[str, str], machine: str, code: Mapping[str, Any]) -> dict[str, Any]:
+    def _about(self, versions: Mapping[str, str], machine: str, code: Toml) -> dict[str, Any]:
         declared = declaration.digest(self.declaration)
         about = {"declared": declared, "versions": dict(versions), "machine": machine, "study": self.declaration}
         return {**about, "code": dict(code)}
 
-    def bring(
-        self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Mapping[str, Any]
-    ) -> int:
+    def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Toml) -> int:
         """Write outcomes that were computed where records cannot be written; how many of them are new.
 
         `code` is what `study.code.about()` was there; empty, if it was not kept.
@@ -343,11 +342,11 @@ class Study:
 
 
 @contextlib.contextmanager
-def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Any:
+def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Iterator[Pool]:
     if on == "ray":
         from offtrace.studies.on_ray import RayPool
 
-        pool: Any = RayPool(address, workers)
+        pool: Pool = RayPool(address, workers)
     else:
         from offtrace.studies.local_processes import AHEAD, LocalPool
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from offtrace.deep.config import Config
 from offtrace.studies import environments
-from offtrace.studies.checks import Check, DeclarationError, like, number, one_of, table, whole
+from offtrace.studies.checks import Check, DeclarationError, Toml, like, number, one_of, table, whole
+from offtrace.traces import Rule
 
 # ruff: noqa: RUF009 (`key` makes a field)
 
 
-def key(check: Check, default: Any = MISSING) -> Any:
+def key(check: Check[object], default: Any = MISSING) -> Any:
     """A key of a protocol, its check and, if it may be left out, its default."""
     return field(metadata={"check": check}) if default is MISSING else field(default=default, metadata={"check": check})
 
@@ -23,7 +23,7 @@ class Protocol:
     """Common to all tasks."""
 
     @classmethod
-    def made(cls, at: str, given: Mapping[str, Any]) -> Any:
+    def made(cls, at: str, given: Toml) -> Self:
         """Checked."""
         values = cls.checked(at, given)
         for f in fields(cls):
@@ -31,12 +31,12 @@ class Protocol:
                 raise DeclarationError(f"{at}.{f.name}", None, "a value: this key is needed")
         return cls(**values)
 
-    def with_changes(self, at: str, given: Mapping[str, Any]) -> Any:
+    def with_changes(self, at: str, given: Toml) -> Self:
         """The same, but for these keys."""
         return replace(self, **self.checked(at, given))
 
     @classmethod
-    def checked(cls, at: str, given: Any) -> dict[str, Any]:
+    def checked(cls, at: str, given: object) -> dict[str, Any]:
         """The keys that are given, each checked."""
         checks = {f.name: f.metadata["check"] for f in fields(cls)}
         return {name: checks[name](f"{at}.{name}", value) for name, value in table(at, given, checks).items()}
@@ -137,7 +137,7 @@ class _Deep(Protocol):
         p: Any = self
         return p.frames * (1.0 + 3.0 * p.batch * (p.burn_in + p.length) / p.every)
 
-    def config(self, game: str, trace: Any, age: int) -> Config:
+    def config(self, game: str, trace: Rule, age: int) -> Config:
         """Of a run: the age of the data is as many frames as the memory holds."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
         return Config(game=game, trace=trace, capacity=age, **values)

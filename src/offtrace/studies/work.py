@@ -25,6 +25,7 @@ from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
 from offtrace.studies import code_digest, declaration, environments
 from offtrace.studies.plan import Job, Unit
+from offtrace.traces import Rule
 
 POINTS = 100
 """Of a curve, beside its begin."""
@@ -88,7 +89,7 @@ def _trace(job: Job) -> Any:
     return _traces(job)[0]
 
 
-def _traces(job: Job) -> list[Any]:
+def _traces(job: Job) -> list[Rule]:
     """One for each λ."""
     return [declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
 
@@ -174,7 +175,7 @@ def _curve(marks: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
 
 
 @njit(cache=True, nogil=True)
-def moving_mean(at: Any, returns: Any, window: int, marks: Any, out: Any) -> None:
+def moving_mean(at: np.ndarray, returns: np.ndarray, window: int, marks: np.ndarray, out: np.ndarray) -> None:
     """The curve under which `protocols.area` takes the area, at the steps `marks`."""
     before, y, running, m = 0, 0.0, 0.0, 0
     for i in range(len(at)):

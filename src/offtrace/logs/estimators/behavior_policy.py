@@ -29,7 +29,7 @@ class Behavior:
     """Whether it was estimated from the very data."""
 
 
-def behavior_of(logs: Logs, given: Any = None, *, folds: int = 5, seed: int = 0) -> Behavior:
+def behavior_of(logs: Logs, given: object = None, *, folds: int = 5, seed: int = 0) -> Behavior:
     """μ of the actions taken.
 
     `given` is None: as logged, and estimated where it was not; "estimate": estimated in any case; False: never estimated; an

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Starts:
     episodes: int
 
     @classmethod
-    def of(cls, logs: Logs, initial: Any) -> Self:
+    def of(cls, logs: Logs, initial: object) -> Self:
         """None: the episodes' own; states [m] or features [m, d], all alike; or a distribution [S] over ids, in floats."""
         E = logs.episodes
         if initial is None:

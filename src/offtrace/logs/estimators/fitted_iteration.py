@@ -37,9 +37,9 @@ KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and h
 class Features:
     """Q = φ·θ by least squares: φ(s) with a θ for each action, or φ(s, a)."""
 
-    of_states: Any = None
+    of_states: object = None
     """φ(s): a callable, states → [n, d], or a table [S, d]; None takes the states themselves. A constant is added."""
-    of_pairs: Callable[[np.ndarray, np.ndarray], Any] | None = None
+    of_pairs: Callable[[np.ndarray, np.ndarray], object] | None = None
     """φ(s, a): states, actions → [n, p], in place of `of_states`; nothing is added."""
 
 
@@ -49,7 +49,7 @@ class Regressor:
 
     make: Callable[[], Any]
     """Makes an unfitted regressor; called in every sweep."""
-    of_states: Any = None
+    of_states: object = None
     """φ(s) as in `Features`."""
     sweeps: int = 200
     """At most so many."""
@@ -57,7 +57,7 @@ class Regressor:
     """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
 
 
-def as_model(model: Any, logs: Logs, seed: int) -> Features | Regressor | None:
+def as_model(model: object, logs: Logs, seed: int) -> Features | Regressor | None:
     """None for a table; a name stands for the model that it names."""
     if model is None:
         return None if logs.tabular else Features()
@@ -311,7 +311,7 @@ def _with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
     return np.column_stack([x, np.eye(actions)[action]])
 
 
-def _states_to_features(given: Any, logs: Logs) -> Callable[[np.ndarray], Any] | None:
+def _states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], object] | None:
     """φ(s) as a callable, or None where the states are features."""
     if given is None and logs.tabular:
         raise ValueError(
@@ -324,6 +324,6 @@ def _states_to_features(given: Any, logs: Logs) -> Callable[[np.ndarray], Any] |
     return lambda states: table[states]
 
 
-def _features_of(given: Any, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
+def _features_of(given: object, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
     found = _states_to_features(given, logs)
     return lambda states: _matrix(states if found is None else found(states), len(states), "features of s")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -124,9 +123,9 @@ class Linear:
     """
 
     sampled: Sampled
-    features: Callable[[np.ndarray], Any] | None
+    features: Callable[[np.ndarray], object] | None
     """φ(s): states → [n, d]; θ then has 1 + d numbers for each action. None: the states are features themselves."""
-    pairs: Callable[[np.ndarray, np.ndarray], Any] | None
+    pairs: Callable[[np.ndarray, np.ndarray], object] | None
     """φ(s, a): states, actions → [n, p], in place of `features`."""
     _kept: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
@@ -233,7 +232,7 @@ class Linear:
         return weights @ self._phi_bar(states, self.sampled.policy.probabilities(states))
 
 
-def _matrix(found: Any, n: int, what: str) -> np.ndarray:
+def _matrix(found: object, n: int, what: str) -> np.ndarray:
     """Features [n, d] in float64; else an error."""
     x = np.asarray(found, dtype=np.float64)
     if x.ndim != 2 or len(x) != n:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Policy:
     """A, how many actions there are."""
     table: np.ndarray | None
     """π [S, A] where states are ids, else None."""
-    ask: Callable[[np.ndarray], Any]
+    ask: Callable[[np.ndarray], object]
     """States → probabilities [n, A], not yet checked."""
     called: str = "the policy"
     """What errors call it."""
@@ -38,7 +38,7 @@ class Policy:
         return found
 
 
-def as_policy(policy: Any, logs: Logs, called: str = "the target policy") -> Policy:
+def as_policy(policy: object, logs: Logs, called: str = "the target policy") -> Policy:
     """A policy for the states and actions of these logs.
 
     A table [S, A], for logs whose states are ids; a callable, states → probabilities [n, A]; or anything with
@@ -60,7 +60,7 @@ def as_policy(policy: Any, logs: Logs, called: str = "the target policy") -> Pol
     return Policy(logs.actions, table, ask, called)
 
 
-def _table(policy: Any, logs: Logs, called: str) -> np.ndarray:
+def _table(policy: object, logs: Logs, called: str) -> np.ndarray:
     array = np.asarray(policy)
     if array.dtype.kind not in "fiub":
         raise TypeError(
@@ -101,9 +101,22 @@ def _of_classifier(classifier: Any, actions: int, called: str) -> Callable[[np.n
     return ask
 
 
-def _checked(found: Any, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
+@runtime_checkable
+class Tensor(Protocol):
+    """A tensor of PyTorch, which is not imported for it."""
+
+    def detach(self) -> Tensor:
+        """The same without gradients."""
+        ...
+
+    def cpu(self) -> Tensor:
+        """The same in the main memory."""
+        ...
+
+
+def _checked(found: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
     """Probabilities [n, A] as float64; else an error that names the first row that is none."""
-    if hasattr(found, "detach"):  # a tensor of PyTorch
+    if isinstance(found, Tensor):
         found = found.detach().cpu()
     try:
         probabilities = np.ascontiguousarray(found, dtype=np.float64)

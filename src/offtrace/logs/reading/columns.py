@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from offtrace._shared.suggestions import did_you_mean
 
@@ -15,7 +14,7 @@ UNKNOWN = MISSING + 1
 NO_FLAG = 2
 """In place of a flag that is missing, or neither 0 nor 1."""
 
-Names = int | tuple[Any, ...] | None
+Names = int | tuple[int | str, ...] | None
 """Of states or actions: how many ids there are, or what they are called; None: as the source shows."""
 REQUIRED = ("episode", "state", "action", "reward")
 OPTIONAL = ("mu", "log_mu", "next_state")
@@ -129,7 +128,7 @@ def _listed(there: Sequence[str], most: int = 20) -> str:
     return ", ".join(map(repr, there[:most])) + (f" and {len(there) - most} more" if len(there) > most else "")
 
 
-def checked_names(what: str, given: int | Sequence[Any] | None) -> Names:
+def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
     """What the user says of the states or actions that there are."""
     if given is None:
         return None

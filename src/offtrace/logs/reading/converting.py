@@ -122,9 +122,10 @@ class Conversion:
         if given is None:
             parts = [self.frame.select(pl.col(column).cast(pl.String).alias("name")) for column in columns]
             given = tuple(pl.concat(parts).unique().drop_nulls().collect()["name"].sort())
-        elif not isinstance(given[0], str):
+        names = tuple(name for name in given if isinstance(name, str))
+        if len(names) < len(given):
             raise TypeError(f"{what}s={given!r} are integers, but column {columns[0]!r} holds strings")
-        return [self._coded(column, given) for column in columns], given
+        return [self._coded(column, names) for column in columns], names
 
     def _is_wide(self, column: str) -> bool:
         """Whether it holds integers that int64 does not, as hashes of 64 bits do."""

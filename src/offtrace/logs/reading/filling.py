@@ -298,7 +298,7 @@ def _range(values):
     return low, high
 
 
-def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[Any, ...]]:
+def _numbered(arrays: Sequence[np.ndarray], known: Names) -> tuple[int, tuple[int | str, ...]]:
     """How many ids there are, and their names; integers that are no ids become ids, in place."""
     if isinstance(known, tuple):
         return len(known), known

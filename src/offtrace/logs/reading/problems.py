@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -110,7 +109,8 @@ class Problems:
 
         `nameless`: the first episode is none, but the rows that do not say of which they are.
         """
-        found, concerned = [], [np.zeros(0, np.int64)]
+        found: list[Problem] = []
+        concerned = [np.zeros(0, np.int64)]
         for what, parts in self._rows.items():
             rows = np.concatenate(parts)
             where = np.unique(episode(rows))
@@ -132,6 +132,6 @@ def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes
     return LogsError("\n".join(lines), problems)
 
 
-def counted(number: int, noun: Any) -> str:
+def counted(number: int, noun: object) -> str:
     """1 row, 2,000 rows."""
     return f"{number:,} {noun}" + "s" * (number != 1)

@@ -32,13 +32,13 @@ from offtrace.logs.reading.problems import LogsError, Problems
 
 
 def read(
-    source: Any,
+    source: object,
     *,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     truncated: Literal["never", "at end"] | None = None,
     on_error: Literal["raise", "drop"] = "raise",
-    states: int | Sequence[Any] | None = None,
-    actions: int | Sequence[Any] | None = None,
+    states: int | Sequence[int | str] | None = None,
+    actions: int | Sequence[int | str] | None = None,
 ) -> Logs:
     """The logs of `source`; `logs.report` says what was read, `describe(logs)` what they are like.
 
@@ -71,7 +71,7 @@ def read(
     return episodes.read(found, columns, truncated, on_error == "drop", *given)
 
 
-def _found(source: Any, columns: Columns) -> Any:
+def _found(source: object, columns: Columns) -> Any:
     """A table, or what `episodes` reads."""
     if isinstance(source, str | Path):
         if (Path(source) / "data" / "metadata.json").exists() or (Path(source) / "metadata.json").exists():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
@@ -14,6 +12,8 @@ from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.result import Result
 from offtrace.traces import QLambda
 
+Drawn = dict[str, object]
+"""What the script draws, as JSON has it."""
 FAMILIES = {FITTED_VALUES: 0, IMPORTANCE: 1, MODEL: 2, "conservative": 7}
 """The families of estimators, and how they look."""
 OTHERS = 4
@@ -25,7 +25,7 @@ BINS = 24  # of the weights, at most
 POINTS = 200  # of a line, at most
 
 
-def data(result: Result) -> dict[str, Any]:
+def data(result: Result) -> Drawn:
     """What the script draws."""
     low, high = notebook_table.span(result)
     say = Words(result)
@@ -60,7 +60,7 @@ def drawable(x: float) -> float:
     return float(np.clip(x, -1e300, 1e300))
 
 
-def _weights(result: Result) -> dict[str, Any] | None:
+def _weights(result: Result) -> Drawn | None:
     """Of whole episodes: how they are spread, what the heaviest hold, and what all are worth up to each step."""
     d = result.diagnosis
     if d.log_weights is None or d.effective_by_step is None:
@@ -80,7 +80,7 @@ def _weights(result: Result) -> dict[str, Any] | None:
     }
 
 
-def bins(log_weight: np.ndarray, share: np.ndarray) -> dict[str, Any]:
+def bins(log_weight: np.ndarray, share: np.ndarray) -> Drawn:
     """A histogram of weights on a logarithmic axis: of each bin its share of the episodes and of ΣW. Weights of 0 stand apart."""
     at = log_weight / np.log(10)
     zero = at == -np.inf
@@ -99,14 +99,14 @@ def bins(log_weight: np.ndarray, share: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _heaviest(name: str, share: np.ndarray) -> dict[str, Any]:
+def _heaviest(name: str, share: np.ndarray) -> Drawn:
     """What the n heaviest episodes have together, for n = 1, 2, … E, fewer and fewer of them."""
     total = np.cumsum(np.sort(share)[::-1])
     n = np.unique(np.geomspace(1, len(share), POINTS).astype(int))
     return _line(name, n, total[n - 1])
 
 
-def _credit(result: Result) -> list[dict[str, Any]]:
+def _credit(result: Result) -> list[Drawn]:
     """For the trace, and for β = 1, which is what γ and the ends of episodes leave: the share of credit within n steps."""
     longest = min(LAGS, int(np.diff(result.logs.starts).max()))
     if longest < 2:
@@ -120,7 +120,7 @@ def _credit(result: Result) -> list[dict[str, Any]]:
     return found
 
 
-def _line(name: str, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def _line(name: str, x: np.ndarray, y: np.ndarray) -> Drawn:
     return {"method": name, "x": x.tolist(), "y": y.tolist(), "low": [], "high": []}
 
 

@@ -6,6 +6,7 @@ environment's seeds are resampled by themselves, here for every trace and age.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -32,7 +33,7 @@ def at_each_age(samples: pl.DataFrame, methods: list[str], reference: str | None
         whole = {m: parts for m in methods if (parts := _parts(strata, m))}
         for method, parts in whole.items():
             iqm = float(interquartile_mean(*parts))
-            row: list[Any] = [age, method, iqm, *resampled(parts, interquartile_mean, iqm, seed)]
+            row: list[object] = [age, method, iqm, *resampled(parts, interquartile_mean, iqm, seed)]
             if reference in whole and method != reference:
                 row += _with_interval([*parts, *whole[reference]], difference, seed)
                 pairs = zip(parts, whole[reference], strict=True)
@@ -58,13 +59,13 @@ def changes(samples: pl.DataFrame, methods: list[str], reference: str | None, *,
     return pl.DataFrame(found, schema={"method": pl.String, "change": F, "low": F, "high": F}, orient="row")
 
 
-def difference(*parts: np.ndarray, axis: int = -1) -> Any:
+def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """The interquartile mean of the first half of the parts minus that of the second half."""
     half = len(parts) // 2
     return interquartile_mean(*parts[:half], axis=axis) - interquartile_mean(*parts[half:], axis=axis)
 
 
-def change(*parts: np.ndarray, axis: int = -1) -> Any:
+def change(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """The difference of the first two quarters of the parts minus that of the last two."""
     half = len(parts) // 2
     return difference(*parts[:half], axis=axis) - difference(*parts[half:], axis=axis)
@@ -76,6 +77,8 @@ def _parts(strata: dict[Any, dict[str, np.ndarray]], method: str) -> list[np.nda
     return parts if len(parts) == len(strata) else []
 
 
-def _with_interval(parts: list[np.ndarray], statistic: Any, seed: int) -> tuple[float, float, float]:
+def _with_interval(
+    parts: list[np.ndarray], statistic: Callable[..., np.ndarray], seed: int
+) -> tuple[float, float, float]:
     whole = float(statistic(*parts))
     return whole, *resampled(parts, statistic, whole, seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import polars as pl
 
@@ -23,11 +22,11 @@ from offtrace.reports.html.document import (
     Text,
 )
 from offtrace.reports.study import page_tables, statistics
-from offtrace.reports.study.views import Views
+from offtrace.reports.study.views import Facts, Views
 from offtrace.reports.study.words import age_label, answer, curve, metric, of_ages, scaled, settings
 
 
-def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> str:
+def render(rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts) -> str:
     """The page of a study's records."""
     return html(Views(rows, curves, facts))
 
@@ -58,7 +57,7 @@ def html(shown: Views) -> str:
     ).html()
 
 
-def _data(shown: Views) -> dict[str, Any]:
+def _data(shown: Views) -> dict[str, object]:
     """What the script draws: the views, with five significant digits."""
     summary = shown.summary
     methods = [

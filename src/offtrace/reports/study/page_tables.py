@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from offtrace._shared.number_text import interval, number, with_interval
 from offtrace.reports.html.document import Cell, Paragraph, Part, Table
-from offtrace.reports.study.views import Views
+from offtrace.reports.study.views import Row, Views
 from offtrace.reports.study.words import age_label
 
 NONE = Cell("–")
@@ -97,7 +94,7 @@ def _parameter(x: float | None) -> Cell:
     return Cell("–" if x is None else f"{x:g}", x)
 
 
-def _estimate(row: Mapping[str, Any], name: str, low: str, high: str, *, sign: str = "") -> Cell:
+def _estimate(row: Row, name: str, low: str, high: str, *, sign: str = "") -> Cell:
     """`0.93 [0.91, 0.95]`, the interval in small letters."""
     value = row.get(name)
     if value is None:
@@ -106,7 +103,7 @@ def _estimate(row: Mapping[str, Any], name: str, low: str, high: str, *, sign: s
     return Cell(sign + text, value, small=ends)
 
 
-def _difference(row: Mapping[str, Any], name: str, low: str, high: str) -> Cell:
+def _difference(row: Row, name: str, low: str, high: str) -> Cell:
     """`+0.12 [0.08, 0.16]`, in bold where the interval leaves out 0."""
     value = row.get(name)
     if value is None:
@@ -115,7 +112,7 @@ def _difference(row: Mapping[str, Any], name: str, low: str, high: str) -> Cell:
     return Cell(made.text, value, small=made.small, strong=row[low] > 0 or row[high] < 0)
 
 
-def _mean(row: Mapping[str, Any], *, settings: bool = False) -> Cell:
+def _mean(row: Row, *, settings: bool = False) -> Cell:
     """`1273 ± 19`, and in small letters the λ and α it was found with."""
     if row["failed"]:
         return Cell("failed ", small=f"{row['failed']} of {row['n']}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -16,16 +17,23 @@ POINTS = 120  # of a learning curve: more cannot be told apart
 REFERENCE = "Retrace"  # with which the others are compared where data have an age
 
 
+Facts = Mapping[str, Any]
+"""What a study says of itself: `Study.facts`."""
+Row = Mapping[str, Any]
+"""A row of a table of records or statistics."""
+T = TypeVar("T")
+
+
 class Line(NamedTuple):
-    """One method in one panel: y over x with its interval; `lam` and `alpha` are numbers, or one for each point."""
+    """One method in one panel: y over x with its interval; `alpha` is a number, or one for each point."""
 
     method: str
     x: list[float]
     y: list[float | None]
     low: list[float | None]
     high: list[float | None]
-    lam: Any = None
-    alpha: Any = None
+    lam: float | None = None
+    alpha: float | Sequence[float | None] | None = None
     age: float | None = None
     best: bool = True  # this λ is the method's own best
     level: bool = False  # a method without λ: the same at every x
@@ -60,7 +68,7 @@ class Views:
     what is shown over all environments; one that the study has nothing for is empty.
     """
 
-    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: dict[str, Any]) -> None:
+    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts) -> None:
         self.facts = facts
         self.rows = len(rows)
         self.declared = sorted(rows["environment"].unique().to_list())
@@ -93,9 +101,9 @@ class Views:
         """The table with each method at its best λ only, marked anew."""
         return statistics.marked(self.summary.table.filter("best_lam"), self.summary.better)
 
-    def _panels(self, frame: pl.DataFrame, line: Any) -> dict[str, list[Any]]:
+    def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""
-        panels: dict[str, list[Any]] = {}
+        panels: dict[str, list[T]] = {}
         found = {
             (str(e), str(m)): part for (e, m), part in frame.group_by("environment", "method", maintain_order=True)
         }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from offtrace._shared.number_text import listed, number, with_interval
-from offtrace.reports.study.views import Views
+from offtrace.reports.study.views import Facts, Row, Views
 
 METRICS = {
     "auc": "AUC",
@@ -20,13 +19,13 @@ METRICS = {
 }
 
 
-def metric(facts: dict[str, Any]) -> str:
+def metric(facts: Facts) -> str:
     """The name of what was measured, as a heading."""
     name = str(facts.get("metric") or "value")
     return METRICS.get(name, name[:1].upper() + name[1:])
 
 
-def curve(facts: dict[str, Any]) -> str:
+def curve(facts: Facts) -> str:
     """What a learning curve is of."""
     return str(facts.get("curve") or ("RMS error" if "error" in str(facts.get("metric")).lower() else "Return"))
 
@@ -46,7 +45,7 @@ def scaled(shown: Views) -> str:
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
 
-def age_label(facts: dict[str, Any]) -> str:
+def age_label(facts: Facts) -> str:
     """What the age of the data is counted in, for an axis."""
     return "frames in the memory" if facts.get("task") == "deep" else "age of the data"
 
@@ -134,7 +133,7 @@ def _against(shown: Views) -> str:
         return ""
     pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
 
-    def spelt(chosen: list[dict[str, Any]]) -> str:
+    def spelt(chosen: Sequence[Row]) -> str:
         return listed([f"{r['better']} ({with_interval(r['probability'], r['low'], r['high'])})" for r in chosen])
 
     better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
@@ -240,5 +239,5 @@ def _those(names: Sequence[str]) -> str:
     return "that" if len(names) == 1 else "those"
 
 
-def _at(lam: Any) -> str:
+def _at(lam: float | None) -> str:
     return "" if lam is None else f" at λ = {lam:g}"
