@@ -24,14 +24,15 @@ inside the compiled pass that reads them anyway (`returns.numpy.compiled_pass`);
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-BOOL = np.dtype(np.bool_)
+from offtrace.arrays import BOOL, FLOATS, Array, ArrayKind, Other, is_number, one_discount
+
 REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
@@ -44,70 +45,21 @@ by its sum where a table is kept in float64 (`distributions`), so that nothing r
 """
 
 
-Array = TypeVar("Array")
-
-
-class ArrayKind(Generic[Array]):
-    """What the contract asks of a kind of array that the kinds do not spell alike. `returns.backend` adds what is computed."""
-
-    reals: tuple[object, ...] = FLOATS
-    """The dtypes that real arrays may have."""
-    reals_called = "float32 or float64"
-    has_devices = False
-    """Whether an array has a `device`, which must be the same for all."""
-
-    def array(self, name: str, value: object) -> Array:
-        """What came in as an array of this kind, if it is one or may be turned into one."""
-        raise NotImplementedError
-
-    def letter(self, dtype: Any) -> str:
-        """The kind of a dtype as NumPy has them: b, i and u are booleans and integers."""
-        return dtype.kind
-
-    def native(self, dtype: Any) -> Any:
-        """The dtype in native byte order."""
-        return dtype
-
-    def discount(self, gamma: Any) -> Any:
-        """The one discount of all steps, checked."""
-        return one_discount(gamma)
-
-    def converting(self, name: str, dtype: object) -> str:
-        """How a user converts an array to a dtype."""
-        raise NotImplementedError
-
-
-class NumPyKind(ArrayKind[np.ndarray]):
-    """NumPy arrays, and lists, which become NumPy arrays."""
-
-    def array(self, name: str, value: object) -> np.ndarray:
-        """A NumPy array of numbers."""
-        return value if type(value) is np.ndarray else plain_array(name, value)
-
-    def native(self, dtype: Any) -> Any:
-        """In native byte order, which a file need not be in."""
-        return dtype.newbyteorder("=")
-
-    def converting(self, name: str, dtype: object) -> str:
-        """By `astype`."""
-        return f"{name}.astype(np.{dtype})"
-
-
-NUMPY = NumPyKind()
-
-
 class Agreed(NamedTuple, Generic[Array]):
-    """Arrays that agree with each other, as they came; what was not given is left out."""
+    """Arrays that agree with each other, by name; what was not given is left out."""
 
     arrays: dict[str, Array]
+    gamma: Array | float
+    """One discount for all steps, or an array of the batch's shape."""
     shape: tuple[int, ...]
     dtype: Any
     """Of the real arrays; None where there are none."""
 
-
-def is_number(gamma: object) -> bool:
-    """Whether gamma is one number for all steps."""
-    return type(gamma) is float or not np.ndim(gamma)  # pyright: ignore[reportArgumentType]
+    def mapped(self, function: Callable[[Array], Other], dtype: object) -> Agreed[Other]:
+        """The same of another kind, each array taken through a function."""
+        arrays = {name: function(array) for name, array in self.arrays.items()}
+        gamma = self.gamma if isinstance(self.gamma, float | int) else function(self.gamma)
+        return Agreed(arrays, gamma, tuple(self.shape), dtype)
 
 
 def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
@@ -116,17 +68,17 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
     Real arrays must agree in shape and dtype, the others in shape; nothing is broadcast or converted. None means not given. One
     pass, which looks at no value, since a call on a small batch should not spend its time here.
     """
-    ready: dict[str, Any] = {}
-    first, shape, dtype, device = "", (), None, None
+    ready: dict[str, Array] = {}
+    first, shape, dtype, device, gamma = "", (), None, None, None
     for name, value in given.items():
         if value is None:
             if name in REQUIRED:
                 raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
             continue
         if name == "gamma" and is_number(value):
-            ready[name] = kind.discount(value)
+            gamma = kind.discount(value)
             continue
-        array: Any = kind.array(name, value)
+        array = kind.array(name, value)
         if not first:
             first, shape = name, array.shape
             _check_shape(name, shape)
@@ -149,7 +101,7 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
         elif array.dtype is not dtype:
             dtype = _one_dtype(kind, name, array.dtype, dtype)
         ready[name] = array
-    return Agreed(ready, shape, dtype)
+    return Agreed(ready, ready.pop("gamma") if gamma is None else gamma, shape, dtype)
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
@@ -161,7 +113,7 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _one_dtype(kind: ArrayKind[Any], name: str, found: Any, before: Any) -> Any:
+def _one_dtype(kind: ArrayKind[Array], name: str, found: object, before: object) -> object:
     """The dtype in native byte order, if it may be used and is that of the real arrays before it."""
     native = kind.native(found)
     if native not in kind.reals:
@@ -176,22 +128,6 @@ def _one_dtype(kind: ArrayKind[Any], name: str, found: Any, before: Any) -> Any:
     return native
 
 
-def one_discount(gamma: Any) -> float:
-    """gamma as a float in [0, 1]."""
-    if type(gamma) is not float:  # torch.compile does not follow the rest
-        gamma = _as_float(gamma)
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
-    return gamma
-
-
-def _as_float(gamma: Any) -> float:
-    try:
-        return float(gamma)
-    except (TypeError, ValueError):
-        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
-
-
 @dataclass(slots=True, eq=False)
 class Trajectory:
     """Checked NumPy arrays, all [B, T] and C-contiguous. What the rule does not need is None."""
@@ -201,18 +137,25 @@ class Trajectory:
     dtype: np.dtype[Any]
     terminated: np.ndarray
     truncated: np.ndarray
-    gamma: Any
-    reward: Any = None
-    q: Any = None
-    next_value: Any = None
-    log_pi: Any = None
-    log_mu: Any = None
-    valid: Any = None
-    pair: Any = None
+    gamma: float | np.ndarray
+    reward: np.ndarray | None = None
+    q: np.ndarray | None = None
+    next_value: np.ndarray | None = None
+    log_pi: np.ndarray | None = None
+    log_mu: np.ndarray | None = None
+    valid: np.ndarray | None = None
+    pair: np.ndarray | None = None
     bounded: tuple[str, ...] = ()
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
     q_called: str = "q"
     """What the user calls q: V-trace has a `value` in its place."""
+
+    def read(self, name: str) -> np.ndarray:
+        """An array that the rule needs, and so is there."""
+        array = getattr(self, name)
+        if array is None:
+            raise TypeError(f"{self.q_called if name == 'q' else name} is missing")
+        return array
 
     def restore(self, out: np.ndarray) -> np.ndarray:
         """A [B, T] result in the shape and dtype that came in, 0 at invalid steps."""
@@ -222,21 +165,18 @@ class Trajectory:
             return out.reshape(self.shape).astype(self.dtype, copy=False)
 
 
-def check(*, bounded: tuple[str, ...] = (), **given: Any) -> Trajectory:
-    """The trajectory of what is given by name, if it keeps the contract."""
-    return laid_out(agree(NUMPY, given), bounded)
-
-
 def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look: bool = True) -> Trajectory:
     """The trajectory of NumPy arrays that agree: rows of native numbers as the compiled kernels take them, flags as booleans.
 
     Unless it is to `look`, a flag that is neither 0 nor 1 counts as True.
     """
     shape, ready = agreed.shape, {}
-    for name, array in agreed.arrays.items():
-        if name == "gamma" and is_number(array):
-            ready[name] = one_discount(array)
-            continue
+    if is_number(agreed.gamma):
+        ready["gamma"] = one_discount(agreed.gamma)
+        given = agreed.arrays
+    else:
+        given = {**agreed.arrays, "gamma": np.asarray(agreed.gamma)}
+    for name, array in given.items():
         if name in FLAGS and array.dtype is not BOOL:
             array = _flags(name, array) if look else array != 0
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
@@ -245,18 +185,6 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
         ready["q" if name == "value" else name] = array if len(shape) == 2 else array.reshape(1, -1)
     called = "value" if "value" in agreed.arrays else "q"
     return Trajectory(shape=shape, dtype=agreed.dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
-
-
-def plain_array(name: str, value: Any) -> np.ndarray:
-    """A NumPy array of numbers, from whatever NumPy makes one of; but a mask is never lost in silence."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose mask would be lost: pass its data, and the mask as valid=~mask"
-        )
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
-    return array
 
 
 def _flags(name: str, array: np.ndarray) -> np.ndarray:
@@ -332,7 +260,7 @@ def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[
     return found
 
 
-def distributions(rows: Any, name: str, where: str = "state", first: int = 0) -> np.ndarray:
+def distributions(rows: ArrayLike, name: str, where: str = "state", first: int = 0) -> np.ndarray:
     """Rows of probabilities [n, A] as float64 that sum to one, C-contiguous; else an error that names the first bad row.
 
     A row that is off by no more than float64 rounds stays as it is. One that is off by up to ROW_TOLERANCE, as those of networks

@@ -20,10 +20,12 @@ import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
 from offtrace.returns.numpy import given_factors as by_numba
+from offtrace.trajectory import agree
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
 triton_kernels = pytest.importorskip("offtrace.returns.torch.triton_scan")
 on_torch = pytest.importorskip("offtrace.returns.torch.tensor_operations")
+torch_backend = pytest.importorskip("offtrace.returns.torch.torch_backend")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -98,7 +100,7 @@ def test_v_trace_is_the_definition(dtype: Any, data: Any) -> None:
     arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name not in ("pair", "greedy")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_torch, "linear", _linear_on_cuda)
-        found = on_torch.v_trace(0.9, 1.0, 2.0, prepared(arrays))
+        found = on_torch.v_trace(0.9, 1.0, 2.0, agree(torch_backend.BACKEND, prepared(arrays)))
     wanted = np.array([by_definition.state_targets(**row, lam=0.9, rho_bar=1.0, c_bar=2.0) for row in rows(arrays)])
     size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
     error = np.abs(np.stack([a.numpy() for a in found]) - wanted.swapaxes(0, 1)).max()

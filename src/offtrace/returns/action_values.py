@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from offtrace.arrays import Array
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
 from offtrace.trajectory import ROW_TOLERANCE, first_index, spell
@@ -15,18 +14,18 @@ OVER_ACTIONS = ("q", "next_q", *POLICIES)
 
 
 def from_action_values(
-    q: Any,
-    next_q: Any,
-    pi: Any,
-    next_pi: Any,
-    action: Any,
-    mu: Any = None,
-    valid: Any = None,
+    q: Array,
+    next_q: Array,
+    pi: Array,
+    next_pi: Array,
+    action: Array,
+    mu: Array | None = None,
+    valid: Array | None = None,
     *,
-    log_mu: Any = None,
+    log_mu: Array | None = None,
     differentiable: bool = False,
     check: bool | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Array]:
     """q, next_value, log_pi, greedy (and log_mu, where μ is given) of the actions taken, for `targets(trace, **made, …)`.
 
     q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T]. μ is given
@@ -65,7 +64,7 @@ def from_action_values(
     return _made(do, **given)
 
 
-def _agree(do: Backend[Any], given: dict[str, Any]) -> None:
+def _agree(do: Backend[Array], given: dict[str, Array]) -> None:
     """Check shapes, dtypes and devices, which tracers have as well."""
     q = given["q"]
     shape = tuple(q.shape)
@@ -112,17 +111,17 @@ def _check_values(given: dict[str, np.ndarray], tolerance: float) -> None:
 
 
 def _made(
-    do: Backend[Any],
+    do: Backend[Array],
     *,
-    q: Any,
-    next_q: Any,
-    pi: Any,
-    next_pi: Any,
-    action: Any,
-    mu: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-) -> dict[str, Any]:
+    q: Array,
+    next_q: Array,
+    pi: Array,
+    next_pi: Array,
+    action: Array,
+    mu: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+) -> dict[str, Array]:
     """What `from_action_values` returns.
 
     Bad values are taken out before they are multiplied or their logarithm is taken, and not only after: the gradient would be
@@ -133,13 +132,13 @@ def _made(
     outside = (action < 0) | (action >= q.shape[-1])
     index = xp.where(outside, 0, action)[..., None]
 
-    def read(array: Any, at_padding: float = 0.0) -> Any:
+    def read(array: Array, at_padding: float = 0.0) -> Array:
         return array if valid is None else xp.where(valid != 0, array, at_padding)
 
-    def taken(array: Any, at_padding: float = 0.0) -> Any:
+    def taken(array: Array, at_padding: float = 0.0) -> Array:
         return read(xp.where(outside, np.nan, do.take(array, index)[..., 0]), at_padding)
 
-    def log_taken(policy: Any) -> Any:
+    def log_taken(policy: Array) -> Array:
         p = do.cast(taken(policy, 1.0), wide)
         p = p - do.constant(xp.where(p > 1, p - 1, 0.0))  # rounding may leave [0, 1]
         never = p == 0
@@ -151,7 +150,7 @@ def _made(
         ignored = ignored | (valid == 0)[..., None]
     next_value = (next_pi * xp.where(ignored, 0.0, next_q)).sum(-1)
     made = {"q": taken(q), "next_value": do.cast(read(next_value), dtype), "log_pi": log_taken(pi)}
-    greedy = (q <= taken(q)[..., None]).all(-1)
+    greedy = xp.all(q <= taken(q)[..., None], -1)
     made["greedy"] = greedy if valid is None else greedy & (valid != 0)
     if mu is not None:
         made["log_mu"] = log_taken(mu)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.layouts import batch_first
+from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_rule, as_trace
 
@@ -13,21 +12,21 @@ from offtrace.traces.arguments import as_rule, as_trace
 def targets(
     trace: Rule,
     *,
-    reward: Any,
-    next_value: Any,
-    terminated: Any,
-    truncated: Any,
-    gamma: Any,
-    q: Any = None,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
-    time_major: Any = None,
-    differentiable: Any = False,
-    check: Any = None,
-) -> Any:
+    reward: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array | float,
+    q: Array | None = None,
+    log_pi: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+    pair: Array | None = None,
+    greedy: Array | None = None,
+    time_major: Option = None,
+    differentiable: Option = False,
+    check: Option = None,
+) -> Array:
     """target_k = q_k + Δ_k for every step of a batch of trajectories. The arrays are described in `offtrace.trajectory`.
 
     Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) β_{k:t} δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t
@@ -71,21 +70,21 @@ def targets(
 def corrections(
     trace: Rule,
     *,
-    reward: Any,
-    next_value: Any,
-    terminated: Any,
-    truncated: Any,
-    gamma: Any,
-    q: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
-    time_major: Any = None,
-    differentiable: Any = False,
-    check: Any = None,
-) -> Any:
+    reward: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array | float,
+    q: Array,
+    log_pi: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+    pair: Array | None = None,
+    greedy: Array | None = None,
+    time_major: Option = None,
+    differentiable: Option = False,
+    check: Option = None,
+) -> Array:
     """Δ_k, what `targets` adds to q_k."""
     if q is None:
         raise TypeError("q is missing: a correction is what is added to it")
@@ -112,14 +111,14 @@ def corrections(
 def coefficients(
     trace: Trace,
     *,
-    terminated: Any,
-    truncated: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
-) -> Any:
+    terminated: Array,
+    truncated: Array,
+    log_pi: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+    pair: Array | None = None,
+    greedy: Array | None = None,
+) -> Array:
     """β_{k:t} of one trajectory as a [T, T] upper-triangular matrix; 0 across an end or padding.
 
     It has the kind and dtype of the log-probabilities that the trace reads; if it reads none, the kind's default dtype.
@@ -142,9 +141,15 @@ def _run(
     time_major: bool | None,
     differentiable: bool,
     check: bool | None,
-    **arrays: Any,
-) -> Any:
+    **arrays: Array | float | None,
+) -> Array:
     """q + Δ, or Δ, by the backend whose arrays these are."""
-    backend = backend_of(arrays, differentiable)
-    rule, arrays, restore = batch_first(as_rule(trace), arrays, time_major)
-    return restore(backend.correct(rule, arrays, add_q=add_q, differentiable=differentiable, check=check))
+    backend, layout = backend_of(arrays, differentiable), layout_of(arrays, time_major)
+    out = backend.correct(
+        rule_batch_first(layout, as_rule(trace)),
+        batch_first(layout, arrays),
+        add_q=add_q,
+        differentiable=differentiable,
+        check=check,
+    )
+    return layout.restored(out)

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from offtrace.arrays import Array, is_number
 from offtrace.returns.backend import Backend
 from offtrace.returns.numpy import numpy_backend
-from offtrace.trajectory import is_number
 
 Loader = Callable[[], Backend[Any]]
 
@@ -42,7 +42,7 @@ def register(package: str, load: Loader) -> None:
     _loaders[package] = load
 
 
-def backend_of(arrays: Mapping[str, Any], differentiable: bool = False) -> Backend[Any]:
+def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool = False) -> Backend[Array]:
     """The one backend for all arrays, which may be lists where they are NumPy's.
 
     None and a number in the place of gamma are of no kind.
@@ -62,7 +62,7 @@ def backend_of(arrays: Mapping[str, Any], differentiable: bool = False) -> Backe
     return backend
 
 
-def as_numpy(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def as_numpy(arrays: Mapping[str, Array | float | None]) -> dict[str, Any]:
     """Arrays of any one kind as NumPy arrays, without gradient. None and numbers stay."""
     return backend_of(arrays).all_as_numpy(arrays)
 
@@ -75,7 +75,7 @@ def _loader(of: type) -> Loader:
     return _numpy
 
 
-def _refuse(found: dict[Loader, str], arrays: Mapping[str, Any]) -> NoReturn:
+def _refuse(found: dict[Loader, str], arrays: Mapping[str, object]) -> NoReturn:
     """Say which argument is odd: one that is not of the kind that is registered first."""
     kind = next(load for load in (*_loaders.values(), _numpy) if load in found)
     odd = next(name for other, name in found.items() if other is not kind)

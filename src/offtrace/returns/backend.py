@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from offtrace.arrays import Array, ArrayKind, is_number
 from offtrace.traces import Rule, Trace
-from offtrace.trajectory import Array, ArrayKind
 
 
 class Backend(ArrayKind[Array], ABC):
@@ -34,19 +34,19 @@ class Backend(ArrayKind[Array], ABC):
 
     @abstractmethod
     def correct(
-        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> Array:
         """q + Δ, or Δ."""
 
     @abstractmethod
-    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> Array:
+    def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Array:
         """β_{k:t} of one trajectory [T] as [T, T]."""
 
     @abstractmethod
     def v_trace(
         self,
         numbers: tuple[float, float, float],
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, object],
         *,
         differentiable: bool,
         check: bool | None,
@@ -57,12 +57,12 @@ class Backend(ArrayKind[Array], ABC):
     def as_numpy(self, array: Array) -> np.ndarray:
         """The array on the host, without gradient: its own memory, where that may be. bfloat16 becomes float32."""
 
-    def as_parameter(self, array: Any) -> Any:
+    def as_parameter(self, name: str, array: object) -> object:
         """An array as a rule holds it, one number for each step: as a NumPy array, unless it may be traced."""
-        return self.as_numpy(array)
+        return self.as_numpy(self.array(name, array))
 
     @abstractmethod
-    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+    def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """Whether values are to be looked at, by what a user says with `check`."""
 
     @abstractmethod
@@ -77,6 +77,9 @@ class Backend(ArrayKind[Array], ABC):
     def constant(self, array: Array) -> Array:
         """The array without gradient."""
 
-    def all_as_numpy(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    def all_as_numpy(self, arrays: Mapping[str, object]) -> dict[str, Any]:
         """The arrays as NumPy arrays. None and a gamma that is a number stay."""
-        return {name: self.as_numpy(a) if a is not None and hasattr(a, "dtype") else a for name, a in arrays.items()}
+        return {
+            name: a if a is None or (name == "gamma" and is_number(a)) else self.as_numpy(self.array(name, a))
+            for name, a in arrays.items()
+        }

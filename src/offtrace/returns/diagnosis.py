@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from offtrace import figures
+from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.layouts import batch_first
+from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
 from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.whole_arrays import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
-from offtrace.trajectory import Trajectory, check, explain_bad_value
+from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
 
 T = TypeVar("T", bound=Trace)
 
@@ -65,15 +66,15 @@ class Diagnosis:
 def diagnose(
     trace: Trace,
     *,
-    terminated: Any,
-    truncated: Any,
-    gamma: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
-    time_major: Any = None,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array | float,
+    log_pi: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+    pair: Array | None = None,
+    greedy: Array | None = None,
+    time_major: Option = None,
 ) -> Diagnosis:
     """Measure a trace on trajectories: per trajectory and pooled. No reward or value is needed. Kinds of arrays and layouts are
     those of `targets`.
@@ -95,8 +96,9 @@ def diagnose(
     """
     arrays = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu}
     arrays |= {"valid": valid, "pair": pair, "greedy": greedy}
-    trace, arrays, _ = batch_first(as_trace(trace), as_numpy(arrays), time_major)
-    x = numpy_backend.BACKEND.trajectory(trace, arrays)
+    layout = layout_of(arrays, time_major)
+    trace = as_trace(rule_batch_first(layout, as_trace(trace)))
+    x = numpy_backend.BACKEND.trajectory(trace, batch_first(layout, as_numpy(arrays)))
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
@@ -108,7 +110,7 @@ def diagnose(
     peak = _largest(trace, x)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def of(b: Any) -> Statistics:
+    def of(b: int | slice) -> Statistics:
         m, ok = magnitude[b], usable[b]
         n = int(ok.sum())
         if not n:
@@ -127,17 +129,25 @@ def diagnose(
     return Diagnosis(trace, of(slice(None)), tuple(of(b) for b in range(shape[0])))
 
 
-def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: Any) -> np.ndarray:
+def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
     """Σ_t (γ_k ··· γ_{t-1}) β_{k:t} signal_t [B, T]: the correction where the signal is the TD error."""
 
-    def doubled(array: Any) -> Any:
-        return array.astype(np.float64) if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
-
-    names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
     zero = np.zeros(signal.shape)
-    arrays = {name: doubled(getattr(x, name)) for name in names}
-    arrays |= {"reward": signal, "q": zero, "next_value": zero, "gamma": doubled(gamma)}
-    return corrections(trace, **arrays, time_major=False)
+    log_pi, log_mu = (None if log is None else log.astype(np.float64) for log in (x.log_pi, x.log_mu))
+    return corrections(
+        trace,
+        reward=signal,
+        q=zero,
+        next_value=zero,
+        terminated=x.terminated,
+        truncated=x.truncated,
+        gamma=gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma,
+        log_pi=log_pi,
+        log_mu=log_mu,
+        valid=x.valid,
+        pair=x.pair,
+        time_major=False,
+    )
 
 
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
@@ -168,13 +178,13 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
 def adapt(
     trace: T,
     *,
-    terminated: Any,
-    truncated: Any,
+    terminated: Array,
+    truncated: Array,
     gamma: float,
-    log_pi: Any,
-    log_mu: Any,
-    valid: Any = None,
-    time_major: Any = None,
+    log_pi: Array,
+    log_mu: Array,
+    valid: Array | None = None,
+    time_major: Option = None,
 ) -> T:
     """One Robbins–Monro step of C-trace: measure the contraction rate on trajectories of μ, and move the mix towards `rate`.
 
@@ -187,7 +197,8 @@ def adapt(
     if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
     arrays = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu, "valid": valid}
-    x = check(**batch_first(None, as_numpy(arrays), time_major)[1], gamma=gamma)
+    layout = layout_of(arrays, time_major)
+    x = laid_out(agree(NUMPY, {**batch_first(layout, as_numpy(arrays)), "gamma": gamma}))
     if x.valid is not None and not x.valid.any():
         raise ValueError("there is no valid step to measure a rate on")
     magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)
@@ -197,13 +208,13 @@ def adapt(
 def credit_figure(
     traces: Sequence[Trace],
     *,
-    terminated: Any,
-    truncated: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
+    terminated: Array,
+    truncated: Array,
+    log_pi: Array | None = None,
+    log_mu: Array | None = None,
+    valid: Array | None = None,
+    pair: Array | None = None,
+    greedy: Array | None = None,
     title: str = "",
 ) -> Any:
     """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from offtrace.arrays import Array
 from offtrace.returns.api import targets
 from offtrace.returns.array_kinds import backend_of
 from offtrace.traces.given_coefficients import GivenCoefficients
 
 
-def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
+def targets_from_c(c: Array, *, horizon: int | None = None, **arrays: Any) -> Array:
     """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
 
     c of a start is not used. With a `horizon` n, the sum ends before t = k + n. The other arguments are those of `targets`,
@@ -28,5 +29,4 @@ def targets_from_c(c: Any, *, horizon: int | None = None, **arrays: Any) -> Any:
     backend = backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}})
     if arrays.get("differentiable") and getattr(c, "requires_grad", False):
         raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
-    c = backend.as_parameter(c)
-    return targets(GivenCoefficients(c, horizon=horizon), **arrays)
+    return targets(GivenCoefficients(backend.as_parameter("c", c), horizon=horizon), **arrays)

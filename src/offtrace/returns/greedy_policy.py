@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.arrays import Array
 from offtrace.returns.backend import Backend
 from offtrace.traces import Rule
-from offtrace.trajectory import TOLERANCE, Array, spell
+from offtrace.trajectory import TOLERANCE, spell
 
 REMEDY = (
     "pass greedy=…, whether the action taken maximises Q, e.g. greedy=(q_of_all.argmax(-1) == action), "
@@ -42,7 +43,7 @@ def log_pi_of_greedy(backend: Backend[Array], trace: Rule, arrays: Mapping[str, 
     return xp.where(soft, np.nan, log_pi)
 
 
-def _from_flags(backend: Backend[Array], greedy: Any, like: Any) -> Array:
+def _from_flags(backend: Backend[Array], greedy: Array, like: Array) -> Array:
     """0 where greedy, else −inf, in the dtype of `like` if that is real."""
     xp = backend.xp
     greedy, like = xp.asarray(greedy), xp.asarray(like)

@@ -6,23 +6,49 @@ Only `shape`, `swapaxes` and `reshape` are used, which NumPy, PyTorch and JAX sp
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from offtrace.arrays import Array, is_number
 from offtrace.traces import Rule
 from offtrace.traces.arguments import as_trace
-from offtrace.trajectory import is_number
+
+if TYPE_CHECKING:
+    import jax
+    import torch
 
 
-def batch_first(
-    trace: Rule | None, arrays: dict[str, Any], time_major: bool | None
-) -> tuple[Any, dict[str, Any], Callable[[Any], Any]]:
-    """The rule, if there is one, and the arrays as [T] or [B, T], and what brings a result into the layout that came in."""
+class Layout(NamedTuple):
+    """How the arrays came in: the first one's name, their shape, and whether time stands first."""
+
+    first: str
+    shape: tuple[int, ...]
+    time_major: bool
+
+    @property
+    def usual(self) -> bool:
+        """Whether nothing is to be turned: [T] or [B, T]."""
+        return not self.time_major and len(self.shape) != 3
+
+    def batch_first(self, array: np.ndarray | torch.Tensor | jax.Array) -> np.ndarray | torch.Tensor | jax.Array:
+        """An array of this layout as [B, T]. A last dimension of 1 may have been left out."""
+        if tuple(array.shape) == self.shape:
+            array = array.reshape(self.shape[:2])
+        return array.swapaxes(0, 1) if self.time_major else array
+
+    def restored(self, out: Array) -> Array:
+        """A result [B, T] in this layout."""
+        if self.usual:
+            return out
+        return (out.swapaxes(0, 1) if self.time_major else out).reshape(self.shape)
+
+
+def layout_of(arrays: Mapping[str, object], time_major: bool | None) -> Layout:
+    """The layout of what was given, by its first array."""
     first = "reward" if "reward" in arrays else "terminated"
-    given = arrays[first]
-    shape = tuple(given.shape if hasattr(given, "shape") else np.shape(given))
+    shape = _shape(arrays[first])
     if len(shape) == 3 and shape[2] != 1:
         raise ValueError(
             f"{first} has shape {shape}: arrays must be [T] or [B, T], or [B, T, 1] with a last dimension of 1"
@@ -36,33 +62,32 @@ def batch_first(
         raise ValueError(
             f"{first} has shape {shape}, but time_major=True is for [T, B] or [T, B, 1]: one row needs none"
         )
-    if not time_major and len(shape) != 3:
-        return trace, arrays, _as_it_is
+    return Layout(first, shape, bool(time_major))
 
-    def turned(name: str, array: Any) -> Any:
+
+def _shape(array: object) -> tuple[int, ...]:
+    return tuple(array.shape if hasattr(array, "shape") else np.shape(array))  # pyright: ignore
+
+
+def batch_first(layout: Layout, arrays: Mapping[str, object]) -> Mapping[str, object]:
+    """The arrays as [T] or [B, T]; nothing is broadcast."""
+    if layout.usual:
+        return arrays
+    turned: dict[str, object] = {}
+    for name, array in arrays.items():
         if array is None or (name == "gamma" and is_number(array)):
-            return array
-        array = array if hasattr(array, "swapaxes") else np.asarray(array)
-        if tuple(array.shape) != shape:
+            turned[name] = array
+            continue
+        if _shape(array) != layout.shape:
             raise ValueError(
-                f"{name} has shape {tuple(array.shape)} but {first} has shape {shape}: nothing is broadcast"
+                f"{name} has shape {_shape(array)} but {layout.first} has shape {layout.shape}: nothing is broadcast"
             )
-        array = array.reshape(shape[:2])
-        return array.swapaxes(0, 1) if time_major else array
-
-    def restore(out: Any) -> Any:
-        return (out.swapaxes(0, 1) if time_major else out).reshape(shape)
-
-    def of_rule(array: Any) -> Any:
-        array = (
-            array.reshape(shape[:2]) if tuple(array.shape) == shape else array
-        )  # its last dimension of 1 may be left out
-        return array.swapaxes(0, 1) if time_major else array
-
-    if trace is not None and trace.per_step and len(as_trace(trace).shape or ()) > 1:
-        trace = as_trace(trace).mapped(of_rule)
-    return trace, {name: turned(name, array) for name, array in arrays.items()}, restore
+        turned[name] = layout.batch_first(array if hasattr(array, "swapaxes") else np.asarray(array))  # pyright: ignore
+    return turned
 
 
-def _as_it_is(out: Any) -> Any:
-    return out
+def rule_batch_first(layout: Layout, rule: Rule) -> Rule:
+    """The rule, with what it holds for each step turned as the arrays are."""
+    if layout.usual or not rule.per_step or len(as_trace(rule).shape or ()) < 2:
+        return rule
+    return as_trace(rule).mapped(layout.batch_first)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from offtrace.arrays import Array
 from offtrace.returns.backend import Backend
 from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.traces import Rule
-from offtrace.trajectory import Array
 
 
-def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
     """The arrays that the rule reads, of the kind that came in; None in the place of the others."""
     found = {name: array for name, array in arrays.items() if name != "greedy"}
     reads = trace.reads

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple
 
 import numpy as np
 
+from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.layouts import batch_first
+from offtrace.returns.layouts import batch_first, layout_of
 from offtrace.traces.base import number
 
 
-class StateTargets(NamedTuple):
+class StateTargets(NamedTuple, Generic[Array]):
     """What `state_targets` returns."""
 
-    target: Any
+    target: Array
     """v_k, the regression target for V(s_k)."""
-    advantage: Any
+    advantage: Array
     """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient. GAE's is `target − value`: see `state_targets`."""
 
 
 def state_targets(
     *,
-    reward: Any,
-    value: Any,
-    next_value: Any,
-    terminated: Any,
-    truncated: Any,
-    log_pi: Any,
-    log_mu: Any,
-    gamma: Any,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    log_pi: Array,
+    log_mu: Array,
+    gamma: Array | float,
     lam: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    valid: Any = None,
-    time_major: Any = None,
-    differentiable: Any = False,
-    check: Any = None,
-) -> StateTargets:
+    valid: Array | None = None,
+    time_major: Option = None,
+    differentiable: Option = False,
+    check: Option = None,
+) -> StateTargets[Array]:
     """V-trace (Espeholt et al. 2018, IMPALA, equation 1). `value` is V(s_t), `next_value` V of the true next state.
 
     v_k = V_k + Σ_t (γ_k ··· γ_{t-1}) (c_k ··· c_{t-1}) ρ̄_t δ_t,   c = λ min(c_bar, ρ),   ρ̄ = min(rho_bar, ρ)
@@ -59,6 +60,9 @@ def state_targets(
             raise TypeError(f"{name} is missing: V-trace needs it")
     arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
     backend = backend_of(arrays, differentiable)
-    _, arrays, restore = batch_first(None, arrays, time_major)
-    made = backend.v_trace((lam, rho_bar, c_bar), arrays, differentiable=differentiable, check=check)
-    return StateTargets(*map(restore, made))
+    layout = layout_of(arrays, time_major)
+    numbers = lam, rho_bar, c_bar
+    target, advantage = backend.v_trace(
+        numbers, batch_first(layout, arrays), differentiable=differentiable, check=check
+    )
+    return StateTargets(layout.restored(target), layout.restored(advantage))

@@ -6,12 +6,14 @@ the operations outside, where it is off.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any
+from typing import Generic, NamedTuple, TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_flatten, tree_map, tree_unflatten
@@ -19,44 +21,75 @@ from jax.tree_util import tree_flatten, tree_map, tree_unflatten
 from offtrace.returns.jax.xla_kernels import in_float64
 from offtrace.trajectory import FLAGS
 
+How = TypeVar("How", bound=Hashable)
+Out = TypeVar("Out")  # an array, or a tuple of arrays
+Arguments = TypeVarTuple("Arguments")
 
-def compute(function: Any, given: Any, numbers: Any, arrays: dict[str, Any], dtype: Any, differentiable: bool) -> Any:
-    """function(given, numbers, real arrays, other arrays), which works in float64, with results in `dtype`."""
+Numbers = list[Array]
+"""The numbers of a rule, as JAX finds them."""
+Arrays = dict[str, Array]
+Function = Callable[[How, Numbers, Arrays, Arrays], Out]
+"""What is computed, from what shapes the program, the numbers, the real arrays, and the flags and ids."""
+Variables = dict[int, Array]
+"""The arrays that may have a gradient, by their place among all numbers and real arrays."""
+Fixed = tuple[dict[int, Array], Arrays]
+"""The other ones by their place, and flags and ids by name."""
+
+
+class Program(NamedTuple, Generic[How, Out]):
+    """What decides about the compiled program."""
+
+    function: Function[How, Out]
+    how: How
+    tree: Hashable
+    """The structure of numbers and real arrays."""
+    dtype: np.dtype[np.floating]
+
+
+def compute(
+    function: Function[How, Out],
+    how: How,
+    numbers: list[Array | float],
+    arrays: dict[str, Array | float],
+    dtype: np.dtype[np.floating],
+    differentiable: bool,
+) -> Out:
+    """function(how, numbers, real arrays, other arrays), which works in float64, with results in `dtype`."""
     # vmap outside of jit may hold a float64 of NumPy's in what it calls a float32. A copy, made before float64 is on, is one.
     numbers, arrays = tree_map(lambda a: jnp.array(a) if isinstance(a, Tracer) else a, (numbers, arrays))
-    other = {n: a for n, a in arrays.items() if a is not None and n in (*FLAGS, "pair")}
-    real = {n: a for n, a in arrays.items() if a is not None and n not in other}
+    other = {name: a for name, a in arrays.items() if name in (*FLAGS, "pair")}
+    real = {name: a for name, a in arrays.items() if name not in other}
     leaves, tree = tree_flatten((numbers, real))
     if not differentiable:
-        leaves = [lax.stop_gradient(a) if isinstance(a, jax.Array) else a for a in leaves]
+        leaves = [lax.stop_gradient(a) if isinstance(a, Array) else a for a in leaves]
     # What is not JAX's has no gradient, and comes as float64. What JAX holds keeps the precision that it has.
-    variables = {i: a for i, a in enumerate(leaves) if isinstance(a, jax.Array)}
+    variables = {i: a for i, a in enumerate(leaves) if isinstance(a, Array)}
     with in_float64():
         constants = {i: jnp.asarray(a, jnp.float64) for i, a in enumerate(leaves) if i not in variables}
-        return _program((function, given, tree, dtype), variables, (constants, other))
+        return _program(Program(function, how, tree, dtype), variables, (constants, other))
 
 
-def _run(program: Any, variables: Any, fixed: Any) -> Any:
-    function, given, tree, dtype = program
+def _run(program: Program[How, Out], variables: Variables, fixed: Fixed) -> Out:
     constants, other = fixed
     with in_float64():
         leaves = variables | constants
         real = [lax.convert_element_type(leaves[i], jnp.float64) for i in range(len(leaves))]
-        out = function(given, *tree_unflatten(tree, real), other)
-        return tree_map(lambda a: lax.convert_element_type(a, dtype), out)
+        numbers, arrays = tree_unflatten(program.tree, real)
+        out = program.function(program.how, numbers, arrays, other)
+        return tree_map(lambda a: lax.convert_element_type(a, program.dtype), out)
 
 
-def _pull(program: Any, variables: Any, fixed: Any, gradient: Any) -> Any:
+def _pull(program: Program[How, Out], variables: Variables, fixed: Fixed, gradient: Out) -> Variables:
     with in_float64():
         return jax.vjp(lambda v: _run(program, v, fixed), variables)[1](gradient)[0]
 
 
-def _mappable(function: Any) -> Any:
+def _mappable(function: Callable[[*Arguments], Out]) -> Callable[[*Arguments], Out]:
     """The function, mapped by vmap as Python and in float64, even where vmap finds it within an already jitted function."""
     found = custom_vmap(function)
 
     @found.def_vmap
-    def rule(size: int, mapped: Any, *arguments: Any) -> Any:
+    def rule(size: int, mapped: tuple[object, ...], *arguments: *Arguments) -> tuple[Out, object]:
         axes = tuple(tree_map(lambda is_mapped: 0 if is_mapped else None, mapped))
         with in_float64():
             out = _mappable(jax.vmap(function, in_axes=axes, axis_size=size))(*arguments)
@@ -66,17 +99,17 @@ def _mappable(function: Any) -> Any:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _with_gradient(program: Any, variables: Any, fixed: Any) -> Any:
+def _with_gradient(program: Program[How, Out], variables: Variables, fixed: Fixed) -> Out:
     return _mappable(partial(_run, program))(variables, fixed)
 
 
-def _forward(program: Any, variables: Any, fixed: Any) -> Any:
+def _forward(program: Program[How, Out], variables: Variables, fixed: Fixed) -> tuple[Out, tuple[Variables, Fixed]]:
     return _mappable(partial(_run, program))(variables, fixed), (variables, fixed)
 
 
-def _backward(program: Any, seen: Any, gradient: Any) -> Any:
+def _backward(program: Program[How, Out], seen: tuple[Variables, Fixed], gradient: Out) -> tuple[Variables, None]:
     return _mappable(partial(_pull, program))(*seen, gradient), None
 
 
 _with_gradient.defvjp(_forward, _backward)
-_program: Any = jax.jit(_with_gradient, static_argnums=0)
+_program = jax.jit(_with_gradient, static_argnums=0)

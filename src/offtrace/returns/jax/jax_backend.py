@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
+from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, result, v_trace
@@ -26,7 +26,7 @@ from offtrace.returns.numpy import numpy_backend, v_trace_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.arguments import as_trace
-from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out, one_discount
+from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
 
 pytrees.register_all(Rule)
 
@@ -43,7 +43,7 @@ class JaxBackend(Backend[jax.Array]):
             return value  # pyright: ignore[reportReturnType]
         raise TypeError(f"{name} must be a JAX array, got {type(value).__name__}")
 
-    def discount(self, gamma: Any) -> Any:
+    def discount(self, gamma: jax.Array | float) -> jax.Array | float:
         """A number; or an array of no dimension, which may be traced."""
         return gamma if isinstance(gamma, jax.Array) else one_discount(gamma)
 
@@ -52,12 +52,12 @@ class JaxBackend(Backend[jax.Array]):
         return f"{name}.astype(jnp.{dtype})"
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> jax.Array:
         """q + Δ, or Δ."""
         _refuse_history(trace)
         found = agree(self, needed(self, trace, arrays))
-        traced, on_cpu = where_from(trace, found.arrays)
+        traced, on_cpu = where_from(trace, found.arrays, found.gamma)
         if _looks(check, traced, on_cpu):
             x = laid_out(self._on_host(found), bounded(trace))
             if not on_cpu:
@@ -67,14 +67,14 @@ class JaxBackend(Backend[jax.Array]):
             else:
                 return jnp.asarray(x.restore(made))
         numbers, rule = tree_flatten(trace)
-        given, shape, dtype = found.arrays, tuple(found.shape), _dtype(found)
+        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), _dtype(found)
         T = shape[-1]
         if not traced and not any(map(np.ndim, numbers)):
             given, shape = _in_bucket(given, shape)
         how = Given(rule, shape, add_q, dtype == np.float32)
         return compute(result, how, numbers, given, dtype, differentiable)[..., :T]
 
-    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> jax.Array:
+    def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
         found = agree(self, {"gamma": 1.0, **needed(self, trace, arrays)})
         if len(found.shape) != 1:
@@ -86,42 +86,42 @@ class JaxBackend(Backend[jax.Array]):
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
         how = Given(rule, tuple(found.shape), False, dtype == np.float32)
-        return compute(matrix, how, numbers, found.arrays, dtype, False)
+        return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
 
     def v_trace(
         self,
         numbers: tuple[float, float, float],
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, object],
         *,
         differentiable: bool,
         check: bool | None,
     ) -> tuple[jax.Array, jax.Array]:
         """V-trace's target and advantage."""
         found = agree(self, arrays)
-        traced, on_cpu = where_from(numbers, found.arrays)
+        traced, on_cpu = where_from(numbers, found.arrays, found.gamma)
         if on_cpu:
             x = laid_out(self._on_host(found))
             made = v_trace_rows.attempt(numbers, x) or explain_bad_value(x)
             return jnp.asarray(x.restore(made[0])), jnp.asarray(x.restore(made[1]))
-        given, shape = found.arrays, tuple(found.shape)
+        given, shape = {**found.arrays, "gamma": found.gamma}, tuple(found.shape)
         T = shape[-1]
         if not traced:
             given, shape = _in_bucket(given, shape)
-        target, advantage = compute(v_trace, shape, numbers, given, _dtype(found), differentiable)
+        target, advantage = compute(v_trace, shape, list(numbers), given, _dtype(found), differentiable)
         return target[..., :T], advantage[..., :T]
 
     def _on_host(self, found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
-        return Agreed(self.all_as_numpy(found.arrays), tuple(found.shape), found.dtype)
+        return found.mapped(self.as_numpy, found.dtype)
 
     def as_numpy(self, array: jax.Array) -> np.ndarray:
         """The array on the host."""
         return np.asarray(array)
 
-    def as_parameter(self, array: Any) -> Any:
+    def as_parameter(self, name: str, array: object) -> object:
         """The array itself: it may be traced."""
         return array
 
-    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+    def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """On the CPU unless check=False; on a GPU only with check=True, as that waits for the device; never where traced."""
         return _looks(check, *where_from(dict(arrays)))
 
@@ -129,7 +129,7 @@ class JaxBackend(Backend[jax.Array]):
         """The entries of the last axis at indices [..., 1]."""
         return jnp.take_along_axis(array, index, -1)
 
-    def cast(self, array: jax.Array, dtype: Any) -> jax.Array:
+    def cast(self, array: jax.Array, dtype: np.dtype[np.generic]) -> jax.Array:
         """The array in another dtype."""
         return array.astype(dtype)
 
@@ -146,12 +146,12 @@ def _refuse_history(trace: Rule) -> None:
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
 
 
-def _dtype(found: Agreed[jax.Array]) -> np.dtype[Any]:
+def _dtype(found: Agreed[jax.Array]) -> np.dtype[np.floating]:
     """The dtype of the real arrays; where there are none, the one that JAX would take."""
     return np.dtype(found.dtype or jnp.result_type(float))
 
 
-def where_from(*trees: Any) -> tuple[bool, bool]:
+def where_from(*trees: object) -> tuple[bool, bool]:
     """Whether anything is being traced, and, if not, whether everything is on the CPU."""
     leaves = tree_leaves(trees)
     if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -168,18 +168,20 @@ def _looks(check: bool | None, traced: bool, on_cpu: bool) -> bool:
     return bool(check) or (check is None and on_cpu and not traced)
 
 
-def _in_bucket(arrays: dict[str, Any], shape: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
+def _in_bucket(
+    arrays: dict[str, jax.Array | float], shape: tuple[int, ...]
+) -> tuple[dict[str, jax.Array | float], tuple[int, ...]]:
     """The arrays with padding up to the next 2ⁿ or 3·2ⁿ steps, and their shape: so a new T is rarely a new program."""
     T = shape[-1]
     half = 1 << max(3, (T - 1).bit_length() - 1)
     length = next(n for n in (half, half * 3 // 2, half * 2) if n >= T)
     if length == T:
         return arrays, shape
-    there = {name: a for name, a in arrays.items() if np.ndim(a)}
+    there = {name: a for name, a in arrays.items() if not isinstance(a, float | int) and a.ndim}
     return {**arrays, **_padded(there, length - T)}, (*shape[:-1], length)
 
 
 @partial(jax.jit, static_argnums=1)
-def _padded(arrays: dict[str, Any], more: int) -> dict[str, Any]:
+def _padded(arrays: dict[str, jax.Array], more: int) -> dict[str, jax.Array]:
     arrays = {"valid": jnp.ones(arrays["terminated"].shape, bool), **arrays}
     return tree_map(lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, more)]), arrays)

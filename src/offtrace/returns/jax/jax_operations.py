@@ -6,23 +6,27 @@ Each function takes what decides about the program, the numbers of a rule, the r
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
+from jax import Array, lax
 from jax.tree_util import tree_map, tree_unflatten
 
 from offtrace.returns.jax import xla_kernels as kernels
+from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.pallas_kernels import capped
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
-from offtrace.traces import Step, Trace
+from offtrace.traces import Rule, Step, Trace
+from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
 
 
 class Given(NamedTuple):
     """What decides about the program: everything that is not an array."""
 
-    rule: Any
+    rule: Hashable
     """The rule's structure, without its numbers."""
     shape: tuple[int, ...]
     add_q: bool
@@ -33,34 +37,40 @@ class Given(NamedTuple):
 class Rows(NamedTuple):
     """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
 
-    valid: Any
-    reward: Any
-    q: Any
-    next_value: Any
-    log_pi: Any
-    log_mu: Any
-    gamma: Any
-    goes_on: Any
+    arrays: dict[str, Array]
+    """The real arrays by name."""
+    gamma: Array
+    """γ, for each step or for all."""
+    valid: Array
+    goes_on: Array
     """Whether a trace may pass from t to t+1."""
-    pair: Any
+    pair: Array | None
 
-    def probabilities(self, reads: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    @property
+    def discount(self) -> Array:
+        """γ_t where a trace may pass from t to t+1, else 0."""
+        return jnp.where(self.goes_on, self.gamma, 0.0)
+
+    def probabilities(self, reads: tuple[str, ...]) -> tuple[Array | float, Array | float, Array | float]:
         """π, μ, ρ; NaN for what is not read."""
-        logs = {"pi": self.log_pi, "mu": self.log_mu}
-        logs["rho"] = self.log_pi - self.log_mu if "rho" in reads else None
-        return tuple(_e_to(logs[n]) if n in reads else jnp.nan for n in logs)  # pyright: ignore[reportReturnType]
+        log = self.arrays
+        return (
+            _e_to(log["log_pi"]) if "pi" in reads else jnp.nan,
+            _e_to(log["log_mu"]) if "mu" in reads else jnp.nan,
+            _e_to(log["log_pi"] - log["log_mu"]) if "rho" in reads else jnp.nan,
+        )
 
-    def bad(self, trace: Any) -> Any:
+    def bad(self, trace: Trace) -> Array:
         """Where μ = 0, π is infinite, or either is NaN, of those that the trace needs: no such action could have been taken."""
         bad = jnp.zeros_like(self.valid)
         if trace.needs_pi:
-            bad = bad | ~(self.log_pi < jnp.inf)
+            bad = bad | ~(self.arrays["log_pi"] < jnp.inf)
         if trace.needs_mu:
-            bad = bad | ~jnp.isfinite(self.log_mu)
+            bad = bad | ~jnp.isfinite(self.arrays["log_mu"])
         return bad
 
 
-def _rows(shape: tuple[int, ...], real: dict[str, Any], other: dict[str, Any]) -> Rows:
+def _rows(shape: tuple[int, ...], real: dict[str, Array], other: dict[str, Array]) -> Rows:
     flat = {n: a.reshape(-1, shape[-1]) if a.ndim else a for n, a in (real | other).items()}
     terminated, truncated = flat["terminated"] != 0, flat["truncated"] != 0
     valid = flat["valid"] != 0 if "valid" in flat else jnp.ones(terminated.shape, bool)
@@ -68,30 +78,29 @@ def _rows(shape: tuple[int, ...], real: dict[str, Any], other: dict[str, Any]) -
     if "next_value" in read:
         read["next_value"] = jnp.where(terminated, 0.0, read["next_value"])
     later = jnp.pad(valid[:, 1:], ((0, 0), (0, 1)))  # False at the row's end
-    names = ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")
     goes_on = ~(terminated | truncated) & valid & later
-    return Rows(valid, *(read.get(n) for n in names), goes_on=goes_on, pair=flat.get("pair"))
+    return Rows(read, read["gamma"], valid, goes_on, flat.get("pair"))
 
 
-def result(given: Given, numbers: Any, real: Any, other: Any) -> Any:
+def result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """q + Δ, or Δ."""
-    rule = tree_unflatten(given.rule, numbers)
+    rule: Rule = tree_unflatten(given.rule, numbers)
     uncorrected = rule.uncorrected_return
-    if uncorrected is not None or not rule.per_decision:
+    if uncorrected is not None or not as_trace(rule).per_decision:
         real["gamma"] = lax.stop_gradient(real["gamma"])  # the rest of its gradient would be missing
     x = _rows(given.shape, real, other)
-    discount = jnp.where(x.goes_on, x.gamma, 0.0)
-    one_step = x.reward + x.gamma * x.next_value
+    one_step = x.arrays["reward"] + x.gamma * x.arrays["next_value"]
     if uncorrected is not None:
-        out = _uncorrected(uncorrected, x, one_step, discount)
-        out = out if given.add_q else out - x.q
+        out = _uncorrected(uncorrected, x, one_step)
+        out = out if given.add_q else out - x.arrays["q"]
     else:
-        out = _corrections(rule, x, one_step - x.q, discount, given.single)
-        out = x.q + out if given.add_q else out
+        q = x.arrays["q"]
+        out = _corrections(as_trace(rule), x, one_step - q, x.discount, given.single)
+        out = q + out if given.add_q else out
     return jnp.where(x.valid, out, 0.0).reshape(given.shape)
 
 
-def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool) -> Any:
+def _corrections(trace: Trace, x: Rows, delta: Array, discount: Array, single: bool) -> Array:
     """Δ [N, T] by the kernel that fits."""
     N, T = delta.shape
     step_form = trace.step_form
@@ -122,20 +131,20 @@ def _corrections(trace: Trace, x: Rows, delta: Any, discount: Any, single: bool)
     return kernels.bounded(delta, g, step, cap, tuple(lags), trace.recursive)
 
 
-def _e_to(logs: Any) -> Any:
+def _e_to(logs: Array) -> Array:
     """e to these powers; what is below the smallest normal number counts as 0."""
     return jnp.where(logs < SMALLEST_LOG, 0.0, jnp.exp(logs))
 
 
-def _next(factor: Any) -> Any:
+def _next(factor: Array) -> Array:
     """The factor of step t+1 at t; 1 at the row's end, where it is not used."""
     return jnp.pad(factor[:, 1:], ((0, 0), (0, 1)), constant_values=1)
 
 
-def _parameter(trace: Trace, value: Any, x: Rows) -> Any:
+def _parameter(trace: Trace, value: Array | np.ndarray | float, x: Rows) -> Array | float:
     """A number as it is; what is given for each step as [N, T]."""
-    if not jnp.ndim(value):
-        return value
+    if isinstance(value, float | int) or not value.ndim:
+        return value  # pyright: ignore[reportReturnType]
     if value.size != x.valid.size or value.shape[-1] != x.valid.shape[-1]:
         raise ValueError(
             f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
@@ -144,14 +153,14 @@ def _parameter(trace: Trace, value: Any, x: Rows) -> Any:
     return jnp.where(x.valid, value.reshape(x.valid.shape), 0.0)
 
 
-def _custom(trace: Trace, step: StepForm, x: Rows, delta: Any, discount: Any) -> Any:
+def _custom(trace: Trace, step: StepForm, x: Rows, delta: Array, discount: Array) -> Array:
     """A custom step, for all starts side by side."""
     probabilities = x.probabilities(trace.reads)
 
-    def beta(carry: Any, lag: Any, later: Any) -> tuple[Any, Any]:
-        seen = (later(p) if n in trace.reads else p for n, p in zip(("pi", "mu", "rho"), probabilities, strict=True))
-        pairs = (-1, -2) if x.pair is None else (x.pair, later(x.pair))
-        now = Step(*seen, step.lam, lag.astype(jnp.float64), *pairs)  # pyright: ignore[reportCallIssue]
+    def beta(carry: Array, lag: Array, later: Callable[[Array], Array]) -> tuple[Array, Array]:
+        pi, mu, rho = (p if isinstance(p, float | int) else later(p) for p in probabilities)
+        start, pair = (-1, -2) if x.pair is None else (x.pair, later(x.pair))
+        now = Step(pi, mu, rho, step.lam, lag.astype(jnp.float64), start, pair)
         carry, β = step.traced.call(jnp, carry, now)
         return tree_map(lambda c: jnp.broadcast_to(jnp.asarray(c, jnp.float64), delta.shape), carry), β
 
@@ -160,18 +169,19 @@ def _custom(trace: Trace, step: StepForm, x: Rows, delta: Any, discount: Any) ->
     return kernels.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
 
-def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Any, discount: Any) -> Any:
+def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]; with a limit n, each lag takes back what was bootstrapped, and adds a step."""
+    discount, next_value = x.discount, x.arrays["next_value"]
     if rule.n is None:
-        a = jnp.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
+        a = jnp.where(discount > 0, x.arrays["reward"] + (1.0 - rule.lam) * discount * next_value, one_step)
         return kernels.linear(a, rule.lam * discount)
-    before = jnp.pad(x.next_value[:, :-1], ((0, 0), (1, 0)))
+    before = jnp.pad(next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
     grown = kernels.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
     return one_step + (grown - gains)
 
 
-def matrix(given: Given, numbers: Any, real: Any, other: Any) -> Any:
+def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """β_{k:t} [T, T]."""
     T = given.shape[0]
     real, other = (
@@ -182,15 +192,18 @@ def matrix(given: Given, numbers: Any, real: Any, other: Any) -> Any:
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-def v_trace(shape: tuple[int, ...], numbers: Any, real: Any, other: Any) -> Any:
+def v_trace(
+    shape: tuple[int, ...], numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
+) -> tuple[Array, Array]:
     """v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1}), and the advantage."""
     lam, rho_bar, c_bar = numbers
-    x = _rows(shape, {"q" if n == "value" else n: a for n, a in real.items()}, other)
-    discount = jnp.where(x.goes_on, x.gamma, 0.0)
-    ρ = jnp.where(jnp.isfinite(x.log_mu), _e_to(x.log_pi - x.log_mu), jnp.nan)
-    delta = x.reward + x.gamma * x.next_value - x.q
+    x = _rows(shape, real, other)
+    value, next_value, log_mu, discount = x.arrays["value"], x.arrays["next_value"], x.arrays["log_mu"], x.discount
+    ρ = jnp.where(jnp.isfinite(log_mu), _e_to(x.arrays["log_pi"] - log_mu), jnp.nan)
+    delta = x.arrays["reward"] + x.gamma * next_value - value
     excess = kernels.linear(jnp.minimum(ρ, rho_bar) * delta, discount * lam * jnp.minimum(ρ, c_bar))
-    target = x.q + excess
-    ahead = jnp.where(x.goes_on, _next(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
+    target = value + excess
+    ahead = jnp.where(x.goes_on, _next(target) - next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
     advantage = jnp.minimum(ρ, rho_bar) * (delta + discount * lam * ahead)
-    return tuple(jnp.where(x.valid, a, 0.0).reshape(shape) for a in (target, advantage))
+    target, advantage = (jnp.where(x.valid, a, 0.0).reshape(shape) for a in (target, advantage))
+    return target, advantage

@@ -18,10 +18,10 @@ compiled anew.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
 
 import numpy as np
 from numba import njit
@@ -55,6 +55,10 @@ KERNELS = (
     scaled_numbers,
     cap_at_readout_lanes,
 )
+Kernel = Callable[..., bool]
+"""A function that Numba compiles, which finds the types of arguments and results itself."""
+Pass = Callable[..., bool]
+"""A compiled pass over rows; it returns whether a value was bad."""
 ROWS = 4
 SCRATCH = 7  # arrays of rows × width that a thread needs
 
@@ -70,7 +74,7 @@ def _code(code: CodeType) -> str:
     return repr((code.co_code, constants, code.co_names, code.co_varnames))
 
 
-def fingerprint_of(*parts: Any) -> str:
+def fingerprint_of(*parts: ModuleType | FunctionType) -> str:
     """What stands for the code of functions and modules, and of the kernels, in the key of a compiled function on disk."""
     sources = []
     for part in (*KERNELS, *parts):
@@ -82,7 +86,7 @@ def fingerprint_of(*parts: Any) -> str:
 
 
 @cache
-def compiled(kernel: Any, *modules: ModuleType) -> Any:
+def compiled(kernel: Kernel, *modules: ModuleType) -> Callable[..., bool]:
     """A kernel by itself, compiled; `modules` are those that it needs beside the kernels'."""
     fingerprint = fingerprint_of(*modules)
 
@@ -95,7 +99,7 @@ def compiled(kernel: Any, *modules: ModuleType) -> Any:
 
 
 @cache
-def build(rule: Any, lines: Any, reads: tuple[str, ...], kernel: Any) -> Any:
+def build(rule: FunctionType, lines: FunctionType, reads: tuple[str, ...], kernel: Kernel) -> Pass:
     """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel.
 
     Of a user's rule the printed lines are compiled: they call no function that Numba does not know. A printed function has no

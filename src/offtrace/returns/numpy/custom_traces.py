@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -89,14 +89,16 @@ class _Seen(NamedTuple):
     pair: np.ndarray | int
 
 
-def _for_steps(step: StepForm, seen: dict[str, np.ndarray], pair: Any) -> _Seen:
-    starts, pair = (-1, -2) if pair is None else (pair.astype(np.int64),) * 2
+def _for_steps(step: StepForm, seen: dict[str, np.ndarray], pair: np.ndarray | None) -> _Seen:
     pi, mu, rho = (seen.get(name, np.nan) for name in ("pi", "mu", "rho"))
-    return _Seen(pi, mu, rho, float(step.lam), starts, pair)
+    if pair is None:
+        return _Seen(pi, mu, rho, float(step.lam), -1, -2)
+    ids = pair.astype(np.int64)
+    return _Seen(pi, mu, rho, float(step.lam), ids, ids)
 
 
 @lru_cache(maxsize=64)
-def _compiled(step: Callable[..., Any]) -> Callable[..., float]:
+def _compiled(step: Callable[..., object]) -> Callable[..., float]:
     """The kernel around one step function. Not kept on disk: the function belongs to the user."""
     step = njit(step, error_model="numpy")
     each_pair = njit(_each_pair, nogil=True, error_model="numpy")

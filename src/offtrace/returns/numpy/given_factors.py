@@ -9,7 +9,6 @@ e is the gradient by δ. Arrays are float64 [B, T].
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
@@ -31,7 +30,9 @@ def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
     return out
 
 
-def correct(delta: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+def correct(
+    delta: np.ndarray, g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool
+) -> np.ndarray:
     """Δ. `lags` bounds x by lag and ends the trace; empty means no bound. A ratio that is NaN makes NaN of all that pass it."""
     unknown = np.isnan(ratio)
     if unknown.any():
@@ -57,21 +58,23 @@ def _pass(marked: np.ndarray, goes_on: np.ndarray, reach: int) -> np.ndarray:
     return found
 
 
-def transpose(gradient: Any, g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+def transpose(
+    gradient: np.ndarray, g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool
+) -> np.ndarray:
     """e. Every start, every later step: O(T²), stopped where nothing is left of a trace."""
     out = gradient.copy()
     compiled_pass.compiled(_transpose, sys.modules[__name__])(gradient, g, ratio, cap, lags, is_recursive, out)
     return out
 
 
-def weights(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+def weights(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """D_{k:t} y_{k:t} of one row, [T, T]: right at any size, with an infinite one only where it is above all floats."""
     out = np.zeros((len(g), len(g)))
     compiled_pass.compiled(_weights, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
     return out
 
 
-def largest(g: Any, ratio: Any, cap: Any, lags: Any, is_recursive: bool) -> np.ndarray:
+def largest(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """The largest of these of each row, [B], in O(T) memory."""
     out = np.ones(len(g))
     compiled_pass.compiled(_largest, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)

@@ -14,15 +14,16 @@ Rows are independent, and the kernels let go of the interpreter's lock: a large 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from offtrace._shared.cores import cores
+from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, needed
 from offtrace.returns.numpy import (
@@ -41,7 +42,6 @@ from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
 from offtrace.traces import Factors, Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import (
-    NumPyKind,
     Trajectory,
     agree,
     explain_bad_value,
@@ -61,19 +61,19 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     word, converter, differentiates = "NumPy array", "np.asarray", False
     xp, storable = np, tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
 
-    def trajectory(self, trace: Rule, arrays: Mapping[str, Any]) -> Trajectory:
+    def trajectory(self, trace: Rule, arrays: Mapping[str, object]) -> Trajectory:
         """The arrays that the rule reads, checked."""
         return laid_out(agree(self, needed(self, trace, arrays)), bounded(trace))
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> np.ndarray:
         """q + Δ, or Δ."""
         x = self.trajectory(trace, arrays)
         out = attempt(trace, x, add_q=add_q)
         return explain_bad_value(x) if out is None else x.restore(out)
 
-    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> np.ndarray:
+    def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
         """β_{k:t} of one trajectory [T] as [T, T]."""
         x = self.trajectory(trace, {**arrays, "gamma": 1.0})
         if len(x.shape) != 1:
@@ -83,7 +83,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     def v_trace(
         self,
         numbers: tuple[float, float, float],
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, object],
         *,
         differentiable: bool,
         check: bool | None,
@@ -97,7 +97,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         """The array itself."""
         return array
 
-    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+    def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """Always."""
         return True
 
@@ -105,7 +105,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         """The entries of the last axis at indices [..., 1]."""
         return np.take_along_axis(array, index, -1)
 
-    def cast(self, array: np.ndarray, dtype: Any) -> np.ndarray:
+    def cast(self, array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
         """The array in another dtype."""
         return array.astype(dtype, copy=False)
 
@@ -122,12 +122,12 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     uncorrected = trace.uncorrected_return
     if uncorrected is not None:
         out = uncorrected_returns.of(uncorrected, x)
-        return out if add_q or out is None else out - x.q
+        return out if add_q or out is None else out - x.read("q")
     trace = as_trace(trace)
     if not trace.custom:
         return _by_compiled_pass(trace, x, add_q=add_q)
     out = custom_traces.correct(trace, x)
-    return x.q + out if add_q and out is not None else out
+    return x.read("q") + out if add_q and out is not None else out
 
 
 def weights(trace: Trace, x: Trajectory) -> np.ndarray:
@@ -165,14 +165,16 @@ def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray
     return None if bad else out
 
 
-def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> tuple[Any, tuple[Any, ...], np.ndarray]:
+def _plan(
+    trace: Trace, B: int, T: int, valid: np.ndarray | None = None
+) -> tuple[compiled_pass.Pass, tuple[float | np.ndarray, ...], np.ndarray]:
     """The compiled pass for a trace, its parameters, and its bounds by lag."""
     lags = lag_caps(trace, T)
     parameters = tuple(_parameter(trace, p, (B, T), valid) for p in trace.parameters)
     return _compiled(trace, T, lags), parameters, every_pair.NO_LAGS if lags is None else lags
 
 
-def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
+def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> compiled_pass.Pass:
     """The pass with the kernel that fits."""
     if trace.per_decision and lags is None:
         kernel = reverse_recursion.sweep
@@ -185,11 +187,13 @@ def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> Any:
     return compiled_pass.build(trace.factors, trace.traced.call, trace.reads, kernel)
 
 
-def _parameter(trace: Trace, value: Any, shape: tuple[int, ...], valid: np.ndarray | None) -> Any:
+def _parameter(trace: Trace, value: ArrayLike, shape: tuple[int, ...], valid: np.ndarray | None) -> float | np.ndarray:
     """A number as a float; an array, given for [T] or [B, T], as float64 [B, T], with 0 where it is not read."""
-    if isinstance(value, float | int) or not np.ndim(value):
+    if isinstance(value, float | int):
         return float(value)
     value = np.asarray(value)
+    if not value.ndim:
+        return float(value)
     if value.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
         raise ValueError(
             f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
@@ -222,7 +226,7 @@ def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
     return None if bounds is None else np.array(bounds)
 
 
-def _in_threads(rows: Any, B: int) -> bool:
+def _in_threads(rows: Callable[[int, int], bool], B: int) -> bool:
     """Share the rows among threads; whether any block held a bad value."""
     workers = max(1, min(B // compiled_pass.ROWS, CORES))
     if workers == 1:

@@ -6,8 +6,9 @@ import threading
 
 import numpy as np
 
+from offtrace.arrays import BOOL, FLOATS
 from offtrace.returns.numpy import compiled_pass
-from offtrace.trajectory import BOOL, FLOATS, Trajectory
+from offtrace.trajectory import Trajectory
 
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
 NOT_BY_STEP = {dtype: np.empty((0, 0), dtype) for dtype in (*FLOATS, BOOL)}
@@ -17,12 +18,10 @@ _mine = threading.local()
 
 def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
     """γ as a number and as an array, and `valid`, where an empty array stands for what is not given by step."""
-    one = not isinstance(x.gamma, np.ndarray)
-    return (
-        x.gamma if one else 0.0,
-        NOT_BY_STEP[x.dtype] if one else x.gamma,
-        NOT_BY_STEP[BOOL] if x.valid is None else x.valid,
-    )
+    valid = NOT_BY_STEP[BOOL] if x.valid is None else x.valid
+    if isinstance(x.gamma, np.ndarray):
+        return 0.0, x.gamma, valid
+    return x.gamma, NOT_BY_STEP[x.dtype], valid
 
 
 def scratch(B: int, T: int) -> np.ndarray:

@@ -18,7 +18,7 @@ def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray | None:
         return None
     one_step, discount = made
     with np.errstate(invalid="ignore"):  # what is not read may be anything
-        a = np.where(discount > 0, x.reward + (1.0 - rule.lam) * discount * x.next_value, one_step)
+        a = np.where(discount > 0, x.read("reward") + (1.0 - rule.lam) * discount * x.read("next_value"), one_step)
     if rule.n is None:
         return given_factors.solve(a, rule.lam * discount)
     out = np.empty(one_step.shape)

@@ -35,10 +35,10 @@ def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np
     """δ (0 at invalid steps) and the discount, float64 [B, T]; `without_q`, δ is the one-step target r + γ next_value."""
     discount = discounts(x)
     with np.errstate(invalid="ignore", over="ignore"):
-        ahead = np.where(x.terminated, 0.0, x.next_value).astype(np.float64) * x.gamma
-        delta = np.add(x.reward, ahead, dtype=np.float64)
+        ahead = np.where(x.terminated, 0.0, x.read("next_value")).astype(np.float64) * x.gamma
+        delta = np.add(x.read("reward"), ahead, dtype=np.float64)
         if not without_q:
-            delta -= x.q
+            delta -= x.read("q")
     if x.valid is not None:
         delta[~x.valid] = 0.0
     return None if discount is None or not np.isfinite(delta).all() else (delta, discount)
@@ -51,11 +51,12 @@ def _e_to(logs: np.ndarray) -> np.ndarray:
 def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
     """π, μ and ρ of the actions taken, by name, of those that are read: float64 [B, T], 1 at invalid steps."""
     valid = np.True_ if x.valid is None else x.valid
-    logs = {"pi": x.log_pi, "mu": x.log_mu, "rho": None}
+    logs = {"pi": x.log_pi, "mu": x.log_mu}
     with np.errstate(invalid="ignore", over="ignore"):
         if "rho" in reads:
-            logs["rho"] = np.subtract(x.log_pi, x.log_mu, dtype=np.float64)
-        found = {n: _e_to(np.where(valid, logs[n], 0.0).astype(np.float64)) for n in logs if n in reads}
+            logs["rho"] = np.subtract(x.read("log_pi"), x.read("log_mu"), dtype=np.float64)
+        read = {name: log for name, log in logs.items() if name in reads and log is not None}
+        found = {name: _e_to(np.where(valid, log, 0.0).astype(np.float64)) for name, log in read.items()}
     bad = any(not np.isfinite(array).all() for array in found.values())
     bad = bad or ("rho" in found and np.max(found["rho"]) > np.exp(LARGEST_LOG))
     bad = bad or any(array.max() > np.exp(TOLERANCE) for name, array in found.items() if name != "rho")

@@ -19,9 +19,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.traces import Factors, History, Step, Trace
 from offtrace.traces.base import StepForm
@@ -39,7 +40,28 @@ class Now(NamedTuple):
     """The number of the step, from 0 when the stream was made."""
 
 
-def keeper(trace: Trace, size: int) -> Any:
+class Keeper(Protocol):
+    """What keeps z."""
+
+    @property
+    def z(self) -> np.ndarray:
+        """z_t of the last step."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all starts."""
+        ...
+
+    def advance(self, discount: float, now: Now) -> None:
+        """Scale the older starts by γ_{t-1} and by the rule."""
+        ...
+
+    def enter(self, now: Now) -> None:
+        """Add start t."""
+        ...
+
+
+def keeper(trace: Trace, size: int) -> Keeper:
     """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t."""
     step, beta = trace.step_form, trace.history_form
     if beta is not None:
@@ -204,16 +226,19 @@ class _Groups:
         self.crowd = max(self.CROWD, 2 * len(self.groups))
 
 
+NOBODY = np.empty(0)
+
+
 class _Starts(ABC):
     """Every live start as a record: ∇q, pair, lag, weight γ_k ··· γ_{t-1}, β, and what the rule keeps of it."""
 
-    def __init__(self, trace: Any, size: int, first: tuple[float, ...] = ()) -> None:
+    def __init__(self, trace: Trace, size: int, first: tuple[float, ...] = ()) -> None:
         self.trace, self.size, self.first = trace, size, first
         self.reach = trace.horizon or math.inf
-        self.live: Any = None
+        self.live: np.ndarray = NOBODY
 
     def clear(self) -> None:
-        self.live = None
+        self.live = NOBODY
 
     def advance(self, discount: float, now: Now) -> None:
         self.live["lag"] += 1
@@ -230,7 +255,7 @@ class _Starts(ABC):
         self.live["beta"] = β[: len(self.live)]
 
     @abstractmethod
-    def betas(self, now: Now) -> Any:
+    def betas(self, now: Now) -> ArrayLike:
         """β_{k:t} of all live starts; `first` is what `kept` holds for a new one."""
 
     def enter(self, now: Now) -> None:
@@ -238,11 +263,11 @@ class _Starts(ABC):
         numbers = [(name, "f8") for name in ("lag", "weight", "beta")]
         record = [where, ("pair", "i8"), *numbers, ("kept", "f8", (len(self.first),))]
         new = np.array([(now.where, now.pair, 0.0, 1.0, 1.0, self.first)], record)
-        self.live = new if self.live is None else np.concatenate([self.live, new])
+        self.live = np.concatenate([self.live, new]) if len(self.live) else new
 
     @property
     def z(self) -> np.ndarray:
-        if self.live is None:
+        if not len(self.live):
             return np.zeros(self.size)
         where, weights = self.live["where"], self.live["weight"] * self.live["beta"]
         return np.bincount(where, weights, minlength=self.size) if where.ndim == 1 else weights @ where
@@ -260,7 +285,7 @@ class _OfProducts(_Starts):
         if self.bounds[-1] == 0.0:  # β is 0 for good after the last bound above 0
             self.reach = min(self.reach, 1 + np.max(np.nonzero(self.bounds)[0] + 1, initial=0))
 
-    def betas(self, now: Now) -> Any:
+    def betas(self, now: Now) -> ArrayLike:
         decay, ratio, cap = _factors(self.trace, now)
         if decay == 0.0 or ratio == 0.0 or (self.trace.recursive and cap == 0.0):
             self.live = self.live[:0]
@@ -283,7 +308,7 @@ class _OfSteps(_Starts):
         super().__init__(trace, size, first=step.carries)
         self.step = step
 
-    def betas(self, now: Now) -> Any:
+    def betas(self, now: Now) -> ArrayLike:
         kept, many = self.live["kept"], isinstance(self.step.carry, tuple)
         seen = Step(now.pi, now.mu, now.rho, self.step.lam, self.live["lag"], self.live["pair"], now.pair)
         carry, β = self.step.traced.call(np, tuple(kept.T) if many else kept[:, 0], seen)
@@ -303,7 +328,7 @@ class _OfHistories(_Starts):
         super().clear()
         self.past = []
 
-    def betas(self, now: Now) -> Any:
+    def betas(self, now: Now) -> ArrayLike:
         lags = self.live["lag"].astype(int)
         self.past = self.past[-max(lags) :]
         seen = {name: np.array([getattr(step, name) for step in (*self.past, now)]) for name in self.trace.reads}

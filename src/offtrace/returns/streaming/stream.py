@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.numpy import numpy_backend
@@ -62,18 +63,18 @@ class Stream:
 
     def step(
         self,
-        where: Any,
+        where: ArrayLike,
         *,
-        reward: Any,
-        q: Any,
-        next_value: Any,
-        terminated: Any,
-        truncated: Any,
-        gamma: Any,
-        log_pi: Any = None,
-        log_mu: Any = None,
-        pair: Any = None,
-        greedy: Any = None,
+        reward: SupportsFloat,
+        q: SupportsFloat,
+        next_value: SupportsFloat,
+        terminated: bool | np.bool_ | int,
+        truncated: bool | np.bool_ | int,
+        gamma: SupportsFloat,
+        log_pi: SupportsFloat | None = None,
+        log_mu: SupportsFloat | None = None,
+        pair: int | np.integer | None = None,
+        greedy: bool | np.bool_ | int | None = None,
     ) -> np.ndarray:
         """Take step t and return δ_t z_t, float64 [size]: times a step size, it is added to the table or the weights.
 
@@ -104,7 +105,14 @@ class Stream:
             raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
         return update
 
-    def _see(self, where: Any, pair: Any, log_pi: Any, log_mu: Any, greedy: Any) -> Now:
+    def _see(
+        self,
+        where: ArrayLike,
+        pair: int | np.integer | None,
+        log_pi: SupportsFloat | None,
+        log_mu: SupportsFloat | None,
+        greedy: object,
+    ) -> Now:
         reads, title = self.trace.reads, self.trace.title
         if self._length is not None and self.count >= self._length:
             raise ValueError(f"{title} holds numbers for {self._length} steps: there is none for step {self.count}")
@@ -146,7 +154,7 @@ def _length(trace: Trace) -> int | None:
     return min((shape[0] for shape in shapes), default=None)
 
 
-def _place(where: Any, size: int) -> int | np.ndarray:
+def _place(where: ArrayLike, size: int) -> int | np.ndarray:
     """The id as an int, or the gradient in float64."""
     array = np.asarray(where)
     if array.ndim == 0 and array.dtype.kind in "iu":
@@ -161,7 +169,7 @@ def _place(where: Any, size: int) -> int | np.ndarray:
     return array.astype(np.float64, copy=False)
 
 
-def _number(name: str, value: Any, *, finite: bool = True) -> float:
+def _number(name: str, value: SupportsFloat | None, *, finite: bool = True) -> float:
     if value is None or isinstance(value, str) or getattr(value, "ndim", 0):
         raise TypeError(f"{name} must be one number, got {value!r}: a stream takes a step at a time")
     value = float(value)
@@ -170,7 +178,7 @@ def _number(name: str, value: Any, *, finite: bool = True) -> float:
     return value
 
 
-def _log(name: str, value: Any, title: str, probability: bool) -> float:
+def _log(name: str, value: SupportsFloat | None, title: str, probability: bool) -> float:
     if value is None:
         raise TypeError(f"{name} is missing: {title} needs it for the action taken")
     value = _number(name, value, finite=False)
@@ -183,7 +191,7 @@ def _log(name: str, value: Any, title: str, probability: bool) -> float:
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
+def _flag(name: str, value: object) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, float | np.floating | str) or getattr(value, "ndim", 0) or value not in (0, 1):

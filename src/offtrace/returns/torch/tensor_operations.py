@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.returns.torch.registered_operators import capped, linear
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
-from offtrace.traces.base import INFINITY, bounds_by_lag
+from offtrace.traces.base import INFINITY, UncorrectedReturn, bounds_by_lag
+from offtrace.trajectory import Agreed
 
 
 def seen_by_torch() -> bool:
@@ -24,11 +25,14 @@ def seen_by_torch() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
+Number = Tensor | float
+
+
 class TensorMath:
     """The `xp` that rules see: numbers and tensors mix, as they do not in torch itself."""
 
     @staticmethod
-    def where(condition: Any, a: Any, b: Any) -> Any:
+    def where(condition: Tensor | bool, a: Number, b: Number) -> Number:
         """A where the condition holds, else b."""
         if not isinstance(condition, Tensor):
             return a if condition else b
@@ -37,36 +41,36 @@ class TensorMath:
         return torch.where(condition, a, b)
 
     @staticmethod
-    def minimum(a: Any, b: Any) -> Any:
+    def minimum(a: Number, b: Number) -> Number:
         """The smaller one."""
         if isinstance(a, Tensor):
             return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
         return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
 
     @staticmethod
-    def maximum(a: Any, b: Any) -> Any:
+    def maximum(a: Number, b: Number) -> Number:
         """The larger one."""
         if isinstance(a, Tensor):
             return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
         return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
 
     @staticmethod
-    def abs(x: Any) -> Any:
+    def abs(x: Number) -> Number:
         """|x|."""
         return abs(x)
 
     @staticmethod
-    def sqrt(x: Any) -> Any:
+    def sqrt(x: Number) -> Number:
         """√x; numbers as NumPy takes them, where math raises."""
         return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
 
     @staticmethod
-    def exp(x: Any) -> Any:
+    def exp(x: Number) -> Number:
         """e^x."""
         return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
 
     @staticmethod
-    def log(x: Any) -> Any:
+    def log(x: Number) -> Number:
         """log x."""
         return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
 
@@ -74,62 +78,70 @@ class TensorMath:
 class Rows(NamedTuple):
     """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""
 
-    given: dict[str, Any]
+    given: dict[str, Tensor]
     """The arrays as they came, [N, T]."""
     valid: Tensor
     reward: Tensor
-    q: Any
+    q: Tensor | None
     """Q(s_t, a_t), or V(s_t); None where the rule reads none."""
     next_value: Tensor
-    gamma: Any
+    gamma: Tensor | float
     discount: Tensor
     """γ_t where a trace may go on from t to t+1, else 0."""
 
+    def log(self, name: str) -> Tensor:
+        """A log-probability, with 0 at padding."""
+        return torch.where(self.valid, self.given[name], 0.0).double()
 
-def _rows(arrays: dict[str, Any]) -> Rows:
-    T = arrays["reward"].shape[-1]
-    x = {n: a.reshape(-1, T) if isinstance(a, Tensor) and a.ndim else a for n, a in arrays.items()}
-    valid = torch.ones_like(x["reward"], dtype=torch.bool) if x["valid"] is None else x["valid"].bool()
+
+def _rows(found: Agreed[Tensor]) -> Rows:
+    T = found.shape[-1]
+    x = {name: array.reshape(-1, T) for name, array in found.arrays.items()}
+    valid = x["valid"].bool() if "valid" in x else torch.ones_like(x["reward"], dtype=torch.bool)
     terminated, truncated = x["terminated"].bool(), x["truncated"].bool()
 
-    def real(name: str, read: Tensor = valid) -> Any:
-        array = x[name]
-        if array is None or not isinstance(array, Tensor) or not array.ndim:
-            return array
+    def real(array: Tensor, read: Tensor = valid) -> Tensor:
         return torch.where(read, array, 0.0).double()
 
-    gamma = real("gamma")
+    gamma = found.gamma
+    if isinstance(gamma, Tensor) and gamma.ndim:
+        gamma = real(gamma.reshape(-1, T))
     discount = (valid & _following(valid) & ~terminated & ~truncated).double() * gamma
-    return Rows(x, valid, real("reward"), real("q"), real("next_value", valid & ~terminated), gamma, discount)
+    q = x["value"] if "value" in x else x.get("q")
+    next_value = real(x["next_value"], valid & ~terminated)
+    return Rows(x, valid, real(x["reward"]), None if q is None else real(q), next_value, gamma, discount)
 
 
-def in_tensors(trace: Rule, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+def in_tensors(trace: Rule, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
     """q + Δ, or Δ, by tensor operations and our two operators."""
-    shape, dtype = arrays["reward"].shape, arrays["reward"].dtype
-    x = _rows(arrays)
+    x = _rows(found)
     one_step = x.reward + x.gamma * x.next_value
-    uncorrected = trace.uncorrected_return
-    if uncorrected is None:
+    out = _uncorrected(trace.uncorrected_return, x, one_step) if trace.uncorrected_return is not None else None
+    if out is None:
+        assert x.q is not None, "a rule for β reads q"
         out = _correction(as_trace(trace), x, one_step - x.q)
-    elif uncorrected.n is None:
-        now = 1.0 - uncorrected.lam * (x.discount > 0).double()
-        out = linear(x.reward + now * x.gamma * x.next_value, uncorrected.lam * x.discount)
-    else:
-        # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
-        passed = torch.where(x.discount > 0, x.next_value, 0.0)
-        known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
-        bounds = bounds_by_lag(uncorrected.n, None, shape[-1])
-        out = known + _swept(one_step - known, uncorrected.lam * x.discount, 1.0, INFINITY, bounds)
-    if add_q != trace.uncorrected:
+    if add_q != trace.uncorrected and x.q is not None:
         out = out + x.q if add_q else out - x.q
-    return torch.where(x.valid, out, 0.0).to(dtype).reshape(shape)
+    return torch.where(x.valid, out, 0.0).to(found.dtype).reshape(found.shape)
+
+
+def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Tensor) -> Tensor:
+    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]."""
+    if rule.n is None:
+        now = 1.0 - rule.lam * (x.discount > 0).double()
+        return linear(x.reward + now * x.gamma * x.next_value, rule.lam * x.discount)
+    # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
+    passed = torch.where(x.discount > 0, x.next_value, 0.0)
+    known = torch.cat([torch.zeros_like(passed[:, :1]), passed[:, :-1]], 1)
+    bounds = bounds_by_lag(rule.n, None, one_step.shape[1])
+    return known + _swept(one_step - known, rule.lam * x.discount, 1.0, INFINITY, bounds)
 
 
 def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
     """Δ, float64 [N, T]."""
     if trace.custom:
         return _custom(trace, x, delta)
-    decay, ratio, cap = factors(trace, x.given, x.valid)
+    decay, ratio, cap = factors(trace, x)
     lags = trace.bounds_by_lag(delta.shape[1])
     g = x.discount * _following(decay)
     if trace.per_decision and lags is None:
@@ -137,7 +149,7 @@ def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
     return _swept(delta, g, _where(g.roll(1, 1) != 0, ratio, 1.0), cap, lags, trace.recursive)
 
 
-def _where(passed: Tensor, ratio: Any, otherwise: float) -> Any:
+def _where(passed: Tensor, ratio: Number, otherwise: float) -> Number:
     """A ratio that no trace passes is not read: it may be NaN. (The last g is 0, so that none passes into the row.)"""
     return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
 
@@ -149,8 +161,8 @@ def _custom(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
             f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
             "call it outside, or write it in normal form"
         )
+    given = {name: in_double(array).cpu().numpy() for name, array in x.given.items()}
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
-    given = {n: in_double(x.given[n]).cpu().numpy() for n in names if x.given[n] is not None}
     rows = ({n: given[n][b] if n in given else None for n in names} for b in range(len(delta)))
     β = torch.from_numpy(np.stack([numpy_backend.BACKEND.coefficients(trace, row) for row in rows])).to(delta.device)
     later = torch.ones_like(β[0], dtype=torch.bool).triu(1)  # t > k
@@ -163,27 +175,28 @@ def in_double(array: Tensor) -> Tensor:
     return array.detach().double() if array.is_floating_point() else array
 
 
-def _swept(delta: Tensor, g: Tensor, ratio: Any, cap: Any, lags: list[float] | None, recursive: bool = False) -> Tensor:
+def _swept(
+    delta: Tensor, g: Tensor, ratio: Number, cap: Number, lags: list[float] | None, recursive: bool = False
+) -> Tensor:
     """Δ where a cap or a bound by lag acts; g, ratio and cap are constants."""
     ratio, cap = (f if isinstance(f, Tensor) else torch.full_like(delta, f) for f in (ratio, cap))
     bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
     return capped(delta, g.detach(), ratio.detach(), cap.detach(), bounds, recursive, False)
 
 
-def factors(trace: Trace, x: dict[str, Any], valid: Tensor) -> Any:
+def factors(trace: Trace, x: Rows) -> tuple[Number, Number, Number]:
     """decay, ratio and cap: numbers, or float64 tensors [B, T]. ratio is NaN where it is infinite or not known."""
-    logs = {n: x[n] if x[n] is None else torch.where(valid, x[n], 0.0).double() for n in ("log_pi", "log_mu")}
-    pi = _e_to(logs["log_pi"]) if "pi" in trace.reads else None
-    mu = _e_to(logs["log_mu"]) if "mu" in trace.reads else None
-    rho = _e_to(logs["log_pi"] - logs["log_mu"]) if "rho" in trace.reads else None
-    parameters = [_parameter(trace, p, valid) for p in trace.parameters]
+    pi = _e_to(x.log("log_pi")) if "pi" in trace.reads else None
+    mu = _e_to(x.log("log_mu")) if "mu" in trace.reads else None
+    rho = _e_to(x.log("log_pi") - x.log("log_mu")) if "rho" in trace.reads else None
+    parameters = [_parameter(trace, p, x.valid) for p in trace.parameters]
     decay, ratio, cap = trace.traced.call(TensorMath, pi, mu, rho, *parameters)
     if not trace.needs_pi:
         return decay, ratio, cap
     # μ = 0, π infinite, or either NaN: no such action could have been taken. A rule's own xp.where could hide it.
-    known = logs["log_pi"] < INFINITY
+    known = x.log("log_pi") < INFINITY
     if trace.needs_mu:
-        known = known & logs["log_mu"].isfinite()
+        known = known & x.log("log_mu").isfinite()
     if not trace.recursive:  # an infinite ratio clips traces to a recursive cap; without one it is as good as unknown
         known = known & torch.as_tensor(ratio < INFINITY)
     return decay, TensorMath.where(known, ratio, torch.nan), cap
@@ -194,7 +207,7 @@ def _e_to(logs: Tensor) -> Tensor:
     return torch.where(logs < SMALLEST_LOG, 0.0, logs.exp())
 
 
-def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:
+def _parameter(trace: Trace, value: np.ndarray | float, valid: Tensor) -> Number:
     """A number as it is; a NumPy array, one number for each step, as a tensor."""
     if not isinstance(value, np.ndarray):
         return value
@@ -206,22 +219,28 @@ def _parameter(trace: Trace, value: Any, valid: Tensor) -> Any:
     return torch.where(valid, torch.tensor(value, device=valid.device).reshape(valid.shape), 0.0)
 
 
-def _following(array: Any) -> Any:
+@overload
+def _following(array: Tensor) -> Tensor: ...
+@overload
+def _following(array: Number) -> Number: ...
+def _following(array: Number) -> Number:
     """What stands one step later; 0 after the last. A number is the same everywhere."""
     if not isinstance(array, Tensor):
         return array
     return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)
 
 
-def v_trace(lam: float, rho_bar: float, c_bar: float, arrays: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The same by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
-    value = arrays["value"]
-    x = _rows({**arrays, "q": value})
-    log_pi, log_mu = (torch.where(x.valid, x.given[n], 0.0).double() for n in ("log_pi", "log_mu"))
-    rho = torch.where(log_mu.isfinite(), _e_to(log_pi - log_mu), torch.nan)
+def v_trace(lam: float, rho_bar: float, c_bar: float, found: Agreed[Tensor]) -> tuple[Tensor, Tensor]:
+    """V-trace by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
+    x = _rows(found)
+    assert x.q is not None, "it was given as value"
+    log_mu = x.log("log_mu")
+    rho = torch.where(log_mu.isfinite(), _e_to(x.log("log_pi") - log_mu), torch.nan)
     delta = x.reward + x.gamma * x.next_value - x.q
     target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
     ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
     advantage = rho.clamp(max=rho_bar) * (delta + x.discount * lam * ahead)
-    target, advantage = (torch.where(x.valid, a, 0.0).to(value.dtype).reshape(value.shape) for a in (target, advantage))
+    target, advantage = [
+        torch.where(x.valid, made, 0.0).to(found.dtype).reshape(found.shape) for made in (target, advantage)
+    ]
     return target, advantage

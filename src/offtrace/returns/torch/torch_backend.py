@@ -8,12 +8,12 @@ imported when the first tensor arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, needed
 from offtrace.returns.numpy import numpy_backend, v_trace_rows
@@ -21,7 +21,7 @@ from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.torch.tensor_operations import in_double, in_tensors, seen_by_torch, v_trace
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
-from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out, one_discount
+from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -48,7 +48,7 @@ class TorchBackend(Backend[Tensor]):
         """The kind of a dtype as NumPy has them."""
         return "b" if dtype is torch.bool else "f" if dtype.is_floating_point or dtype.is_complex else "i"
 
-    def discount(self, gamma: Any) -> Any:
+    def discount(self, gamma: Tensor | float) -> Tensor | float:
         """A number; or a tensor of no dimension, which may have a gradient."""
         return gamma if isinstance(gamma, Tensor) else one_discount(gamma)
 
@@ -57,7 +57,7 @@ class TorchBackend(Backend[Tensor]):
         return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, Any], *, add_q: bool, differentiable: bool, check: bool | None
+        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> Tensor:
         """q + Δ, or Δ."""
         found = agree(self, needed(self, trace, arrays))
@@ -71,29 +71,29 @@ class TorchBackend(Backend[Tensor]):
                 explain_bad_value(x)
         elif self.looks(check, arrays):
             look(_on_host(found, trace), trace.reads)
-        given = dict.fromkeys(arrays) | found.arrays
         if not differentiable:
-            given = _detached(given)
+            found = found.mapped(Tensor.detach, found.dtype)
         if not (differentiable or seen) and not trace.uncorrected and reward.is_cuda:
             from offtrace.returns.torch import triton_launch
 
-            rule, gamma = as_trace(trace), given["gamma"]
-            if triton_launch.takes(rule) and not (isinstance(gamma, Tensor) and not gamma.ndim):
-                return _by_triton(rule, given, add_q=add_q)
-        return in_tensors(trace, given, add_q=add_q)
+            rule = as_trace(trace)
+            if triton_launch.takes(rule) and not (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
+                return _by_triton(rule, found, add_q=add_q)
+        return in_tensors(trace, found, add_q=add_q)
 
-    def coefficients(self, trace: Trace, arrays: Mapping[str, Any]) -> Tensor:
+    def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
-        read = [arrays[n] for n, needs in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needs]
-        dtype = next((a.dtype for a in read if a is not None), torch.get_default_dtype())
-        given = {name: a if a is None else self.as_numpy(in_double(a)) for name, a in arrays.items()}
-        made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, given))
-        return made.to(arrays["terminated"].device, dtype)
+        given = {name: self.array(name, a) for name, a in arrays.items() if a is not None}
+        names = [name for name, needs in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needs]
+        dtype = next((given[name].dtype for name in names if name in given), torch.get_default_dtype())
+        on_host = dict.fromkeys(arrays) | {name: self.as_numpy(in_double(a)) for name, a in given.items()}
+        made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, on_host))
+        return made.to(next(iter(given.values())).device, dtype)
 
     def v_trace(
         self,
         numbers: tuple[float, float, float],
-        arrays: Mapping[str, Any],
+        arrays: Mapping[str, object],
         *,
         differentiable: bool,
         check: bool | None,
@@ -112,19 +112,18 @@ class TorchBackend(Backend[Tensor]):
             x = _on_host(found)
             if v_trace_rows.attempt(numbers, x) is None:
                 explain_bad_value(x)
-        given = dict.fromkeys(arrays) | found.arrays
-        return v_trace(*numbers, given if differentiable else _detached(given))
+        return v_trace(*numbers, found if differentiable else found.mapped(Tensor.detach, found.dtype))
 
     def as_numpy(self, array: Tensor) -> np.ndarray:
         """The tensor on the host, without gradient; bfloat16, which NumPy does not have, as float32."""
         array = array.detach().cpu()
         return (array.float() if array.dtype is torch.bfloat16 else array).numpy()
 
-    def looks(self, check: bool | None, arrays: Mapping[str, Any]) -> bool:
+    def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """On the CPU unless check=False; on a GPU only with check=True, as that waits for the device."""
         if seen_by_torch():
             return False
-        return bool(check) or (check is None and next(a for a in arrays.values() if isinstance(a, Tensor)).is_cpu)
+        return bool(check) or (check is None and all(a.is_cpu for a in arrays.values() if isinstance(a, Tensor)))
 
     def take(self, array: Tensor, index: Tensor) -> Tensor:
         """The entries of the last axis at indices [..., 1]."""
@@ -144,16 +143,13 @@ BACKEND = TorchBackend()
 
 def _on_host(found: Agreed[Tensor], trace: Rule | None = None, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
-    half, views = found.dtype is torch.bfloat16, {}
-    for name, array in found.arrays.items():
-        if not isinstance(array, Tensor):  # gamma
-            views[name] = array
-        elif half or array.requires_grad or not array.is_cpu:
-            views[name] = BACKEND.as_numpy(array)
-        else:
-            views[name] = array.numpy()
+    half = found.dtype is torch.bfloat16
+
+    def view(array: Tensor) -> np.ndarray:
+        return BACKEND.as_numpy(array) if half or array.requires_grad or not array.is_cpu else array.numpy()
+
     reads = () if trace is None else bounded(trace)
-    return laid_out(Agreed(views, tuple(found.shape), NUMPY_DTYPES[found.dtype]), reads, look=look)
+    return laid_out(found.mapped(view, NUMPY_DTYPES[found.dtype]), reads, look=look)
 
 
 def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -161,16 +157,15 @@ def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
     return made.to(dtype) if dtype is torch.bfloat16 else made
 
 
-def _detached(arrays: dict[str, Any]) -> dict[str, Any]:
-    return {name: a.detach() if isinstance(a, Tensor) else a for name, a in arrays.items()}
-
-
-def _by_triton(trace: Trace, arrays: dict[str, Any], *, add_q: bool) -> Tensor:
+def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
     """By a kernel that the rule is compiled into."""
     from offtrace.returns.torch import triton_launch
 
-    shape = arrays["reward"].shape
-    x = {n: a.reshape(-1, shape[-1]).contiguous() if isinstance(a, Tensor) else a for n, a in arrays.items()}
-    x = {n: a.view(torch.uint8) if isinstance(a, Tensor) and a.dtype is torch.bool else a for n, a in x.items()}
-    lags = None if trace.custom else trace.bounds_by_lag(shape[-1])
-    return triton_launch.correct(trace, x, lags, add_q=add_q).reshape(shape)
+    def row_by_row(array: Tensor) -> Tensor:
+        rows = array.reshape(-1, found.shape[-1]).contiguous()
+        return rows.view(torch.uint8) if rows.dtype is torch.bool else rows
+
+    x = found.mapped(row_by_row, found.dtype)
+    lags = None if trace.custom else trace.bounds_by_lag(found.shape[-1])
+    every = dict.fromkeys(triton_launch.NAMES) | x.arrays | {"gamma": x.gamma}
+    return triton_launch.correct(trace, every, lags, add_q=add_q).reshape(found.shape)

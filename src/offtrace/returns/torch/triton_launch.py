@@ -77,6 +77,9 @@ def _bound(lines: Lines) -> dict[str, Any]:
     }
 
 
+NAMES = ("reward", "q", "next_value", "terminated", "truncated", "valid", "gamma", "log_pi", "log_mu", "pair")
+"""The arrays of `correct`: None, or for gamma a number, where there is no tensor."""
+
 GIVEN = {
     "linear": triton_scan.linear_rows,
     "prepare": triton_caps.prepare,
@@ -87,9 +90,8 @@ GIVEN = {
 
 def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
     """Δ, or q + Δ, [B, T] in the dtype of the arrays, which are contiguous [B, T]."""
-    names = ("reward", "q", "next_value", "terminated", "truncated", "valid", "gamma", "log_pi", "log_mu")
     per_step = isinstance(x["gamma"], Tensor)
-    arrays = [x[n] if isinstance(x[n], Tensor) else x["reward"] for n in names]
+    arrays = [x[n] if isinstance(x[n], Tensor) else x["reward"] for n in NAMES if n != "pair"]
     numbers = [*_split(0.0 if per_step else float(x["gamma"]))]
     flags = {
         "GAMMAS": per_step, "VALID": x["valid"] is not None, "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,

@@ -1,0 +1,104 @@
+"""An array of one kind, NumPy's, PyTorch's or JAX's: its type, and what the kinds do not spell alike.
+
+Nothing here imports PyTorch or JAX: only a type checker looks at their types.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+
+    Array = TypeVar("Array", np.ndarray, torch.Tensor, jax.Array)
+    Other = TypeVar("Other", np.ndarray, torch.Tensor, jax.Array)
+else:
+    Array, Other = TypeVar("Array"), TypeVar("Other")
+
+Option = Any
+"""True, False or None. It is not typed so, because then a dict of arrays could not be spread: `targets(trace, **arrays)`."""
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+BOOL = np.dtype(np.bool_)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one number for all steps."""
+    return type(value) is float or not np.ndim(value)  # pyright: ignore[reportArgumentType]
+
+
+def one_discount(gamma: object) -> float:
+    """gamma as a float in [0, 1]."""
+    found = gamma if type(gamma) is float else _as_float(gamma)  # torch.compile does not follow the latter
+    if not 0.0 <= found <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {found!r}")
+    return found
+
+
+def _as_float(gamma: Any) -> float:
+    try:
+        return float(gamma)
+    except (TypeError, ValueError):
+        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
+
+
+class ArrayKind(Generic[Array]):
+    """What the trajectory's contract asks of a kind of array. `returns.backend` adds what is computed."""
+
+    reals: tuple[object, ...] = FLOATS
+    """The dtypes that real arrays may have."""
+    reals_called = "float32 or float64"
+    has_devices = False
+    """Whether an array has a `device`, which must be the same for all."""
+
+    def array(self, name: str, value: object) -> Array:
+        """What came in as an array of this kind, if it is one or may be turned into one."""
+        raise NotImplementedError
+
+    def letter(self, dtype: Any) -> str:
+        """The kind of a dtype as NumPy has them: b, i and u are booleans and integers."""
+        return dtype.kind
+
+    def native(self, dtype: Any) -> object:
+        """The dtype in native byte order."""
+        return dtype
+
+    def discount(self, gamma: Array | float) -> Array | float:
+        """The one discount of all steps, checked where it is a plain number."""
+        return one_discount(gamma)
+
+    def converting(self, name: str, dtype: object) -> str:
+        """How a user converts an array to a dtype."""
+        raise NotImplementedError
+
+
+class NumPyKind(ArrayKind[np.ndarray]):
+    """NumPy arrays, and lists, which become NumPy arrays."""
+
+    def array(self, name: str, value: object) -> np.ndarray:
+        """A NumPy array of numbers, from whatever NumPy makes one of; but a mask is never lost in silence."""
+        if type(value) is np.ndarray:
+            array = value
+        elif isinstance(value, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} is a masked array, whose mask would be lost: pass its data, and the mask as valid=~mask"
+            )
+        else:
+            array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
+        return array
+
+    def native(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """In native byte order, which a file need not be in."""
+        return dtype.newbyteorder("=")
+
+    def converting(self, name: str, dtype: object) -> str:
+        """By `astype`."""
+        return f"{name}.astype(np.{dtype})"
+
+
+NUMPY = NumPyKind()
