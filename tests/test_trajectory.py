@@ -146,8 +146,10 @@ def test_not_read_means_not_needed() -> None:
     bare = {name: array for name, array in given.items() if name not in logs}
     expected = ot.targets(ot.QLambda(0.9), **bare)
     np.testing.assert_array_equal(ot.targets(ot.QLambda(0.9), **(given | {"log_mu": np.full(1, np.nan)})), expected)
-    assert np.isfinite(ot.targets(ot.PengQ(0.9), **(bare | {"q": None}))).all()
-    assert np.isfinite(ot.targets(ot.TreeBackup(0.9), **(given | {"log_mu": None}))).all()
+    without_q: dict[str, Any] = bare | {"q": None}
+    without_mu: dict[str, Any] = given | {"log_mu": None}
+    assert np.isfinite(ot.targets(ot.PengQ(0.9), **without_q)).all()
+    assert np.isfinite(ot.targets(ot.TreeBackup(0.9), **without_mu)).all()
     assert np.isfinite(ot.targets(ot.Retrace(), **broken("log_pi", -np.inf))).all()
     dense = given | {"log_pi": given["log_pi"] + 5, "log_mu": given["log_mu"] + 5}
     np.testing.assert_allclose(ot.targets(ot.RBIS(0.9), **dense), ot.targets(ot.RBIS(0.9), **given))

@@ -23,6 +23,8 @@ from offtrace.returns.jax import float64_programs, jax_backend, pallas_kernels, 
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
 from offtrace.traces import pytrees  # noqa: E402
 
+PROGRAM: Any = float64_programs._program
+
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -212,20 +214,20 @@ def test_another_number_is_not_another_program() -> None:
     assert len(traced) == 2
     call(ot.RBIS(0.2, horizon=3), 0.2)
     assert len(traced) == 3
-    before = float64_programs._program._cache_size()
+    before = PROGRAM._cache_size()
     for lam in (0.2, 0.5, 0.9):  # nor outside of jit
         ot.targets(ot.RBIS(lam), **arrays, gamma=lam, check=False)
-    assert float64_programs._program._cache_size() <= before + 1
+    assert PROGRAM._cache_size() <= before + 1
 
 
 @pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9, horizon=4), ot.PengQ(0.7)], ids=name_of)
 def test_another_length_is_rarely_another_program(trace: Any) -> None:
-    before = float64_programs._program._cache_size()
+    before = PROGRAM._cache_size()
     for T in (17, 19, 23, 24):
         batch = sample(T, np.float32, (2, T))
         found = ot.targets(trace, **in_jax(batch), check=False)
         np.testing.assert_allclose(found, ot.targets(trace, **batch), rtol=1e-5, atol=1e-5)
-    assert float64_programs._program._cache_size() <= before + 2  # one with padding, one without
+    assert PROGRAM._cache_size() <= before + 2  # one with padding, one without
 
 
 def test_state_targets_of_another_length(monkeypatch: Any) -> None:

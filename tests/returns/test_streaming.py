@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,7 +205,8 @@ def test_the_stack_pops_no_more_than_two_groups_a_step(trace):
     T = 5000
     rng = np.random.default_rng(5)
     stream = Stream(trace, size=2)
-    stream._kept.groups = groups = Counting()
+    kept: Any = stream._kept
+    kept.groups = groups = Counting()
     for log_rho in 0.5 * rng.normal(size=T):
         stream.step(
             int(rng.integers(2)), reward=1.0, q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.99,
@@ -220,7 +222,8 @@ def test_an_endless_episode_does_not_gather_groups_for_ever():
         stream.step(
             0, reward=1.0, q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=1.0, log_pi=0.0, log_mu=0.0
         )  # fmt: skip
-        most = max(most, len(stream._kept.groups))
+        kept: Any = stream._kept
+        most = max(most, len(kept.groups))
     assert most <= 2 * 325
     assert stream.z[0] == pytest.approx(1 / 0.9, rel=1e-14)
 

@@ -107,7 +107,8 @@ class Sampled:
         gamma, out = arrays.pop("gamma"), np.empty(u.shape)
         first = 0
         for last in np.flatnonzero(arrays["terminated"] | arrays["truncated"]) + 1:
-            B = coefficients(trace, **{name: a if a is None else a[first:last] for name, a in arrays.items()})
+            row: dict[str, Any] = {name: a if a is None else a[first:last] for name, a in arrays.items()}
+            B = coefficients(trace, **row)
             lag = np.arange(last - first)
             out[first:last] = (B * gamma ** np.maximum(lag - lag[:, None], 0)).T @ u[first:last]
             first = last

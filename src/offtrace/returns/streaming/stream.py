@@ -68,13 +68,13 @@ class Stream:
         reward: SupportsFloat,
         q: SupportsFloat,
         next_value: SupportsFloat,
-        terminated: bool | np.bool_ | int,
-        truncated: bool | np.bool_ | int,
+        terminated: object,
+        truncated: object,
         gamma: SupportsFloat,
         log_pi: SupportsFloat | None = None,
         log_mu: SupportsFloat | None = None,
-        pair: int | np.integer | None = None,
-        greedy: bool | np.bool_ | int | None = None,
+        pair: object = None,
+        greedy: object = None,
     ) -> np.ndarray:
         """Take step t and return δ_t z_t, float64 [size]: times a step size, it is added to the table or the weights.
 
@@ -108,7 +108,7 @@ class Stream:
     def _see(
         self,
         where: ArrayLike,
-        pair: int | np.integer | None,
+        pair: object,
         log_pi: SupportsFloat | None,
         log_mu: SupportsFloat | None,
         greedy: object,
@@ -129,15 +129,17 @@ class Stream:
         if "rho" in reads and log_π - log_μ >= LARGEST_LOG:
             raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
         if "pair" not in reads:
-            pair = -1
-        elif pair is None and tabular:
-            pair = where
+            seen_pair = -1
+        elif pair is None and isinstance(where, int):
+            seen_pair = where
         elif isinstance(pair, bool) or not isinstance(pair, int | np.integer):
             raise TypeError(f"pair must be an integer id of (s_t, a_t), which {title} needs, got {pair!r}")
+        else:
+            seen_pair = int(pair)
         self._tabular = tabular
         logs = {"pi": log_π, "mu": log_μ, "rho": log_π - log_μ}
         seen = {name: _e_to(log) if name in reads else math.nan for name, log in logs.items()}
-        return Now(where, int(pair), **seen, number=self.count)
+        return Now(where, seen_pair, **seen, number=self.count)
 
 
 def _e_to(log: float) -> float:
