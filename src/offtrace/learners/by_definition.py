@@ -107,8 +107,9 @@ def choose(u: float, policy: po.Policy | ArrayLike, s: int, q: Floats, episode: 
     """An action by one number: ε-greedy asks first whether it explores, the others go by cumulated probabilities."""
     if not isinstance(policy, po.EpsilonGreedy) and not (isinstance(policy, po.Policy) and episode < policy.explore):
         return inverse(u, probabilities(policy, s, q, episode, step))
-    exploits = isinstance(policy, po.EpsilonGreedy) and episode >= policy.explore
-    ε = level(policy.epsilon, episode, step) if exploits else 1.0
+    ε = 1.0
+    if isinstance(policy, po.EpsilonGreedy) and episode >= policy.explore:
+        ε = level(policy.epsilon, episode, step)
     among = range(len(q)) if u < ε else [a for a in range(len(q)) if q[a] == q.max()]
     return among[int((u / ε if u < ε else (u - ε) / (1 - ε)) * len(among))]
 
