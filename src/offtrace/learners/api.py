@@ -145,15 +145,13 @@ def control(
     where = environment(env, gamma, features)
     if truth is None and where.mdp is not None and features is None:
         truth = where.mdp.optimal_q()
-    if not isinstance(evaluation, Evaluation | None):
-        raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
     method = as_method(trace, where, *policies)
     require_support(where, method.trace, *policies)
-    looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     settings = settings_of(
         where, method, policies[0], alpha=alpha, steps=steps, episodes=episodes, update=update, q0=q0, spread=spread,
         limit=limit, points=points, truth=truth, evaluation=evaluation,
     )  # fmt: skip
+    looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     job = Job(where, method, *policies, looking, settings, capacity(update))
     return run.run(job, seeds_of(seed, seeds), seeds is None, checkpoint, progress, threads)

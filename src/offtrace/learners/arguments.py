@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -123,7 +124,7 @@ def settings_of(
     limit: int | None,
     points: int,
     truth: ArrayLike | None,
-    evaluation: Evaluation | None = None,
+    evaluation: object = None,
 ) -> Settings:
     """All that the compiled loop is told, but for the policies and the trace."""
     if (steps is None) == (episodes is None):
@@ -137,7 +138,8 @@ def settings_of(
     schedule = Constant(1.0) if isinstance(alpha, str) else as_schedule("alpha", alpha)
     if not schedule(0) > 0:
         raise ValueError(f"alpha must be above 0, got {alpha!r}")
-    if isinstance(spread, bool) or not isinstance(spread, int | float | np.number) or not 0 <= float(spread) < np.inf:
+    given: object = spread
+    if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= float(given) < np.inf:
         raise ValueError(f"spread must be a standard deviation, 0 or more, got {spread!r}")
     if not isinstance(update, Replay) and update not in ("online", "offline", "replay"):
         raise ValueError(f'update must be "online", "offline", "replay" or a Replay(…), got {update!r}')
@@ -149,6 +151,8 @@ def settings_of(
     memory = update if isinstance(update, Replay) else Replay()
     for name in ("capacity", "every", "batch", "length"):
         _count(f"Replay.{name}", getattr(memory, name))
+    if not isinstance(evaluation, Evaluation | None):
+        raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     if evaluation is not None:
         _count("evaluation.every", evaluation.every)
         _count("evaluation.limit", evaluation.limit)
@@ -187,16 +191,16 @@ def capacity(update: str | Replay) -> int:
 
 def seeds_of(seed: Seed, seeds: int | None) -> NDArray[np.uint64]:
     """The seeds of all learners: `seed`, `seed` + 1, …; a generator draws the first of them."""
-    if isinstance(seed, np.random.Generator):
-        seed = int(seed.integers(2**62))
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+    given: object = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else seed
+    if isinstance(given, bool) or not isinstance(given, Integral) or not 0 <= int(given) < 2**63:
         raise ValueError(f"seed must be an integer of at least 0 or a generator, got {seed!r}")
-    return np.arange(seed, seed + (1 if seeds is None else _count("seeds", seeds)), dtype=np.uint64)
+    first = int(given)
+    return np.arange(first, first + (1 if seeds is None else _count("seeds", seeds)), dtype=np.uint64)
 
 
-def _count(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return int(value)
+def _count(name: str, given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise TypeError(f"{name} must be an integer, got {given!r}")
+    if int(given) < 1:
+        raise ValueError(f"{name} must be at least 1, got {given}")
+    return int(given)

@@ -80,8 +80,9 @@ def level(schedule: po.Schedule | float, episode: int, step: int) -> float:
             return value / (1 + k / half)
         case po.Exponential(value=value, factor=factor, last=last):
             return max(last, value * factor**k)
-    assert not isinstance(schedule, po.Schedule)
-    return float(schedule)
+        case _:
+            assert not isinstance(schedule, po.Schedule)
+            return float(schedule)
 
 
 def probabilities(policy: po.Policy | ArrayLike, s: int, q: Floats, episode: int, step: int) -> Floats:
@@ -106,7 +107,9 @@ def choose(u: float, policy: po.Policy | ArrayLike, s: int, q: Floats, episode: 
     """An action by one number: ε-greedy asks first whether it explores, the others go by cumulated probabilities."""
     if not isinstance(policy, po.EpsilonGreedy) and not (isinstance(policy, po.Policy) and episode < policy.explore):
         return inverse(u, probabilities(policy, s, q, episode, step))
-    ε = level(policy.epsilon, episode, step) if episode >= policy.explore else 1.0  # pyright: ignore[reportAttributeAccessIssue]
+    ε = 1.0
+    if isinstance(policy, po.EpsilonGreedy) and episode >= policy.explore:
+        ε = level(policy.epsilon, episode, step)
     among = range(len(q)) if u < ε else [a for a in range(len(q)) if q[a] == q.max()]
     return among[int((u / ε if u < ε else (u - ε) / (1 - ε)) * len(among))]
 
@@ -138,11 +141,11 @@ class Lived:
     """What came of it."""
 
     Q: Floats
-    visits: list[Visit] = field(default_factory=list)
+    visits: list[Visit] = field(default_factory=list[Visit])
     """All steps, in the order they were taken."""
-    drawn: list[list[Visit]] = field(default_factory=list)
+    drawn: list[list[Visit]] = field(default_factory=list[list[Visit]])
     """The sequences that were drawn from the buffer, with π, q and next_value of that moment."""
-    before: list[Floats] = field(default_factory=list)
+    before: list[Floats] = field(default_factory=list[Floats])
     """Q before each of these sequences."""
 
 
@@ -171,7 +174,8 @@ def learn(
             Q[s, a] += spread * draws.normal() if spread else 0.0
     N = np.zeros((S, A))
     lived, waiting = Lived(Q), np.zeros((S, A))
-    episode, history, s = 0, [], draws.pick(mdp.start)
+    history: list[Visit] = []
+    episode, s = 0, draws.pick(mdp.start)
 
     def next_value(after: int, at: tuple[int, int]) -> float:
         both = (probabilities(policy, after, Q[after], *at) for policy in (target, behavior))
@@ -205,7 +209,8 @@ def learn(
         elif replay is not None and (t + 1) % replay.every == 0:
             buffer = lived.visits[-replay.capacity :]
             for _ in range(replay.batch):
-                first, sequence = int(draws.uniform() * len(buffer)), []
+                sequence: list[Visit] = []
+                first = int(draws.uniform() * len(buffer))
                 lived.before.append(Q.copy())
                 for old in buffer[first : first + replay.length]:
                     π = float(probabilities(target, old.s, Q[old.s], *at)[old.a])
@@ -217,12 +222,12 @@ def learn(
                     waiting += update_of(sequence)
                     if any(ends):
                         break
-                Q += size(at) * waiting
+                np.add(Q, size(at) * waiting, out=Q)
                 waiting[:] = 0.0
                 lived.drawn.append(sequence)
         ended, last = terminated or truncated, t + 1 == steps or episode + (terminated or truncated) == episodes
         if update == "online" or (update == "offline" and (ended or last)):
-            Q += size(at) * waiting
+            np.add(Q, size(at) * waiting, out=Q)
             waiting[:] = 0.0
         if ended:
             episode, history = episode + 1, []

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FunctionType
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ def digest_of(*parts: object) -> str:
             feed((part.world if part.mdp is not None else repr(part.gym), part.features, repr(part.coder), part.gamma))
         elif isinstance(part, tuple):
             digest.update(b"(")
-            for piece in part:
+            for piece in cast("tuple[object, ...]", part):
                 feed(piece)
             digest.update(b")")
         elif isinstance(part, Trace | Method):
@@ -63,7 +63,8 @@ def digest_of(*parts: object) -> str:
             feed((part.__qualname__, code.co_code.hex(), code.co_names, *(c for c in code.co_consts if _plain(c))))
             feed(tuple(c.cell_contents for c in part.__closure__ or () if _plain(c.cell_contents)))
         elif isinstance(part, np.ndarray):
-            digest.update(f"{part.dtype}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+            array = cast("Array", part)
+            digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         else:
             digest.update(repr(part).encode())
 

@@ -15,8 +15,7 @@ from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.policy_tables import uniform
-from offtrace.mdps.sampling import _check_that_episodes_end as check_that_episodes_end
-from offtrace.mdps.sampling import cumulative
+from offtrace.mdps.sampling import check_that_episodes_end, cumulative  # pyright: ignore[reportUnknownVariableType]
 
 if TYPE_CHECKING:  # Gymnasium is an extra
     from offtrace.learners.gymnasium.observations import Observations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Self
 
 import numpy as np
@@ -133,11 +134,16 @@ def as_schedule(name: str, given: object) -> Schedule:
     """A number is constant."""
     if isinstance(given, Schedule):
         return given
-    if isinstance(given, int | float | np.number) and not isinstance(given, bool):
-        if not 0 <= given < np.inf:
+    if not isinstance(given, bool) and isinstance(given, Real):
+        if not 0 <= float(given) < np.inf:
             raise ValueError(f"{name} must be finite and not negative, got {given!r}")
         return Constant(float(given))
     raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
+
+
+def _require_episodes(given: object) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ValueError(f"explore must be a number of episodes, 0 or more, got {given!r}")
 
 
 @dataclass(frozen=True)
@@ -156,8 +162,7 @@ class Policy:
         return replace(self, explore=episodes)
 
     def _coded(self, kind: int, name: str, given: object, low: float, high: float) -> Coded:
-        if isinstance(self.explore, bool) or not isinstance(self.explore, int) or self.explore < 0:
-            raise ValueError(f"explore must be a number of episodes, 0 or more, got {self.explore!r}")
+        _require_episodes(self.explore)
         schedule = as_schedule(name, given)
         for value in (
             v

@@ -98,7 +98,7 @@ def _units(job: Job, parts: Sequence[NDArray[np.uint64]], saved: bool) -> list[U
     return [*made]
 
 
-def _threads(given: int | None) -> int:
+def _threads(given: object) -> int:
     if given is None:
         return cores()
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:

@@ -7,6 +7,7 @@ t·(1, 3, 5, …) / tilings of a tile, modulo a tile, as they recommend.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,12 +51,12 @@ class TileCoding:
             if isinstance(given, list | np.ndarray):
                 given = np.asarray(given, dtype=object).ravel().tolist()
                 object.__setattr__(self, name, tuple(given))
-        counts = [
+        counts: list[tuple[str, object]] = [
             ("tilings", self.tilings),
             *(("bins", b) for b in (self.bins if isinstance(self.bins, tuple) else (self.bins,))),
         ]
         for name, n in [*counts, *([] if self.size is None else [("size", self.size)])]:
-            if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
                 raise ValueError(f"{name} of TileCoding must be an integer of at least 1, got {n!r}")
 
     def _bounds(self, name: str, own: tuple[float | None, ...] | None, space: ArrayLike) -> Floats:

@@ -32,7 +32,7 @@ def rollout(
         raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
     steps, episodes, limit = (_count(*given) for given in (("steps", steps), ("episodes", episodes), ("limit", limit)))
     if episodes is not None and limit is None:
-        _check_that_episodes_end(mdp, mu)
+        check_that_episodes_end(mdp, mu)
 
     S, A = mu.shape
     tables = (
@@ -80,7 +80,7 @@ def _count(name: str, value: Any) -> int | None:
     return int(value)
 
 
-def _check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
+def check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
     """From every state that μ may visit, an end must be reachable; then each episode ends with probability one."""
     chain = exact_values.over_pairs(mu, ~mdp.terminal) @ mdp.P
     stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.can_end(chain, mdp.terminal)

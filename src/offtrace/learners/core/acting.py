@@ -39,7 +39,7 @@ class Coded(NamedTuple):
 
 
 @leaf
-def level(coded, episode, step):
+def level(coded: Levels, episode: int, step: int) -> float:
     """The value of a coded schedule."""
     kind, a, b, c = coded.kind, coded.a, coded.b, coded.c
     k = step if coded.by_step else episode
