@@ -117,7 +117,7 @@ def test_minari_datasets_hold_what_was_played(
     some = dataset.filter_episodes(lambda episode: episode.terminations[-1])
     agree(read(some, columns=columns), [one for one in episodes if one["terminations"][-1]])
     assert read(dataset).log_mu is None
-    with pytest.raises(LogsError, match=r"have no 'nu': they have \['mu'"):
+    with pytest.raises(LogsError, match=r"have no 'nu' \(did you mean 'mu'\?\): they have \['mu'"):
         read(dataset, columns=Columns(mu="nu"))
     with pytest.raises(FileNotFoundError, match=r"no Minari dataset.*did you mean 'offtrace/played-v0'"):
         read("offtrace/playd-v0")
