@@ -6,6 +6,7 @@ claimed; `offtrace.operators` computes. None of these MDPs ever ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from offtrace.mdps.policy_tables import check_policy, greedy
 
 @renamed(pi="target", mu="behavior")
 def alternating(
-    gamma: float = 0.9, target: Any = (0.75, 0.25), behavior: Any = (0.5, 0.5)
+    gamma: float = 0.9,
+    target: Sequence[float] | np.ndarray = (0.75, 0.25),
+    behavior: Sequence[float] | np.ndarray = (0.5, 0.5),
 ) -> tuple[MDP, np.ndarray, np.ndarray]:
     """Two states that alternate, whatever is done: refutes Theorem 1's condition β_t ≤ ∏ρ, off-policy, and Lemma 2 with it.
 
@@ -35,7 +38,10 @@ def alternating(
 
 @renamed(pi="target", mu="behavior")
 def one_state_two_actions(
-    target: Any = (0.5, 0.5), behavior: Any = (0.5, 0.5), gamma: float = 2 / 3, reward: Any = (0.0, 0.0)
+    target: Sequence[float] | np.ndarray = (0.5, 0.5),
+    behavior: Sequence[float] | np.ndarray = (0.5, 0.5),
+    gamma: float = 2 / 3,
+    reward: Any = (0.0, 0.0),
 ) -> tuple[MDP, np.ndarray, np.ndarray]:
     """One state with two actions that stay in it: where ‖Z‖ can reach 1 or more while the spectral radius stays below 1.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.mdps import exact_values, sampling, transition_tables
@@ -99,14 +100,14 @@ class MDP:
         dense.setflags(write=False)
         return dense
 
-    def P_pi(self, policy: Any) -> Any:
+    def P_pi(self, policy: ArrayLike) -> Any:
         """P_π((s,a), (s',a')) = P(s'|s,a) π(a'|s') as a csr_array [S·A, S·A].
 
         Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
         """
         return sp.csr_array(self.P @ exact_values.over_pairs(check_policy(policy, self), ~self.terminal))
 
-    def q(self, policy: Any) -> np.ndarray:
+    def q(self, policy: ArrayLike) -> np.ndarray:
         """Q^π [S, A]: the solution of (I − γP_π) q = R, by scipy's linear solvers; 0 at terminal states."""
         return exact_values.action_values(self, exact_values.state_values(self, check_policy(policy, self)))
 
@@ -123,12 +124,12 @@ class MDP:
     @renamed(mu="behavior", pi="target", rng="seed")
     def rollout(
         self,
-        behavior: Any,
+        behavior: ArrayLike,
         *,
         seed: Seed,
         steps: int | None = None,
         episodes: int | None = None,
-        target: Any = None,
+        target: ArrayLike | None = None,
         limit: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Act by μ for so many `steps`, or for so many whole `episodes`, starting anew after each end.

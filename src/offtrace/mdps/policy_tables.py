@@ -6,9 +6,10 @@ Where a policy is made from action values, ties are split evenly: two values tie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.mdps.randomness import Seed, generator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 TIE = 1e-12
 
 
-def greedy(q: Any, tolerance: float = TIE) -> np.ndarray:
+def greedy(q: ArrayLike, tolerance: float = TIE) -> np.ndarray:
     """π(a|s) = 1{a ∈ argmax q(s, ·)} / |argmax q(s, ·)|.
 
     >>> greedy([[0.0, 1.0, 1.0]])
@@ -33,7 +34,7 @@ def greedy(q: Any, tolerance: float = TIE) -> np.ndarray:
     return best / best.sum(axis=1, keepdims=True)
 
 
-def epsilon_greedy(q: Any, epsilon: float, tolerance: float = TIE) -> np.ndarray:
+def epsilon_greedy(q: ArrayLike, epsilon: float, tolerance: float = TIE) -> np.ndarray:
     """π = (1 − ε) greedy(q) + ε uniform.
 
     >>> epsilon_greedy([[0.0, 1.0]], 0.2)
@@ -44,7 +45,7 @@ def epsilon_greedy(q: Any, epsilon: float, tolerance: float = TIE) -> np.ndarray
     return (1.0 - epsilon) * best + epsilon / best.shape[1]
 
 
-def softmax(q: Any, temperature: float = 1.0) -> np.ndarray:
+def softmax(q: ArrayLike, temperature: float = 1.0) -> np.ndarray:
     """π(a|s) ∝ exp(q(s, a) / temperature)."""
     q = _action_values(q)
     if not 0 < temperature < np.inf:
@@ -53,7 +54,7 @@ def softmax(q: Any, temperature: float = 1.0) -> np.ndarray:
     return above / above.sum(axis=1, keepdims=True)
 
 
-def mixture(target: Any, behavior: Any, weight: float) -> np.ndarray:
+def mixture(target: ArrayLike, behavior: ArrayLike, weight: float) -> np.ndarray:
     """weight · target + (1 − weight) · behavior, state by state: `AlphaRetrace(mix=weight)` evaluates this policy.
 
     >>> mixture([[1.0, 0.0]], [[0.5, 0.5]], 0.5)
@@ -79,7 +80,7 @@ def random_policy(mdp: MDP, seed: Seed, concentration: float = 1.0) -> np.ndarra
     return generator(seed).dirichlet(np.full(mdp.A, float(concentration)), size=mdp.S)
 
 
-def check_policy(policy: Any, mdp: MDP, name: str = "policy") -> np.ndarray:
+def check_policy(policy: ArrayLike, mdp: MDP, name: str = "policy") -> np.ndarray:
     """`policy` as `trajectory.distributions` [S, A], if it is one of this MDP; else an error that names the first bad state."""
     array = np.asarray(policy)
     if array.dtype.kind not in "fiub":
@@ -89,7 +90,7 @@ def check_policy(policy: Any, mdp: MDP, name: str = "policy") -> np.ndarray:
     return distributions(array, name)
 
 
-def _action_values(q: Any) -> np.ndarray:
+def _action_values(q: ArrayLike) -> np.ndarray:
     q = np.asarray(q, dtype=np.float64)
     if q.ndim != 2 or 0 in q.shape:
         raise ValueError(f"q has shape {q.shape}: action values must be [S, A]")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
-from typing import Any
+
+from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
@@ -107,8 +108,8 @@ class Certificate:
 def certify(
     trace: Trace,
     mdp: MDP,
-    target: Any,
-    behavior: Any,
+    target: ArrayLike,
+    behavior: ArrayLike,
     tolerance: float = 1e-6,
     budget: float = 60.0,
     seed: Seed = 0,

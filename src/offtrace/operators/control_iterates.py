@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.mdps import MDP, epsilon_greedy, greedy, mixture
@@ -35,7 +36,7 @@ def greedy_in_the_limit(epsilon: Callable[[int], float] = lambda k: 1.0 / (k + 1
     return lambda k, Q: epsilon_greedy(Q, epsilon(k))
 
 
-def fading_into_greedy(policy: Any, weight: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
+def fading_into_greedy(policy: ArrayLike, weight: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
     """π_k = weight(k) · policy + (1 − weight(k)) · greedy: greedy in the limit, and not increasingly greedy on the way."""
     return lambda k, Q: mixture(policy, greedy(Q), weight(k))
 
@@ -104,7 +105,7 @@ def control_iterates(
     *,
     target: Policy | Any = always_greedy,
     behavior: Policy | Any,
-    q0: Any,
+    q0: ArrayLike,
     n: int = 400,
     alpha: float = 1.0,
     tolerance: float = 1e-9,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from offtrace._renamed import renamed
@@ -60,8 +61,8 @@ class Operator:
         trace: Trace,
         mdp: MDP,
         *,
-        target: Any,
-        behavior: Any,
+        target: ArrayLike,
+        behavior: ArrayLike,
         tolerance: float = 1e-6,
         budget: float = 60.0,
         seed: Seed = 0,
@@ -150,12 +151,12 @@ class Operator:
         """A bound on |Z − truth|, entry by entry."""
         return self._Z[1]
 
-    def bellman(self, Q: Any) -> np.ndarray:
+    def bellman(self, Q: ArrayLike) -> np.ndarray:
         """T_π Q = R + γ P_π Q, [S, A], for the policy of δ (α-Retrace: the mixture)."""
         s, Q = self.setting, self._checked(Q)
         return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.evaluated * Q).sum(axis=1)).reshape(Q.shape)
 
-    def apply(self, Q: Any) -> np.ndarray:
+    def apply(self, Q: ArrayLike) -> np.ndarray:
         """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
         Q = self._checked(Q)
         d = (self.bellman(Q) - Q).ravel()
@@ -167,13 +168,13 @@ class Operator:
         both = 0.5 * (lower + upper)
         return Q + (both[:, 0] - both[:, 1]).reshape(Q.shape)
 
-    def iterate(self, Q: Any, n: int = 1) -> np.ndarray:
+    def iterate(self, Q: ArrayLike, n: int = 1) -> np.ndarray:
         """M applied n times."""
         for _ in range(n):
             Q = self.apply(Q)
         return self._checked(Q)
 
-    def _checked(self, Q: Any) -> np.ndarray:
+    def _checked(self, Q: ArrayLike) -> np.ndarray:
         Q = np.asarray(Q, dtype=float)
         if Q.shape != self.setting.pi.shape:
             raise ValueError(f"Q must be an array [S, A] = {list(self.setting.pi.shape)}, got shape {list(Q.shape)}")
@@ -259,7 +260,7 @@ class Operator:
         low, high = low[self._live, 0], high[self._live, 0]
         return Magnitude(Interval(low.mean(), high.mean()), Interval(low.max(), high.max()))
 
-    def variance(self, Q: Any) -> np.ndarray:
+    def variance(self, Q: ArrayLike) -> np.ndarray:
         """The variance of the sampled correction Δ for given Q, [S, A]: np.inf where it has no second moment.
 
         Midway between `variance_bounds`.
@@ -267,7 +268,7 @@ class Operator:
         lower, upper = self.variance_bounds(Q)
         return 0.5 * lower + 0.5 * upper
 
-    def variance_bounds(self, Q: Any) -> tuple[np.ndarray, np.ndarray]:
+    def variance_bounds(self, Q: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Arrays that contain the variance between them, at most `tolerance` · max(1, E[Δ²]) apart if `budget` allows.
 
         Rounding alone separates them for the closed form and the exact chain; for Monte Carlo they are four standard errors

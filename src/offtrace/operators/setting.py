@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from offtrace.mdps.mdp import MDP
@@ -122,7 +123,7 @@ class Setting:
         return 1.0 - self.gamma * np.asarray(self.P.sum(axis=1)).ravel()
 
 
-def setting(trace: Trace, mdp: MDP, target: Any, behavior: Any) -> Setting:
+def setting(trace: Trace, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> Setting:
     """Check and prepare; raises where something does not fit, warns where μ misses what π does."""
     if isinstance(trace, MDP):
         raise TypeError("the trace comes first, then the MDP: Operator(trace, mdp, target=…, behavior=…)")
@@ -174,7 +175,7 @@ def setting(trace: Trace, mdp: MDP, target: Any, behavior: Any) -> Setting:
     return made
 
 
-def checked(mdp: MDP, target: Any, behavior: Any) -> Setting:
+def checked(mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> Setting:
     """The same for two policies alone, where no trace plays a part."""
     return setting(OneStep(), mdp, target, behavior)
 
@@ -188,7 +189,7 @@ def named(trace: Rule) -> str:
     return f"{trace.title}({given})" if given else trace.title
 
 
-def _policy(name: str, policy: Any, shape: tuple[int, int], mdp: Any) -> np.ndarray:
+def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: Any) -> np.ndarray:
     policy = np.array(policy, dtype=float)
     if policy.shape != shape:
         raise ValueError(f"{name} must be an array [S, A] = {list(shape)}, got shape {list(policy.shape)}")

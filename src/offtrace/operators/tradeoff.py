@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace import figures
 from offtrace._renamed import renamed
@@ -86,9 +87,9 @@ V_TRACE = "V-trace"
 @renamed(pi="target", mu="behavior")
 def tradeoff(
     mdp: MDP,
-    target: Any,
-    behavior: Any,
-    Q: Any,
+    target: ArrayLike,
+    behavior: ArrayLike,
+    Q: ArrayLike,
     *,
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0),
     families: Iterable[type[Rule]] | None = None,
@@ -140,7 +141,7 @@ def _of_operator(op: Operator, π: np.ndarray, Q: np.ndarray) -> Measured:
     return op.contraction, op.variance_bounds(Q), *_known_values(op.mdp, evaluated, live)
 
 
-def _of_uncorrected(rule: Rule, mdp: MDP, target: Any, behavior: Any, Q: np.ndarray) -> Measured:
+def _of_uncorrected(rule: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike, Q: np.ndarray) -> Measured:
     found = uncorrected(rule, mdp, target, behavior)
     variance = uncorrected_variance(rule, mdp, target, behavior, Q)
     return found.contraction, variance, found.fixed_point, found.fixed_point_error

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from offtrace._renamed import renamed
@@ -81,7 +82,7 @@ def _made(title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: Any, r: A
     return AffineOperator(title, Z, Z_error, C @ r, b_error, s.pi.shape if len(C) == s.pairs else (s.S,))
 
 
-def uncorrected(trace: Rule, mdp: MDP, target: Any, behavior: Any) -> AffineOperator:
+def uncorrected(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> AffineOperator:
     """The operator of an uncorrected return, such as Peng's Q(λ) or the n-step return: `target` and `behavior` are [S, A].
 
     Where no episode ends, its modulus is γ(1−λ)/(1−γλ) for Peng's Q(λ) and γ^n for the n-step return, at the price of another
@@ -97,7 +98,7 @@ def uncorrected(trace: Rule, mdp: MDP, target: Any, behavior: Any) -> AffineOper
     return _endless(named(trace), s, lam) if n is None else _within(named(trace), s, lam, n)
 
 
-def _checked(trace: Rule, mdp: MDP, target: Any, behavior: Any) -> tuple[Setting, UncorrectedReturn]:
+def _checked(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> tuple[Setting, UncorrectedReturn]:
     made = trace.uncorrected_return if isinstance(trace, Rule) else None
     if made is None:
         raise TypeError(
@@ -127,7 +128,7 @@ def _within(title: str, s: Setting, lam: float, n: int) -> AffineOperator:
 
 
 def uncorrected_variance(
-    trace: Rule, mdp: MDP, target: Any, behavior: Any, Q: Any
+    trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike, Q: Any
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """lower ≤ Var[G | s, a] ≤ upper, [S, A], of the return G for given Q; None where n limits it: that is not computed.
 
@@ -144,7 +145,7 @@ def uncorrected_variance(
 
 @renamed(pi="target", mu="behavior")
 def v_trace(
-    mdp: MDP, target: Any, behavior: Any, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0
+    mdp: MDP, target: ArrayLike, behavior: ArrayLike, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0
 ) -> AffineOperator:
     """V-trace on state values [S]."""
     s = checked(mdp, target, behavior)
@@ -163,7 +164,7 @@ def v_trace(
 
 
 @renamed(pi="target", mu="behavior")
-def clipped_policy(target: Any, behavior: Any, rho_bar: float = 1.0) -> np.ndarray:
+def clipped_policy(target: ArrayLike, behavior: ArrayLike, rho_bar: float = 1.0) -> np.ndarray:
     """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)): whose values V-trace finds."""
     weight = np.minimum(rho_bar * np.asarray(behavior, dtype=float), np.asarray(target, dtype=float))
     return weight / weight.sum(axis=1, keepdims=True)

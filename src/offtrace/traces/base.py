@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -25,13 +25,22 @@ from offtrace.traces import pytrees, symbols
 
 INFINITY = float("inf")
 
+Numbers: TypeAlias = Any
+"""A number, or an array of whatever backend is at work: operators and the functions of `Math` act on it elementwise."""
+Math: TypeAlias = Any
+"""What `xp` stands for: `where`, `minimum`, `maximum`, `abs`, `sqrt`, `exp`, `log` of a backend."""
+ThreeFactors: TypeAlias = tuple[Numbers, Numbers, Numbers]
+"""decay, ratio and cap."""
+Range: TypeAlias = Sequence[np.ndarray] | np.ndarray
+"""The smallest and the largest probability of each pair, (low, high), as arrays that broadcast."""
+
 
 class Factors(NamedTuple):
     """The normal form of a rule on a batch: numbers, or arrays of the batch's shape."""
 
-    decay: Any
-    ratio: Any
-    cap: Any
+    decay: Numbers
+    ratio: Numbers
+    cap: Numbers
 
 
 class UncorrectedReturn(NamedTuple):
@@ -101,8 +110,8 @@ class Rule:
     def examples(cls) -> tuple[Self, ...]:
         """Instances that between them show all that the rule can do, its limits too: the tests try them on every backend."""
         if "lam" in (f.name for f in fields(cls)):
-            make: Callable[..., Self] = cls
-            return tuple(make(lam=lam) for lam in (0.0, 0.7, 1.0))
+            given: list[dict[str, float]] = [{"lam": lam} for lam in (0.0, 0.7, 1.0)]
+            return tuple(cls(**numbers) for numbers in given)
         return (cls(),)
 
     @classmethod
@@ -110,7 +119,7 @@ class Rule:
         """Instances that stand for the rule where one or two do, as in the audit and in benchmarks."""
         return (cls(),)
 
-    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+    def __new__(cls, *arguments: object, **named: object) -> Self:
         if "jax" in sys.modules:
             pytrees.register(cls)
         return super().__new__(cls)
@@ -159,7 +168,7 @@ class Trace(Rule):
                 self._check_factors()  # those of the package have their tests
             _ = self.traced
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _check_factors(self) -> None:
@@ -221,7 +230,7 @@ class Trace(Rule):
         """The shape of the trajectories that the rule holds numbers for, one for each step; None where it holds none."""
         return None
 
-    def mapped(self, function: Callable[[Any], Any]) -> Self:
+    def mapped(self, function: Callable[[Numbers], Numbers]) -> Self:
         """The same rule, with what it holds for each step (`shape`) taken through a function, as a cut or a reshaping."""
         return self
 
@@ -235,12 +244,12 @@ class Trace(Rule):
         """The policy that the rule evaluates is target_share · π + (1 − target_share) · μ: π itself, but for a few rules."""
         return 1.0
 
-    def evaluated(self, target: Any, behavior: Any) -> Any:
+    def evaluated(self, target: Numbers, behavior: Numbers) -> Numbers:
         """The policy whose values are the rule's fixed point, of tables or of probabilities: it is the policy in δ."""
         share = self.target_share
         return target if share == 1.0 else share * target + (1.0 - share) * behavior
 
-    def for_policies(self, target: Any, behavior: Any) -> Self:
+    def for_policies(self, target: Range, behavior: Range) -> Self:
         """The same rule with the constants that depend on the policies, where it has such and they were left open.
 
         `target` and `behavior` are the smallest and the largest probability of each pair, (low, high), as arrays that
@@ -269,12 +278,12 @@ class Trace(Rule):
         return max(1.0, float(bound)) if bound >= 0.0 else INFINITY
 
     @property
-    def parameters(self) -> tuple[Any, ...]:
+    def parameters(self) -> tuple[Numbers, ...]:
         """The numbers that `factors` takes after ρ, in its order (an array [T] or [B, T] where one changes with the step)."""
         return tuple(getattr(self, f.name) for f in fields(self) if f.name != "horizon")
 
     @staticmethod
-    def factors(*arguments: Any, **named: Any) -> Any:
+    def factors(*arguments: Numbers, **named: Numbers) -> ThreeFactors:
         """`factors(xp, pi, mu, rho, *parameters)` → decay, ratio, cap, elementwise. What it does not read is meaningless."""
         raise TypeError("this trace has no normal form: define `factors`, or derive from StepTrace")
 
@@ -288,7 +297,7 @@ class Trace(Rule):
             cap = self.factors(np, some, some, some, *self.parameters)[2]
         return None if np.ndim(cap) else float(cap)
 
-    def normal_form(self, xp: Any, pi: Any, mu: Any, rho: Any) -> Factors:
+    def normal_form(self, xp: Math, pi: Numbers, mu: Numbers, rho: Numbers) -> Factors:
         """The factors of this very trace."""
         return Factors(*self.traced.call(xp, pi, mu, rho, *self.parameters))
 
@@ -304,7 +313,7 @@ def bounds_by_lag(horizon: int | None, lag_bound: tuple[float, ...] | None, T: i
     return given + [lag_bound[-1]] * (reach - 1 - len(given)) or [0.0]
 
 
-def number(name: str, value: Any, low: float, high: float) -> Any:
+def number(name: str, value: object, low: float, high: float) -> Numbers:
     """The value as a float, which must lie in [low, high]. What only stands for a number, as under JAX, is let through."""
     if type(value) is not float:  # torch.compile does not follow the rest
         value = _as_number(name, value)
@@ -316,7 +325,7 @@ def number(name: str, value: Any, low: float, high: float) -> Any:
     return value
 
 
-def _as_number(name: str, value: Any) -> Any:
+def _as_number(name: str, value: Numbers) -> Numbers:
     if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
         value = value.item()
     if (
@@ -328,7 +337,7 @@ def _as_number(name: str, value: Any) -> Any:
     return value
 
 
-def whole(name: str, value: Any) -> int:
+def whole(name: str, value: object) -> int:
     """The value as an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from offtrace.traces import symbols
-from offtrace.traces.base import INFINITY, StepForm, Trace, number
+from offtrace.traces.base import INFINITY, Math, Numbers, StepForm, Trace, number
 from offtrace.traces.pytrees import LEAVES, STATIC
+
+Carry: TypeAlias = Numbers
+"""What a step hands to the next: a number, or a tuple of numbers."""
 
 
 class Step(NamedTuple):
     """What a step of a custom trace sees at time t > k, for a trace that started at k."""
 
-    pi: Any
+    pi: Numbers
     """π(a_t|s_t); NaN unless the trace reads "pi"."""
-    mu: Any
+    mu: Numbers
     """μ(a_t|s_t); NaN unless it reads "mu"."""
-    rho: Any
+    rho: Numbers
     """π/μ at t; NaN unless it reads "rho"."""
-    lam: Any
+    lam: Numbers
     """The trace's λ."""
-    lag: Any
+    lag: Numbers
     """t − k, at least 1."""
-    start_pair: Any
+    start_pair: Numbers
     """The id of (s_k, a_k); −1 unless the trace reads "pair"."""
-    pair: Any
+    pair: Numbers
     """The id of (s_t, a_t); −2 unless it reads "pair", so that it equals no start's."""
 
 
@@ -48,8 +51,8 @@ class StepTrace(Trace):
     'clipped'
     """
 
-    step: Callable[[Any, Any, Step], tuple[Any, Any]] = field(repr=False, metadata=STATIC)
-    carry: Any = field(default=1.0, metadata=LEAVES)
+    step: Callable[[Math, Carry, Step], tuple[Carry, Numbers]] = field(repr=False, metadata=STATIC)
+    carry: Carry = field(default=1.0, metadata=LEAVES)
     lam: float = 1.0
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
     title: str = field(default="custom", kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -79,11 +82,11 @@ class StepTrace(Trace):
             raise TypeError(
                 f"step must be a plain function, made with def or lambda, so that it compiles; got {self.step!r}"
             )
-        carry = self.carry if isinstance(self.carry, tuple) else (self.carry,)
+        carry: tuple[object, ...] = self.carry if isinstance(self.carry, tuple) else (self.carry,)
         if not all(isinstance(c, Real) for c in carry):
             raise TypeError(f"carry must be a number or a tuple of numbers, got {self.carry!r}")
         # Ints become floats: a compiled carry must keep its type from step to step.
-        floats = tuple(float(c) for c in carry)
+        floats = tuple(float(c) for c in carry if isinstance(c, Real))
         self._set("carry", floats if isinstance(self.carry, tuple) else floats[0])
         _ = self.traced
 
@@ -99,7 +102,7 @@ class StepTrace(Trace):
         return symbols.step(self.step, carries, Step, f"the step of {self.title!r}")
 
 
-def _reads(given: Any) -> tuple[str, ...]:
+def _reads(given: Sequence[str]) -> tuple[str, ...]:
     unknown = set(given) - {"pi", "mu", "rho", "pair"}
     if unknown:
         raise ValueError(f'reads may hold "pi", "mu", "rho" and "pair", got {sorted(unknown)}')
@@ -109,13 +112,13 @@ def _reads(given: Any) -> tuple[str, ...]:
 class History(NamedTuple):
     """The past of a trace that started at k, seen at t: arrays over steps k … t. Unread ones are None."""
 
-    pi: Any
+    pi: Numbers
     """π(a_i|s_i)."""
-    mu: Any
+    mu: Numbers
     """μ(a_i|s_i)."""
-    rho: Any
+    rho: Numbers
     """π/μ; that of the start itself, rho[0], is not used by any rule of the literature."""
-    pair: Any
+    pair: Numbers
     """The ids of (s_i, a_i)."""
 
 
@@ -167,7 +170,7 @@ def replacing(lam: float = 1.0, *, horizon: int | None = None) -> StepTrace:
     return StepTrace(_replacing, lam=lam, reads=("rho", "pair"), title="replacing", horizon=horizon)
 
 
-def _replacing(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
+def _replacing(xp: Math, carry: Carry, now: Step) -> tuple[Carry, Numbers]:
     carry = xp.where(now.pair == now.start_pair, 0.0, now.lam * now.rho * carry)
     return carry, carry
 
@@ -182,7 +185,7 @@ def count_dependent(lam: float = 1.0, *, horizon: int | None = None) -> StepTrac
     )
 
 
-def _count_dependent(xp: Any, carry: Any, now: Step) -> tuple[Any, Any]:
+def _count_dependent(xp: Math, carry: Carry, now: Step) -> tuple[Carry, Numbers]:
     product, visits = carry
     product = product * now.lam * xp.minimum(now.rho, 1.0)
     visits = visits + xp.where(now.pair == now.start_pair, 1.0, 0.0)

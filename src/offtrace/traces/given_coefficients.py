@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, whole
+from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, whole
 from offtrace.traces.per_decision import VariableLambda
 from offtrace.trajectory import first_index, spell
 
@@ -33,6 +33,6 @@ class GivenCoefficients(VariableLambda):
         self._set("lam", c)
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         """The coefficients are the ratios."""
         return 1.0, lam, INFINITY

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from offtrace.traces.base import INFINITY, Sweep, Trace, number, whole
+from offtrace.traces.base import INFINITY, Math, Numbers, Range, Sweep, ThreeFactors, Trace, number, whole
 from offtrace.traces.registry import register
 from offtrace.trajectory import first_index, spell
 
@@ -27,7 +28,7 @@ class OneStep(Trace):
     citation: ClassVar = "van Seijen et al. (2009), A theoretical and empirical analysis of Expected Sarsa"
 
     @staticmethod
-    def factors(xp, pi, mu, rho):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers) -> ThreeFactors:
         return 0.0, 1.0, INFINITY
 
 
@@ -53,7 +54,7 @@ class ImportanceSampling(Trace):
         return (cls(lam=0.9),)
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, rho, INFINITY
 
 
@@ -74,7 +75,7 @@ class QLambda(Trace):
     )
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, 1.0, INFINITY
 
 
@@ -96,7 +97,7 @@ class TreeBackup(Trace):
     )
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, pi, INFINITY
 
 
@@ -118,7 +119,7 @@ class Retrace(Trace):
     )
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, xp.minimum(rho, 1.0), INFINITY
 
 
@@ -145,7 +146,7 @@ class WatkinsQ(Trace):
     citation: ClassVar = "Watkins (1989), Learning from delayed rewards, PhD thesis, King's College, Cambridge"
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, pi, INFINITY  # π of the greedy policy
 
 
@@ -154,7 +155,7 @@ class WatkinsQ(Trace):
 class VariableLambda(Trace):
     """β_t = ∏ λ_i ρ_i with a λ for every step, given as an array of the trajectory's shape. λ of a start is not used."""
 
-    lam: Any
+    lam: Numbers
 
     title: ClassVar = "Variable λ"
     formula: ClassVar = "∏ λ_i ρ_i, λ an array"
@@ -183,7 +184,7 @@ class VariableLambda(Trace):
     def shape(self) -> tuple[int, ...] | None:
         return tuple(np.shape(self.lam))
 
-    def mapped(self, function: Callable[[Any], Any]) -> VariableLambda:
+    def mapped(self, function: Callable[[Numbers], Numbers]) -> VariableLambda:
         return replace(self, lam=function(self.lam))
 
     # By identity: those of Trace do not know `lam`, and arrays are not compared in passing.
@@ -202,7 +203,7 @@ class VariableLambda(Trace):
         return ()
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, rho, INFINITY
 
 
@@ -232,7 +233,7 @@ class QSigma(Trace):
         return (cls(sigma=0.3, lam=0.9),)
 
     @staticmethod
-    def factors(xp, pi, mu, rho, sigma, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, sigma: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, sigma * rho + (1.0 - sigma) * pi, INFINITY
 
 
@@ -271,7 +272,7 @@ class AlphaRetrace(Trace):
         return (cls(mix=0.4, lam=0.9),)
 
     @staticmethod
-    def factors(xp, pi, mu, rho, mix, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, mix: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, xp.minimum(mix * rho + (1.0 - mix), 1.0), INFINITY
 
 
@@ -311,7 +312,7 @@ class CTrace(Trace):
             self._set(name, number(name, getattr(self, name), 0.0, high))
 
     @property
-    def parameters(self) -> tuple[Any, ...]:
+    def parameters(self) -> tuple[Numbers, ...]:
         return self.mix, self.lam
 
     @property
@@ -365,19 +366,20 @@ class ABQ(Trace):
             raise ValueError(f"ABQ needs psi0 ≤ psi_max, got psi0={self.psi0!r}, psi_max={self.psi_max!r}")
 
     @classmethod
-    def from_policies(cls, zeta: float, target: Any, behavior: Any, *, horizon: int | None = None) -> ABQ:
+    def from_policies(cls, zeta: float, target: ArrayLike, behavior: ArrayLike, *, horizon: int | None = None) -> ABQ:
         """The rule with the published constants of two policies, tables [S, A] or [A].
 
-        >>> import numpy as np
-        >>> ABQ.from_policies(0.5, target=np.array([0.9, 0.1]), behavior=np.array([0.5, 0.5]))
-        ABQ(horizon=None, zeta=0.5, psi0=1.1111111111111112, psi_max=2.0)
+                >>> import numpy as np
+        from numpy.typing import ArrayLike
+                >>> ABQ.from_policies(0.5, target=np.array([0.9, 0.1]), behavior=np.array([0.5, 0.5]))
+                ABQ(horizon=None, zeta=0.5, psi0=1.1111111111111112, psi_max=2.0)
         """
-        target, behavior = np.asarray(target, float), np.asarray(behavior, float)
-        if target.shape != behavior.shape:
-            raise ValueError(f"target has shape {target.shape} but behavior has shape {behavior.shape}")
-        return cls(zeta, horizon=horizon).for_policies((target, target), (behavior, behavior))
+        π, μ = np.asarray(target, float), np.asarray(behavior, float)
+        if π.shape != μ.shape:
+            raise ValueError(f"target has shape {π.shape} but behavior has shape {μ.shape}")
+        return cls(zeta, horizon=horizon).for_policies((π, π), (μ, μ))
 
-    def for_policies(self, target: Any, behavior: Any) -> ABQ:
+    def for_policies(self, target: Range, behavior: Range) -> ABQ:
         """ψ0 and ψ_max of these policies, unless they were given."""
         if self.psi0 is not None and self.psi_max is not None:
             return self
@@ -404,7 +406,7 @@ class ABQ(Trace):
         return 2 * self.zeta * self.psi0 + excess * (psi_max - 2 * self.psi0)
 
     @property
-    def parameters(self) -> tuple[Any, ...]:
+    def parameters(self) -> tuple[Numbers, ...]:
         return (self.psi,)
 
     @classmethod
@@ -412,5 +414,5 @@ class ABQ(Trace):
         return tuple(cls(zeta=zeta, psi0=0.9, psi_max=3.0) for zeta in (0.3, 0.9))
 
     @staticmethod
-    def factors(xp, pi, mu, rho, psi):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, psi: Numbers) -> ThreeFactors:
         return 1.0, xp.minimum(psi, 1.0 / xp.maximum(mu, pi)) * pi, INFINITY

@@ -64,7 +64,7 @@ def rules() -> list[type[Rule]]:
     return list(dict.fromkeys(_listed.values()))
 
 
-def trace(name: str, **parameters: Any) -> Any:
+def trace(name: str, **parameters: object) -> Any:
     """Find a rule by its name or an alias, and make it.
 
     - `name`: the class name, the title or an alias; case, spaces and punctuation do not matter. "module:name" imports first the

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Trace, number
+from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, number
 from offtrace.traces.registry import register
 
 
@@ -44,7 +44,7 @@ class NonMarkovRetrace(TrajectoryAware):
         return cls(), cls(lam=0.9)
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return 1.0, lam * rho, lam
 
 
@@ -73,7 +73,7 @@ class RBIS(TrajectoryAware):
         return (cls(lam=0.9),)  # at λ = 1 it is Non-Markov Retrace
 
     @staticmethod
-    def factors(xp, pi, mu, rho, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, rho / xp.where(lam > 0, lam, 1.0), 1.0  # at λ = 0 nothing is left to divide
 
 
@@ -113,7 +113,7 @@ class TruncatedIS(TrajectoryAware):
         return self.bound if isinstance(self.bound, tuple) else None
 
     @property
-    def parameters(self) -> tuple[Any, ...]:
+    def parameters(self) -> tuple[Numbers, ...]:
         return INFINITY if self.lag_bound else self.bound, self.lam
 
     @classmethod
@@ -122,7 +122,7 @@ class TruncatedIS(TrajectoryAware):
         return cls(), cls(bound=2.5, lam=0.9), cls(bound=0.0), *by_lag
 
     @staticmethod
-    def factors(xp, pi, mu, rho, bound, lam):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, bound: Numbers, lam: Numbers) -> ThreeFactors:
         return lam, rho, bound
 
 
@@ -158,5 +158,5 @@ class HistoryBounded(TrajectoryAware):
         return (cls(bound=2.0),)  # at a bound of 1 it is Non-Markov Retrace with λ = 1
 
     @staticmethod
-    def factors(xp, pi, mu, rho, bound):
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, bound: Numbers) -> ThreeFactors:
         return 1.0, rho, bound
