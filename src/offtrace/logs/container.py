@@ -8,7 +8,7 @@ Everything that reads logs makes these, and everything that evaluates reads thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ class Following:
     def __len__(self) -> int:
         return len(self.state)
 
-    def __getitem__(self, steps: slice | np.ndarray | int) -> np.ndarray:
+    def __getitem__(self, steps: slice | np.ndarray | Sequence[int] | int) -> np.ndarray:
         truncated = self.truncated[steps]  # raises what an array would
         if isinstance(steps, slice):
             at = np.arange(*steps.indices(len(self)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 
 from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
@@ -23,6 +25,20 @@ STYLES = FAMILIES | {EPISODES: 7, WEIGHTS: 1, UNCUT: 7}
 LAGS = 1024  # at most
 BINS = 24  # of the weights, at most
 POINTS = 200  # of a line, at most
+
+
+class Bins(TypedDict):
+    """A histogram of weights on a logarithmic axis."""
+
+    first: float
+    """Where the axis begins, as a power of ten."""
+    width: float
+    episodes: list[float]
+    """The share of the episodes in each bin."""
+    weight: list[float]
+    """The share of ΣW in each bin."""
+    zero: float
+    """The share of the episodes that weigh 0."""
 
 
 def data(result: Result) -> Drawn:
@@ -80,7 +96,7 @@ def _weights(result: Result) -> Drawn | None:
     }
 
 
-def bins(log_weight: np.ndarray, share: np.ndarray) -> Drawn:
+def bins(log_weight: np.ndarray, share: np.ndarray) -> Bins:
     """A histogram of weights on a logarithmic axis: of each bin its share of the episodes and of ΣW. Weights of 0 stand apart."""
     at = log_weight / np.log(10)
     zero = at == -np.inf
