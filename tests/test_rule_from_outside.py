@@ -192,7 +192,7 @@ def test_learners(softened: Any, small: Any) -> None:
     """In the compiled loop; at power 1 it is Non-Markov Retrace."""
     policies: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "target": EpsilonGreedy(0.1)}
     found, same = (
-        learners.control(small[0], rule, **policies, alpha=0.1, steps=200, progress=False).Q
+        learners.control(rule, small[0], **policies, alpha=0.1, steps=200, progress=False).Q
         for rule in (softened(power=1.0, lam=0.9), ot.NonMarkovRetrace(lam=0.9))
     )
     np.testing.assert_allclose(found, same, rtol=1e-12)
