@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from functools import wraps
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,20 +25,24 @@ from offtrace import traces as tr
 EXACT = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
 FAINTEST = -708  # a probability or a ratio below e to this power counts as 0 (see `offtrace.trajectory`)
 ONE, NOTHING = Decimal(1), Decimal("nan")
+Row = Sequence[float] | np.ndarray
+"""One number, or one flag, for each step."""
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
-def exact(function: Callable[..., Any]) -> Callable[..., Any]:
+def exact(function: Callable[P, Result]) -> Callable[P, Result]:
     """Let a function reckon in EXACT."""
 
-    def within(*arguments: Any, **named: Any) -> Any:
+    @wraps(function)
+    def within(*arguments: P.args, **named: P.kwargs) -> Result:
         with localcontext(EXACT):
             return function(*arguments, **named)
 
-    within.__name__, within.__doc__ = function.__name__, function.__doc__
     return within
 
 
-def _decimals(numbers: Iterable[Any]) -> list[Decimal]:
+def _decimals(numbers: Iterable[float]) -> list[Decimal]:
     return [Decimal(float(x)) for x in numbers]
 
 
@@ -54,10 +59,12 @@ def _clipped(ratios: Iterable[Decimal], caps: Iterable[Decimal]) -> list[Decimal
     return b
 
 
-def _betas(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal], pair: list[int], lam_t: Any) -> Any:
+def _betas(
+    trace: tr.Trace, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal], pair: list[int], lam_t: Row
+) -> list[Decimal]:
     """β of the history's first pair, of its first two, and so on."""
     n = len(rho)
-    λ = Decimal(trace.lam) if isinstance(getattr(trace, "lam", None), float) else NOTHING
+    λ = Decimal(lam) if isinstance(lam := getattr(trace, "lam", None), float) else NOTHING
     decays = _products([λ] * (n - 1))
     later = range(1, n)
     match trace:
@@ -90,7 +97,7 @@ def _betas(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal],
         case tr.RBIS():
             return _clipped((rho[i] for i in later), decays[1:])
         case tr.TruncatedIS(bound=bound):
-            d = _decimals(bound if isinstance(bound, tuple) else [bound])
+            d = _decimals(bound if isinstance(bound, Sequence) else [bound])
             x = _products(rho[1:])
             return [ONE] + [decays[i] * min(d[min(i, len(d)) - 1], x[i]) for i in later]
         case tr.HistoryBounded():
@@ -111,7 +118,7 @@ def _betas(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal],
     return _of_normal_form(trace, pi, mu, rho)
 
 
-def _of_normal_form(trace: Any, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal]) -> list[Decimal]:
+def _of_normal_form(trace: tr.Trace, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal]) -> list[Decimal]:
     """A rule from outside, whose source is its own `factors`: the normal form as `traces.base` prints it.
 
     x_0 = 1, x_i = ratio_i x_{i-1}, clipped at cap_i if it is recursive; β_i = decay_1 ··· decay_i min(cap_i, x_i).
@@ -141,7 +148,7 @@ def beta(
     mu: Sequence[float],
     rho: Sequence[float],
     pair: Sequence[int],
-    lam_t: Any = None,
+    lam_t: Row = (),
 ) -> float:
     """β of a history of t + 1 state-action pairs, the first being the start; `lam_t` are the λ's of VariableLambda."""
     β = _betas(trace, _decimals(pi), _decimals(mu), _decimals(rho), list(pair), lam_t)
@@ -154,7 +161,15 @@ def _e_to(power: Decimal) -> Decimal:
 
 
 def _matrix(
-    trace: Any, *, terminated: Any, truncated: Any, log_pi: Any, log_mu: Any, valid: Any, pair: Any, greedy: Any
+    trace: tr.Trace,
+    *,
+    terminated: Row,
+    truncated: Row,
+    log_pi: Row | None,
+    log_mu: Row | None,
+    valid: Row | None,
+    pair: Row | None,
+    greedy: Row | None,
 ) -> list[list[Decimal]]:
     """For each start k, β_{k:k}, β_{k:k+1}, … to the end of its episode; nothing where k is padding."""
     T = len(terminated)
@@ -185,13 +200,13 @@ def _matrix(
 def coefficients(
     trace: tr.Trace,
     *,
-    terminated: Any,
-    truncated: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
+    terminated: Row,
+    truncated: Row,
+    log_pi: Row | None = None,
+    log_mu: Row | None = None,
+    valid: Row | None = None,
+    pair: Row | None = None,
+    greedy: Row | None = None,
 ) -> np.ndarray:
     """β_{k:t} as a [T, T] upper-triangular matrix."""
     flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
@@ -201,7 +216,7 @@ def coefficients(
     return B
 
 
-def td_errors(*, reward: Any, q: Any, next_value: Any, terminated: Any, gamma: Any) -> list[float]:
+def td_errors(*, reward: Row, q: Row, next_value: Row, terminated: Row, gamma: float | Row) -> list[float]:
     """δ_t = r_t + γ_t (1 − terminated_t) next_value_t − q_t."""
     T = len(reward)
     γ = [float(g) for g in np.broadcast_to(gamma, T)]
@@ -210,19 +225,19 @@ def td_errors(*, reward: Any, q: Any, next_value: Any, terminated: Any, gamma: A
 
 @exact
 def corrections(
-    trace: Any,
+    trace: tr.Trace,
     *,
-    reward: Any,
-    q: Any,
-    next_value: Any,
-    terminated: Any,
-    truncated: Any,
-    gamma: Any,
-    log_pi: Any = None,
-    log_mu: Any = None,
-    valid: Any = None,
-    pair: Any = None,
-    greedy: Any = None,
+    reward: Row,
+    q: Row,
+    next_value: Row,
+    terminated: Row,
+    truncated: Row,
+    gamma: float | Row,
+    log_pi: Row | None = None,
+    log_mu: Row | None = None,
+    valid: Row | None = None,
+    pair: Row | None = None,
+    greedy: Row | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
@@ -238,7 +253,14 @@ def corrections(
 
 
 def peng(
-    lam: float, *, reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: Any, valid: Any = None
+    lam: float,
+    *,
+    reward: Row,
+    next_value: Row,
+    terminated: Row,
+    truncated: Row,
+    gamma: float | Row,
+    valid: Row | None = None,
 ) -> np.ndarray:
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}], with G_{k+1} = v_{k+1} where the episode is cut, and 0 where it terminated."""
     T = len(reward)
@@ -257,7 +279,14 @@ def peng(
 
 
 def n_step(
-    n: int, *, reward: Any, next_value: Any, terminated: Any, truncated: Any, gamma: Any, valid: Any = None
+    n: int,
+    *,
+    reward: Row,
+    next_value: Row,
+    terminated: Row,
+    truncated: Row,
+    gamma: float | Row,
+    valid: Row | None = None,
 ) -> np.ndarray:
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, stopping earlier where the episode does."""
     T = len(reward)
@@ -281,18 +310,18 @@ def n_step(
 @exact
 def state_targets(
     *,
-    reward: Any,
-    value: Any,
-    next_value: Any,
-    terminated: Any,
-    truncated: Any,
-    log_pi: Any,
-    log_mu: Any,
-    gamma: Any,
+    reward: Row,
+    value: Row,
+    next_value: Row,
+    terminated: Row,
+    truncated: Row,
+    log_pi: Row,
+    log_mu: Row,
+    gamma: float | Row,
     lam: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    valid: Any = None,
+    valid: Row | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """V-trace (Espeholt et al. 2018, eq. 1): v_k = V_k + Σ_t (γ_k···γ_{t-1})(c_k···c_{t-1}) ρ̄_t δ_t, and the advantage.
 

@@ -15,6 +15,8 @@ T = TypeVar("T")
 Check = Callable[[str, object], T]
 Toml = Mapping[str, Any]
 """A table as TOML has it, not checked yet."""
+Table = dict[str, Any]
+"""A table of TOML or JSON that is ours: texts, numbers, lists and tables."""
 
 
 class DeclarationError(ValueError):

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import offtrace
+from offtrace.studies.checks import Table
 
 HOME = Path(offtrace.__file__).parent
 COMMON = ("trajectory.py", "traces", "returns", "mdps", "studies/work.py", "studies/environments.py")
@@ -45,11 +45,11 @@ class Code:
         """Of all of it."""
         return _digest(json.dumps([self.own, self.sources], sort_keys=True))
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Table:
         """What the records keep of it."""
         return {"digest": self.digest, "offtrace": self.own, **commit(), "sources": self.sources}
 
-    def differences(self, kept: dict[str, Any]) -> str:
+    def differences(self, kept: Table) -> str:
         """In what it differs from what records have kept, in words."""
         if not kept:
             return "what made them was not kept"
@@ -70,7 +70,7 @@ def joined(declared: str, code: str) -> str:
 
 
 @cache
-def commit() -> dict[str, Any]:
+def commit() -> Table:
     """The commit of offtrace, and whether its files differ from it; nothing where it is not in a repository of git."""
 
     def git(*arguments: str) -> str:

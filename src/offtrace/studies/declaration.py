@@ -17,7 +17,7 @@ import numpy as np
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.studies import environments
-from offtrace.studies.checks import Check, DeclarationError, T, Toml, number, one_of, several, table, text, whole
+from offtrace.studies.checks import Check, DeclarationError, T, Table, Toml, number, one_of, several, table, text, whole
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import Rule, Trace
 
@@ -77,7 +77,7 @@ class TraceGrid:
         return json.dumps(dict(self.parameters), sort_keys=True) if self.parameters else ""
 
 
-def read(name: str | Path) -> dict[str, Any]:
+def read(name: str | Path) -> Table:
     """The declaration of a shipped study, that in a file, or that in a folder of records."""
     path = Path(name)
     if path.is_dir() and (path / "study.toml").is_file():
@@ -102,7 +102,7 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-def with_subset(given: Toml, subset: str | None) -> dict[str, Any]:
+def with_subset(given: Toml, subset: str | None) -> Table:
     """What is declared, with the changes of a subset: tables are merged key by key, everything else is replaced."""
     subsets = given.get("subsets", {})
     if not isinstance(subsets, Mapping) or not all(isinstance(v, Mapping) for v in subsets.values()):
@@ -117,14 +117,14 @@ def with_subset(given: Toml, subset: str | None) -> dict[str, Any]:
     return _merged(plain, subsets[subset]) | {"name": f"{given.get('name')}-{subset}"}
 
 
-def _merged(given: Toml, changes: Toml) -> dict[str, Any]:
+def _merged(given: Toml, changes: Toml) -> Table:
     both = dict(given)
     for k, v in changes.items():
         both[k] = _merged(both[k], v) if isinstance(v, Mapping) and isinstance(both.get(k), Mapping) else v
     return both
 
 
-def check(given: object) -> dict[str, Any]:
+def check(given: object) -> Table:
     """The fields of a study."""
     if not isinstance(given, Mapping):
         raise DeclarationError("study", given, "a table, as a TOML file gives it")
@@ -164,7 +164,7 @@ def digest(declared: Toml) -> str:
     return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
 
 
-def plain(declared: Toml) -> dict[str, Any]:
+def plain(declared: Toml) -> Table:
     """The fields as JSON has them, all defaults filled in."""
     changed = {
         "environments": [asdict(place) for place in declared["environments"]],
@@ -257,9 +257,7 @@ def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[T
     return tuple(found)
 
 
-def _grid_of(
-    key: str, name: str, parameters: dict[str, Any], lams: tuple[float | None, ...], task: str
-) -> list[TraceGrid]:
+def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, ...], task: str) -> list[TraceGrid]:
     try:
         rule = type(offtrace.trace(name))
     except ValueError as error:

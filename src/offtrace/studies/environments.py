@@ -11,17 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.mdps import MDP
-from offtrace.studies.checks import DeclarationError, Toml
+from offtrace.studies.checks import DeclarationError, Table, Toml
 from offtrace.trajectory import ROW_TOLERANCE
 
-Arguments = dict[str, Any]
+Arguments = Table
 """The arguments of an environment or a policy: the function that takes them checks them."""
 GYMNASIUM = re.compile(r".+-v\d+$")
 """The ids of Gymnasium."""

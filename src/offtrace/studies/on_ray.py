@@ -52,7 +52,7 @@ class RayPool:
         self.failure: StudyError | None = None
 
     def _connect(self, address: str, workers: int | None) -> None:
-        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        quiet: dict[str, str | bool] = {"logging_level": "ERROR", "log_to_driver": False}
         try:
             if address == "local":
                 self.ray.init(

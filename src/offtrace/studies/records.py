@@ -19,14 +19,14 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offtrace._shared.whole_files import written_whole
-from offtrace.studies.checks import StudyError
+from offtrace.studies.checks import StudyError, Table
 from offtrace.studies.plan import Unit
 from offtrace.studies.work import Outcome
 
@@ -48,7 +48,7 @@ def polars() -> Any:
     return polars
 
 
-def schema(kind: str) -> dict[str, Any]:
+def schema(kind: str) -> dict[str, pl.DataType | type[pl.DataType]]:
     """The columns of a kind of file."""
     pl = polars()
     S, F, N = pl.String, pl.Float64, pl.Int64
@@ -98,7 +98,7 @@ class Folder:
         self.path, self.digest, self.code = path, digest, code
         self._next = 0
 
-    def prepare(self, about_it: dict[str, Any], source: str) -> None:
+    def prepare(self, about_it: Table, source: str) -> None:
         """Make the folder and say what it is for."""
         with self._writing():
             for kind in KINDS:
@@ -297,7 +297,7 @@ class _NotReadable(Exception):
     """Why a file is not read."""
 
 
-def _frame(kind: str, unit: Unit, columns: dict[str, Any]) -> pl.DataFrame:
+def _frame(kind: str, unit: Unit, columns: Mapping[str, object]) -> pl.DataFrame:
     pl, wanted = polars(), schema(kind)
     if not columns:
         return pl.DataFrame(schema=wanted)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from offtrace.studies.checks import Table
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Status:
         return "\n".join([*lines, *(f"  not read: {problem}" for problem in self.problems)])
 
 
-def about_of(folder: Path) -> dict[str, Any]:
+def about_of(folder: Path) -> Table:
     """What is said in a folder of records of what made them; empty where nothing is."""
     try:
         return json.loads((folder / "study.json").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from offtrace._shared.cores import cores
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration
-from offtrace.studies.checks import DeclarationError, StudyError, Toml
+from offtrace.studies.checks import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
 from offtrace.studies.plan import Plan
 from offtrace.studies.running import Pool
@@ -114,7 +114,7 @@ class Study:
         return Study.declared(self.given, subset, self.out)
 
     @property
-    def declaration(self) -> dict[str, Any]:
+    def declaration(self) -> Table:
         """What is run, all defaults filled in, as JSON has it."""
         names = (
             "name",
@@ -208,7 +208,7 @@ class Study:
                     running.run(plan, folder, pool, shown, versions)
         return self
 
-    def _about(self, versions: Mapping[str, str], machine: str, code: Toml) -> dict[str, Any]:
+    def _about(self, versions: Mapping[str, str], machine: str, code: Toml) -> Table:
         declared = declaration.digest(self.declaration)
         about = {"declared": declared, "versions": dict(versions), "machine": machine, "study": self.declaration}
         return {**about, "code": dict(code)}
@@ -265,7 +265,7 @@ class Study:
             others=tuple(self._others()) if not self.recorded else (),
         )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Table:
         """What a report says of the study beside its rows."""
         status, about = self.status(), about_of(self.folder)
         units = sum(done for done, _ in status.done.values())

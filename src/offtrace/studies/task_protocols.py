@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from offtrace.deep.config import Config
 from offtrace.studies import environments
-from offtrace.studies.checks import Check, DeclarationError, Toml, like, number, one_of, table, whole
+from offtrace.studies.checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
 from offtrace.traces import Rule
 
 # ruff: noqa: RUF009 (`key` makes a field)
@@ -36,7 +36,7 @@ class Protocol:
         return replace(self, **self.checked(at, given))
 
     @classmethod
-    def checked(cls, at: str, given: object) -> dict[str, Any]:
+    def checked(cls, at: str, given: object) -> Table:
         """The keys that are given, each checked."""
         checks = {f.name: f.metadata["check"] for f in fields(cls)}
         return {name: checks[name](f"{at}.{name}", value) for name, value in table(at, given, checks).items()}

@@ -68,7 +68,7 @@ def _code(task: str, modules: tuple[str, ...]) -> str:
     return code_digest.of(task, modules).digest
 
 
-def _arguments(job: Job) -> dict[str, Any]:
+def _arguments(job: Job) -> environments.Arguments:
     p = job.protocol
     memory = learners.Replay(p.capacity, p.every, p.batch, p.length)
     return {
@@ -134,7 +134,7 @@ def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def _by_weighted_error(
-    job: Job, mdp: MDP, pi: np.ndarray, arguments: dict[str, Any]
+    job: Job, mdp: MDP, pi: np.ndarray, arguments: environments.Arguments
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
     weights, truth, errors = environments.visits(mdp, pi), mdp.q(pi), []
