@@ -48,7 +48,8 @@ class OurVTrace(StateEstimator):
 
     def _drawn(self, batch: Any) -> Any:
         with torch.no_grad():
-            return self.actor_network(batch.select("obs"))["action"]
+            actor: Any = self.actor_network
+            return actor(batch.select("obs"))["action"]
 
 
 NAMES: dict[Any, str] = {OurGAE: "GAE", OurVTrace: "VTrace"}

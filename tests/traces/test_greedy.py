@@ -58,8 +58,9 @@ def test_on_every_backend() -> None:
     x = soft()
     wanted = ot.targets(ot.WatkinsQ(LAM), gamma=GAMMA, **x)
     tensors = {n: torch.from_numpy(a) for n, a in x.items()}
-    for more in ({}, {"differentiable": True}):
-        np.testing.assert_allclose(ot.targets(ot.WatkinsQ(LAM), gamma=GAMMA, **tensors, **more), wanted, rtol=1e-12)
+    for differentiable in (False, True):
+        found = ot.targets(ot.WatkinsQ(LAM), gamma=GAMMA, **tensors, differentiable=differentiable)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
     x = {n: jnp.asarray(a) for n, a in soft(dtype=np.float32).items()}
     for call in (ot.targets, jax.jit(lambda trace, **y: ot.targets(trace, **y))):
         np.testing.assert_allclose(call(ot.WatkinsQ(LAM), gamma=GAMMA, **x), wanted, rtol=1e-5, atol=1e-5)

@@ -249,5 +249,5 @@ def _beta(trace: tr.Trace, history: list[Visit], A: int) -> float:
     """β of a history, from nothing but the history."""
     π, μ = [float(v.greedy) if trace.needs_greedy else v.pi for v in history], [v.mu for v in history]
     pairs = [v.s * A + v.a for v in history]
-    λ = [getattr(trace, "lam")[v.s, v.a] for v in history] if trace.shape else None  # noqa: B009
+    λ = [getattr(trace, "lam")[v.s, v.a] for v in history] if trace.shape else ()  # noqa: B009
     return beta(trace, π, μ, [p / m for p, m in zip(π, μ, strict=True)], pairs, λ)

@@ -7,7 +7,6 @@ claimed; `offtrace.operators` computes. None of these MDPs ever ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,11 @@ def alternating(
     P = np.zeros((2, np.size(target), 2))
     P[0, :, 1] = P[1, :, 0] = 1.0
     mdp = MDP(P, np.zeros(P.shape[:2]), gamma, terminal=np.zeros(2, bool))
-    return mdp, check_policy([target, target], mdp, "target"), check_policy([behavior, behavior], mdp, "behavior")
+    return (
+        mdp,
+        check_policy(np.array([target, target]), mdp, "target"),
+        check_policy(np.array([behavior, behavior]), mdp, "behavior"),
+    )
 
 
 @renamed(pi="target", mu="behavior")
@@ -41,7 +44,7 @@ def one_state_two_actions(
     target: Sequence[float] | np.ndarray = (0.5, 0.5),
     behavior: Sequence[float] | np.ndarray = (0.5, 0.5),
     gamma: float = 2 / 3,
-    reward: Any = (0.0, 0.0),
+    reward: Sequence[float] | np.ndarray = (0.0, 0.0),
 ) -> tuple[MDP, np.ndarray, np.ndarray]:
     """One state with two actions that stay in it: where ‖Z‖ can reach 1 or more while the spectral radius stays below 1.
 
@@ -52,7 +55,7 @@ def one_state_two_actions(
     β_t ≤ ∏ρ and never grows, has ‖Z‖ = 1.480 and the radius 0.646.
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
-    return mdp, check_policy([target], mdp, "target"), check_policy([behavior], mdp, "behavior")
+    return mdp, check_policy(np.array([target]), mdp, "target"), check_policy(np.array([behavior]), mdp, "behavior")
 
 
 def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
