@@ -21,7 +21,10 @@ default_role = "literal"  # docstrings write names in single backticks
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # nearly all would be Any: what an array means is told in the contract
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100  # a longer signature has a line for each parameter
 add_module_names = False
 
 html_theme = "furo"

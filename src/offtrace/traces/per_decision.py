@@ -369,10 +369,9 @@ class ABQ(Trace):
     def from_policies(cls, zeta: float, target: ArrayLike, behavior: ArrayLike, *, horizon: int | None = None) -> ABQ:
         """The rule with the published constants of two policies, tables [S, A] or [A].
 
-                >>> import numpy as np
-        from numpy.typing import ArrayLike
-                >>> ABQ.from_policies(0.5, target=np.array([0.9, 0.1]), behavior=np.array([0.5, 0.5]))
-                ABQ(horizon=None, zeta=0.5, psi0=1.1111111111111112, psi_max=2.0)
+        >>> import numpy as np
+        >>> ABQ.from_policies(0.5, target=np.array([0.9, 0.1]), behavior=np.array([0.5, 0.5]))
+        ABQ(horizon=None, zeta=0.5, psi0=1.1111111111111112, psi_max=2.0)
         """
         π, μ = np.asarray(target, float), np.asarray(behavior, float)
         if π.shape != μ.shape:
