@@ -23,6 +23,9 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    name: name for name in ("ArrayLike", "Seed", "Names", "Environments", "StepSize", "Toml", "Table")
+}
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100  # a longer signature has a line for each parameter
 add_module_names = False
@@ -40,12 +43,18 @@ def setup(app):
     app.add_directive("rules-table", RulesTable)
     app.add_directive("rules-reference", RulesReference)
     app.connect("autodoc-process-docstring", keep_stars)
+    app.connect("autodoc-process-signature", plain_aliases)
     app.connect("doctree-read", strip_blocks)
 
 
 def keep_stars(app, what, name, obj, options, lines):
     """Docstrings write mathematics: |x| and Q*. A bar is a bar, and a star with no partner on its line is a star."""
     lines[:] = [escaped(line) for line in lines]
+
+
+def plain_aliases(app, what, name, obj, options, signature, returned):
+    """Sphinx prints an alias inside a union as the call that refers to it: its name is enough."""
+    return tuple(text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returned))
 
 
 def escaped(line):
