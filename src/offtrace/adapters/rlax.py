@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from offtrace._shared.typed_jax import asarray
 from offtrace.adapters.rlax_returns import (
     after_first,
     by_step,
@@ -97,9 +98,9 @@ def q_errors(
         gamma=discount_t,
         **ends(r_t, truncated_t),
         q=after_first(q_taken[:-1]),
-        greedy=after_first((q_taken == jnp.max(jnp.asarray(q_t), axis=-1))[:-1]),
+        greedy=after_first((q_taken == jnp.max(asarray(q_t), axis=-1))[:-1]),
         log_pi=after_first(jnp.log(taken("pi_t", pi_t, a_t)[:-1])),
-        log_mu=None if mu_t is None else after_first(jnp.log(jnp.asarray(mu_t) + eps)[:-1]),
+        log_mu=None if mu_t is None else after_first(jnp.log(asarray(mu_t) + eps)[:-1]),
         differentiable=not stop_target_gradients,
     )
     return target - taken("q_tm1", q_tm1, a_tm1)
@@ -199,7 +200,7 @@ def q_lambda(
     truncated_t: ArrayLike | None = None,
 ) -> Array:
     """`rlax.q_lambda`: the λ-return that bootstraps from max q, Peng's Q(λ). With λ = 0 at actions not greedy it is Watkins'."""
-    v_t = jnp.max(jnp.asarray(q_t), axis=-1)
+    v_t = jnp.max(asarray(q_t), axis=-1)
     return td_lambda(
         taken("q_tm1", q_tm1, a_tm1), r_t, discount_t, v_t, lambda_, stop_target_gradients, truncated_t=truncated_t
     )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from offtrace._shared.typed_jax import asarray, zeros_like
 from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, sequences
 
 
@@ -68,7 +69,7 @@ def leaky_vtrace(
     if sample_mask is not None:  # a step that does not count adds no error; what comes later passes through unchanged
         counts = _mask(sample_mask, r_t)
         delta, c, discount_t = jnp.where(counts, delta, 0), jnp.where(counts, c, 1), jnp.where(counts, discount_t, 1)
-    none = jnp.zeros_like(delta)
+    none = zeros_like(delta)
     errors = returns(none[:-1], none, delta, discount_t, c[:-1], truncated_t)
     return errors_of(errors, v_tm1, stop_target_gradients)
 
@@ -110,11 +111,11 @@ def leaky_vtrace_td_error_and_advantage(
     """`rlax.leaky_vtrace_td_error_and_advantage`: where `truncated_t` says so, the advantage bootstraps from v_t."""
     numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     errors = leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
-    v_tm1, v_t, r_t, discount_t, rho = map(jnp.asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
+    v_tm1, v_t, r_t, discount_t, rho = map(asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
     λ = by_step("lambda_", lambda_, r_t)[:-1]
     ahead = jnp.append(λ * (errors + v_tm1)[1:] + (1 - λ) * v_tm1[1:], v_t[-1:])
     if truncated_t is not None:  # there v_tm1 of the next step belongs to the next episode
-        ahead = jnp.where(jnp.asarray(truncated_t) != 0, v_t, ahead)
+        ahead = jnp.where(asarray(truncated_t) != 0, v_t, ahead)
     q_estimate = r_t + discount_t * ahead
     return VTraceOutput(errors, _clipped(rho, clip_pg_rho_threshold, alpha) * (q_estimate - v_tm1), q_estimate)
 
@@ -125,7 +126,7 @@ def _clipped(rho: Array, threshold: ArrayLike, alpha: float | Array) -> Array:
 
 
 def _mask(sample_mask: ArrayLike, like: Array) -> Array:
-    mask = jnp.asarray(sample_mask)
+    mask = asarray(sample_mask)
     if mask.dtype != bool or mask.shape != like.shape:
         raise TypeError(
             f"sample_mask must be boolean [K], True where a step counts, got {mask.dtype} of shape {mask.shape}; "

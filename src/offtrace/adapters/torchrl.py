@@ -18,13 +18,12 @@ from typing import Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
-from tensordict.nn import TensorDictModuleBase, dispatch
+from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives import LossModule
-from torchrl.objectives.utils import register_value_estimator
 
-from offtrace.adapters.torchrl_entries import Estimator, found, under_next
+from offtrace.adapters.torchrl_entries import Estimator, dispatched, entry_or_none, found, registered, under_next, write
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
 from offtrace.adapters.torchrl_states import StateEstimator
 from offtrace.returns.api import as_trace, targets
@@ -33,7 +32,7 @@ from offtrace.traces import Rule, Trace
 __all__ = ["Policy", "StateEstimator", "TraceEstimator", "epsilon_greedy", "greedy", "log_mu", "softmax"]
 
 
-@register_value_estimator("offtrace", default_kwargs={"gamma": 0.99})
+@registered("offtrace")
 class TraceEstimator(Estimator):
     """Targets q_k + Δ_k for action values, and the corrections Δ_k as advantages, by any trace.
 
@@ -96,7 +95,7 @@ class TraceEstimator(Estimator):
         if arguments and is_tensor_collection(arguments[0]):
             keys = self.tensor_keys
             action = found(arguments[0], getattr(loss_module.tensor_keys, "action", keys.action))
-            arguments[0].set(keys.taken_action, action)
+            write(arguments[0], keys.taken_action, action)
 
     def _reads(self) -> list[NestedKey]:
         keys, trace, network = self.tensor_keys, self.trace, self.value_network
@@ -108,7 +107,7 @@ class TraceEstimator(Estimator):
         }
         return [key for key, read in reads.items() if read]
 
-    @dispatch()
+    @dispatched
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         tensordict: TensorDictBase,
@@ -120,8 +119,9 @@ class TraceEstimator(Estimator):
         """Write `value_target` and `advantage`. `target_params`, or `params`, take the place of the network's own."""
         q, target, valid = self._run(tensordict, target_params if target_params is not None else params, time_dim)
         advantage = target - q
-        tensordict.set(self.tensor_keys.advantage, advantage if valid is None else torch.where(valid, advantage, 0.0))
-        tensordict.set(self.tensor_keys.value_target, target)
+        advantage = advantage if valid is None else torch.where(valid, advantage, 0.0)
+        write(tensordict, self.tensor_keys.advantage, advantage)
+        write(tensordict, self.tensor_keys.value_target, target)
         return tensordict
 
     def value_estimate(
@@ -226,7 +226,7 @@ class TraceEstimator(Estimator):
 
     def _action(self, tensordict: TensorDictBase, by_loss: bool) -> Tensor:
         keys, network = self.tensor_keys, self.value_network
-        taken = tensordict.get(keys.taken_action, None) if by_loss else None
+        taken = entry_or_none(tensordict, keys.taken_action) if by_loss else None
         if taken is not None:
             return taken
         if by_loss and keys.action in getattr(network, "out_keys", []):

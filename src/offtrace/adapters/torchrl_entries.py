@@ -5,16 +5,18 @@ A flat batch [N] is one row only where its steps follow one another: `torchrl_or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Self, TypedDict
+from typing import NamedTuple, ParamSpec, Self, TypedDict, TypeVar
 
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, dispatch
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torchrl.objectives import LossModule
+from torchrl.objectives.utils import register_value_estimator
 from torchrl.objectives.value import ValueEstimatorBase
 
 from offtrace.adapters.torchrl_order import cuts
@@ -181,6 +183,36 @@ class Estimator(ValueEstimatorBase):
         data = data.select(*network.in_keys, *([key] if keep else []), strict=False)
         with nullcontext() if params is None else params.to_module(network, preserve_module_state=False):
             return found(network(data), key)
+
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+Kind = TypeVar("Kind", bound=Estimator)
+
+
+def registered(name: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Register an estimator with torchrl under a name, with γ = 0.99 unless a loss is told another one."""
+    return register_value_estimator(name, default_kwargs={"gamma": 0.99})
+
+
+def dispatched(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Let a `forward` be called with the entries by name, too, as tensordict's `dispatch` does."""
+    return dispatch()(function)
+
+
+def write(tensordict: TensorDictBase, key: NestedKey, entry: Tensor) -> None:
+    """Set an entry."""
+    tensordict.set(key, entry)
+
+
+def parameters_of(network: TensorDictModuleBase) -> TensorDictBase:
+    """Return the parameters of a network."""
+    return TensorDict.from_module(network)  # pyright: ignore[reportReturnType] (a TensorDict, unless one asks for a dict)
+
+
+def entry_or_none(tensordict: TensorDictBase, key: NestedKey) -> Tensor | None:
+    """Return an entry, or None where it is not there."""
+    return tensordict.get(key, None)
 
 
 def found(tensordict: TensorDictBase, key: NestedKey) -> Tensor:

@@ -7,15 +7,14 @@ from copy import deepcopy
 from typing import Protocol, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase, dispatch, set_composite_lp_aggregate, set_skip_existing
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, set_composite_lp_aggregate, set_skip_existing
 from tensordict.utils import NestedKey
 from torch import Tensor
 from torch.distributions import Distribution
 from torchrl.objectives import LossModule
-from torchrl.objectives.utils import register_value_estimator
 
-from offtrace.adapters.torchrl_entries import Estimator, found, under_next
+from offtrace.adapters.torchrl_entries import Estimator, dispatched, found, parameters_of, registered, under_next, write
 from offtrace.returns.state_values import state_targets
 
 
@@ -29,7 +28,7 @@ class Actor(Protocol):
         ...
 
 
-@register_value_estimator("offtrace_states", default_kwargs={"gamma": 0.99})
+@registered("offtrace_states")
 class StateEstimator(Estimator):
     """`offtrace.state_targets`: V-trace with λ, and GAE(λ) where there is no `actor_network`.
 
@@ -95,7 +94,7 @@ class StateEstimator(Estimator):
         keys, actor = self.tensor_keys, self.actor_network
         return [] if actor is None else [keys.action, keys.sample_log_prob, *actor.in_keys]
 
-    @dispatch()
+    @dispatched
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         tensordict: TensorDictBase,
@@ -123,8 +122,8 @@ class StateEstimator(Estimator):
             if self.actor_network is None:
                 valid = steps["valid"]
                 advantage = target - value if valid is None else torch.where(valid, target - value, 0.0)
-            tensordict.set(keys.advantage, rows.restored(advantage))
-            tensordict.set(keys.value_target, rows.restored(target))
+            write(tensordict, keys.advantage, rows.restored(advantage))
+            write(tensordict, keys.value_target, rows.restored(target))
         return tensordict
 
     def _values(
@@ -140,8 +139,8 @@ class StateEstimator(Estimator):
         with nullcontext() if self.skip_existing is None else set_skip_existing(self.skip_existing):
             value = self._evaluated(network, tensordict, key, params, keep=True)
             next_value = self._evaluated(network, after, key, target_params, keep=True)
-        tensordict.set(key, value)
-        tensordict.set(("next", key), next_value)
+        write(tensordict, key, value)
+        write(tensordict, ("next", key), next_value)
         return value, next_value
 
     @torch.no_grad()
@@ -162,5 +161,5 @@ class StateEstimator(Estimator):
 
 def _detached(source: TensorDictModuleBase | TensorDictBase) -> TensorDictBase:
     """Return parameters, or those of a network, without gradients."""
-    own = source if isinstance(source, TensorDictBase) else TensorDict.from_module(source)
-    return own.detach()  # pyright: ignore
+    own = source if isinstance(source, TensorDictBase) else parameters_of(source)
+    return own.detach()

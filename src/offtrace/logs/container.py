@@ -86,7 +86,7 @@ class Logs:
 
     @property
     def episodes(self) -> int:
-        """How many."""
+        """The number of episodes, E."""
         return len(self.starts) - 1
 
     @property
@@ -95,10 +95,11 @@ class Logs:
         return self.states > 0
 
     def pieces(self, steps: int) -> Iterator[slice]:
-        """Slices of whole episodes of at most so many steps each (or one longer episode), in order."""
+        """Yield slices of whole episodes of at most so many steps each (or one longer episode), in order."""
         first = 0
         while first < self.episodes:
-            last = int(np.searchsorted(self.starts, self.starts[first] + steps, side="right")) - 1
+            stop: int = self.starts[first] + steps
+            last = int(np.searchsorted(self.starts, stop, side="right")) - 1
             last = max(last, first + 1)
             yield slice(int(self.starts[first]), int(self.starts[last]))
             first = last

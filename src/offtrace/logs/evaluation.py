@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from offtrace._shared.suggestions import closest, ending
+from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
 from offtrace.logs.estimators.built_in import DIRECT, FITTED
@@ -25,6 +26,9 @@ from offtrace.logs.result import Result, Row, kish
 from offtrace.logs.warnings_of_result import diagnosis_of, warnings_of
 from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
+
+SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
+"""What stands in the call of a result as it was given."""
 
 
 def evaluate(
@@ -116,14 +120,14 @@ def evaluate(
 
 
 def _call(given: Mapping[str, object]) -> str:
-    """The call in words: numbers, texts and traces as they are, of larger things what they are."""
+    """Write the call in words: numbers, texts and traces as they are, and the kind and size of larger things."""
 
     def said(value: object) -> str:
-        if isinstance(value, np.ndarray):
+        if is_array(value):
             return f"<array {list(value.shape)} of {value.dtype}>"
-        if isinstance(value, list | tuple) and len(value) > len(ESTIMATORS):
+        if is_list(value) and len(value) > len(ESTIMATORS):
             return f"<{type(value).__name__} of {len(value)}>"
-        if value is None or isinstance(value, bool | int | float | str | tuple | list | np.generic | Trace):
+        if value is None or isinstance(value, SPELT_OUT):
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
@@ -132,7 +136,7 @@ def _call(given: Mapping[str, object]) -> str:
 
 
 def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
-    """The estimators that are wanted and possible."""
+    """Return the names of the estimators that are wanted and possible."""
     lacking = [need for need, there in ((MU, mu.log_mu is not None), (OWN_STARTS, starts.own)) if not there]
     possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:
@@ -193,7 +197,7 @@ def _refitted(
 
 
 def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
-    """V^π(s) [S]; of a table NaN where nothing was logged."""
+    """Return V^π(s) [S]; in a table it is NaN where nothing was logged."""
     values = found.values(np.arange(logs.states))
     if isinstance(found, Fit) and isinstance(found.basis, Table):
         values[np.bincount(logs.state, minlength=logs.states) == 0] = np.nan
@@ -209,7 +213,7 @@ def _check_numbers(
     rewards: tuple[float, float] | None,
     longest: int | None,
 ) -> None:
-    """Those of `evaluate`, as far as nothing else looks at them."""
+    """Check the numbers given to `evaluate` that nothing else checks."""
     if not 0.0 < number("confidence", confidence, 0.0, 1.0) < 1.0:
         raise ValueError(f"confidence must lie in (0, 1), as 0.95 does, got {confidence!r}")
     whole("resamples", resamples)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 
 T = TypeVar("T")
 Check = Callable[[str, object], T]
@@ -30,15 +31,24 @@ class StudyError(RuntimeError):
     """A study cannot go on. What was computed and written stays, and the next run goes on from there."""
 
 
+def is_table(given: object) -> TypeGuard[Toml]:
+    """Whether it is a table. TOML has no keys but texts, and a dict with others is refused by name later."""
+    return isinstance(given, Mapping)
+
+
 def text(key: str, given: object) -> str:
-    """Words."""
+    """Check that this is a text with more than spaces in it, and return it without those around it.
+
+    >>> text("question", " Which trace learns fastest? ")
+    'Which trace learns fastest?'
+    """
     if not isinstance(given, str) or not given.strip():
         raise DeclarationError(key, given, "a text that is not empty")
     return given.strip()
 
 
 def one_of(*options: str) -> Check[str]:
-    """One of these words."""
+    """Make the check that a value is one of these words."""
 
     def check(key: str, given: object) -> str:
         if not isinstance(given, str) or given not in options:
@@ -49,7 +59,7 @@ def one_of(*options: str) -> Check[str]:
 
 
 def number(low: float = 0.0, high: float = float("inf"), above: bool = False) -> Check[float]:
-    """A finite number in [low, high]; with `above`, in (low, high]."""
+    """Make the check that a value is a finite number in [low, high]; with `above`, in (low, high]."""
     bounds = f"{'above' if above else 'of at least'} {low:g}" + (
         "" if high == float("inf") else f" and at most {high:g}"
     )
@@ -65,7 +75,12 @@ def number(low: float = 0.0, high: float = float("inf"), above: bool = False) ->
 
 
 def whole(low: int = 0, high: int | None = None) -> Check[int]:
-    """An integer of at least `low`, and at most `high`."""
+    """Make the check that a value is an integer of at least `low`, and at most `high`.
+
+    >>> whole(1)("seeds", 0)
+    Traceback (most recent call last):
+    offtrace.studies.checks.DeclarationError: seeds: got 0; allowed: an integer of at least 1
+    """
     bounds = f"of at least {low}" + ("" if high is None else f" and at most {high}")
 
     def check(key: str, given: object) -> int:
@@ -77,13 +92,14 @@ def whole(low: int = 0, high: int | None = None) -> Check[int]:
 
 
 def like(default: object) -> Check[object]:
-    """A value of the kind of another: for True a truth value, for 1 an integer, for 1.0 a number, for "a" a text, …"""
+    """Make the check that a value is of the kind of `default`: for 1 an integer, for 1.0 a number, for "a" a text, …"""
+    if isinstance(default, tuple):
+        return _integers
     kinds: dict[type, tuple[type | UnionType, str]] = {
         bool: (bool, "true or false"),
         int: (int, "an integer"),
         float: (int | float, "a number"),
         str: (str, "a text"),
-        tuple: (list | tuple, "a list of integers"),
         type(None): (int | float, "a number"),
     }
     kind, what = kinds[type(default)]
@@ -91,18 +107,23 @@ def like(default: object) -> Check[object]:
     def check(key: str, given: object) -> object:
         if not isinstance(given, kind) or isinstance(given, bool) != isinstance(default, bool):
             raise DeclarationError(key, given, what)
-        if isinstance(default, tuple) and isinstance(given, list | tuple):
-            return tuple(whole(1)(f"{key}[{i}]", v) for i, v in enumerate(given))
         return float(given) if isinstance(default, float) and isinstance(given, int | float) else given
 
     return check
 
 
+def _integers(key: str, given: object) -> tuple[int, ...]:
+    """Check that this is a list of integers of at least 1, and return it as a tuple."""
+    if not is_list(given):
+        raise DeclarationError(key, given, "a list of integers")
+    return tuple(whole(1)(f"{key}[{i}]", v) for i, v in enumerate(given))
+
+
 def several(check: Check[T], what: str) -> Check[tuple[T, ...]]:
-    """A list of different values, at least one, each of which passes."""
+    """Make the check that a value is a list of different values, at least one, each of which passes `check`."""
 
     def checked(key: str, given: object) -> tuple[T, ...]:
-        if not isinstance(given, list | tuple) or not given:
+        if not is_list(given) or not given:
             raise DeclarationError(key, given, f"a list of {what} that is not empty")
         values = tuple(check(f"{key}[{i}]", v) for i, v in enumerate(given))
         for i, v in enumerate(values):
@@ -114,9 +135,9 @@ def several(check: Check[T], what: str) -> Check[tuple[T, ...]]:
 
 
 def table(key: str, given: object, known: Iterable[str]) -> Toml:
-    """A table with no other keys than these."""
+    """Check that this is a table with no other keys than the `known` ones, and return it."""
     known = list(known)
-    if not isinstance(given, Mapping):
+    if not is_table(given):
         raise DeclarationError(key or "the study", given, f"a table with the keys {', '.join(known)}")
     for name in given:
         if name not in known:

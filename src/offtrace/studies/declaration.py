@@ -7,7 +7,6 @@ import importlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,27 @@ import numpy as np
 
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.studies import environments
-from offtrace.studies.checks import Check, DeclarationError, T, Table, Toml, number, one_of, several, table, text, whole
+from offtrace.studies.checks import (
+    Check,
+    DeclarationError,
+    T,
+    Table,
+    Toml,
+    is_table,
+    number,
+    one_of,
+    several,
+    table,
+    text,
+    whole,
+)
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
 from offtrace.traces import Rule, Trace
 
 FORMAT = 1
-"""Of the declaration: it is part of the digest."""
+"""The version of the format of declarations; it is part of the digest."""
 SHIPPED = Path(__file__).parent / "shipped"
 LEARNING = ("name", "question", "task", "metric", "environments", "traces", "lams", "alphas", "seeds", "protocol")
 KEYS = {
@@ -44,14 +57,14 @@ OPTIONAL = ("about", "lams", "modules", "subsets")
 
 @dataclass(frozen=True)
 class Seeds:
-    """first, first + 1, …: `count` of them."""
+    """The seeds first, first + 1, …, `count` of them."""
 
     first: int
     count: int
 
     @property
     def stop(self) -> int:
-        """One more than the last."""
+        """The seed after the last one."""
         return self.first + self.count
 
 
@@ -105,7 +118,7 @@ def shipped() -> list[str]:
 def with_subset(given: Toml, subset: str | None) -> Table:
     """What is declared, with the changes of a subset: tables are merged key by key, everything else is replaced."""
     subsets = given.get("subsets", {})
-    if not isinstance(subsets, Mapping) or not all(isinstance(v, Mapping) for v in subsets.values()):
+    if not is_table(subsets) or not all(is_table(v) for v in subsets.values()):
         raise DeclarationError("subsets", subsets, "tables of changes, such as [subsets.ci]")
     plain = {k: v for k, v in given.items() if k != "subsets"}
     if subset is None:
@@ -120,13 +133,13 @@ def with_subset(given: Toml, subset: str | None) -> Table:
 def _merged(given: Toml, changes: Toml) -> Table:
     both = dict(given)
     for k, v in changes.items():
-        both[k] = _merged(both[k], v) if isinstance(v, Mapping) and isinstance(both.get(k), Mapping) else v
+        both[k] = _merged(both[k], v) if is_table(v) and is_table(both.get(k)) else v
     return both
 
 
 def check(given: object) -> Table:
-    """The fields of a study."""
-    if not isinstance(given, Mapping):
+    """Check a declaration, in which subsets are resolved, and return the fields of the study."""
+    if not is_table(given):
         raise DeclarationError("study", given, "a table, as a TOML file gives it")
     task = _needed(given, "task", one_of(*PROTOCOLS))
     table("", given, [*KEYS[task], *OPTIONAL])
@@ -159,7 +172,10 @@ def check(given: object) -> Table:
 
 
 def digest(declared: Toml) -> str:
-    """Of everything declared that the rows depend on: not of the name, nor of the words. Their code is in `Study.digest` too."""
+    """Return the SHA-256 of everything declared that the rows depend on: not the name, nor the words.
+
+    `Study.digest` covers the code that makes the rows, too.
+    """
     spelt = {"format": FORMAT, **{k: declared[k] for k in declared if k not in ("name", "question", "about")}}
     return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
 
@@ -182,19 +198,19 @@ def _needed(given: Toml, name: str, checked: Check[T]) -> T:
 
 def _import(modules: object) -> None:
     """Import the modules that register traces and environments of one’s own."""
-    if not isinstance(modules, list | tuple) or not all(isinstance(m, str) for m in modules):
+    if not is_list(modules) or not all(isinstance(m, str) for m in modules):
         raise DeclarationError(
             "modules", modules, "a list of the names of modules that register traces and environments"
         )
     for i, module in enumerate(modules):
         try:
-            importlib.import_module(module)
+            importlib.import_module(str(module))
         except ImportError as error:
             raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {error}") from error
 
 
 def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
-    if not isinstance(given, list | tuple) or not given:
+    if not is_list(given) or not given:
         raise DeclarationError("environments", given, "a list of environments that is not empty")
     found: dict[str, Place] = {}
     for i, entry in enumerate(given):
@@ -216,7 +232,7 @@ def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
 
 
 def _fits(place: Place, ages: tuple[int, ...]) -> None:
-    """The policies can be made there."""
+    """Check that the policies of the protocol can be made there."""
     protocol = place.protocol
     if isinstance(protocol, Deep):
         for age in ages:
@@ -241,7 +257,7 @@ def _fits(place: Place, ages: tuple[int, ...]) -> None:
 
 
 def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[TraceGrid, ...]:
-    if not isinstance(given, list | tuple) or not given:
+    if not is_list(given) or not given:
         raise DeclarationError("traces", given, "a list of traces that is not empty")
     found: list[TraceGrid] = []
     for i, entry in enumerate(given):
@@ -259,11 +275,12 @@ def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[T
 
 def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, ...], task: str) -> list[TraceGrid]:
     try:
-        rule = type(offtrace.trace(name))
+        plain_rule: Rule = offtrace.trace(name)
     except ValueError as error:
         raise DeclarationError(key, name, f"a trace: {error}") from error
     except TypeError as error:
         raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
+    rule = type(plain_rule)
     beside = task in ("map", "deep")
     if not issubclass(rule, Trace) and not (beside and rule.uncorrected):
         where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
@@ -277,13 +294,13 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
     if "lam" not in allowed:
         lams = (None,)
     elif own is not None:
-        lams = several(number(0, 1), "λ")(f"{key}.lam", own if isinstance(own, list | tuple) else [own])
+        lams = several(number(0, 1), "λ")(f"{key}.lam", own if is_list(own) else [own])
     elif not lams:
         raise DeclarationError("lams", None, f"a list of λ, which {rule.title} needs (or {key}.lam)")
     for parameter, values in parameters.items():
         if isinstance(values, list) and not values:
-            raise DeclarationError(f"{key}.{parameter}", values, "a number, or a list that is not empty")
-    found = []
+            raise DeclarationError(f"{key}.{parameter}", [], "a number, or a list that is not empty")
+    found: list[TraceGrid] = []
     for picked in environments.grid(parameters):
         try:
             make(rule.title, picked, lams[0])
@@ -295,8 +312,12 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
 
 
 def make(title: str, parameters: Toml, lam: float | None) -> Rule:
-    """The trace itself."""
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in parameters.items()}
+    """Make the trace of this title with these parameters, and with `lam` unless it is None.
+
+    >>> make("Retrace", {}, 0.9)
+    Retrace(horizon=None, lam=0.9)
+    """
+    given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items()}
     return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
 
 

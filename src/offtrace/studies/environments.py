@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,18 +17,19 @@ import numpy as np
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
-from offtrace.studies.checks import DeclarationError, Table, Toml
+from offtrace.studies.checks import DeclarationError, Table, Toml, is_table
 from offtrace.trajectory import ROW_TOLERANCE
 
 Arguments = Table
 """The arguments of an environment or a policy: the function that takes them checks them."""
 GYMNASIUM = re.compile(r".+-v\d+$")
-"""The ids of Gymnasium."""
+"""What the ids of Gymnasium look like."""
 
 
 class Environment(NamedTuple):
-    """An entry of the registry."""
+    """An environment of the registry: a function that makes it, and the arguments that its name fixes."""
 
     function: Callable[..., MDP]
     fixed: Mapping[str, object]
@@ -81,8 +82,12 @@ POLICIES = {
 
 
 def split(key: str, given: object) -> tuple[str, Arguments]:
-    """ "name:a=1,b=2", or a table with `name`, as the name and the arguments."""
-    if isinstance(given, Mapping):
+    """Split "name:a=1,b=2", or a table with `name`, into the name and the arguments.
+
+    >>> split("", "garnet:states=20,seed=1")
+    ('garnet', {'states': 20, 'seed': 1})
+    """
+    if is_table(given):
         arguments = dict(given)
         name = arguments.pop("name", None)
         if not isinstance(name, str):
@@ -91,7 +96,7 @@ def split(key: str, given: object) -> tuple[str, Arguments]:
     if not isinstance(given, str) or not given.strip():
         raise DeclarationError(key, given, 'a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
     name, _, rest = given.strip().partition(":")
-    arguments = {}
+    arguments: Arguments = {}
     for piece in filter(None, (p.strip() for p in rest.split(","))):
         argument, equals, value = piece.partition("=")
         if not equals or not value.strip():
@@ -112,7 +117,7 @@ def _value(spelt: str) -> bool | int | float | str:
 
 
 def join(name: str, arguments: Toml) -> str:
-    """The one spelling, which records carry.
+    """Spell a name and its arguments in the one way that records carry.
 
     >>> join(*split("", "garnet: states=20, actions=3"))
     'garnet:states=20,actions=3'
@@ -122,17 +127,20 @@ def join(name: str, arguments: Toml) -> str:
 
 
 def grid(arguments: Toml) -> list[Arguments]:
-    """All combinations, where some arguments are lists.
+    """Return all combinations, where some arguments are lists.
 
     >>> grid({"states": 20, "seed": [0, 1]})
     [{'states': 20, 'seed': 0}, {'states': 20, 'seed': 1}]
     """
-    choices = [v if isinstance(v, list | tuple) else [v] for v in arguments.values()]
+    choices: list[Sequence[object]] = [v if is_list(v) else [v] for v in arguments.values()]
     return [dict(zip(arguments, picked, strict=True)) for picked in itertools.product(*choices)]
 
 
 def known(key: str, given: object, name: str, arguments: Toml, seeded: bool) -> str:
-    """The one spelling of an environment that can be made. With `seeded`, one that lacks its seed is another for each seed."""
+    """Check that an environment can be made, and return its one spelling.
+
+    With `seeded`, an environment whose `seed` is not given is another one for each seed of the study.
+    """
     if name not in GALLERY and not GYMNASIUM.match(name):
         names = ", ".join(GALLERY)
         raise DeclarationError(
@@ -157,11 +165,11 @@ GAMES = (
     *(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders")),
     *("Acrobot-v1", "CartPole-v1", "MountainCar-v0"),
 )
-"""Of deep agents: those that need not be looked up, which takes seconds."""
+"""Games of deep agents that need not be looked up, which takes seconds."""
 
 
 def known_game(key: str, given: str) -> None:
-    """A game of deep agents that can be made."""
+    """Check that a game of deep agents can be made."""
     if given in GAMES:
         return
     try:
@@ -179,7 +187,7 @@ def known_game(key: str, given: str) -> None:
 
 @lru_cache(maxsize=64)
 def mdp(label: str, seed: int | None = None) -> MDP:
-    """The MDP. Where the environment has a seed and the label leaves it out, `seed` is it.
+    """Make the MDP of a label. Where the environment has a seed that the label leaves out, it is `seed`.
 
     >>> mdp("bifurcation-1")
     MDP(S=15, A=4, gamma=0.9, terminal=1, nonzeros=56)
@@ -194,7 +202,11 @@ def mdp(label: str, seed: int | None = None) -> MDP:
 
 
 def varies(label: str) -> bool:
-    """Whether the environment is another one for each seed."""
+    """Whether the environment is another one for each seed.
+
+    >>> varies("garnet:states=20,actions=3,branching=3"), varies("cliff")
+    (True, False)
+    """
     name, arguments = split("", label)
     return name in GALLERY and "seed" in GALLERY[name].parameters and "seed" not in arguments
 
@@ -204,17 +216,24 @@ Declared = str | tuple[float, ...]
 
 
 def declared_policy(key: str, given: object) -> Declared:
-    """The one spelling of a policy."""
+    """Check a policy, and return its one spelling.
+
+    >>> declared_policy("target", "softmax: temperature=0.5")
+    'softmax:temperature=0.5'
+    >>> declared_policy("behavior", [0.25, 0.75])
+    (0.25, 0.75)
+    """
     allowed = (
         '"uniform"; "epsilon-greedy:epsilon=0.1" or "softmax:temperature=0.5" in the optimal values; '
         '"random:concentration=1.0,seed=0"; or a list of one probability for each action'
     )
-    if isinstance(given, list | tuple):
-        if not given or any(isinstance(p, bool) or not isinstance(p, int | float) or p < 0 for p in given):
+    if is_list(given):
+        chances = [p for p in given if isinstance(p, int | float) and not isinstance(p, bool) and not p < 0]
+        if not given or len(chances) < len(given):
             raise DeclarationError(key, given, allowed)
-        if abs(sum(given) - 1.0) > ROW_TOLERANCE:
-            raise DeclarationError(key, given, f"probabilities that sum to one: these sum to {sum(given):g}")
-        return tuple(float(p) for p in given)
+        if abs(sum(chances) - 1.0) > ROW_TOLERANCE:
+            raise DeclarationError(key, given, f"probabilities that sum to one: these sum to {sum(chances):g}")
+        return tuple(float(p) for p in chances)
     if not isinstance(given, str):
         raise DeclarationError(key, given, allowed)
     name, arguments = split(key, given)
@@ -224,7 +243,12 @@ def declared_policy(key: str, given: object) -> Declared:
 
 
 def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = None) -> np.ndarray:
-    """π [S, A]. A random one without a seed is drawn from `rng`."""
+    """Return the probabilities π [S, A] of a declared policy. A random one without a seed is drawn from `rng`.
+
+    >>> policy((0.25, 0.75), mdp("random-walk:states=1"))
+    array([[0.25, 0.75],
+           [0.25, 0.75]])
+    """
     if isinstance(declared, tuple):
         if len(declared) != where.A:
             raise ValueError(f"there are {where.A} actions, and {len(declared)} probabilities")
@@ -245,27 +269,29 @@ def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = Non
 
 
 def visits(where: MDP, pi: np.ndarray) -> np.ndarray:
-    """How often π visits each pair, [S, A], discounted, from the start on; they sum to one.
+    """Return how often π [S, A] visits each pair, [S, A], discounted, from the start on; they sum to one.
 
     >>> visits(mdp("random-walk:states=1"), np.array([[0.3, 0.7], [0.5, 0.5]]))
     array([[0.3, 0.7],
            [0. , 0. ]])
     """
-    moves = np.einsum("sa,sat->st", pi, where.P.toarray().reshape(where.S, where.A, where.S))
-    often = np.linalg.solve(np.eye(where.S) - where.gamma * moves.T, where.start)
+    moves: np.ndarray = np.einsum("sa,sat->st", pi, where.P.toarray().reshape(where.S, where.A, where.S))
+    start: np.ndarray = where.start
+    often = np.linalg.solve(np.eye(where.S) - where.gamma * moves.T, start)
     pairs = np.where(where.terminal[:, None], 0.0, often[:, None] * pi)
     return pairs / pairs.sum()
 
 
 @lru_cache(maxsize=64)
 def ageing(label: str, updates: int, rate: float, temperature: float, age: int) -> np.ndarray:
-    """The policy of `age` updates ago: softmax in Q_{updates − age}, where Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n).
+    """Return the policy [S, A] of `age` updates ago: softmax in Q_{updates − age}.
 
-    T* is Bellman's optimality operator. So age 0 is the policy of now, and age `updates` the uniform one.
+    Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n), where T* is Bellman's optimality operator. So age 0 is the policy of now,
+    and age `updates` is the uniform one.
     """
     where = mdp(label)
-    Q = np.zeros((where.S, where.A))
+    values = np.zeros((where.S, where.A))
     for _ in range(updates - age):
-        backed_up = np.asarray(where.R) + where.gamma * (where.P @ Q.max(axis=1)).reshape(Q.shape)
-        Q = Q + rate * (backed_up - Q)
-    return mdps.softmax(Q, temperature)
+        backed_up = np.asarray(where.R) + where.gamma * (where.P @ values.max(axis=1)).reshape(values.shape)
+        values = values + rate * (backed_up - values)
+    return mdps.softmax(values, temperature)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -59,7 +59,7 @@ class Study:
     modules: tuple[str, ...] = ()
     """Imported first: they register traces and environments of one’s own."""
     subset: str | None = None
-    given: Toml = field(default_factory=dict, repr=False, compare=False)
+    given: Toml = field(default_factory=dict[str, object], repr=False, compare=False)
     """The declaration, with all its subsets."""
     out: Path = field(default=OUT, repr=False, compare=False)
     """The folder that holds the folders of studies."""
@@ -289,8 +289,8 @@ class Study:
         }
 
     def _frames_per_update(self) -> int | None:
-        """Of deep agents, if it is the same in all games."""
-        found = {place.protocol.every for place in self.environments} if self.task == "deep" else set()
+        """Return the frames between two updates of deep agents; None if games differ, or if the task is another."""
+        found: set[int] = {place.protocol.every for place in self.environments} if self.task == "deep" else set()
         return found.pop() if len(found) == 1 else None
 
     def _records(self, code: str | None = None) -> Folder:
@@ -342,7 +342,7 @@ class Study:
 
 
 @contextlib.contextmanager
-def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Iterator[Pool]:
+def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Generator[Pool, None, None]:
     if on == "ray":
         from offtrace.studies.on_ray import RayPool
 

@@ -178,7 +178,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "map": Map,
     "deep": Deep,
 }
-METRICS = {
+METRICS: dict[str, tuple[str, ...]] = {
     "control": ("auc", "return", "rms error", "mean rms error"),
     "evaluation": ("rms error", "mean rms error", "weighted rms error"),
     "replay": ("rms error", "mean rms error", "weighted rms error"),

@@ -21,16 +21,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-from scipy.sparse.linalg import LinearOperator, gmres
 
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.linear_bases import Linear, Table, _matrix
+from offtrace.logs.estimators.linear_bases import Linear, Table, feature_matrix
+from offtrace.logs.estimators.linear_systems import inverse_of, solve
 from offtrace.logs.estimators.sampled_operator import Sampled
 
-TOLERANCE = 1e-10  # of the residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖
 FEW = 1000  # features for which A is formed
-KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and how often it starts again with none
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ class Fit:
         if self.inverse is not None:
             c, solved = gradient @ self.inverse, True
         else:
-            solution, _, solved = _solve(transposed, gradient)
+            solution, _, solved = solve(transposed, gradient)
             c = basis.mean(solution)
         if not (solved and self.converged):
             return np.full(logs.episodes, np.nan)
@@ -197,11 +194,11 @@ def fit(sampled: Sampled, model: Features | Regressor | None = None) -> Fit | Re
     constant = sweep(basis, np.zeros(basis.size))
     if isinstance(basis, Linear) and basis.size <= FEW:
         matrix = _formed(basis)
-        inverse = np.asarray(scipy.linalg.pinv(matrix))
+        inverse = inverse_of(matrix)
         theta = inverse @ constant
         left = np.linalg.norm(matrix @ theta - constant)
         return Fit(basis, theta, 2, bool(left <= 1e-6 * np.linalg.norm(constant)), inverse)
-    theta, sweeps, converged = _solve(
+    theta, sweeps, converged = solve(
         lambda θ: basis.free(θ) - sweep(basis, θ, rewards=False),
         constant,
     )
@@ -229,21 +226,6 @@ def sweep(basis: Table | Linear, theta: np.ndarray, *, rewards: bool = True) -> 
         return basis.spread(piece, sampled.corrections(piece, q, v, reward), None)
 
     return basis.mean(sum(sampled.each(of, basis.piece), np.zeros(basis.size)))
-
-
-def _solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tuple[np.ndarray, int, bool]:
-    """The solution of a linear system by GMRES, the number of products, and whether it was reached."""
-    made = 0
-
-    def counted(x: np.ndarray) -> np.ndarray:
-        nonlocal made
-        made += 1
-        return product(x)
-
-    kept = min(len(right), max(30, min(300, KEPT // len(right))))
-    system = LinearOperator((len(right), len(right)), matvec=counted, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-    solution, failed = gmres(system, right, rtol=TOLERANCE, restart=kept, maxiter=CYCLES)
-    return np.asarray(solution), made, failed == 0
 
 
 def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
@@ -320,10 +302,10 @@ def _states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], obj
         )
     if given is None or callable(given):
         return given
-    table = _matrix(given, logs.states, "features of states as a table")
+    table = feature_matrix(given, logs.states, "features of states as a table")
     return lambda states: table[states]
 
 
 def _features_of(given: object, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
     found = _states_to_features(given, logs)
-    return lambda states: _matrix(states if found is None else found(states), len(states), "features of s")
+    return lambda states: feature_matrix(states if found is None else found(states), len(states), "features of s")

@@ -163,7 +163,7 @@ class Linear:
     def _given(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """φ(s, a) as it was given."""
         if self.pairs is not None:
-            return _matrix(self.pairs(states, actions), len(states), "features of (s, a)")
+            return feature_matrix(self.pairs(states, actions), len(states), "features of (s, a)")
         return self._blocks(states, np.eye(self.sampled.logs.actions)[actions])
 
     def _phi_bar(self, states: np.ndarray, pi: np.ndarray) -> np.ndarray:
@@ -175,7 +175,7 @@ class Linear:
 
     def _blocks(self, states: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """weights ⊗ (1, φ(s)): a block of features for each action."""
-        x = _matrix(states if self.features is None else self.features(states), len(states), "features of s")
+        x = feature_matrix(states if self.features is None else self.features(states), len(states), "features of s")
         x = np.column_stack([np.ones(len(x)), x])
         return (weights[:, :, None] * x[:, None, :]).reshape(len(x), -1)
 
@@ -232,7 +232,7 @@ class Linear:
         return weights @ self._phi_bar(states, self.sampled.policy.probabilities(states))
 
 
-def _matrix(found: object, n: int, what: str) -> np.ndarray:
+def feature_matrix(found: object, n: int, what: str) -> np.ndarray:
     """Features [n, d] in float64; else an error."""
     x = np.asarray(found, dtype=np.float64)
     if x.ndim != 2 or len(x) != n:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 
 MISSING = -(2**63)
 """In place of an integer that the source does not have."""
@@ -15,10 +16,10 @@ NO_FLAG = 2
 """In place of a flag that is missing, or neither 0 nor 1."""
 
 Names = int | tuple[int | str, ...] | None
-"""Of states or actions: how many ids there are, or what they are called; None: as the source shows."""
+"""How many ids of states or actions there are, or what they are called; None takes what the source shows."""
 REQUIRED = ("episode", "state", "action", "reward")
 OPTIONAL = ("mu", "log_mu", "next_state")
-"""Not used unless they are declared."""
+"""Columns that are not used unless they are declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,10 @@ class Columns:
                 f"mu={self.mu!r} and log_mu={self.log_mu!r} are two names of one thing: declare the column that there is"
             )
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("state", "next_state") and isinstance(value, list | tuple):
-                object.__setattr__(self, field.name, value := tuple(value))
+            value: object = getattr(self, field.name)
+            if field.name in ("state", "next_state") and is_list(value):
+                value = tuple(value)
+                object.__setattr__(self, field.name, value)
                 named = bool(value) and all(isinstance(each, str) for each in value)
             else:
                 named = isinstance(value, str) or (value is None and field.name not in REQUIRED)
@@ -76,20 +78,24 @@ class Columns:
         return self.mu if self.log_mu is None else self.log_mu
 
     def used(self) -> Iterator[tuple[str, str]]:
-        """(what it is, the column) for each declared one."""
+        """Yield (what it is, the name of the column) for each declared column.
+
+        >>> list(Columns(step=None, terminated=None, truncated=None, state=("x", "y")).used())
+        [('episode', 'episode'), ('state', 'x'), ('state', 'y'), ('action', 'action'), ('reward', 'reward')]
+        """
         for field in fields(self):
-            value = getattr(self, field.name)
+            value: str | tuple[str, ...] | None = getattr(self, field.name)
             for column in value if isinstance(value, tuple) else (value,):
                 if column is not None:
                     yield field.name, column
 
     def passed_over(self, there: Sequence[str]) -> tuple[str, ...]:
-        """Columns of the source that are called as what is not declared."""
+        """Return the columns of the source whose names are those of optional ones that are not declared."""
         used = {column for _, column in self.used()}
         return tuple(name for name in OPTIONAL if name in there and name not in used and getattr(self, name) is None)
 
     def check(self, there: Sequence[str], truncated: str | None) -> bool:
-        """Every declared column must be in the source. Whether `truncated` is."""
+        """Check that every declared column is in the source, and return whether `truncated` is."""
         has_truncated = self.truncated in there
         declared = {column for _, column in self.used()}
         others = [column for column in there if column not in declared]  # one that is something else is not meant
@@ -129,7 +135,11 @@ def _listed(there: Sequence[str], most: int = 20) -> str:
 
 
 def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
-    """What the user says of the states or actions that there are."""
+    """Check what the user says of the states or actions that there are, and return names as a tuple.
+
+    >>> checked_names("actions", ["left", "right"])
+    ('left', 'right')
+    """
     if given is None:
         return None
     if isinstance(given, int) and not isinstance(given, bool):

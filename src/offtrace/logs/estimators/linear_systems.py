@@ -1,0 +1,38 @@
+"""The linear systems of fitted iteration: by the inverse where the matrix is formed, else by GMRES from products alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse.linalg import LinearOperator, gmres
+
+TOLERANCE = 1e-10
+"""The residual ‖N⁻¹(b − Aθ)‖ against ‖N⁻¹b‖ at which GMRES ends."""
+KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and how often it starts again with none
+
+
+def inverse_of(matrix: np.ndarray) -> np.ndarray:
+    """Return the pseudoinverse [p, p] of a matrix [p, p]."""
+    return np.asarray(scipy.linalg.pinv(matrix))
+
+
+def solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tuple[np.ndarray, int, bool]:
+    """Solve `product(x) = right`, [p] each, by GMRES; return x, the number of products, and whether x was reached.
+
+    >>> x, products, reached = solve(lambda x: 2 * x, np.array([2.0, 4.0]))
+    >>> x, reached
+    (array([1., 2.]), True)
+    """
+    made = 0
+
+    def counted(x: np.ndarray) -> np.ndarray:
+        nonlocal made
+        made += 1
+        return product(x)
+
+    kept = min(len(right), max(30, min(300, KEPT // len(right))))
+    system = LinearOperator((len(right), len(right)), matvec=counted, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    solution, failed = gmres(system, right, rtol=TOLERANCE, restart=kept, maxiter=CYCLES)
+    return np.asarray(solution), made, failed == 0
