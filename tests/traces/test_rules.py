@@ -82,7 +82,7 @@ def test_every_rule_is_found_by_its_title_and_by_repr_name() -> None:
         (lambda: ot.ABQ(psi0=3.0, psi_max=2.0), "psi0 ≤ psi_max"),
         (lambda: ot.VariableLambda(lam=[0.5, 1.2]), r"got 1.2 at index \[1\]"),
         (lambda: ot.StepTrace(lambda xp, carry, now: (carry, carry), reads=("q",)), "reads may hold"),
-        (lambda: ot.StepTrace(lambda xp, carry, now: (carry, carry), carry="x"), "carry must be a number"),
+        (lambda: ot.StepTrace(lambda xp, c, now: (c, c), carry="x"), "carry must be a number"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_a_wrong_rule_is_refused(call: Any, message: str) -> None:

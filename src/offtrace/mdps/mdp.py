@@ -8,10 +8,11 @@ is stored in P (so rows sum to one) but is not carried by P_π, since nothing is
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -62,10 +63,10 @@ class MDP:
     """r(s, a, s') for each stored entry of P, in the order of P.data; None where R was given as [S, A]."""
 
     def __post_init__(self) -> None:
-        P, S, A = transition_tables.transitions(self.P)
-        R, of_entry = transition_tables.rewards(self.R, P, S, A)
-        terminal = transition_tables.terminal_states(self.terminal, P, R)
-        P, of_entry = transition_tables.without_rows_of(terminal, P, of_entry)
+        given, S, A = transition_tables.transitions(self.P)
+        R, of_entry = transition_tables.rewards(self.R, given, S, A)
+        terminal = transition_tables.terminal_states(self.terminal, given, R)
+        P, of_entry = transition_tables.without_rows_of(terminal, given, of_entry)
         start = transition_tables.start_distribution(self.start, terminal)
         ready = {"P": P, "R": R, "gamma": _discount(self.gamma), "start": start, "terminal": terminal, "S": S, "A": A}
         ready["transition_rewards"] = of_entry
@@ -100,7 +101,7 @@ class MDP:
         dense.setflags(write=False)
         return dense
 
-    def P_pi(self, policy: ArrayLike) -> Any:
+    def P_pi(self, policy: ArrayLike) -> sp.csr_array:
         """P_π((s,a), (s',a')) = P(s'|s,a) π(a'|s') as a csr_array [S·A, S·A].
 
         Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
@@ -174,13 +175,13 @@ class MDP:
                 raise ValueError(f"{path} is not a saved MDP: it lacks {', '.join(sorted(missing))}")
             S, A = file["R"].shape
             P = sp.csr_array((file["data"], file["indices"], file["indptr"]), shape=(S * A, S))
-            R = file["R"]
+            rewards = file["R"]
             if "transition_rewards" in file.files:
-                R = sp.csr_array((file["transition_rewards"], file["indices"], file["indptr"]), shape=(S * A, S))
+                rewards = sp.csr_array((file["transition_rewards"], file["indices"], file["indptr"]), shape=(S * A, S))
             state_names, action_names = json.loads(str(file["names"]))
             return cls(
                 P,
-                R,
+                rewards,
                 float(file["gamma"]),
                 start=file["start"],
                 terminal=file["terminal"],
@@ -211,17 +212,21 @@ class MDP:
         return P.indptr, P.indices, P.data, self.R, self.terminal, self.start, self.transition_rewards
 
 
-def _discount(gamma: Any) -> float:
+def _discount(gamma: float) -> float:
     try:
-        gamma = float(gamma)
+        number = float(gamma)
     except (TypeError, ValueError):
         raise TypeError(f"gamma must be a number in [0, 1], got {gamma!r}") from None
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
-    return gamma
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {number!r}")
+    return number
 
 
-def _names(what: str, names: Any, size: int) -> tuple[Any, ...] | None:
+_Name: TypeAlias = "str | float | Sequence[_Name]"
+"""What a state or an action may be called: a string, a number, or a tuple of names."""
+
+
+def _names(what: str, names: Sequence[_Name] | None, size: int) -> tuple[_Name, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list | tuple) or len(names) != size:
@@ -229,7 +234,7 @@ def _names(what: str, names: Any, size: int) -> tuple[Any, ...] | None:
     return tuple(_name(what, name) for name in names)
 
 
-def _name(what: str, name: Any) -> Any:
+def _name(what: str, name: _Name | np.generic) -> _Name:
     """A name that a file can hold: a string, a number, or a tuple of names."""
     if isinstance(name, np.generic):
         name = name.item()

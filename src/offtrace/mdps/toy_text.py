@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from offtrace.mdps.mdp import MDP
+from offtrace.mdps.sparse_matrices import entries_divided
 
 
 def from_gymnasium(environment: Any, gamma: float = 0.99, **kwargs: Any) -> MDP:
@@ -41,14 +42,14 @@ def from_gymnasium(environment: Any, gamma: float = 0.99, **kwargs: Any) -> MDP:
     if redirected.any():
         after = np.where(redirected, S, after)
         terminal, start = np.append(terminal, True), np.append(start, 0.0)
-        S += 1
+    states = len(terminal)
     acts = ~terminal[pair // A]  # what the table says of states after the end is never seen
     where = (pair[acts], after[acts])
-    P = sp.csr_array(sp.coo_array((probability[acts], where), shape=(S * A, S)))  # adds up outcomes with the same s'
-    R = sp.csr_array(sp.coo_array(((probability * reward)[acts], where), shape=(S * A, S)))
-    R.data = np.divide(R.data, P.data)  # both have the entries of `where`, in the same order
+    # csr_array adds up outcomes with the same s'.
+    P = sp.csr_array(sp.coo_array((probability[acts], where), shape=(states * A, states)))
+    total = sp.csr_array(sp.coo_array(((probability * reward)[acts], where), shape=(states * A, states)))
     try:
-        return MDP(P, R, gamma, start, terminal)
+        return MDP(P, entries_divided(total, P), gamma, start, terminal)
     except ValueError as error:
         raise ValueError(f"the table of {name} is not an MDP: {error}") from error
 
@@ -60,7 +61,8 @@ def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Any, np.n
             import gymnasium
         except ImportError:
             raise ImportError("from_gymnasium needs Gymnasium: pip install 'offtrace[gymnasium]'") from None
-        made = gymnasium.make(environment, **kwargs)
+        # Gymnasium leaves open what its environments observe and do.
+        made = gymnasium.make(environment, **kwargs)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         try:
             return _published(made, {})
         finally:

@@ -10,12 +10,12 @@ merged where their futures agree, until one violates the condition, none are lef
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators.setting import Setting
-from offtrace.operators.solve.merged_histories import LagRead, rounded, successors, walk_of
+from offtrace.operators.solve.merged_histories import LagRead, Walk, rounded, successors, walk_of
 
 MOST, WIDEST, LONGEST = 60_000, 4_000, 200
 SLACK = 1e-9
@@ -44,7 +44,7 @@ class Condition:
 
     name: str
     holds: bool | None
-    """None: no violation among the histories that were tried, and no proof."""
+    """Whether it holds. None: no violation among the histories that were tried, and no proof."""
     violation: Violation | None = None
     tried: str = ""
 
@@ -55,7 +55,7 @@ class Condition:
 
 
 def product_condition(setting: Setting) -> Condition:
-    """β_t ≤ ∏ρ."""
+    """Decide β_t ≤ ∏ρ for every history: by the normal form where it is plain from that, else by growing histories."""
     name = "β_t ≤ ∏ρ"
     if setting.one_step_condition or setting.horizon == 1:
         return Condition(name, True)
@@ -63,7 +63,7 @@ def product_condition(setting: Setting) -> Condition:
 
 
 def recursive_condition(setting: Setting) -> Condition:
-    """β_t ≤ β_{t-1}ρ_t."""
+    """Decide β_t ≤ β_{t-1}ρ_t for every history: by the normal form where it is plain from that, else by growing histories."""
     name = "β_t ≤ β_{t-1} ρ_t"
     if setting.recursive_condition:
         return Condition(name, True)
@@ -79,15 +79,15 @@ def _search(setting: Setting, name: str, recursive: bool) -> Condition:
         return _grow(setting, walk, name, recursive)
 
 
-def _grow(setting: Setting, walk: Any, name: str, recursive: bool) -> Condition:
+def _grow(setting: Setting, walk: Walk, name: str, recursive: bool) -> Condition:
     step = setting.onto_pairs(setting.mu)
     step.eliminate_zeros()
     ρ = setting.target_rho.ravel()
-    pair = np.flatnonzero(np.diff(step.indptr) > 0)
+    pair = np.flatnonzero(row_lengths(step) > 0)
     start, carry = pair, walk.begin(len(pair), pair)
     β, product = np.ones(len(pair)), np.ones(len(pair))
     levels: list[tuple[np.ndarray, np.ndarray]] = [(pair, np.full(len(pair), -1))]
-    known: set[tuple] = set()
+    known: set[tuple[float, ...]] = set()
     tried, whole, lag = 0, True, 0
     while len(pair):
         lag += 1
@@ -117,14 +117,14 @@ def _grow(setting: Setting, walk: Any, name: str, recursive: bool) -> Condition:
 
 def _unseen(
     setting: Setting,
-    walk: Any,
-    known: set,
+    walk: Walk,
+    known: set[tuple[float, ...]],
     lag: int,
-    start: Any,
-    pair: Any,
-    carry: Any,
-    β: Any,
-    product: Any,
+    start: np.ndarray,
+    pair: np.ndarray,
+    carry: np.ndarray,
+    β: np.ndarray,
+    product: np.ndarray,
     recursive: bool,
 ) -> np.ndarray:
     """One of each group of histories with the same future, of those that have one and have not been met before."""
@@ -148,8 +148,9 @@ def _unseen(
     if not len(index):
         return index
     rows, one = np.unique(np.concatenate(key, axis=1)[index], axis=0, return_index=True)
-    fresh = []
-    for row, i in zip(map(tuple, rows), one, strict=True):
+    fresh: list[int] = []
+    for numbers, i in zip(rows, one, strict=True):
+        row: tuple[float, ...] = tuple(numbers)
         if row not in known:
             known.add(row)
             fresh.append(i)
@@ -158,7 +159,8 @@ def _unseen(
 
 def _path(levels: list[tuple[np.ndarray, np.ndarray]]) -> list[int]:
     """The pairs from the start to the one node of the last level."""
-    path, at = [], 0
+    path: list[int] = []
+    at = 0
     for pair, parent in reversed(levels):
         path.append(int(pair[at]))
         at = int(parent[at])

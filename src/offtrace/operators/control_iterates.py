@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -103,8 +102,8 @@ def control_iterates(
     trace: Trace,
     mdp: MDP,
     *,
-    target: Policy | Any = always_greedy,
-    behavior: Policy | Any,
+    target: Policy | ArrayLike = always_greedy,
+    behavior: Policy | ArrayLike,
     q0: ArrayLike,
     n: int = 400,
     alpha: float = 1.0,
@@ -127,27 +126,29 @@ def control_iterates(
     if not mdp.gamma < 1:
         raise ValueError("control_iterates needs gamma < 1: the bound divides by 1 − γ")
     π_k, μ_k = _policy("target", target), _policy("behavior", behavior)
-    Q = np.array(q0, dtype=float)
-    if Q.shape != (mdp.S, mdp.A) or not np.isfinite(Q).all():
-        raise ValueError(f"q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(Q.shape)}")
-    Q[mdp.terminal] = 0.0
+    q = np.array(q0, dtype=float)
+    if q.shape != (mdp.S, mdp.A) or not np.isfinite(q).all():
+        raise ValueError(f"q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(q.shape)}")
+    q[mdp.terminal] = 0.0
     operators: dict[bytes, Operator] = {}
     optimal, γ = mdp.optimal_q(), mdp.gamma
-    path, epsilons, bounds = [Q], [], []
+    path = [q]
+    epsilons: list[float] = []
+    bounds: list[float] = []
     for k in range(n):
-        pi, mu = np.asarray(π_k(k, Q), dtype=float), np.asarray(μ_k(k, Q), dtype=float)
+        pi, mu = np.asarray(π_k(k, q), dtype=float), np.asarray(μ_k(k, q), dtype=float)
         key = pi.tobytes() + mu.tobytes()
         if key not in operators:
             if len(operators) >= 64:
                 operators.clear()
             operators[key] = Operator(trace, mdp, target=pi, behavior=mu, tolerance=tolerance)
-        ε, error = epsilon(mdp, pi, Q), np.abs(Q - optimal).max()
+        ε, error = epsilon(mdp, pi, q), np.abs(q - optimal).max()
         epsilons.append(ε)
-        bounds.append((1 - alpha) * error + alpha * (γ * error + ε / (1 - γ) * np.abs(Q).max()))
-        Q = Q + alpha * (operators[key].apply(Q) - Q)
-        Q[mdp.terminal] = 0.0
-        path.append(Q)
-        if not np.abs(Q).max() < 1e100:
+        bounds.append((1 - alpha) * error + alpha * (γ * error + ε / (1 - γ) * np.abs(q).max()))
+        q = q + alpha * (operators[key].apply(q) - q)
+        q[mdp.terminal] = 0.0
+        path.append(q)
+        if not np.abs(q).max() < 1e100:
             break
     whole = np.array(path)
     slack = 10 * tolerance * max(1.0, float(np.abs(optimal).max()), float(np.abs(whole[-1]).max()))
@@ -164,9 +165,9 @@ def epsilon(mdp: MDP, pi: np.ndarray, Q: np.ndarray) -> float:
     return max(0.0, float((mdp.gamma * (mdp.P @ gap)).max()) / size)
 
 
-def _policy(name: str, given: Policy | Any) -> Policy:
+def _policy(name: str, given: Policy | ArrayLike) -> Policy:
     if callable(given):
-        return cast(Policy, given)
+        return given
     fixed = np.array(given, dtype=float)
     if fixed.ndim != 2:
         raise ValueError(f"{name} must be a function (k, Q) → [S, A] or an array [S, A], got {given!r}")

@@ -171,13 +171,13 @@ class _Search:
         """The eigenvalues of each Z, [K, S·A]."""
         trace, γ = self.trace, self.gamma
         if trace.custom:
-            C = np.stack([falsify_objective.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)])
-        else:
-            decay, ratio, cap = self._factors(pi, mu)
-            bounds = np.array(trace.lag_bound or (np.inf,))
-            C = falsify_objective.discounted(
-                P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH
-            )
+            carried = [falsify_objective.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)]
+            return falsify_objective.eigenvalues(np.stack(carried), P, trace.evaluated(pi, mu), γ)
+        decay, ratio, cap = self._factors(pi, mu)
+        bounds = np.array(trace.lag_bound or (np.inf,))
+        C = falsify_objective.discounted(
+            P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH
+        )
         return falsify_objective.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
 
     def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Any:
@@ -286,7 +286,7 @@ class _Lanes:
 
 def _rounded(P: np.ndarray, digits: int) -> np.ndarray:
     """Rows rounded; what is missing from 1 goes to the largest entry."""
-    P = np.round(P, digits)
-    rows = np.arange(len(P))
-    P[rows, P.argmax(axis=1)] += 1.0 - P.sum(axis=1)
-    return P
+    rounded = np.round(P, digits)
+    rows = np.arange(len(rounded))
+    rounded[rows, rounded.argmax(axis=1)] += 1.0 - rounded.sum(axis=1)
+    return rounded

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed
+from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import second_moment_radius, variance
@@ -102,9 +102,9 @@ class Operator:
         return time.monotonic() + self.budget
 
     @cached_property
-    def _I_minus_γP(self) -> sparse.csr_array:
+    def _I_minus_γP(self) -> SparseMatrix:
         s = self.setting
-        return sparse.csr_array(sparse.eye_array(s.pairs, format="csr") - s.gamma * s.onto_pairs(s.evaluated))
+        return identity_minus(s.gamma * s.onto_pairs(s.evaluated))
 
     @cached_property
     def _C(self) -> tuple[np.ndarray, np.ndarray]:
@@ -153,32 +153,33 @@ class Operator:
 
     def bellman(self, Q: ArrayLike) -> np.ndarray:
         """T_π Q = R + γ P_π Q, [S, A], for the policy of δ (α-Retrace: the mixture)."""
-        s, Q = self.setting, self._checked(Q)
-        return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.evaluated * Q).sum(axis=1)).reshape(Q.shape)
+        s, q = self.setting, self._checked(Q)
+        return np.asarray(self.mdp.R) + s.gamma * (s.P @ (s.evaluated * q).sum(axis=1)).reshape(q.shape)
 
     def apply(self, Q: ArrayLike) -> np.ndarray:
         """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
-        Q = self._checked(Q)
-        d = (self.bellman(Q) - Q).ravel()
+        q = self._checked(Q)
+        d = (self.bellman(q) - q).ravel()
         if self.setting.pairs <= closed_form.DENSE:
-            return Q + (self.C @ d).reshape(Q.shape)
+            return q + (self.C @ d).reshape(q.shape)
         lower, upper = self.solution.times(
             np.stack([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), self.tolerance, self._deadline()
         )
         both = 0.5 * (lower + upper)
-        return Q + (both[:, 0] - both[:, 1]).reshape(Q.shape)
+        return q + (both[:, 0] - both[:, 1]).reshape(q.shape)
 
     def iterate(self, Q: ArrayLike, n: int = 1) -> np.ndarray:
         """M applied n times."""
+        q = self._checked(Q)
         for _ in range(n):
-            Q = self.apply(Q)
-        return self._checked(Q)
+            q = self.apply(q)
+        return q
 
     def _checked(self, Q: ArrayLike) -> np.ndarray:
-        Q = np.asarray(Q, dtype=float)
-        if Q.shape != self.setting.pi.shape:
-            raise ValueError(f"Q must be an array [S, A] = {list(self.setting.pi.shape)}, got shape {list(Q.shape)}")
-        return Q
+        q = np.asarray(Q, dtype=float)
+        if q.shape != self.setting.pi.shape:
+            raise ValueError(f"Q must be an array [S, A] = {list(self.setting.pi.shape)}, got shape {list(q.shape)}")
+        return q
 
     @cached_property
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +189,7 @@ class Operator:
             u = s.loss[:, None]
             low, high = self.solution.times(u, 0.9 * self.tolerance, self._deadline())
             rounding = 8 * EPS * (1 + high)
-            ends = (np.diff(s.P.indptr) == 0) & (s.mu.sum(axis=1) == 0).repeat(s.A)
+            ends = (row_lengths(s.P) == 0) & (s.mu.sum(axis=1) == 0).repeat(s.A)
             lower, upper = np.clip(1 - high - rounding, 0, None)[:, 0], np.clip(1 - low + rounding, 0, None)[:, 0]
             return np.where(ends, 0.0, lower), np.where(ends, 0.0, upper)
         Z, error = self._Z
@@ -224,7 +225,7 @@ class Operator:
         D, Y = self._I_minus_γP, V.shape[1]
         d = D @ V
         low, high = self.solution.times(np.concatenate([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), gap, deadline)
-        terms = 8 + int(np.diff(D.indptr).max(initial=1))
+        terms = 8 + int(row_lengths(D).max(initial=1))
         longest = closed_form.length(self.setting, self.setting.evaluated)
         rounding = terms * EPS * (V.max() * (1 + 2 * longest) + high[:, :Y] + high[:, Y:])
         return V - high[:, :Y] + low[:, Y:] - rounding, V - low[:, :Y] + high[:, Y:] + rounding

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from offtrace.mdps.mdp import MDP
+from offtrace.mdps.sparse_matrices import SparseMatrix
 from offtrace.traces import OneStep, Rule, Trace
 from offtrace.trajectory import distributions
 
@@ -31,7 +32,7 @@ class Setting:
     mu: np.ndarray
     evaluated: np.ndarray
     """The policy in δ: π, or α-Retrace's mixture απ + (1−α)μ."""
-    P: sparse.csr_array
+    P: SparseMatrix
     """[S·A, S], without transitions into terminal states."""
     gamma: float
     rho: np.ndarray
@@ -111,7 +112,7 @@ class Setting:
             return True
         return self.one_step_condition and not self.lags and (self.per_decision or self.trace.recursive)
 
-    def onto_pairs(self, policy: np.ndarray) -> sparse.csr_array:
+    def onto_pairs(self, policy: np.ndarray) -> SparseMatrix:
         """P[z, s'] · policy[s', a']: [S·A, S·A]. `policy` may be any weight of the next action."""
         index = np.arange(self.pairs)
         spread = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
@@ -214,7 +215,7 @@ def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.
         )
 
 
-def _onto_states(made: Setting, policy: np.ndarray) -> sparse.csr_array:
+def _onto_states(made: Setting, policy: np.ndarray) -> SparseMatrix:
     index = np.arange(made.pairs)
     average = sparse.csr_array((np.ravel(policy), (index // made.A, index)), shape=(made.S, made.pairs))
     return sparse.csr_array(average @ made.P)

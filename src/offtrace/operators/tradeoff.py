@@ -65,13 +65,9 @@ class Tradeoff:
             "bias of the fixed point": [p for p in self.points if p.family != V_TRACE and p.family in self._biased()],
             "bias of V-trace, on state values": [p for p in self.points if p.family == V_TRACE],
         }
-        lines = []
+        lines: list[tuple[str, dict[str, list[tuple[float, float]]]]] = []
         for label, points in panels.items():
-            of = (
-                (lambda p: np.sqrt(p.variance.midpoint))
-                if label.startswith("standard")
-                else (lambda p: p.bias.midpoint)
-            )
+            of = _deviation if label.startswith("standard") else _bias
             families = dict.fromkeys(p.family for p in points)
             drawn = {f: [(of(p), p.contraction.midpoint) for p in points if p.family == f] for f in families}
             lines.append((label, drawn))
@@ -82,6 +78,15 @@ class Tradeoff:
 
 
 V_TRACE = "V-trace"
+
+
+def _deviation(point: Point) -> float:
+    """The standard deviation of the correction; NaN, which figures leave out, where the variance is not computed."""
+    return float("nan") if point.variance is None else float(np.sqrt(point.variance.midpoint))
+
+
+def _bias(point: Point) -> float:
+    return point.bias.midpoint
 
 
 @renamed(pi="target", mu="behavior")
@@ -105,9 +110,9 @@ def tradeoff(
     - `lams`: the values of λ, or of what plays its part; `mixes` are those of α-Retrace's α
     - `bounds`: ρ̄ = c̄ of V-trace, which acts on state values, and whose variance is not computed
     """
-    Q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
+    q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted, off = _known_values(mdp, π, live)
-    points = []
+    points: list[Point] = []
     for rule in _families() if families is None else families:
         if rule.sweep is None:
             raise ValueError(f"{rule.title} has no number to sweep")
@@ -116,9 +121,9 @@ def tradeoff(
             trace = rule(**{rule.sweep.parameter: value})
             if isinstance(trace, Trace):
                 op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance)
-                contraction, variance, reached, error = _of_operator(op, π, Q)
+                contraction, variance, reached, error = _of_operator(op, π, q)
             else:
-                contraction, variance, reached, error = _of_uncorrected(trace, mdp, target, behavior, Q)
+                contraction, variance, reached, error = _of_uncorrected(trace, mdp, target, behavior, q)
             bias = Interval(0.0, 0.0) if reached is None else _distance(reached[live], wanted[live], off + error)
             points.append(Point(name, value, contraction, variance and _mean(variance, live), bias))
     values = (π * wanted).sum(axis=1)
@@ -147,7 +152,7 @@ def _of_uncorrected(rule: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike
     return found.contraction, variance, found.fixed_point, found.fixed_point_error
 
 
-def _known_values(mdp: Any, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:
+def _known_values(mdp: MDP, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:
     """Q of a policy and a bound on its error, ‖T Q − Q‖ · ‖(I − γP)⁻¹‖."""
     s, Q = checked(mdp, policy, policy), mdp.q(policy)
     next_value = s.gamma * (s.P @ (s.evaluated * Q).sum(axis=1)).reshape(Q.shape)

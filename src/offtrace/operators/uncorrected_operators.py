@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +19,7 @@ from scipy import sparse
 
 from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
+from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, per_decision
@@ -42,7 +42,7 @@ class AffineOperator:
     shape: tuple[int, ...]
     """Of what it acts on."""
 
-    def apply(self, X: Any) -> np.ndarray:
+    def apply(self, X: ArrayLike) -> np.ndarray:
         """N X."""
         return (self.Z @ np.ravel(X) + self.b).reshape(self.shape)
 
@@ -73,7 +73,9 @@ class AffineOperator:
         return spectral_radius.spectral_radius(self.Z, self.Z_error)
 
 
-def _made(title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: Any, r: Any, one: float = 0.0) -> AffineOperator:
+def _made(
+    title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: np.ndarray, r: np.ndarray, one: float = 0.0
+) -> AffineOperator:
     """Z = one·I + C·D and b = C·r, where C ≥ 0 is known to ± error; D and r but for rounding."""
     size, r = np.abs(D), np.ravel(r)
     terms = (len(C) + s.A + 8) * EPS
@@ -117,18 +119,18 @@ def _endless(title: str, s: Setting, lam: float) -> AffineOperator:
 def _within(title: str, s: Setting, lam: float, n: int) -> AffineOperator:
     """The recursion of G(n), from G(1) on."""
     first = s.gamma * s.onto_pairs(s.pi).toarray()
-    step = sparse.csr_array(s.gamma * s.onto_pairs(s.mu))
+    step = s.gamma * s.onto_pairs(s.mu)
     reward = np.ravel(s.mdp.R)
-    b, size, Z = reward.astype(float), np.abs(reward), first
+    b, size, through = reward.astype(float), np.abs(reward), first
     for _ in range(n - 1):
         b, size = reward + lam * (step @ b), np.abs(reward) + lam * (step @ size)
-        Z = (1 - lam) * first + lam * (step @ Z)
-    terms = n * (np.diff(step.indptr).max(initial=1) + s.A + 8) * EPS
-    return AffineOperator(title, Z, terms * Z, b, terms * size, s.pi.shape)
+        through = (1 - lam) * first + lam * (step @ through)
+    terms = n * (row_lengths(step).max(initial=1) + s.A + 8) * EPS
+    return AffineOperator(title, through, terms * through, b, terms * size, s.pi.shape)
 
 
 def uncorrected_variance(
-    trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike, Q: Any
+    trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike, Q: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """lower ≤ Var[G | s, a] ≤ upper, [S, A], of the return G for given Q; None where n limits it: that is not computed.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -150,12 +150,16 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.n
     )
 
 
+def _is_array(value: object) -> TypeGuard[np.ndarray]:
+    return isinstance(value, np.ndarray)
+
+
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     """The largest β_{k:t} of each row."""
     goes_on = going_on(x).astype(float)
     B, T = goes_on.shape
     if trace.custom:
-        arrays = {f.name: a for f in fields(x) if isinstance(a := getattr(x, f.name), np.ndarray) and f.name != "gamma"}
+        arrays = {f.name: a for f in fields(x) if _is_array(a := getattr(x, f.name)) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
         found = (
             custom_traces.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) or explain_bad_value(x)
@@ -235,7 +239,7 @@ def credit_figure(
 
 def _label(trace: Trace) -> str:
     """The title with the parameters that are not at their defaults."""
-    given = []
+    given: list[str] = []
     for f in fields(trace):
         value = getattr(trace, f.name)
         if f.name in ("title", "reads") or not isinstance(value, float | int | tuple) or value == f.default:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -325,8 +325,13 @@ def number(name: str, value: object, low: float, high: float) -> Numbers:
     return value
 
 
+def _from_numpy(value: object) -> TypeGuard[np.ndarray | np.generic]:
+    return isinstance(value, np.ndarray | np.generic)
+
+
 def _as_number(name: str, value: Numbers) -> Numbers:
-    if isinstance(value, np.ndarray | np.generic) and np.ndim(value) == 0:
+    """The value out of a NumPy scalar or an array without axes; strings, arrays and the like are refused."""
+    if _from_numpy(value) and np.ndim(value) == 0:
         value = value.item()
     if (
         isinstance(value, bool | str | np.ndarray)

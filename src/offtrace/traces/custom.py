@@ -52,7 +52,7 @@ class StepTrace(Trace):
     """
 
     step: Callable[[Math, Carry, Step], tuple[Carry, Numbers]] = field(repr=False, metadata=STATIC)
-    carry: Carry = field(default=1.0, metadata=LEAVES)
+    carry: float | tuple[float, ...] = field(default=1.0, metadata=LEAVES)
     lam: float = 1.0
     reads: tuple[str, ...] = field(default=("rho",), kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]
     title: str = field(default="custom", kw_only=True, metadata=STATIC)  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -25,7 +25,7 @@ class Row:
 
     statement: str
     where: str
-    """In the paper."""
+    """The place in the paper."""
     verdict: str
     """"refuted" or "holds on everything tried"."""
     numbers: str
@@ -43,7 +43,8 @@ class Row:
 def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
     """Decide every claim. `progress(done, total, statement)` is called before each and once at the end."""
     claims.on_battery.cache_clear()
-    rows, total = [], len(claims.CLAIMS)
+    rows: list[Row] = []
+    total = len(claims.CLAIMS)
     for i, (statement, where, decide) in enumerate(claims.CLAIMS):
         if progress:
             progress(i, total, statement)

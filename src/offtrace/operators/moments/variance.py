@@ -57,7 +57,7 @@ def second_moment_radius(s: Setting) -> float:
     if s.horizon is not None:
         return 0.0
     c = s.decay * s.ratio if s.per_decision else s.decay if s.normal else np.ones_like(s.mu)
-    G2 = s.gamma**2 * s.onto_pairs(s.mu * c**2)
+    G2 = sparse.csr_array(s.gamma**2 * s.onto_pairs(s.mu * c**2))
     return max((_radius(G2, group).midpoint for group in spectral_radius.classes(G2)), default=0.0)
 
 

@@ -8,9 +8,8 @@ Errors are bounded after the fact: if (I − G)C̃ = I − E then |C − C̃| = 
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse import linalg
 
+from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_lengths, solved
 from offtrace.operators.setting import EPS, Setting
 
 DENSE = 4000
@@ -21,7 +20,7 @@ class Divergent(ValueError):
     """Σγ^tβ_t has no finite mean: there is no operator."""
 
 
-def one_step(setting: Setting) -> sparse.csr_array:
+def one_step(setting: Setting) -> SparseMatrix:
     """G = γ P_{cμ}, [S·A, S·A]."""
     return setting.gamma * setting.onto_pairs(setting.mu * setting.decay * setting.ratio)
 
@@ -34,20 +33,21 @@ def resolvent(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
     return inverse(G)
 
 
-def inverse(G: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+def inverse(G: SparseMatrix) -> tuple[np.ndarray, np.ndarray]:
     """(I − G)⁻¹ for G ≥ 0, and a bound on its error."""
-    A = G.toarray()
-    A = np.eye(len(A)) - A
+    step = G.toarray()
+    identity = np.eye(len(step))
+    A = identity - step
     try:
-        C = np.linalg.inv(A)
+        found = np.linalg.inv(A)
     except np.linalg.LinAlgError as singular:
         raise Divergent(_MESSAGE) from singular
-    residual = np.abs(np.eye(len(C)) - A @ C)
+    residual = np.abs(identity - A @ found)
     # For G ≥ 0 the inverse is nonnegative if and only if the spectral radius of G is below 1.
-    if C.min() < -1e-9 * np.abs(C).max() or residual.sum(axis=1).max() > 1e-3:
+    if found.min() < -1e-9 * np.abs(found).max() or residual.sum(axis=1).max() > 1e-3:
         raise Divergent(_MESSAGE)
-    C = np.maximum(C, 0.0)
-    residual = residual + _rounding(G) * (np.eye(len(C)) + G @ C)
+    C = np.maximum(found, 0.0)
+    residual = residual + _rounding(G) * (identity + G @ C)
     return C, C @ residual * (1 + 2 * residual.sum(axis=1).max())
 
 
@@ -69,26 +69,27 @@ def _partial_sum(G: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     return total, total * (8 * n.bit_length() * len(G) * EPS)
 
 
-def solve(G: sparse.csr_array, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def solve(G: SparseMatrix, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """v = (I − G)⁻¹ b for b ≥ 0, [S·A] or [S·A, Y], and a bound on its error; for large sparse G too."""
     if len(b) <= DENSE:
         C, error = inverse(G)
         return C @ b, error @ b + 4 * len(C) * EPS * (C @ b)
     shape, b = b.shape, b.reshape(len(b), -1)
     e = np.ones(len(b))
-    w = _iterate(G, e)
+    minus_G = identity_minus(G)
+    w = solved(minus_G, e)
     off = np.abs(e - (w - G @ w)).max() + _rounding(G) * w.max()
     if not (w.min() > 0 and off < 0.5):
         raise Divergent(_MESSAGE)
     norm = w.max() / (1 - off)  # ‖C‖∞ ≤ max w / (1 − ‖e − (I−G)w‖∞)
-    v = np.stack([_iterate(G, column) for column in b.T], axis=1)
+    v = np.stack([solved(minus_G, column) for column in b.T], axis=1)
     residual = np.abs(b - (v - G @ v)).max(axis=0) + _rounding(G) * (np.abs(v) + b).max(axis=0)
     return v.reshape(shape), np.broadcast_to(norm * residual, v.shape).reshape(shape)
 
 
-def _rounding(G: sparse.csr_array) -> float:
-    """Of G's own entries, and of sums over its rows, relative to their size."""
-    return (8 + int(np.diff(sparse.csr_array(G).indptr).max(initial=1))) * EPS
+def _rounding(G: SparseMatrix) -> float:
+    """The relative rounding error of G's entries and of sums over its rows."""
+    return (8 + int(row_lengths(G).max(initial=1))) * EPS
 
 
 def length(setting: Setting, policy: np.ndarray) -> float:
@@ -97,9 +98,3 @@ def length(setting: Setting, policy: np.ndarray) -> float:
         return 1 / (1 - setting.gamma)
     v, error = solve(setting.onto_pairs(policy), np.ones(setting.pairs))
     return float((v + error).max())
-
-
-def _iterate(G: sparse.csr_array, b: np.ndarray) -> np.ndarray:
-    A = sparse.eye_array(len(b), format="csr") - G
-    v, _ = linalg.bicgstab(A, b, rtol=1e-13, atol=0.0, maxiter=5000)
-    return v

@@ -5,11 +5,12 @@ A history enters only through its *carry*: (x, decays so far) in normal form, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
 
+from offtrace.mdps.sparse_matrices import SparseMatrix, row_lengths
 from offtrace.operators.setting import Setting
 from offtrace.traces import History, Step
 
@@ -142,14 +143,15 @@ class HistoryWalk:
         return carry, β
 
 
-def walk_of(setting: Setting) -> Any:
+def walk_of(setting: Setting) -> Walk:
     """The walk of the setting's trace."""
-    return {"normal": NormalWalk, "step": StepWalk, "history": HistoryWalk}[setting.trace.form](setting)
+    walks: dict[str, Callable[[Setting], Walk]] = {"normal": NormalWalk, "step": StepWalk, "history": HistoryWalk}
+    return walks[setting.trace.form](setting)
 
 
-def successors(step: sparse.csr_array, pair: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def successors(step: SparseMatrix, pair: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For rows `pair` of a sparse step: the index of the row's history, the next pair, and its probability, edge by edge."""
-    count = np.diff(step.indptr)[pair]
+    count = row_lengths(step)[pair]
     which = np.repeat(np.arange(len(pair)), count)
     first = np.cumsum(count) - count
     entry = np.arange(len(which)) - first[which] + step.indptr[pair][which]

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from typing import SupportsFloat
+from typing import SupportsFloat, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -132,7 +132,7 @@ class Stream:
             seen_pair = -1
         elif pair is None and isinstance(where, int):
             seen_pair = where
-        elif isinstance(pair, bool) or not isinstance(pair, int | np.integer):
+        elif not _is_id(pair):
             raise TypeError(f"pair must be an integer id of (s_t, a_t), which {title} needs, got {pair!r}")
         else:
             seen_pair = int(pair)
@@ -140,6 +140,10 @@ class Stream:
         logs = {"pi": log_π, "mu": log_μ, "rho": log_π - log_μ}
         seen = {name: _e_to(log) if name in reads else math.nan for name, log in logs.items()}
         return Now(where, seen_pair, **seen, number=self.count)
+
+
+def _is_id(pair: object) -> TypeGuard[int | np.integer]:
+    return isinstance(pair, int | np.integer) and not isinstance(pair, bool)
 
 
 def _e_to(log: float) -> float:
@@ -194,8 +198,6 @@ def _log(name: str, value: SupportsFloat | None, title: str, probability: bool) 
 
 
 def _flag(name: str, value: object) -> bool:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
     if isinstance(value, float | np.floating | str) or getattr(value, "ndim", 0) or value not in (0, 1):
         raise TypeError(f"{name} must be a boolean, 0 or 1, got {value!r}")
     return bool(value)
