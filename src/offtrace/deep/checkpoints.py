@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
+from offtrace._shared.typed_jax import asarray
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep.config import Config, Spelt
 from offtrace.deep.training import State
@@ -25,7 +26,7 @@ Tree = TypeVar("Tree")
 FREE = ("frames",)
 """The settings that may differ between a checkpoint and the run that goes on from it."""
 RENAMED = {"explore": "explore_epsilon", "behavior": "behavior_epsilon", "target": "target_epsilon"}
-"""Settings that checkpoints of before have under another name."""
+"""The names of settings that older checkpoints have under another name."""
 
 
 class CheckpointError(Exception):
@@ -85,14 +86,19 @@ def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:
 
 def filled(path: Path, like: Tree) -> Tree:
     """Return `like` with the file's leaves in it: a state, or its beginning, such as the weights of its learner."""
-    leaves, tree = jax.tree.flatten(like)
+    leaves = jax.tree.leaves(like)
     values = list(_read(path, [f"leaf{i}" for i in range(len(leaves))]).values())
     for have, want in zip(values, leaves, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
             raise CheckpointError(
                 f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
             )
-    return jax.tree.unflatten(tree, [jnp.asarray(v) for v in values])
+    in_order = iter(values)
+
+    def next_leaf(_: object) -> Array:
+        return asarray(next(in_order))
+
+    return jax.tree.map(next_leaf, like)
 
 
 def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from offtrace._shared.typed_jax import asarray, eval_shape, jit
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import checkpoints
 from offtrace.deep.action_probabilities import probabilities
@@ -119,10 +120,15 @@ def play(
         raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
     agent = Agent(config, stage.shape, stage.actions)
-    like = jax.eval_shape(lambda key: jax.vmap(agent.first)(jax.random.split(key, len(seeds))), jax.random.PRNGKey(0))
-    weights = jax.tree.map(lambda a: a[seeds.index(seed)], checkpoints.filled(path, like.weights))
+    like = eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
+    index = seeds.index(seed)
 
-    @jax.jit
+    def of_the_seed(leaf: Array) -> Array:
+        return leaf[index]
+
+    weights = jax.tree.map(of_the_seed, checkpoints.filled(path, like.weights))
+
+    @jit
     def act(observation: Array, key: Array) -> Array:
         π = probabilities("epsilon", agent.values(weights, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
@@ -132,7 +138,7 @@ def play(
     moments = [Moment(np.asarray(now), stage.shown(), 0.0, 0, False)]
     for _ in range(steps):
         key, to_act, to_step = jax.random.split(key, 3)
-        seen = stage.step(to_step, state, act(now, to_act))
+        seen = stage.step(to_step, state, act(asarray(now), to_act))
         state, now, last = seen.state, seen.now, moments[-1]
         ended = bool(seen.terminated | seen.truncated)
         picture = last.picture if ended else stage.shown()  # after an end, the new episode is shown already
@@ -166,7 +172,14 @@ def _of(path: Path) -> tuple[Config, str, list[int]]:
 def _compiled(config: Config) -> Stage:
     world = compiled(config)
     pace = PACE.get(config.game.split("/")[0], 40)
-    return Stage(jax.jit(world.reset), jax.jit(world.step), world.shape, world.actions, lambda: None, pace)
+    compiled_step = jit(world.step)
+
+    def step(key: Array, state: WorldState | None, action: Array) -> Stepped[Array]:
+        if state is None:
+            raise ValueError("a compiled game holds no state of its own: give the one before")
+        return compiled_step(key, state, action)
+
+    return Stage(jit(world.reset), step, world.shape, world.actions, lambda: None, pace)
 
 
 def _hosted(config: Config, seed: int) -> Stage:
@@ -184,6 +197,9 @@ def _hosted(config: Config, seed: int) -> Stage:
     if not pictured:
         print(f"Gymnasium cannot draw {config.game}: {why}; its observations are drawn instead", file=sys.stderr)
 
+    def reset(key: Array) -> tuple[None, np.ndarray]:
+        return None, world.first[0]
+
     def step(key: Array, state: WorldState | None, action: Array) -> Stepped[np.ndarray]:
         return Stepped(None, *(part[0] for part in world.step(np.asarray(action)[None])[1:]))
 
@@ -193,4 +209,4 @@ def _hosted(config: Config, seed: int) -> Stage:
         return picture if isinstance(picture, np.ndarray) else None
 
     pace = max(20, 1000 // world.vector.metadata.get("render_fps", 25))
-    return Stage(lambda key: (None, world.first[0]), step, world.shape, world.actions, shown, pace)
+    return Stage(reset, step, world.shape, world.actions, shown, pace)

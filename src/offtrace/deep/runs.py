@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
 from offtrace.deep.config import Config, Spelt
@@ -52,8 +53,13 @@ class Trained:
 
     def values(self, observation: ArrayLike, seed: int) -> np.ndarray:
         """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed."""
-        weights = jax.tree.map(lambda a: a[self.seeds.index(seed)], self.state.learner.weights)
-        return np.asarray(self.agent.values(weights, jnp.asarray(observation)))
+        index = self.seeds.index(seed)
+
+        def of_the_seed(leaf: Array) -> Array:
+            return leaf[index]
+
+        weights = jax.tree.map(of_the_seed, self.state.learner.weights)
+        return np.asarray(self.agent.values(weights, asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:
         """Return the mean return of the episodes that ended in the last `frames` frames, [seeds]."""
@@ -144,24 +150,24 @@ def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Arra
         raise ValueError(
             f"capacities must be {seeds}, one for each seed, and at most config.capacity = {config.capacity}, got {capacities}"
         )
-    return jnp.asarray(each, jnp.int32)
+    return asarray(each, jnp.int32)
 
 
 def _begun(made: Compiled | OnHost, run: Spelt, slots: Array, folder: Path | None) -> tuple[State, np.ndarray]:
     """Return the state to go on from, and the curve so far."""
-    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
+    keys = jax.vmap(jax.random.PRNGKey)(asarray(run["seeds"], jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
         first = made.first(keys)
         return made.collect(first._replace(memory=first.memory._replace(slots=slots))), np.zeros(0, CURVE)
-    like = jax.eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
+    like = eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
     state, curve = checkpoints.load(held[-1], like, run)
     return (made.resumed(state) if isinstance(made, OnHost) else state), curve
 
 
 def _stacked(traces: Sequence[Rule], config: Config, seeds: int) -> Rule:
     each = [batched(trace, 1) for trace in traces]
-    if len(each) != seeds or any(jax.tree.structure(t) != jax.tree.structure(each[0]) for t in each):
+    if len(each) != seeds or any(structure(t) != structure(each[0]) for t in each):
         raise ValueError(
             f"traces must be {seeds}, one for each seed, and differ in their numbers only, got {list(traces)}"
         )
