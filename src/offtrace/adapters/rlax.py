@@ -87,7 +87,15 @@ def q_errors(
 ) -> Array:
     """Return target_k − q_tm1[k, a_tm1[k]] for any trace. `mu_t` [K], μ of a_t, may be left out if the trace needs none.
 
-    A trace that asks which actions are greedy is told where a_t maximises q_t, whatever π is.
+    The values q_tm1 and q_t and the policy pi_t are [K, actions]; everything else is [K]. A trace that asks which actions are
+    greedy is told where a_t maximises q_t, whatever π is.
+
+    >>> import offtrace as ot
+    >>> q, pi = jnp.zeros((2, 2)), jnp.array([[0.25, 0.75], [0.5, 0.5]])
+    >>> taken, following = jnp.array([0, 1]), jnp.array([1, 0])
+    >>> reward, discount, mu = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0]), jnp.array([0.5, 0.5])
+    >>> q_errors(ot.Retrace(lam=1.0), q, q, taken, following, reward, discount, pi, mu).tolist()
+    [2.0, 2.0]
     """
     r_t, discount_t = sequences(r_t=r_t, discount_t=discount_t)
     q_taken = taken("q_t", q_t, a_t)
@@ -121,7 +129,10 @@ def retrace(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.retrace`: the errors of Retrace(λ), c_t = λ_t min(1, π/μ); λ is a number or [K]."""
+    """`rlax.retrace`: the errors [K] of Retrace(λ), c_t = λ_t min(1, π/μ); λ is a number or [K].
+
+    The shapes are those of `q_errors`, which shows an example.
+    """
     r_t, mu_t = sequences(r_t=r_t, mu_t=mu_t)
     mu = mu_t[:-1] + eps
     mu = possible("mu_t", mu, (mu > 0) & (mu < jnp.inf), "an action that was taken has a finite probability above 0")

@@ -29,7 +29,12 @@ def lambda_returns(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.lambda_returns`: G_k = r_k + γ_k [(1−λ_{k+1}) v_{k+1} + λ_{k+1} G_{k+1}]; λ is a number or [K]."""
+    """`rlax.lambda_returns`: G_k = r_k + γ_k [(1−λ_{k+1}) v_{k+1} + λ_{k+1} G_{k+1}]; λ is a number or [K].
+
+    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> lambda_returns(reward, discount, value, lambda_=0.5).tolist()
+    [2.5, 4.0, 4.0]
+    """
     r_t, discount_t, v_t = sequences(r_t=r_t, discount_t=discount_t, v_t=v_t)
     c_t = by_step("lambda_", lambda_, r_t)[:-1]
     return stopped(returns(v_t[:-1], v_t, r_t, discount_t, c_t, truncated_t), stop_target_gradients)

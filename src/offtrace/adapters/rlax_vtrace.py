@@ -22,11 +22,11 @@ class VTraceOutput(NamedTuple):
     """What `vtrace_td_error_and_advantage` returns."""
 
     errors: Array
-    """[K]"""
+    """The errors of V-trace, [K]."""
     pg_advantage: Array
-    """[K]"""
+    """The advantages for the gradient of the policy, [K]."""
     q_estimate: Array
-    """[K]"""
+    """The estimates of Q(s_k, a_k) that the advantages are made of, [K]."""
 
 
 def vtrace(
@@ -42,7 +42,12 @@ def vtrace(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.vtrace`: the errors of V-trace. λ is a number or [K]."""
+    """`rlax.vtrace`: the errors [K] of V-trace. λ is a number or [K].
+
+    >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> vtrace(none, none, reward, discount, rho_tm1=jnp.array([0.5, 2.0])).tolist()
+    [1.0, 2.0]
+    """
     numbers = 1.0, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     return leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
 

@@ -15,20 +15,31 @@ Policy = Callable[[Tensor], Tensor]
 
 
 def greedy(values: Tensor) -> Tensor:
-    """Return 1 for the action of the highest value, the first of them where there are several, and 0 for the others."""
+    """Return 1 for the action of the highest value, the first of them where there are several, and 0 for the others.
+
+    >>> greedy(torch.tensor([1.0, 3.0]))
+    tensor([0., 1.])
+    """
     return torch.zeros_like(values).scatter(-1, values.argmax(-1, keepdim=True), 1.0)
 
 
 def epsilon_greedy(epsilon: float | Tensor) -> Policy:
     """Make the policy (1 − ε) greedy + ε uniform, over the actions that torchrl's action mask allows.
 
-    (The mask gives the other actions the lowest value.)
+    The mask gives the other actions the lowest value.
+
+    >>> epsilon_greedy(0.5)(torch.tensor([1.0, 3.0]))
+    tensor([0.2500, 0.7500])
     """
     return partial(_epsilon_greedy, epsilon)
 
 
 def softmax(temperature: float | Tensor = 1.0) -> Policy:
-    """Make the policy π(a) ∝ exp(Q(a) / temperature)."""
+    """Make the policy π(a) ∝ exp(Q(a) / temperature).
+
+    >>> softmax()(torch.tensor([1.0, 1.0]))
+    tensor([0.5000, 0.5000])
+    """
     return partial(_softmax, temperature)
 
 

@@ -15,9 +15,9 @@ from offtrace.logs.reading.problems import ReadReport
 from offtrace.logs.result import kish, shares
 
 PIECE = 1 << 18
-"""Steps that are asked for at a time."""
+"""How many steps a policy is asked for at a time."""
 FIRST = 3
-"""So many steps or pairs are named."""
+"""How many steps or pairs are named."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Coverage:
     could: float
     """The share of steps whose action the target could take: π(a|s) > 0."""
     first_not: tuple[str, ...]
-    """The first of the others."""
+    """The first steps whose action the target could not take, in words."""
     pairs: int | None
     """How many (s, a) the target takes in states of the logs; None for features."""
     unseen: int | None
-    """How many of them the logs do not have."""
+    """How many of these pairs the logs do not have."""
     first_unseen: tuple[str, ...]
-    """The first of these."""
+    """The first of the pairs that the logs do not have, in words."""
     effective: float
     """Kish's effective number of episodes; NaN if μ is not known."""
     largest: float
@@ -51,13 +51,13 @@ class Description:
     terminated: float
     """The share of episodes that ended by the task; the others were truncated."""
     states: int
-    """How many there are; 0: features."""
+    """How many states there are; 0 where states are features."""
     states_seen: int
-    """How many occur; of features, how many numbers a state has."""
+    """How many states occur; where states are features, how many numbers a state has."""
     actions: int
     actions_seen: int
     rewards: tuple[float, float, float]
-    """The least, the mean, the largest."""
+    """The least reward, the mean and the largest."""
     mu: tuple[float, float] | None
     """The least and the median probability of an action that was taken; None if μ is not known."""
     report: ReadReport | None
@@ -118,7 +118,7 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def coverage(logs: Logs, policy: Policy) -> Coverage:
-    """What logs say about a policy."""
+    """Return what logs say about a policy."""
     could = 0
     first: list[int] = []
     log_weights: list[np.ndarray] = []

@@ -50,7 +50,7 @@ def evaluate(
     longest: int | None = None,
     seed: int = 0,
 ) -> Result:
-    """V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
+    """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
     - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
     - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
@@ -64,6 +64,16 @@ def evaluate(
     - `bound`: that of truncated IS, √E if None
     - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
       guessed from the data if None
+
+    >>> import offtrace as ot
+    >>> from offtrace import mdps
+    >>> from offtrace.logs import simulate
+    >>> walk = mdps.random_walk(3)
+    >>> logs = simulate(walk, mdps.uniform(walk), episodes=200, seed=0)
+    >>> target = np.full((walk.S, walk.A), [0.4, 0.6])
+    >>> result = evaluate(logs, target, trace=ot.RBIS(lam=0.9), gamma=walk.gamma, estimators=["fitted"])
+    >>> round(result.value, 2)
+    0.38
     """
     call = _call(locals())
     _check_logs(logs)
@@ -158,7 +168,7 @@ def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> li
 def _rows(
     estimates: dict[str, tuple[float, np.ndarray]], trace: Trace, confidence: float, resamples: int, seed: int
 ) -> list[Row]:
-    """Estimates with bootstrap intervals of what episodes contribute, all from the same draws of episodes."""
+    """Return the estimates with bootstrap intervals of what episodes contribute, all from the same draws of episodes."""
     columns = np.column_stack([x for _, x in estimates.values()])
     finite = np.array([np.isfinite(x).all() for x in columns.T])
     low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)

@@ -17,7 +17,7 @@ from offtrace.traces import Trace
 
 @dataclass(frozen=True)
 class Row:
-    """One estimator."""
+    """What one estimator found."""
 
     estimator: str
     """The name by which `evaluate` takes it."""
@@ -30,7 +30,7 @@ class Row:
     """The bootstrap interval over episodes."""
     high: float
     effective: float
-    """On how many episodes the estimate rests: (Σ|d|)² / Σd², d = contribution − estimate. About 0.64 E where d is normal."""
+    """How many episodes the estimate rests on: (Σ|d|)² / Σd², d = contribution − estimate. About 0.64 E where d is normal."""
     largest: float
     """The largest share of one episode in Σ|d|."""
 
@@ -113,9 +113,9 @@ class Result:
     q: Callable[[np.ndarray], np.ndarray]
     """States → Q^π [n, A] of the fitted estimate."""
     sweeps: int
-    """How many the fitted estimate took."""
+    """How many sweeps the fitted estimate took."""
     logs: Logs
-    """What was evaluated from, with μ as it was used."""
+    """The logs, with μ as it was used."""
     policy: Policy
     """The target policy."""
     call: str

@@ -23,15 +23,15 @@ class Reported(Protocol):
     """What a report is made from: a `Study`, or something that has its records."""
 
     def records(self) -> pl.DataFrame:
-        """One row for each configuration and seed."""
+        """Return one row for each configuration and seed."""
         ...
 
     def curves(self) -> pl.DataFrame:
-        """How learning went."""
+        """Return how learning went, at fixed steps."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What was run."""
+        """Return what was run, as `Study.facts` does."""
         ...
 
 
@@ -85,14 +85,14 @@ def summary(study: object) -> str:
 
 
 def _put(text: str, target: Path) -> None:
-    """A page is there whole, or not at all."""
+    """Write a page, which is there whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(target) as file:
         file.write(text.encode())
 
 
 def _opened(study: object) -> Reported:
-    """The study itself, or the one that lies in a folder."""
+    """Return the study itself, or the one that lies in a folder."""
     if isinstance(study, Reported):
         return study
     if not isinstance(study, str | Path):

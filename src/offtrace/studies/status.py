@@ -19,10 +19,10 @@ class Status:
     """Units done and in all, by phase."""
     rows: int
     seconds: float
-    """Of all workers together."""
+    """The seconds that all workers together have worked."""
     workers: int
     versions: tuple[str, ...]
-    """Of offtrace, under which it was run."""
+    """The versions of offtrace under which it was run."""
     problems: tuple[str, ...]
     """Files that are not read, and why."""
     best: tuple[str, ...]
@@ -54,7 +54,7 @@ class Status:
 
 
 def about_of(folder: Path) -> Table:
-    """What is said in a folder of records of what made them; empty where nothing is."""
+    """Return what a folder of records says of what made them; an empty table where it says nothing."""
     try:
         return json.loads((folder / "study.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -62,7 +62,7 @@ def about_of(folder: Path) -> Table:
 
 
 def spelt_other(folder: Path) -> str:
-    """That rows of other code are there, and what to do with them."""
+    """Say that rows of other code are there, and what to do with them."""
     return (
         f"rows of this declaration that other code made are in {folder}, and not used: `offtrace study report {folder}` shows "
         f"them, `offtrace study run {folder} --other-code` goes on with them"

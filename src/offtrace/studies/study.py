@@ -53,11 +53,11 @@ class Study:
     traces: tuple[TraceGrid, ...]
     alphas: tuple[float, ...]
     ages: tuple[int, ...]
-    """Of the data: of the behaviour policy in updates ("replay"), or as many frames as the memory holds ("deep")."""
+    """The ages of the data: of the behaviour policy in updates ("replay"), or as many frames as the memory holds ("deep")."""
     seeds: dict[str, Seeds]
-    """By phase: tuning and test, or map."""
+    """The seeds by phase: tuning and test, or map."""
     modules: tuple[str, ...] = ()
-    """Imported first: they register traces and environments of one’s own."""
+    """The modules that are imported first: they register traces and environments of one’s own."""
     subset: str | None = None
     given: Toml = field(default_factory=dict[str, object], repr=False, compare=False)
     """The declaration, with all its subsets."""
@@ -70,7 +70,7 @@ class Study:
 
     @classmethod
     def load(cls, study: str | Path, subset: str | None = None, out: str | Path | None = None) -> Study:
-        """A shipped study by its name, the one in a TOML file, or the one whose records are in a folder."""
+        """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder."""
         found = cls.declared(declaration.read(study), subset, out)
         if Path(study).is_dir() and out is None and subset is None:
             found = found.at(Path(study).resolve().parent)
@@ -83,7 +83,7 @@ class Study:
 
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
-        """From a dict of what the TOML file would say. All of its subsets are checked, too."""
+        """Make a study from a dict of what the TOML file would say. All of its subsets are checked, too."""
         checked: dict[str | None, Any] = {None: declaration.check(declaration.with_subset(given, None))}
         for name in given.get("subsets", {}):
             try:
@@ -106,11 +106,11 @@ class Study:
         return replace(self, recorded=digest)
 
     def at(self, out: str | Path | None) -> Study:
-        """The same study, its records in another place."""
+        """Return the same study with its records in another place."""
         return self if out is None else replace(self, out=Path(out))
 
     def small(self, subset: str = "ci") -> Study:
-        """The subset that takes seconds."""
+        """Return the subset that takes seconds."""
         return Study.declared(self.given, subset, self.out)
 
     @property
@@ -133,12 +133,15 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that the rows depend on. Another declaration, or other code, has another one, and another folder."""
+        """The SHA-256 of everything that the rows depend on.
+
+        Another declaration, or other code, has another digest, and another folder.
+        """
         return self.recorded or code_of.joined(declaration.digest(self.declaration), self.code.digest)
 
     @property
     def folder(self) -> Path:
-        """Where its records are."""
+        """The folder that holds the records of the study."""
         return self.out / f"{self.name}-{self.digest[:12]}"
 
     def run(
@@ -234,7 +237,7 @@ class Study:
         return len(new)
 
     def records(self, out: str | Path | None = None) -> pl.DataFrame:
-        """One row for each configuration and seed that has been run."""
+        """Return one row for each configuration and seed that has been run."""
         return self.at(out)._read("rows")
 
     def curves(self, out: str | Path | None = None) -> pl.DataFrame:
@@ -242,7 +245,7 @@ class Study:
         return self.at(out)._read("curves")
 
     def status(self, out: str | Path | None = None) -> Status:
-        """What there is."""
+        """Return what there is of the study: what has been run, and what its folder says."""
         from offtrace.studies.progress_display import Display
 
         self = self.at(out)
@@ -266,7 +269,7 @@ class Study:
         )
 
     def facts(self) -> Table:
-        """What a report says of the study beside its rows."""
+        """Return what a report says of the study beside its rows."""
         status, about = self.status(), about_of(self.folder)
         units = sum(done for done, _ in status.done.values())
         return {
@@ -309,7 +312,7 @@ class Study:
         return frame
 
     def as_toml(self) -> str:
-        """The declaration as it is run, so that `Study.load` of it is the same study."""
+        """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
         try:
             import tomli_w
         except ImportError:
@@ -317,7 +320,7 @@ class Study:
         return tomli_w.dumps(declaration.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
-        """What it is, as pairs of words."""
+        """Return what the study is, as pairs (what, words)."""
         plan = Plan(self)
         lams = sorted({lam for t in self.traces for lam in t.lams if lam is not None})
         pairs = [

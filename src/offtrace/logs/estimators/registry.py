@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MU, OWN_STARTS = "mu", "own starts"
 """What an estimator may need: μ(a|s) of the actions taken, and that V(π) is the mean over the logs' own first states."""
 NEEDS = {MU: "μ", OWN_STARTS: "the logs’ own first states"}
-"""The same in words."""
+"""What an estimator may need, in words."""
 LACKING = {
     MU: "it needs μ(a|s) of the actions taken, which is not known",
     OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
@@ -94,7 +94,7 @@ E = TypeVar("E", bound=Estimator)
 
 
 def register_estimator(estimator: E) -> E:
-    """Add an estimator to those that `evaluate` takes."""
+    """Add an estimator to those that `evaluate` takes, and return it."""
     if estimator.name in _registered:
         raise ValueError(f"there is an estimator named {estimator.name!r} already: give another name")
     unknown = [need for need in estimator.needs if need not in LACKING]

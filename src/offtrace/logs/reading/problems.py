@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 FIRST = 5
-"""So many rows are named of each kind of problem."""
+"""How many rows are named for each kind of problem."""
 
 
 class LogsError(ValueError):
@@ -25,9 +25,9 @@ class Problem:
 
     what: str
     rows: int
-    """So many rows of the source have it …"""
+    """How many rows of the source have it."""
     episodes: int
-    """… in so many episodes, as far as the rows say in which."""
+    """How many episodes have such rows, as far as the rows say in which they are."""
     first: tuple[str, ...]
     """The first of these rows: their numbers in the source, from 0 on, with the episode and, if there are several, the file."""
 
@@ -43,17 +43,17 @@ class ReadReport:
 
     source: str
     rows: int
-    """In the source."""
+    """How many rows the source has."""
     episodes: int
-    """In the source."""
+    """How many episodes the source has."""
     in_order: bool
     """Whether the rows were sorted by episode and step; if not, they are now."""
     problems: tuple[Problem, ...] = ()
     """What was wrong with the episodes that were dropped."""
     dropped: int = 0
-    """Episodes that were dropped for it, whole."""
+    """How many episodes were dropped, whole."""
     dropped_rows: int = 0
-    """Their rows."""
+    """How many rows the dropped episodes had."""
     nameless: int = 0
     """Rows that do not say of which episode they are, and were dropped too; how many episodes that were is not known."""
     only_next: int = 0
@@ -61,7 +61,7 @@ class ReadReport:
     emptied: int = 0
     """Truncated episodes of one row, of which nothing is left in this way."""
     passed_over: tuple[str, ...] = ()
-    """Columns that were not declared, but are called as what could have been."""
+    """Columns that were not declared, but whose names are those of optional columns."""
 
     def __str__(self) -> str:
         lines = [f"{self.source}: {counted(self.rows, 'row')}, {counted(self.episodes, 'episode')}"]
@@ -91,12 +91,12 @@ class Problems:
         self._rows: dict[str, list[np.ndarray]] = {}
 
     def add(self, what: str, rows: np.ndarray) -> None:
-        """These rows of the source have it; none is nothing."""
+        """Note that these rows of the source have a problem; there may be none."""
         if len(rows):
             self._rows.setdefault(what, []).append(rows)
 
     def clear(self) -> None:
-        """Forget them: the rows are gone over again."""
+        """Forget the problems, since the rows are gone over again."""
         self._rows.clear()
 
     def __bool__(self) -> bool:
@@ -122,7 +122,7 @@ class Problems:
 
 
 def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: bool) -> LogsError:
-    """The error that names them all."""
+    """Make the error that names all problems."""
     remedy = 'Mend it, or leave these episodes out, whole, with on_error="drop" (--on-error drop).'
     lines = [
         f"{source} holds what cannot be, in {concerned:,} of {counted(episodes, 'episode')}:",
