@@ -65,7 +65,11 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same for ever."""
+    """The same number at every k.
+
+    >>> Constant(0.1)(1000)
+    0.1
+    """
 
     value: float
 
@@ -76,7 +80,12 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Linear(Schedule):
-    """From `first` down (or up) to `last` over `over` episodes or steps, then `last`."""
+    """From `first` down (or up) to `last` over `over` episodes or steps, then `last`.
+
+    >>> schedule = Linear(1.0, 0.0, over=4)
+    >>> [schedule(k) for k in (0, 1, 4, 9)]
+    [1.0, 0.75, 0.0, 0.0]
+    """
 
     first: float
     last: float
@@ -113,7 +122,12 @@ class Harmonic(Schedule):
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """value · factor^k, never below `last`."""
+    """value · factor^k, never below `last`.
+
+    >>> schedule = Exponential(1.0, 0.5, last=0.1)
+    >>> [schedule(k) for k in (0, 1, 2, 9)]
+    [1.0, 0.5, 0.25, 0.1]
+    """
 
     value: float
     factor: float
@@ -131,7 +145,11 @@ class Exponential(Schedule):
 
 
 def as_schedule(name: str, given: object) -> Schedule:
-    """A number is constant."""
+    """The schedule itself, or a constant one of a number; `name` is for the error.
+
+    >>> as_schedule("epsilon", 0.1)
+    Constant(value=0.1)
+    """
     if isinstance(given, Schedule):
         return given
     if not isinstance(given, bool) and isinstance(given, Real):
@@ -151,7 +169,7 @@ class Policy:
     """A policy in the current Q."""
 
     explore: int = field(default=0, kw_only=True)
-    """For so many episodes at first it is uniform."""
+    """How many episodes at first are played by the uniform policy."""
 
     def exploring(self, episodes: int) -> Self:
         """The same, but uniform in the first `episodes` episodes.

@@ -53,6 +53,9 @@ def cliff(rows: int = 4, columns: int = 12, gamma: float = 1.0) -> MDP:
     From the lower left corner to the lower right one; reward −1 a step. All cells between the two are a cliff: −100, and
     back to the start. States are the cells that one can stand on, named (row, column); reaching the goal ends the episode,
     so that it has no state but the end. Always going round the cliff costs columns + 1 steps.
+
+    >>> float(cliff().optimal_q().max(axis=1)[-2])  # at the start
+    -13.0
     """
     if rows < 2 or columns < 2:
         raise ValueError(f"the cliff needs two rows and two columns at least, got {rows} × {columns}")
@@ -73,6 +76,9 @@ def random_walk(states: int = 19, left: float = -1.0, right: float = 1.0, gamma:
 
     States 0 … n − 1 in a line, then the end; actions left and right; start in the middle. Stepping off the line ends the
     episode with reward `left` or `right`. Under the uniform policy its values are `random_walk_values`.
+
+    >>> random_walk(5, left=0.0)
+    MDP(S=6, A=2, gamma=1.0, terminal=1, nonzeros=10)
     """
     if states < 1:
         raise ValueError(f"the walk needs at least one state, got {states}")
@@ -102,6 +108,9 @@ def garnet(states: int, actions: int, branching: int, seed: Seed, gamma: float =
 
     Each pair (s, a) leads to `branching` different states, uniformly chosen, with the probabilities that as many pieces of
     a randomly broken stick have; R(s, a) is standard normal. The last `terminal` of the states end the episode.
+
+    >>> garnet(10, 2, 3, seed=0, terminal=1)
+    MDP(S=10, A=2, gamma=0.99, terminal=1, nonzeros=54)
     """
     if min(states, actions, branching) < 1 or branching > states:
         raise ValueError(

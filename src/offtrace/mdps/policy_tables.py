@@ -46,7 +46,11 @@ def epsilon_greedy(q: ArrayLike, epsilon: float, tolerance: float = TIE) -> np.n
 
 
 def softmax(q: ArrayLike, temperature: float = 1.0) -> np.ndarray:
-    """π(a|s) ∝ exp(q(s, a) / temperature)."""
+    """π(a|s) ∝ exp(q(s, a) / temperature) for action values [S, A].
+
+    >>> softmax([[0.0, 0.0]])
+    array([[0.5, 0.5]])
+    """
     q = _action_values(q)
     if not 0 < temperature < np.inf:
         raise ValueError(f"temperature must be positive and finite, got {temperature!r}; `greedy` is the limit 0")
@@ -68,13 +72,26 @@ def mixture(target: ArrayLike, behavior: ArrayLike, weight: float) -> np.ndarray
 
 
 def uniform(mdp: MDP) -> np.ndarray:
-    """π(a|s) = 1/A."""
+    """The policy [S, A] with π(a|s) = 1/A.
+
+    >>> from offtrace.mdps import alternating
+    >>> uniform(alternating()[0])
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
     return np.full((mdp.S, mdp.A), 1.0 / mdp.A)
 
 
 @renamed(rng="seed")
 def random_policy(mdp: MDP, seed: Seed, concentration: float = 1.0) -> np.ndarray:
-    """Each row from a symmetric Dirichlet distribution: 1 is uniform over the simplex, near 0 is nearly deterministic."""
+    """A policy [S, A] whose rows are drawn from a symmetric Dirichlet distribution.
+
+    A `concentration` of 1 is uniform over the simplex; near 0 policies are nearly deterministic.
+
+    >>> from offtrace.mdps import alternating
+    >>> random_policy(alternating()[0], seed=0).shape
+    (2, 2)
+    """
     if not 0 < concentration < np.inf:
         raise ValueError(f"concentration must be positive and finite, got {concentration!r}")
     return generator(seed).dirichlet(np.full(mdp.A, float(concentration)), size=mdp.S)

@@ -26,23 +26,35 @@ Policy = Callable[[int, np.ndarray], np.ndarray]
 
 
 def always_greedy(k: int, Q: np.ndarray) -> np.ndarray:
-    """π_k is greedy in Q_k."""
+    """π_k is greedy in Q_k.
+
+    >>> always_greedy(0, np.array([[0.0, 1.0]]))
+    array([[0., 1.]])
+    """
     return greedy(Q)
 
 
 def greedy_in_the_limit(epsilon: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
-    """π_k is ε-greedy in Q_k, with ε a function of k that goes to 0."""
+    """π_k is ε-greedy in Q_k, with ε a function of k that goes to 0.
+
+    >>> greedy_in_the_limit()(3, np.array([[0.0, 1.0]]))
+    array([[0.125, 0.875]])
+    """
     return lambda k, Q: epsilon_greedy(Q, epsilon(k))
 
 
 def fading_into_greedy(policy: ArrayLike, weight: Callable[[int], float] = lambda k: 1.0 / (k + 1)) -> Policy:
-    """π_k = weight(k) · policy + (1 − weight(k)) · greedy: greedy in the limit, and not increasingly greedy on the way."""
+    """π_k = weight(k) · policy + (1 − weight(k)) · greedy: greedy in the limit, and not increasingly greedy on the way.
+
+    >>> fading_into_greedy([[1.0, 0.0]])(3, np.array([[0.0, 1.0]]))
+    array([[0.25, 0.75]])
+    """
     return lambda k, Q: mixture(policy, greedy(Q), weight(k))
 
 
 @dataclass(frozen=True, eq=False)
 class ControlRun:
-    """What the sequence did. n steps; Q* is the MDP's."""
+    """What the sequence did in n steps. Q* is that of the MDP."""
 
     Q: np.ndarray
     """Q_0 … Q_n, [n+1, S, A]."""
@@ -55,7 +67,7 @@ class ControlRun:
     bounds: np.ndarray
     """The paper's bound on ‖Q_{k+1} − Q*‖, [n]; for a step size α, (1−α)‖Q_k − Q*‖ + α · that bound."""
     period: int | None
-    """Of the cycle that the last iterates are in: 1 is a fixed point; None where there is none (yet)."""
+    """The period of the cycle that the last iterates are in: 1 is a fixed point; None where there is none (yet)."""
     slack: float
     """What two equal numbers may differ by here."""
 

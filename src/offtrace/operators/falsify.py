@@ -55,7 +55,7 @@ class Falsification:
     tried: int
     """How many MDPs with policies were evaluated."""
     climbs: int
-    """From how many starts."""
+    """How many climbs were begun, each from a start of its own."""
     seconds: float
     """How long the search took, without the certificate."""
     method: str

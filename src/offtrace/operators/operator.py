@@ -37,7 +37,7 @@ class Magnitude(NamedTuple):
     mean: Interval
     """Over all pairs of states that are not terminal, each counted once."""
     largest: Interval
-    """Of the pair where it is largest."""
+    """The value at the pair where it is largest."""
 
 
 class Operator:

@@ -39,7 +39,8 @@ class Point:
     contraction: Interval
     """‖Z‖_∞."""
     variance: Interval | None
-    """Of the sampled correction for the given Q: the mean over pairs that are not terminal; None where it is not computed."""
+    """The variance of the sampled correction for the given Q, averaged over pairs that are not terminal; None where it is
+    not computed."""
     bias: Interval
     """max |fixed point − Q^π|; 0 for traces that evaluate π."""
 

@@ -40,10 +40,10 @@ class AffineOperator:
     b_error: np.ndarray
     """A bound on |b − truth|."""
     shape: tuple[int, ...]
-    """Of what it acts on."""
+    """The shape of what it acts on."""
 
     def apply(self, X: ArrayLike) -> np.ndarray:
-        """N X."""
+        """N X, of the operator's `shape`; X has that shape, or is flat."""
         return (self.Z @ np.ravel(X) + self.b).reshape(self.shape)
 
     @cached_property
@@ -149,7 +149,13 @@ def uncorrected_variance(
 def v_trace(
     mdp: MDP, target: ArrayLike, behavior: ArrayLike, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0
 ) -> AffineOperator:
-    """V-trace on state values [S]."""
+    """The operator of V-trace on state values [S]; `target` and `behavior` are [S, A].
+
+    >>> from offtrace.mdps import alternating
+    >>> mdp, π, μ = alternating(gamma=0.5)
+    >>> v_trace(mdp, π, μ).fixed_point.shape
+    (2,)
+    """
     s = checked(mdp, target, behavior)
     if not (rho_bar > 0 and c_bar > 0 and 0 <= lam <= 1):
         raise ValueError(f"V-trace needs rho_bar > 0, c_bar > 0 and lam in [0, 1], got {rho_bar!r}, {c_bar!r}, {lam!r}")
@@ -167,6 +173,10 @@ def v_trace(
 
 @renamed(pi="target", mu="behavior")
 def clipped_policy(target: ArrayLike, behavior: ArrayLike, rho_bar: float = 1.0) -> np.ndarray:
-    """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)): whose values V-trace finds."""
+    """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)), [S, A]: the policy whose values V-trace finds.
+
+    >>> clipped_policy([[1.0, 0.0]], [[0.5, 0.5]])
+    array([[1., 0.]])
+    """
     weight = np.minimum(rho_bar * np.asarray(behavior, dtype=float), np.asarray(target, dtype=float))
     return weight / weight.sum(axis=1, keepdims=True)

@@ -85,7 +85,14 @@ def corrections(
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
-    """Δ_k, what `targets` adds to q_k."""
+    """Δ_k, what `targets` adds to q_k. Arrays and options are those of `targets`.
+
+    >>> import numpy as np, offtrace as ot
+    >>> none = np.zeros(2, bool)
+    >>> ot.corrections(ot.Retrace(), reward=np.array([1.0, 2.0]), q=np.zeros(2), next_value=np.zeros(2), terminated=none,
+    ...                truncated=none, gamma=0.5, log_pi=np.zeros(2), log_mu=np.zeros(2))
+    array([2., 2.])
+    """
     if q is None:
         raise TypeError("q is missing: a correction is what is added to it")
     return _run(

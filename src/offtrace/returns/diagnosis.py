@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Trace)
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of one trajectory, or of all pooled. Every valid step is the start of a trace."""
+    """Numbers about the traces of one trajectory, or of all pooled. Every valid step is the start of a trace."""
 
     starts: int
     """How many traces."""

@@ -51,6 +51,11 @@ def state_targets(
     With ρ = 1 the target is that of GAE(λ), and GAE's advantage is `target − value`. V-trace's advantage is the same number only
     where next_value[k] = value[k+1] inside an episode: it holds γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where
     `next_value` comes from another network than `value`.
+
+    >>> none = np.zeros(2, bool)
+    >>> state_targets(reward=np.array([1.0, 2.0]), value=np.zeros(2), next_value=np.zeros(2), terminated=none, truncated=none,
+    ...               log_pi=np.zeros(2), log_mu=np.zeros(2), gamma=0.5).target
+    array([2., 2.])
     """
     lam = number("lam", lam, 0.0, 1.0)
     rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))

@@ -166,6 +166,9 @@ def replacing(lam: float = 1.0, *, horizon: int | None = None) -> StepTrace:
     """Replacing traces (Singh and Sutton 1996) with ratios: β_t = ∏ λρ_i, and 0 once the start's pair is visited again.
 
     The later visit carries the credit from there on. Needs `pair`.
+
+    >>> replacing(0.9).reads
+    ('rho', 'pair')
     """
     return StepTrace(_replacing, lam=lam, reads=("rho", "pair"), title="replacing", horizon=horizon)
 
