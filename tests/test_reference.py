@@ -1,7 +1,10 @@
-"""The reference has every public name."""
+"""Every public name is in the reference, and the modules that define them are type-checked in strict mode."""
 
 import importlib
+import inspect
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,3 +27,16 @@ def documented() -> set[str]:
 def test_every_public_name_is_in_the_reference(package: str) -> None:
     module = importlib.import_module(f"offtrace.{package}" if package else "offtrace")
     assert set(module.__all__) - NOT_CALLED - documented() == set()
+
+
+def test_public_modules_are_checked_in_strict_mode() -> None:
+    root = DOCS.parent
+    homes = set()
+    for package in ("", *(f".{name}" for name in PACKAGES), ".adapters.torchrl", ".adapters.rlax"):
+        module = importlib.import_module(f"offtrace{package}")
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        defined = {getattr(getattr(module, name), "__module__", "") for name in names}
+        homes |= {module.__name__} | {name for name in defined if name.startswith("offtrace.")}
+    files = {str(Path(str(inspect.getsourcefile(sys.modules[home]))).relative_to(root)) for home in homes}
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pyright"]
+    assert files - set(settings["strict"]) == set()

@@ -18,10 +18,10 @@ from typing import Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
-from tensordict.nn import TensorDictModuleBase
-from tensordict.utils import NestedKey
+from tensordict.nn import TensorDictModuleBase  # pyright: ignore[reportMissingTypeStubs]
+from tensordict.utils import NestedKey  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
-from torchrl.objectives import LossModule
+from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, entry_or_none, found, registered, under_next, write
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
@@ -63,7 +63,7 @@ class TraceEstimator(Estimator):
         time_dim: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(trace, Rule):
+        if not isinstance(trace, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
             as_trace(trace)
         if isinstance(trace, Trace) and trace.target_share < 1 and value_network is not None:
             raise ValueError(

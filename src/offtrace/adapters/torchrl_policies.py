@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from tensordict.nn import TensorDictModule
-from tensordict.utils import NestedKey
+from tensordict.nn import TensorDictModule  # pyright: ignore[reportMissingTypeStubs]
+from tensordict.utils import NestedKey  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 Policy = Callable[[Tensor], Tensor]

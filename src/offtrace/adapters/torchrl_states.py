@@ -8,11 +8,11 @@ from typing import Protocol, Self
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, set_composite_lp_aggregate, set_skip_existing
-from tensordict.utils import NestedKey
+from tensordict.nn import TensorDictModuleBase, set_composite_lp_aggregate, set_skip_existing  # pyright: ignore[reportMissingTypeStubs]
+from tensordict.utils import NestedKey  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 from torch.distributions import Distribution
-from torchrl.objectives import LossModule
+from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, found, parameters_of, registered, under_next, write
 from offtrace.returns.state_values import state_targets

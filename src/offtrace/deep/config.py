@@ -76,7 +76,7 @@ class Config:
     """Steps after which an episode is truncated. If it is not given it is the game's own limit."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trace, Rule):
+        if not isinstance(self.trace, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
         if self.trace.mixture or self.trace.per_step:
             raise TypeError(

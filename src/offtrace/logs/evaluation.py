@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
@@ -250,7 +250,7 @@ def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
 
 def _check_logs(logs: Logs) -> None:
     """Every episode must end, and only where it ends."""
-    if not isinstance(logs, Logs):
+    if not isinstance(logs, Logs):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"logs must be those that offtrace.logs.read or simulate make, got {type(logs).__name__}")
     if logs.episodes < 2:
         raise ValueError(f"the logs hold only {logs.episodes} episode: it takes two at least to know a spread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed, generator

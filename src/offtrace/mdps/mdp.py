@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
+import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed

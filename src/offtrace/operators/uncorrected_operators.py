@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
+from scipy import sparse  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
@@ -101,7 +101,7 @@ def uncorrected(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -
 
 
 def _checked(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> tuple[Setting, UncorrectedReturn]:
-    made = trace.uncorrected_return if isinstance(trace, Rule) else None
+    made = trace.uncorrected_return if isinstance(trace, Rule) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if made is None:
         raise TypeError(
             f"uncorrected(trace, mdp, target, behavior) needs an uncorrected return such as PengQ(), got {trace!r}"

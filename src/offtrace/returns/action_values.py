@@ -46,7 +46,7 @@ def from_action_values(
     """
     given = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi, "action": action}
     for name, array in given.items():
-        if array is None:
+        if array is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError(f"{name} is missing: pass an array over {'steps' if name == 'action' else 'actions'}")
     if mu is not None and log_mu is not None:
         raise TypeError("mu and log_mu are both given: pass mu of all actions, or log_mu of the actions taken")

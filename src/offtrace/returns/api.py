@@ -93,7 +93,7 @@ def corrections(
     ...                truncated=none, gamma=0.5, log_pi=np.zeros(2), log_mu=np.zeros(2))
     array([2., 2.])
     """
-    if q is None:
+    if q is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise TypeError("q is missing: a correction is what is added to it")
     return _run(
         trace,

@@ -61,7 +61,7 @@ def state_targets(
     rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))
     given = {"reward": reward, "value": value, "next_value": next_value, "log_pi": log_pi, "log_mu": log_mu}
     for name, array in given.items():
-        if array is None:
+        if array is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError(f"{name} is missing: V-trace needs it")
     arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
     backend = backend_of(arrays, differentiable)

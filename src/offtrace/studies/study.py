@@ -163,7 +163,7 @@ class Study:
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DeclarationError("workers", workers, "an integer of at least 1")
         if address is not None and on != "ray":
             raise DeclarationError("address", address, "an address only with on = 'ray'")

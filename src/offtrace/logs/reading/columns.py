@@ -150,7 +150,7 @@ def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
         raise TypeError(
             f"{what} must be a number, or a sequence of their names in the order of their ids, got {given!r}"
         )
-    if len({type(name) for name in given}) > 1 or not all(isinstance(name, int | str) for name in given):
+    if len({type(name) for name in given}) > 1 or not all(isinstance(name, int | str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{what} must all be integers or all strings, got {list(given)!r}")
     if len(set(given)) < len(given) or not given:
         raise ValueError(f"{what} must be different names, at least one, got {list(given)!r}")

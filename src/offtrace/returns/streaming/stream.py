@@ -39,7 +39,7 @@ class Stream:
     """
 
     def __init__(self, trace: Trace, size: int) -> None:
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"size must be an integer of at least 1, got {size!r}")
         self.trace, self.size = as_trace(trace), int(size)
         self.count = 0
