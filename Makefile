@@ -15,9 +15,11 @@ run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
 	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
-# Types and docs take one core each, the tests two.
+# Types and docs are checked beside the tests, so that no core is idle.
 test: lint
-	$(MAKE) --no-print-directory -j 2 --output-sync=target types docs
+	$(MAKE) --no-print-directory -j 3 tests types docs
+
+tests: $(VENV)/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: lint
