@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check lint types docs bench clean
+.PHONY: run test pytest quick check lint types docs bench clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -17,9 +17,9 @@ run: $(VENV)/ready
 
 # Types and docs are checked beside the tests, so that no core is idle.
 test: lint
-	$(MAKE) --no-print-directory -j 3 tests types docs
+	$(MAKE) --no-print-directory -j 3 pytest types docs
 
-tests: $(VENV)/ready
+pytest: $(VENV)/ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: lint
