@@ -16,7 +16,9 @@ from offtrace.traces import Trace
 from offtrace.traces.symbols import Lines
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
-ROWS, STARTS = 32, 16  # of a program that sweeps or walks: a row for each thread of a warp
+ROWS, STARTS = 32, 16
+"""Of a program that sweeps or walks: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
+which is right for at most two blocks of them: each shrinks a trace by at most 1e-18, so float32 still holds it."""
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 LINE = 64  # starts of a program that has one row only
