@@ -9,17 +9,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test pytest quick check lint types docs bench clean
+.PHONY: run test quick check lint types docs bench clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
 	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
-# Types and docs are checked beside the tests, so that no core is idle.
+# Types and docs take one core each, the tests two.
 test: lint
-	$(MAKE) --no-print-directory -j 3 pytest types docs
-
-pytest: $(VENV)/ready
+	$(MAKE) --no-print-directory -j 2 --output-sync=target types docs
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: lint
