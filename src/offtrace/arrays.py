@@ -5,6 +5,7 @@ Nothing here imports PyTorch or JAX: only a type checker looks at their types.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -45,7 +46,7 @@ def _as_float(gamma: Any) -> float:
         raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
 
 
-class ArrayKind(Generic[Array]):
+class ArrayKind(ABC, Generic[Array]):
     """What the trajectory's contract asks of a kind of array. `returns.backend` adds what is computed."""
 
     reals: tuple[object, ...] = FLOATS
@@ -54,9 +55,9 @@ class ArrayKind(Generic[Array]):
     has_devices = False
     """Whether an array has a `device`, which must be the same for all."""
 
+    @abstractmethod
     def array(self, name: str, value: object) -> Array:
         """What came in as an array of this kind, if it is one or may be turned into one."""
-        raise NotImplementedError
 
     def letter(self, dtype: Any) -> str:
         """The kind of a dtype as NumPy has them: b, i and u are booleans and integers."""
@@ -70,9 +71,9 @@ class ArrayKind(Generic[Array]):
         """The one discount of all steps, checked where it is a plain number."""
         return one_discount(gamma)
 
+    @abstractmethod
     def converting(self, name: str, dtype: object) -> str:
         """How a user converts an array to a dtype."""
-        raise NotImplementedError
 
 
 class NumPyKind(ArrayKind[np.ndarray]):

@@ -88,7 +88,6 @@ LONGEST = max(len(reward) for _, reward in ROWS.values())
 
 
 SOME = ("up and down", "a bit at a time", "wild, one reward", "lost one by one", "ordinary")
-SHORT = tuple(name for name, (_, reward) in ROWS.items() if len(reward) <= 60)
 
 
 def given(names: Any = tuple(ROWS), dtype: Any = np.float64, steps: int = LONGEST) -> dict[str, np.ndarray]:
@@ -195,8 +194,8 @@ def test_products_of_any_size(backend: Any, trace: Any) -> None:
 
 @pytest.mark.parametrize("trace", [t for t in TRACES if t not in CAPPED], ids=name_of)
 def test_products_of_any_size_on_triton(trace: Any) -> None:
-    """Those of sixty steps at most, which the interpreter takes a while for; `test_kernels_for_gpus` has all."""
-    check(on_triton(trace, given(SHORT, steps=60)), trace, SHORT)
+    """The rules without a kernel for caps; `test_kernels_for_gpus` has the others."""
+    check(on_triton(trace, given()), trace)
 
 
 def test_optimised_programs() -> None:

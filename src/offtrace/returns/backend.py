@@ -8,7 +8,7 @@ before an array of its kind has come. Another backend is one class and one entry
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from offtrace.arrays import Array, ArrayKind, is_number
 from offtrace.traces import Rule, Trace
 
 
-class Backend(ArrayKind[Array], ABC):
+class Backend(ArrayKind[Array]):
     """How arrays of one kind are computed with. Arrays are [T] or [B, T] and are given by name; None means not given."""
 
     word: ClassVar[str]
