@@ -20,7 +20,7 @@ from batches import SETTINGS, Batch, draw
 from timing import Competitor, emit, interleave, ratio
 
 import offtrace as ot
-from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, numpy_backend
+from offtrace.returns.numpy import cap_at_readout, every_pair, numpy_backend
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
@@ -32,19 +32,15 @@ def with_kernel(kernel: Any) -> Any:
 
     @cache
     def plan(trace: ot.Trace, B: int, T: int, valid: None) -> Any:
-        return (
-            compiled_pass.build(trace.factors, trace.reads, kernel),
-            PLANS["ours"](trace, B, T)[1],
-            every_pair.NO_LAGS,
-        )
+        return (kernel, *PLANS["ours"](trace, B, T)[1:])
 
     return plan
 
 
 PLANS |= {
-    "direct": with_kernel(every_pair.sweep),
-    "direct, recursive": with_kernel(every_pair.sweep_recursive),
-    "long": with_kernel(cap_at_readout.sweep),
+    "direct": with_kernel(every_pair.KERNEL),
+    "direct, recursive": with_kernel(every_pair.RECURSIVE),
+    "long": with_kernel(cap_at_readout.KERNEL),
 }
 
 

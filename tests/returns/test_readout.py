@@ -12,25 +12,39 @@ from numba import njit
 
 import offtrace as ot
 from offtrace.returns import by_definition
-from offtrace.returns.numpy import cap_at_readout
+from offtrace.returns.numpy import cap_at_readout, given_factors
+from offtrace.returns.numpy.by_address import DONE, call, finish_of
+from offtrace.returns.numpy.every_pair import NO_LAGS
 
-BY_HALVES, AHEAD = -1, 1 << 60
+WAYS = "whole", "ahead", "halves"
 
 
 @njit(error_model="numpy", fastmath={"contract"})
-def _compiled(block, budget, out):
-    delta, g, ratio, cap = block
-    cap_at_readout.sweep_within(delta, g, ratio, cap, budget, out)
+def _walk(delta, g, ratio, cap, room, out):
+    """A row by walking ahead, however long that takes."""
+    steps, marks, groups = room
+    return cap_at_readout.walk_ahead(delta, g, ratio, cap, 1 << 60, steps, marks, groups, out)
+
+
+@njit(error_model="numpy")
+def _finish(finish, delta, g, ratio, cap, starts, out):
+    return call(finish, (delta, g, ratio, cap, NO_LAGS, out, starts, len(delta), 0))
+
+
+def by(way: str, row) -> np.ndarray:
+    """Δ of one row (delta, g, ratio, cap) by one way through the kernel."""
+    delta, g, ratio, cap = (np.array(a, np.float64) for a in row)
+    if way == "whole":
+        return given_factors.correct(delta[None], g[None], ratio[None], cap[None], NO_LAGS, False)[0]
+    out = np.full(len(delta), np.nan)
+    starts = len(out) if way == "halves" else _walk(delta, g, ratio, cap, cap_at_readout.room(len(out)), out)
+    if starts:
+        assert _finish(finish_of(cap_at_readout.KERNEL), delta, g, ratio, cap, starts, out) == DONE
+    return out
 
 
 def ways(row) -> dict[str, np.ndarray]:
-    """Δ of one row (delta, g, ratio, cap) by each way through the kernel."""
-    found = {}
-    for name, budget in (("whole", cap_at_readout.affordable(len(row[0]))), ("ahead", AHEAD), ("halves", BY_HALVES)):
-        out = np.full((1, len(row[0])), np.nan)
-        _compiled(tuple(np.ascontiguousarray(a[None], np.float64) for a in row), budget, out)
-        found[name] = out[0]
-    return found
+    return {way: by(way, row) for way in WAYS}
 
 
 def plain(delta, g, ratio, cap, starts=None) -> tuple[np.ndarray, np.ndarray]:
@@ -144,14 +158,12 @@ def test_rows_of_a_block_are_independent():
     T = 700
     easy = rng.normal(size=T), np.full(T, 0.9), np.exp(rng.normal(-0.5, 1.0, T)), np.ones(T)
     hard = rng.normal(size=T), np.ones(T), np.exp(rng.normal(0.0, 0.5, T)), np.ones(T)
-    block = [np.stack([a, b, a, b]) for a, b in zip(easy, hard, strict=True)]
-    block[1][:, -1] = 0.0
-    for budget in (cap_at_readout.affordable(T), 300, BY_HALVES):
-        out = np.full((4, T), np.nan)
-        _compiled(tuple(block), budget, out)
-        for i, row in enumerate(zip(*block, strict=True)):
-            expected, scale = in_rows(*row)
-            assert_near(out[i], expected, scale, f"row {i}, budget {budget}")
+    delta, g, ratio, cap = (np.stack([a, b, a, b]) for a, b in zip(easy, hard, strict=True))
+    g[:, -1] = 0.0
+    out = given_factors.correct(delta, g, ratio, cap, NO_LAGS, False)
+    for i, row in enumerate(zip(delta, g, ratio, cap, strict=True)):
+        expected, scale = in_rows(*row)
+        assert_near(out[i], expected, scale, f"row {i}")
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.5, 1.0, 2.0, 1e6])

@@ -23,8 +23,8 @@ below 2^-940: a sum of discounted terms below 2^-1074, which is then divided by 
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
+from offtrace.returns.numpy.by_address import Kernel, kernel_part
 from offtrace.returns.numpy.cap_at_readout_by_halves import LEAF, by_halves
 from offtrace.returns.numpy.cap_at_readout_lanes import (
     CHUNK,
@@ -54,13 +54,26 @@ RATIO, DECAY = 4, 5
 WALK, TREE, LEVEL = 45, 45, 7  # ns: a chunk for a group of starts; the tree for each step, and for each level of it
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep(delta, g, ratio, cap, lags, out):
-    """Δ of a block of rows into `out` [n, T]; lags do not act."""
-    sweep_within(delta, g, ratio, cap, affordable(delta.shape[1]), out)
+@kernel_part
+def sweep(delta, g, ratio, cap, lags, undone, out):
+    """Δ of a block of rows into `out` [n, T]; lags do not act.
+
+    A row for which walking ahead takes as long as the tree does is left to it.
+    """
+    B, T = delta.shape
+    steps, marks, groups = room(T)
+    for b in range(B):
+        undone[b] = walk_ahead(delta[b], g[b], ratio[b], cap[b], affordable(T), steps, marks, groups, out[b])
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
+def room(T):
+    """Memory in which a row of T steps is looked back upon."""
+    length = (T + 2 * STARTS - 1) // STARTS * STARTS
+    return np.empty((4, length)), np.empty((length // CHUNK + 1, 5)), np.empty((length // STARTS, 6))
+
+
+@kernel_part
 def affordable(T):
     """How many chunks to walk ahead take as long as the tree."""
     cost, width = TREE, T
@@ -70,34 +83,23 @@ def affordable(T):
     return T * cost // WALK
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep_within(delta, g, ratio, cap, budget, out):
-    """Δ of a block of rows; those for which walking ahead would take more than `budget` chunks are finished by halves.
-
-    A row is given up once it has spent half of the budget and at this pace would need more than all of it.
-    """
-    B, T = delta.shape
-    length = (T + 2 * STARTS - 1) // STARTS * STARTS
-    steps = np.empty((4, length))
-    marks = np.empty((length // CHUNK + 1, 5))
-    groups = np.empty((length // STARTS, 6))
-    for b in range(B):
-        left = walk_ahead(delta[b], g[b], ratio[b], cap[b], budget, steps, marks, groups, out[b])
-        if left:
-            by_halves(delta[b], g[b], ratio[b], cap[b], left, out[b])
-
-
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
-    """Δ of one row from its end on; returns how many starts are left undone, for the budget or a product out of range."""
+    """Δ of one row from its end on; returns how many starts are left undone, for the budget or a product out of range.
+
+    The row is given up once it has spent half of `budget`, a number of chunks, and at this pace would need more than all of it.
+    """
     T = len(delta)
     last = (T - 1) // STARTS * STARTS
     x, total = np.empty(STARTS), np.empty(STARTS)
     first = np.zeros((3, 2 * STARTS))  # a group's R, C, E, and then steps that change nothing
-    first[R, STARTS:] = 1.0
-    steps[:3, T:] = 0.0
-    steps[P, T:] = 1.0
-    marks[(last + STARTS) // CHUNK] = (0.0, np.inf, 0.0, 0.0, 0.0)
+    for i in range(STARTS, 2 * STARTS):
+        first[R, i] = 1.0
+    for t in range(T, steps.shape[1]):
+        steps[R, t] = steps[C, t] = steps[E, t] = 0.0
+        steps[P, t] = 1.0
+    end = marks[(last + STARTS) // CHUNK]
+    end[MOST], end[LEAST], end[LINEAR], end[CAPPED], end[SIZE] = 0.0, np.inf, 0.0, 0.0, 0.0
     left = (0.0, np.inf, 0.0, 0.0, 0.0)
     longest, highest = 1.0, 0.0
     within = False  # whether a row in which x rises much is known to be tame
@@ -120,7 +122,7 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
     return 0
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def look_back(delta, g, ratio, cap, k, n, steps, marks, left, longest, highest):
     """The reverse recursions over steps k … k+n-1: `left` is what a trace that stands at x = 1 before step t has left there.
 
@@ -155,7 +157,7 @@ def look_back(delta, g, ratio, cap, k, n, steps, marks, left, longest, highest):
     return (most, least, linear, capped, size), longest, widest, highest
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def walk_group(k, steps, marks, groups, highest, first, x, total):
     """P_k (Δ_k − δ_k) of the group of starts from k on, into `total`; returns how many chunks that took."""
     for i in range(len(x)):
@@ -190,7 +192,7 @@ def walk_group(k, steps, marks, groups, highest, first, x, total):
     return spent
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def add_rest(x, most, least, linear, capped, total):
     """The closed forms: `linear` for x = 1, `capped` for any x. A start that neither holds for has nothing left to count."""
     for i in range(len(x)):
@@ -198,7 +200,7 @@ def add_rest(x, most, least, linear, capped, total):
         total[i] += x[i] * linear if x[i] * most <= 1.0 + TIE else rest
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def leap(group, steps, D, x, total):
     """Takes all starts over a group of steps at once, if each stays on one side of the cap there; returns whether it did."""
     if group[RATIO] < 0.0:
@@ -216,7 +218,7 @@ def leap(group, steps, D, x, total):
     return True
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def summarise(group, steps):
     """Max and min of x / cap over a group, its sums and its ratio, for a trace that comes with x = 1."""
     x, most, least, linear, capped = 1.0, 0.0, np.inf, 0.0, 0.0
@@ -228,3 +230,12 @@ def summarise(group, steps):
             most, least = max(most, u), min(least, u)
             linear, capped = linear + e * x, capped + e * c
     group[MOST], group[LEAST], group[LINEAR], group[CAPPED], group[RATIO] = most, least, linear, capped, x
+
+
+@kernel_part
+def finish(delta, g, ratio, cap, lags, starts, out):
+    """Δ of the first `starts` steps of a row, by halves."""
+    by_halves(delta, g, ratio, cap, starts, out)
+
+
+KERNEL = Kernel(sweep, finish)

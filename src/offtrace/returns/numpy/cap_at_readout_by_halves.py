@@ -19,11 +19,11 @@ not faded, and else the stretch is summed pair by pair.
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
+from offtrace.returns.numpy import reverse_recursion
+from offtrace.returns.numpy.by_address import kernel_part
 from offtrace.returns.numpy.cap_at_readout_lanes import FAINT, SHIFT, STARTS, C, E, P, R, accumulate, shift
 from offtrace.returns.numpy.every_pair import NO_LAGS
-from offtrace.returns.numpy.reverse_recursion import solve_scaled
 from offtrace.returns.numpy.scaled_numbers import DOWN, HIGH, MUCH, UP, add_pairs, raised, tame, times
 
 LEAF = 128  # steps in a node that is summed directly
@@ -32,7 +32,7 @@ ORDERED = 44  # bits of a mantissa that decide the order
 MANTISSA = 52
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def by_halves(delta, g, ratio, cap, starts, out):
     """Δ of the first `starts` steps of a row, stretch by stretch between the ends of traces."""
     T = len(delta)
@@ -44,12 +44,10 @@ def by_halves(delta, g, ratio, cap, starts, out):
             D *= g[b - 1]
             lowest, highest = min(lowest, cap[b]), max(highest, cap[b])
             b += 1
-        out[a:b] = delta[a:b]
+        for t in range(a, b):
+            out[t] = delta[t]
         if lowest == np.inf:
-            one = 1, b - a
-            solve_scaled(
-                delta[a:b].reshape(one), g[a:b].reshape(one), ratio[a:b].reshape(one), 0, out[a:b].reshape(one)
-            )
+            reverse_recursion.finish(delta[a:b], g[a:b], ratio[a:b], cap[a:b], NO_LAGS, b - a, out[a:b])
         elif highest > HIGH and D < 1.0 / MUCH:
             add_pairs(delta[a:b], g[a:b], ratio[a:b], cap[a:b], False, NO_LAGS, out[a:b])
         else:
@@ -57,7 +55,7 @@ def by_halves(delta, g, ratio, cap, starts, out):
         a = b
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def stretch(delta, g, ratio, cap, out):
     """Adds to out_k the terms t > k, for steps that no trace ends between: depth first, so that small nodes stay in cache."""
     n = len(delta)
@@ -68,11 +66,11 @@ def stretch(delta, g, ratio, cap, out):
     below, above, scale = np.empty(n + 1), np.empty(n + 1), np.empty(n + 1, np.int32)
     term, capped, power = np.empty(n), np.empty(n), np.empty(n, np.int32)
     todo = np.empty((64, 3), np.int64)
-    todo[0] = (0, n, 0)
+    todo[0, 0], todo[0, 1], todo[0, 2] = 0, n, 0
     top = 1
     while top:
         top -= 1
-        a, b, side = todo[top]
+        a, b, side = todo[top, 0], todo[top, 1], todo[top, 2]
         if b - a <= LEAF:
             leaf(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
             continue
@@ -83,12 +81,12 @@ def stretch(delta, g, ratio, cap, out):
         serve(g, ratio, a, m, went_left, below, above, scale, rank, out)
         for k in range(m, b):
             rank[k] -= went_left[rank[k]]
-        todo[top] = (a, m, 1 - side)
-        todo[top + 1] = (m, b, 1 - side)
+        todo[top, 0], todo[top, 1], todo[top, 2] = a, m, 1 - side
+        todo[top + 1, 0], todo[top + 1, 1], todo[top + 1, 2] = m, b, 1 - side
         top += 2
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def part(order, m, half, parted, went_left):
     """Sorted steps into `half` steps before m and then the others, both sorted; went_left_i of the first i went left."""
     i, j = 0, half
@@ -102,7 +100,7 @@ def part(order, m, half, parted, went_left):
     went_left[n] = i
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def weigh(delta, g, ratio, cap, m, b, term, capped, power):
     """D_{m:t} x_{m:t} δ_t as term · 2^{512 power}, and D_{m:t} cap_t δ_t, for t = m … b-1."""
     D, f, n = 1.0, 1.0, 0
@@ -114,7 +112,7 @@ def weigh(delta, g, ratio, cap, m, b, term, capped, power):
         term[t], power[t], capped[t] = f * delta[t], n, D * cap[t] * delta[t]
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def gather(order, term, capped, power, below, above, scale):
     """Sums over sorted steps: below_i · 2^{512 scale_i} of the first i terms, above_i of the capped ones from i on."""
     n = len(order)
@@ -137,7 +135,7 @@ def gather(order, term, capped, power, below, above, scale):
         above[i] = s
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def serve(g, ratio, a, m, went_left, below, above, scale, rank, out):
     """Adds the right half's part to the starts of the left half, and moves their ranks to the left half."""
     D, f, n = 1.0, 1.0, 0
@@ -154,16 +152,14 @@ def serve(g, ratio, a, m, went_left, below, above, scale, rank, out):
         out[k] += s + D * above[i]
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def leaf(delta, g, ratio, cap, out):
     """Adds to out_k the terms t > k of a short stretch, pair by pair."""
     n = len(delta)
     steps = np.zeros((4, LEAF + 2 * STARTS))
-    steps[C, :n] = cap
-    steps[R, :n] = ratio
     for t in range(n):
+        steps[R, t], steps[C, t], steps[P, t] = ratio[t], cap[t], g[t]
         steps[E, t] = delta[t] if cap[t] > 0.0 else 0.0
-    steps[P, :n] = g
     steps[P, n - 1] = 1.0
     accumulate(steps[P, :n], steps[E, :n])
     if steps[P, n - 1] < FAINT or not tame(g, ratio, cap):
@@ -171,21 +167,21 @@ def leaf(delta, g, ratio, cap, out):
         return
     x, total = np.empty(STARTS), np.empty(STARTS)
     for k in range(0, n, STARTS):
-        x[:] = 1.0
-        total[:] = 0.0
+        for i in range(STARTS):
+            x[i], total[i] = 1.0, 0.0
         for t in range(k + 1, n, SHIFT):
             shift(steps[R, t:], steps[C, t:], steps[E, t:], STARTS, x, total)
         for i in range(min(STARTS, n - k)):
             out[k + i] += total[i] / steps[P, k + i]
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def exponent(y):
     """The power of two below y, a normal number."""
     return (np.float64(y).view(np.int64) >> MANTISSA) - 1023
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def sort(ratio, cap, order, rank):
     """The steps in the order of X_t / cap_t; rank_k is how many of these are below X_k."""
     n = len(ratio)
@@ -206,7 +202,7 @@ def sort(ratio, cap, order, rank):
         i += is_step
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def thresholds(ratio, cap, keys, exponents):
     """X_t / cap_t for all steps and then X_k for all starts, as integers of the same order; returns how many bits they have."""
     n = len(ratio)
@@ -243,12 +239,13 @@ def thresholds(ratio, cap, keys, exponents):
     return span + kept
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def radix(keys, items, keys_out, items_out, low, count, side):
     """One stable pass by the digit that begins at bit `low`; returns the side on which the result is."""
     n = len(keys)
     mask = (1 << DIGIT) - 1
-    count[:] = 0
+    for d in range(1 << DIGIT):
+        count[d] = 0
     for i in range(n):
         count[(keys[i] >> low) & mask] += 1
     if count[(keys[0] >> low) & mask] == n:

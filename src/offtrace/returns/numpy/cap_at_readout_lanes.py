@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
+from offtrace.returns.numpy.by_address import kernel_part
 
 STARTS = 32  # side by side; also the length of a group of steps that shares one discount
 CHUNK = 8  # steps between two looks at what is left
@@ -13,7 +13,7 @@ R, C, E, P = range(
 )  # steps: ratio, or 0 where a trace ends; cap; P δ; the discount P from the first step of the group
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def accumulate(discount, weighted):
     """Turns a group's g into discounts from its first step, and weights δ with them; returns the discount over the group."""
     d = 1.0
@@ -25,7 +25,7 @@ def accumulate(discount, weighted):
     return d
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def shift(ratio, cap, weighted, n, x, total):
     """SHIFT lags of n starts, start i at step i + lag: no start waits for the one before it."""
     for i in range(n):
@@ -36,7 +36,7 @@ def shift(ratio, cap, weighted, n, x, total):
         x[i], total[i] = y, s
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def chunk(ratio, cap, weighted, D, x, total):
     """CHUNK steps of all starts of a group, which stand at the same step and share what it brings."""
     for i in range(STARTS):

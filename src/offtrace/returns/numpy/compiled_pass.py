@@ -1,66 +1,34 @@
-"""One compiled pass from the user's arrays to corrections, built around a rule and a kernel.
+"""One compiled pass from the user's arrays to corrections, for any rule and any kernel.
 
 For a block of four rows at a time, in scratch that stays in the cache:
 
-    δ and discount      from `rows`
-    g_t = discount_t decay_{t+1},  ratio_t,  cap_t      from the rule
-    Δ                   from the kernel
+    δ and discount      from `td_error_rows`
+    g_t = discount_t decay_{t+1},  ratio_t,  cap_t      from the rule (`rule_rows`)
+    Δ                   from the kernel (`by_address`)
     out = q + Δ, or Δ
 
 Bad values are noticed on the way, at one comparison each; `trajectory.explain_bad_value` then finds them. Memory: O(T) for
 each thread.
-
-Numba keeps compiled code on disk under a key made of the closure. Rule and kernel are plain functions there, which pickle by
-name, and `fingerprint` stands for their code and for that of all kernels, which call each other, so that an edited kernel is
-compiled anew.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 from numba import njit
-from numba.extending import register_jitable
 
-from offtrace.returns.numpy import (
-    cap_at_readout,
-    cap_at_readout_by_halves,
-    cap_at_readout_lanes,
-    every_pair,
-    recursive_cap,
-    reverse_recursion,
-    rule_math,
-    scalar_math,
-    scaled_numbers,
-    td_error_rows,
-)
-from offtrace.returns.numpy.scalar_math import LARGEST_LOG, at_each, exp
+from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
+from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
 from offtrace.returns.numpy.td_error_rows import td_errors
 from offtrace.trajectory import TOLERANCE
 
-KERNELS = (
-    every_pair,
-    scalar_math,
-    cap_at_readout_by_halves,
-    reverse_recursion,
-    cap_at_readout,
-    recursive_cap,
-    rule_math,
-    td_error_rows,
-    scaled_numbers,
-    cap_at_readout_lanes,
-)
-Kernel = Callable[..., bool]
-"""A function that Numba compiles, which finds the types of arguments and results itself."""
-Pass = Callable[..., bool]
-"""A compiled pass over rows; it returns whether a value was bad."""
 ROWS = 4
-SCRATCH = 7  # arrays of rows × width that a thread needs
+SCRATCH = 6 * ROWS + 4  # rows of scratch that a thread needs
+GOOD, BAD, UNFINISHED, FAILED = range(4)
+"""What a pass found: nothing wrong; a bad value; a row that the sweep has left, and no address of what finishes it; an error."""
 
 
 def width(T: int) -> int:
@@ -68,97 +36,127 @@ def width(T: int) -> int:
     return (-(-T // 8) | 1) * 8
 
 
-def _code(code: CodeType) -> str:
-    """What a function does, without where it stands."""
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return repr((code.co_code, constants, code.co_names, code.co_varnames))
-
-
-def fingerprint_of(*parts: ModuleType | FunctionType) -> str:
-    """What stands for the code of functions and modules, and of the kernels, in the key of a compiled function on disk."""
-    sources = []
-    for part in (*KERNELS, *parts):
-        if isinstance(part, ModuleType):
-            sources.append(Path(str(part.__file__)).read_bytes())
-        else:
-            sources.append(_code(part.__code__).encode())
-    return hashlib.sha256(b"".join(sources)).hexdigest()
-
-
 @cache
-def compiled(kernel: Kernel, *modules: ModuleType) -> Callable[..., bool]:
-    """A kernel by itself, compiled; `modules` are those that it needs beside the kernels'."""
-    fingerprint = fingerprint_of(*modules)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is made of parts of kernels, compiled; its code is in the key on disk."""
+    of_kernels = fingerprint()
 
-    @njit(cache=True, nogil=True, error_model="numpy")
+    @njit(cache=True, nogil=True, **OPTIONS)
     def run(*arguments):
-        _ = fingerprint  # part of the key on disk
-        return kernel(*arguments)
+        _ = of_kernels  # part of the key on disk
+        return function(*arguments)
 
     return run
 
 
+_unfinished: set[Kernel] = set()
+"""Kernels that have left a row undone: their second function is compiled from then on."""
+
+
+def by_kernel(kernel: Kernel, run: Callable[[int, int], int]) -> bool:
+    """Calls `run` with the addresses of a kernel, its pass or `sweep_rows`; returns whether it found a bad value."""
+    found = run(sweep_of(kernel), finish_of(kernel) if kernel in _unfinished else 0)
+    if found == UNFINISHED:
+        _unfinished.add(kernel)
+        found = run(sweep_of(kernel), finish_of(kernel))
+    if found == FAILED:
+        raise MemoryError("there was not enough memory for a row of this length")
+    return found == BAD
+
+
+@kernel_part
+def sweep_block(sweep, finish, delta, g, ratio, cap, lags, undone, out):
+    """Δ of at most four rows into `out` [n, T]."""
+    n, T = delta.shape
+    if call(sweep, (delta, g, ratio, cap, lags, undone, out, n, T, len(lags))) != DONE:
+        return FAILED
+    for i in range(n):
+        if undone[i]:
+            if finish == 0:
+                return UNFINISHED
+            row = delta[i], g[i], ratio[i], cap[i], lags, out[i], undone[i], T, len(lags)
+            if call(finish, row) != DONE:
+                return FAILED
+    return GOOD
+
+
+@kernel_part
+def sweep_rows(sweep, finish, delta, g, ratio, cap, lags, out):
+    """Δ [B, T], for given δ, g, ratio and cap."""
+    undone = np.empty(ROWS, np.int64)
+    B = delta.shape[0]
+    for b in range(0, B, ROWS):
+        c = min(b + ROWS, B)
+        found = sweep_block(sweep, finish, delta[b:c], g[b:c], ratio[b:c], cap[b:c], lags, undone, out[b:c])
+        if found != GOOD:
+            return found
+    return GOOD
+
+
 @cache
-def build(rule: FunctionType, lines: FunctionType, reads: tuple[str, ...], kernel: Kernel) -> Pass:
-    """The compiled pass for a rule (`Trace.factors`), for what it reads, and for a kernel.
+def correct_rows() -> Callable[..., int]:
+    """The pass, compiled for arrays of the dtype that it is called with."""
+    of_kernels = fingerprint()
 
-    Of a user's rule the printed lines are compiled: they call no function that Numba does not know. A printed function has no
-    name under which Numba would find it again on disk, so our own rules are compiled as they stand.
-    """
-    ours = rule.__module__.startswith("offtrace.")
-    rule = rule if ours else lines
-    fingerprint = fingerprint_of(rule)
-    factors = register_jitable(error_model="numpy", fastmath={"contract"})(rule)
-    reads_pi, reads_mu, reads_rho = "pi" in reads, "mu" in reads, "rho" in reads
-
-    @njit(cache=ours, nogil=True, error_model="numpy", fastmath={"contract"})
-    def run(
-        first, stop, parameters, lags, add_q, reward, q, next_value, terminated, truncated,
-        gamma, gammas, log_pi, log_mu, valid, scratch, out,
+    @njit(cache=True, nogil=True, **OPTIONS)
+    def correct_rows(
+        rule, sweep, finish, first, stop, reads_pi, reads_mu, reads_rho, numbers, by_step, lags, add_q,
+        reward, q, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, out,
     ):  # fmt: skip
-        _ = fingerprint  # part of the key on disk
-        T = reward.shape[1]
-        delta, g, ratio, cap, correction = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
-        γ, decay, ok = scratch[5], scratch[6, 0], np.ones((scratch.shape[1], T), np.bool_)
-        γ[:] = gamma
-        for i in range(delta.shape[0]):  # nothing happens in the columns beyond T
-            delta[i, T:], g[i, T:], ratio[i, T:], cap[i, T:] = 0.0, 0.0, 1.0, 1.0
-        bad = False
+        """q + Δ, or Δ, of the rows from `first` to before `stop` into `out`."""
+        _ = of_kernels  # part of the key on disk
+        T, W = reward.shape[1], scratch.shape[1]
+        delta, g, ratio, cap = (
+            scratch[:ROWS],
+            scratch[ROWS : 2 * ROWS],
+            scratch[2 * ROWS : 3 * ROWS],
+            scratch[3 * ROWS : 4 * ROWS],
+        )
+        correction, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
+        decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
+        ok, undone = np.ones((ROWS, T), np.bool_), np.empty(ROWS, np.int64)
+        for i in range(ROWS):
+            for t in range(T):
+                γ[i, t] = gamma
+            for t in range(T, W):  # nothing happens in the columns beyond T
+                delta[i, t], g[i, t], ratio[i, t], cap[i, t] = 0.0, 0.0, 1.0, 1.0
         for b0 in range(first, stop, ROWS):
             n = min(ROWS, stop - b0)
-            bad |= td_errors(
-                b0, n, reward, q, next_value, terminated, truncated, gammas, valid, γ, ok, delta, g
-            )  # fmt: skip
+            bad = td_errors(b0, n, reward, q, next_value, terminated, truncated, gammas, valid, γ, ok, delta, g)
             for i in range(n):
                 b = b0 + i
-                for t in range(T):
-                    π = μ = ρ = np.nan
-                    if reads_rho:
+                if reads_rho:
+                    for t in range(T):
                         log_μ = np.float64(log_mu[b, t])
                         log_ρ = np.float64(log_pi[b, t]) - log_μ
-                        ρ = exp(log_ρ if ok[i, t] else 0.0)
+                        ρ[t] = exp(log_ρ if ok[i, t] else 0.0)
                         bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
-                    if reads_pi:
+                if reads_pi:
+                    for t in range(T):
                         log_π = np.float64(log_pi[b, t])
-                        π = exp(log_π if ok[i, t] else 0.0)
+                        π[t] = exp(log_π if ok[i, t] else 0.0)
                         bad |= ok[i, t] & ~(log_π <= TOLERANCE)
-                    if reads_mu:
+                if reads_mu:
+                    for t in range(T):
                         log_μ = np.float64(log_mu[b, t])
-                        μ = exp(log_μ if ok[i, t] else 0.0)
+                        μ[t] = exp(log_μ if ok[i, t] else 0.0)
                         bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
-                    decay[t], ratio[i, t], cap[i, t] = factors(rule_math, π, μ, ρ, *at_each(parameters, b, t))
+                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i], cap[i], T, reward.size))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
             if bad:
-                break
-            kernel(delta[:n], g[:n], ratio[:n], cap[:n], lags, correction[:n])
+                return BAD
+            found = sweep_block(sweep, finish, delta[:n], g[:n], ratio[:n], cap[:n], lags, undone, correction[:n])
+            if found != GOOD:
+                return found
             for i in range(n):
                 b = b0 + i
                 if add_q:
                     for t in range(T):
                         out[b, t] = np.float64(q[b, t]) + correction[i, t]
                 else:
-                    out[b] = correction[i, :T]
-        return bad
+                    for t in range(T):
+                        out[b, t] = correction[i, t]
+        return GOOD
 
-    return run
+    return correct_rows

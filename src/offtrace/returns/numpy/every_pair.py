@@ -17,8 +17,9 @@ range of plain numbers (`scaled.tame`) is summed pair by pair, with products of 
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
+from offtrace.returns.numpy import recursive_cap
+from offtrace.returns.numpy.by_address import Kernel, kernel_part
 from offtrace.returns.numpy.scaled_numbers import FLOOR, add_pairs, floored, tame
 
 STARTS = 32
@@ -27,8 +28,8 @@ NEGLIGIBLE = 2.0**-60
 NO_LAGS = np.empty(0)
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
+@kernel_part
+def sweep_rows(delta, g, ratio, cap, recursive, lags, undone, out):
     """Δ of a block of rows into `out` [n, T].
 
     `lags` [n] bounds x at lags 1 … n and ends the trace after them; empty means no bound by lag.
@@ -47,9 +48,9 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
             still[t] = abs(delta[b, t]) + g[b, t] * still[t + 1]
             still_is[t] = abs(delta[b, t]) + g[b, t] * r * still_is[t + 1]
             highest = max(highest, cap[b, t])
+        undone[b] = 0
         if not m < np.inf and not tame(g[b], ratio[b], cap[b]):
-            out[b] = delta[b]
-            add_pairs(delta[b], g[b], ratio[b], cap[b], recursive, lags, out[b])
+            undone[b] = T
             continue
 
         for k0 in range(0, T, STARTS):
@@ -108,13 +109,24 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
                 out[b, k0 + i] = total[i] + w[i] * part[i]
 
 
-@register_jitable
-def sweep(delta, g, ratio, cap, lags, out):
+@kernel_part
+def sweep(delta, g, ratio, cap, lags, undone, out):
     """A cap at read-out, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, False, lags, out)
+    sweep_rows(delta, g, ratio, cap, False, lags, undone, out)
 
 
-@register_jitable
-def sweep_recursive(delta, g, ratio, cap, lags, out):
+@kernel_part
+def sweep_recursive(delta, g, ratio, cap, lags, undone, out):
     """A recursive cap, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, True, lags, out)
+    sweep_rows(delta, g, ratio, cap, True, lags, undone, out)
+
+
+@kernel_part
+def finish(delta, g, ratio, cap, lags, starts, out):
+    """Δ of a row with a cap at read-out, with products of any size."""
+    for k in range(len(delta)):
+        out[k] = delta[k]
+    add_pairs(delta, g, ratio, cap, False, lags, out)
+
+
+KERNEL, RECURSIVE = Kernel(sweep, finish), Kernel(sweep_recursive, recursive_cap.finish)

@@ -8,12 +8,10 @@ e is the gradient by δ. Arrays are float64 [B, T].
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
-from numba.extending import register_jitable
 
 from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, recursive_cap, reverse_recursion
+from offtrace.returns.numpy.by_address import Kernel, kernel_part
 from offtrace.returns.numpy.scaled_numbers import raised, tame, weigh
 
 
@@ -25,8 +23,16 @@ def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
         reached = _pass(unknown | np.pad(no_factor, ((0, 0), (1, 0))), c[:, :-1] != 0, a.shape[1])
         out[reached | unknown] = np.nan
         return out
-    out = np.empty(a.shape)
-    compiled_pass.compiled(reverse_recursion.solve_rows)(a, c, out)
+    ones = np.ones(a.shape)
+    return _by_kernel(reverse_recursion.KERNEL, a, c, ones, ones, every_pair.NO_LAGS)
+
+
+def _by_kernel(
+    kernel: Kernel, delta: np.ndarray, g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray
+) -> np.ndarray:
+    arrays = [np.ascontiguousarray(array, np.float64) for array in (delta, g, ratio, cap, lags)]
+    out, run = np.empty(delta.shape), compiled_pass.compiled(compiled_pass.sweep_rows)
+    compiled_pass.by_kernel(kernel, lambda sweep, finish: run(sweep, finish, *arrays, out))
     return out
 
 
@@ -39,13 +45,11 @@ def correct(
         out = correct(delta, g, np.where(unknown, 1.0, ratio), cap, lags, is_recursive)
         out[_pass(unknown, (g != 0)[:, :-1] & (ratio != 0)[:, 1:], len(lags) + 1 if len(lags) else g.shape[1])] = np.nan
         return out
-    out = np.empty_like(delta)
     if len(lags):
-        kernel = every_pair.sweep_recursive if is_recursive else every_pair.sweep
+        kernel = every_pair.RECURSIVE if is_recursive else every_pair.KERNEL
     else:
-        kernel = recursive_cap.sweep if is_recursive else cap_at_readout.sweep
-    compiled_pass.compiled(kernel)(delta, g, ratio, cap, lags, out)
-    return out
+        kernel = recursive_cap.ANY if is_recursive else cap_at_readout.KERNEL
+    return _by_kernel(kernel, delta, g, ratio, cap, lags)
 
 
 def _pass(marked: np.ndarray, goes_on: np.ndarray, reach: int) -> np.ndarray:
@@ -63,25 +67,25 @@ def transpose(
 ) -> np.ndarray:
     """e. Every start, every later step: O(T²), stopped where nothing is left of a trace."""
     out = gradient.copy()
-    compiled_pass.compiled(_transpose, sys.modules[__name__])(gradient, g, ratio, cap, lags, is_recursive, out)
+    compiled_pass.compiled(_transpose)(gradient, g, ratio, cap, lags, is_recursive, out)
     return out
 
 
 def weights(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """D_{k:t} y_{k:t} of one row, [T, T]: right at any size, with an infinite one only where it is above all floats."""
     out = np.zeros((len(g), len(g)))
-    compiled_pass.compiled(_weights, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    compiled_pass.compiled(_weights)(g, ratio, cap, lags, is_recursive, out)
     return out
 
 
 def largest(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """The largest of these of each row, [B], in O(T) memory."""
     out = np.ones(len(g))
-    compiled_pass.compiled(_largest, sys.modules[__name__])(g, ratio, cap, lags, is_recursive, out)
+    compiled_pass.compiled(_largest)(g, ratio, cap, lags, is_recursive, out)
     return out
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _weights(g, ratio, cap, lags, is_recursive, out):
     power = np.empty(len(g), np.int64)
     for k in range(len(g)):
@@ -89,7 +93,7 @@ def _weights(g, ratio, cap, lags, is_recursive, out):
             out[k, t] = raised(out[k, t], power[t])
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _largest(g, ratio, cap, lags, is_recursive, out):
     B, T = g.shape
     weight, power = np.empty(T), np.empty(T, np.int64)
@@ -99,7 +103,7 @@ def _largest(g, ratio, cap, lags, is_recursive, out):
                 out[b] = max(out[b], raised(weight[t], power[t]))
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
     B, T = gradient.shape
     reach = len(lags) + 1 if len(lags) else T

@@ -34,13 +34,16 @@ from offtrace.returns.numpy import (
     given_factors,
     recursive_cap,
     reverse_recursion,
+    rule_rows,
     uncorrected_returns,
     v_trace_rows,
 )
-from offtrace.returns.numpy.scratch_rows import by_step, scratch
+from offtrace.returns.numpy.by_address import Kernel
+from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP, by_step, scratch
 from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
 from offtrace.traces import Factors, Rule, Trace
 from offtrace.traces.arguments import as_trace
+from offtrace.traces.symbols import Traced
 from offtrace.trajectory import (
     Trajectory,
     agree,
@@ -150,41 +153,62 @@ def weights(trace: Trace, x: Trajectory) -> np.ndarray:
 
 def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     B, T = x.terminated.shape
-    run, parameters, lags = _plan(trace, B, T, x.valid)
+    kernel, rule, numbers, arrays, lags = _plan(trace, B, T, x.valid)
     gamma, gammas, valid = by_step(x)
+    nothing = NOT_BY_STEP[x.dtype]
+    log_pi, log_mu = nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu
+    reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
     out = np.empty((B, T), x.dtype)
-
-    def rows(first: int, stop: int) -> bool:
-        return run(
-            first, stop, parameters, lags, add_q, x.reward, x.q, x.next_value,
-            x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid, scratch(B, T), out,
-        )  # fmt: skip
-
+    run = compiled_pass.correct_rows()
     alone = (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > B * T
-    bad = rows(0, B) if alone else _in_threads(rows, B)
-    return None if bad else out
+
+    def all_rows(sweep: int, finish: int) -> int:
+        def rows(first: int, stop: int) -> int:
+            return run(
+                rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, add_q, x.reward, x.q, x.next_value,
+                x.terminated, x.truncated, gamma, gammas, log_pi, log_mu, valid, scratch(T), out,
+            )  # fmt: skip
+
+        return rows(0, B) if alone else _in_threads(rows, B)
+
+    return None if compiled_pass.by_kernel(kernel, all_rows) else out
 
 
 def _plan(
     trace: Trace, B: int, T: int, valid: np.ndarray | None = None
-) -> tuple[compiled_pass.Pass, tuple[float | np.ndarray, ...], np.ndarray]:
-    """The compiled pass for a trace, its parameters, and its bounds by lag."""
+) -> tuple[Kernel, int, np.ndarray, np.ndarray, np.ndarray]:
+    """The kernel for a trace, the address of its rule, its parameters that are numbers and those that are arrays, and its bounds
+    by lag."""
     lags = lag_caps(trace, T)
-    parameters = tuple(_parameter(trace, p, (B, T), valid) for p in trace.parameters)
-    return _compiled(trace, T, lags), parameters, every_pair.NO_LAGS if lags is None else lags
-
-
-def _compiled(trace: Trace, T: int, lags: np.ndarray | None) -> compiled_pass.Pass:
-    """The pass with the kernel that fits."""
-    if trace.per_decision and lags is None:
-        kernel = reverse_recursion.sweep
-    elif trace.recursive:
-        kernel = recursive_cap.kernel_for(trace.constant_cap) if lags is None else every_pair.sweep_recursive
-    elif lags is not None or T <= SHORT:
-        kernel = every_pair.sweep
+    parameters = [_parameter(trace, p, (B, T), valid) for p in trace.parameters]
+    are_arrays = tuple(isinstance(p, np.ndarray) for p in parameters)
+    traced = trace.traced
+    rule = _rules.get((traced.call, trace.reads, are_arrays)) or _rule(traced, trace.reads, are_arrays)
+    if True not in are_arrays:
+        numbers, arrays = np.array(parameters, np.float64), every_pair.NO_LAGS
     else:
-        kernel = cap_at_readout.sweep
-    return compiled_pass.build(trace.factors, trace.traced.call, trace.reads, kernel)
+        numbers = np.array([p for p in parameters if not isinstance(p, np.ndarray)], np.float64)
+        arrays = np.concatenate([p.ravel() for p in parameters if isinstance(p, np.ndarray)])
+    return _kernel(trace, T, lags), rule, numbers, arrays, every_pair.NO_LAGS if lags is None else lags
+
+
+_rules: dict[object, int] = {}
+
+
+def _rule(traced: Traced, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> int:
+    """The address of a rule's own lines."""
+    address = rule_rows.compiled(rule_rows.source(traced.lines, reads, are_arrays))
+    _rules[traced.call, reads, are_arrays] = address
+    return address
+
+
+def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Kernel:
+    """The kernel that fits."""
+    if trace.per_decision and lags is None:
+        return reverse_recursion.KERNEL
+    if trace.recursive:
+        return recursive_cap.kernel_for(trace.constant_cap) if lags is None else every_pair.RECURSIVE
+    return every_pair.KERNEL if lags is not None or T <= SHORT else cap_at_readout.KERNEL
 
 
 def _parameter(trace: Trace, value: ArrayLike, shape: tuple[int, ...], valid: np.ndarray | None) -> float | np.ndarray:
@@ -226,8 +250,8 @@ def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
     return None if bounds is None else np.array(bounds)
 
 
-def _in_threads(rows: Callable[[int, int], bool], B: int) -> bool:
-    """Share the rows among threads; whether any block held a bad value."""
+def _in_threads(rows: Callable[[int, int], int], B: int) -> int:
+    """Share the rows among threads; the worst that any pass found."""
     workers = max(1, min(B // compiled_pass.ROWS, CORES))
     if workers == 1:
         return rows(0, B)

@@ -32,8 +32,8 @@ pointers (Myers 1983): entry e then also holds the stretch to entry `leap[e]`, a
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
+from offtrace.returns.numpy.by_address import Kernel, kernel_part
 from offtrace.returns.numpy.scaled_numbers import HIGH, MUCH, add_pairs, tame
 
 W, S, D = range(3)
@@ -41,21 +41,16 @@ LEAP_S, LEAP_D = range(3, 5)
 PATIENCE = 8  # steps down the stack for each start, on average, before leaps pay
 
 
-def kernel_for(cap):
-    """The kernel for a cap that is this number at every step; None where it is not known before the data are."""
-    if cap is None or cap > HIGH:
-        return sweep
-    return sweep_low if cap <= 1.0 else sweep_high
-
-
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep_low(delta, g, ratio, cap, lags, out):
+@kernel_part
+def sweep_low(delta, g, ratio, cap, lags, undone, out):
     """Δ of a block of rows into `out` [n, T], for one cap ≤ 1; lags do not act."""
     B, T = delta.shape
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
-    caps[0], R[0], stack[0] = -np.inf, 1.0, 0.0
+    caps[0], R[0] = -np.inf, 1.0
+    stack[0, W] = stack[0, S] = stack[0, D] = 0.0
     one = np.uintp(1)  # unsigned indices spare the test for a negative one: a fifth of the time
     for b in range(B):
+        undone[b] = 0
         top = np.uintp(0)
         for i in range(T):
             k = np.uintp(T - 1 - i)
@@ -79,19 +74,21 @@ def sweep_low(delta, g, ratio, cap, lags, out):
             stack[top, W], stack[top, S], stack[top, D] = w, s, d
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep_high(delta, g, ratio, cap, lags, out):
+@kernel_part
+def sweep_high(delta, g, ratio, cap, lags, undone, out):
     """Δ of a block of rows into `out` [n, T], for any one cap."""
     T = delta.shape[1]
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 5))
     leap, leap_R = np.zeros(T + 1, np.uintp), np.ones(T + 1)
-    caps[0], R[0], stack[0] = -np.inf, 1.0, 0.0
+    caps[0], R[0] = -np.inf, 1.0
+    stack[0, W] = stack[0, S] = stack[0, D] = stack[0, LEAP_S] = stack[0, LEAP_D] = 0.0
     for b in range(delta.shape[0]):
+        undone[b] = 0
         if not high_row(delta[b], g[b], ratio[b], cap[b], False, PATIENCE * T, caps, R, stack, leap, leap_R, out[b]):
             high_row(delta[b], g[b], ratio[b], cap[b], True, 0, caps, R, stack, leap, leap_R, out[b])
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R, out):
     """One row, with or without leaps; without, it gives up after `budget` steps down the stack."""
     T = len(delta)
@@ -138,20 +135,24 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
     return True
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
-def sweep(delta, g, ratio, cap, lags, out):
+@kernel_part
+def sweep(delta, g, ratio, cap, lags, undone, out):
     """Δ of a block of rows into `out` [n, T], for caps that may change or be huge."""
-    if cap.max() <= 1.0:
-        sweep_low(delta, g, ratio, cap, lags, out)
+    B, T = delta.shape
+    highest = 0.0
+    for b in range(B):
+        for t in range(T):
+            highest = max(highest, cap[b, t])
+    if highest <= 1.0:
+        sweep_low(delta, g, ratio, cap, lags, undone, out)
     else:
-        sweep_high(delta, g, ratio, cap, lags, out)
-    for b in range(delta.shape[0]):
+        sweep_high(delta, g, ratio, cap, lags, undone, out)
+    for b in range(B):
         if not plain(g[b], ratio[b], cap[b]):
-            out[b] = delta[b]
-            add_pairs(delta[b], g[b], ratio[b], cap[b], True, lags, out[b])
+            undone[b] = T
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def plain(g, ratio, cap):
     """Whether the stack holds the products of a row: for one cap up to 2^100, else if neither cap nor ratio is extreme."""
     lowest, highest, smallest = np.inf, 0.0, 1.0
@@ -163,3 +164,21 @@ def plain(g, ratio, cap):
             smallest = min(smallest, ratio[t])
     mild = lowest >= 1.0 / HIGH and smallest >= 1.0 / MUCH
     return (highest <= HIGH and (lowest == highest or mild)) or tame(g, ratio, cap)
+
+
+@kernel_part
+def finish(delta, g, ratio, cap, lags, starts, out):
+    """Δ of a row, pair by pair."""
+    for k in range(len(delta)):
+        out[k] = delta[k]
+    add_pairs(delta, g, ratio, cap, True, lags, out)
+
+
+LOW, HIGHER, ANY = Kernel(sweep_low, finish), Kernel(sweep_high, finish), Kernel(sweep, finish)
+
+
+def kernel_for(cap):
+    """The kernel for a cap that is this number at every step; None where it is not known before the data are."""
+    if cap is None or cap > HIGH:
+        return ANY
+    return LOW if cap <= 1.0 else HIGHER

@@ -22,18 +22,6 @@ def _at(x, b, t):
     return lambda x, b, t: x
 
 
-def at_each(xs, b, t) -> Any:
-    """(at(x, b, t) for x in xs), for a tuple of numbers and arrays."""
-    raise TypeError("only inside compiled code")
-
-
-@overload(at_each)
-def _at_each(xs, b, t):
-    if len(xs) == 0:
-        return lambda xs, b, t: ()
-    return lambda xs, b, t: (at(xs[0], b, t),) + at_each(xs[1:], b, t)  # noqa: RUF005
-
-
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
 LN2_LOW = 1.90821492927058770002e-10

@@ -24,9 +24,9 @@ def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
     return x.gamma, NOT_BY_STEP[x.dtype], valid
 
 
-def scratch(B: int, T: int) -> np.ndarray:
+def scratch(T: int) -> np.ndarray:
     """Room for one thread's rows, kept from call to call: fresh memory of this size costs more than the work in it."""
-    shape = compiled_pass.SCRATCH, min(B, compiled_pass.ROWS), compiled_pass.width(T)
+    shape = compiled_pass.SCRATCH, compiled_pass.width(T)
     room = getattr(_mine, "room", None)
     if room is None or room.shape != shape:
         room = np.empty(shape)

@@ -9,10 +9,11 @@ Everything is float64 inside, whatever comes in: a float32 δ that cancels would
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
+
+from offtrace.returns.numpy.by_address import kernel_part
 
 
-@register_jitable(error_model="numpy", fastmath={"contract"})
+@kernel_part
 def td_errors(b0, n, reward, value, next_value, terminated, truncated, gammas, valid, γ, ok, delta, discount):
     """Fill delta, discount of rows b0 … b0+n−1, and γ, ok where they change with the row. Whether a value was bad.
 
@@ -24,9 +25,11 @@ def td_errors(b0, n, reward, value, next_value, terminated, truncated, gammas, v
         b = b0 + i
         # Short loops of one kind each: these vectorise, one long loop would not.
         if len(valid):
-            ok[i] = valid[b]
+            for t in range(T):
+                ok[i, t] = valid[b, t]
         if len(gammas):
-            γ[i, :T] = gammas[b]
+            for t in range(T):
+                γ[i, t] = gammas[b, t]
             for t in range(T):
                 bad |= ok[i, t] & ~((γ[i, t] >= 0.0) & (γ[i, t] <= 1.0))
         for t in range(T):

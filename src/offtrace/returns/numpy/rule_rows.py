@@ -1,0 +1,73 @@
+"""A rule's own lines as a C function that goes along a row: decay, ratio and cap of each step from π, μ, ρ and the parameters.
+
+Only these few lines are compiled for a rule, in a tenth of a second. They are printed for this, without a call where an operation
+will do. Numba keeps them on disk under a key in which the printed text stands.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from offtrace.returns.numpy.by_address import DONE, FLOATS, compiled_at
+from offtrace.traces.symbols import Lines, Printer
+
+INPUTS = ("pi", "mu", "rho")
+ARGUMENTS = (*INPUTS, "numbers", "by_step", "decay", "ratio", "cap", "T", "apart")
+"""`numbers` holds the parameters that are numbers, `by_step` those that are arrays, `apart` elements from each other."""
+SIGNATURE = types.int64(*[FLOATS] * 8, *[types.int64] * 2)
+
+
+class _NumbaPrinter(Printer):
+    """Scalars: NumPy's functions would make 0-d arrays of them, or are slower."""
+
+    def operation(self, operation: str, *parts: str) -> str:
+        """One operation."""
+        if operation == "where":
+            return f"({parts[1]} if {parts[0]} else {parts[2]})"
+        if operation == "minimum":
+            return f"({parts[0]} if {parts[0]} < {parts[1]} else {parts[1]})"
+        if operation == "maximum":
+            return f"({parts[0]} if {parts[0]} > {parts[1]} else {parts[1]})"
+        return super().operation(operation, *parts)
+
+    def function(self, name: str) -> str:
+        """NumPy's, of one number."""
+        return f"np.{name}"
+
+
+def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> str:
+    """The text of a rule's function, for what it reads and for parameters of which some are arrays."""
+    before, within = [], [f"{name}_t = {name}[t]" for name in reads if name in INPUTS]
+    names = {name: f"{name}_t" if name in reads else "np.nan" for name in INPUTS}
+    for i, is_array in enumerate(are_arrays):
+        place = sum(is_array == other for other in are_arrays[:i])
+        if is_array:
+            within.append(f"p{i} = by_step[{place} * apart + t]")
+        else:
+            before.append(f"p{i} = numbers[{place}]")
+    printer = _NumbaPrinter(names)
+    results = [printer.text(symbol) for symbol in lines.results]
+    within += printer.lines
+    within += [f"{name}[t] = {made}" for name, made in zip(("decay", "ratio", "cap"), results, strict=True)]
+    body = [*before, "for t in range(T):", *(f"    {line}" for line in within), f"return {DONE}"]
+    return "\n".join(
+        [
+            "def making(text):",
+            f"    def factors_of_row({', '.join(ARGUMENTS)}):",
+            "        _ = text",  # part of the key on disk
+            *(f"        {line}" for line in body),
+            "    return factors_of_row",
+        ]
+    )
+
+
+@cache
+def compiled(text: str) -> int:
+    """The address of the function of this text."""
+    space: dict[str, Any] = {"np": np, "__name__": __name__}
+    exec(compile(text, __file__, "exec"), space)  # Numba keeps compiled code beside the file that is named here
+    return compiled_at(SIGNATURE, space["making"](text))
