@@ -24,6 +24,7 @@ from offtrace.learners import (
     evaluate,
 )
 from offtrace.mdps import MDP, bifurcation, garnet, random_policy
+from offtrace.returns import by_definition as oracle
 
 
 def assert_equal(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -114,7 +115,7 @@ def test_everything(problem: tuple[MDP, dict[str, Any]], trace: ot.Trace, data: 
 
 
 def corrections(trace: Any, visits: list[by_definition.Visit], mdp: MDP) -> np.ndarray:
-    """Σ_k Δ_k at each pair, by `ot.corrections` on the whole trajectory."""
+    """Σ_k Δ_k at each pair, by the definition of corrections on the whole trajectory."""
     arrays = {
         "reward": np.array([v.reward for v in visits]),
         "q": np.array([v.q for v in visits]),
@@ -128,7 +129,7 @@ def corrections(trace: Any, visits: list[by_definition.Visit], mdp: MDP) -> np.n
         arrays["greedy"] = np.array([v.greedy for v in visits])
     if isinstance(trace, ot.VariableLambda):
         trace = ot.VariableLambda(lam=trace.lam.ravel()[arrays["pair"]])
-    Δ = ot.corrections(trace, gamma=mdp.gamma, **arrays)
+    Δ, _ = oracle.corrections(trace, gamma=mdp.gamma, **arrays)
     return np.bincount(arrays["pair"], Δ, minlength=mdp.pairs).reshape(mdp.S, mdp.A)
 
 

@@ -68,14 +68,22 @@ def _compiling(**options: object) -> Decorator:
     return njit(nogil=True, **uncounted(), **options)
 
 
-inlined = _compiling(forceinline=True)
+INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Of what only compiled functions call: what takes tuples of many arrays from Python would be a third of what is compiled.
+
+Nothing in Python may call these functions."""
+POINTED: dict[str, object] = {"no_cpython_wrapper": True}
+"""Of what compiled functions are given as a pointer."""
+inlined = _compiling(forceinline=True, **INSIDE)
 """For every step."""
-contracted = _compiling(forceinline=True, fastmath={"contract"})
+contracted = _compiling(forceinline=True, fastmath={"contract"}, **INSIDE)
 """The same, where a·b + c may be rounded once."""
 merged = _compiling(inline="always")
 """For every step, and large: inlined before compilation, not after it, so that it is not compiled by itself as well."""
-seldom = _compiling()
+seldom = _compiling(**INSIDE)
 """For now and then."""
+called = _compiling()
+"""For callers in Python."""
 leaf = _compiling(cache=True, forceinline=True)
 """For every step, and called from Python too; it calls nothing, so that it may stay on disk by itself."""
 both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"})
@@ -100,6 +108,7 @@ def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        return njit(kinds, nogil=True, cache=True, **uncounted())(loop_of(int(source_digest()[:15], 16)))
+        compiling = njit(kinds, nogil=True, cache=True, no_cfunc_wrapper=True, **uncounted())
+        return compiling(loop_of(int(source_digest()[:15], 16)))
     finally:
         notice.cancel()

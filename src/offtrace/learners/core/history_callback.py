@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import numpy as np
 from numba.core.typing.templates import Signature
 
-from offtrace.learners.core.compiling import njit
+from offtrace.learners.core.compiling import POINTED, njit
 from offtrace.traces import History, Trace
 
 NUMBER, INTEGER = ctypes.c_double, ctypes.c_int64
@@ -40,7 +40,7 @@ class Past:
         self.lag = 1
         call = KIND(self._beta)
 
-        @njit(signature)
+        @njit(signature, **POINTED)
         def step(carry, π, μ, ρ, lam, lag, start, pair):
             return call(carry[0], carry[1], π, μ, lag, start, pair)
 

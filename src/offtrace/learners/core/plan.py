@@ -15,7 +15,7 @@ from numba import types
 from numba.core.typing.templates import Signature
 from numba.extending import register_jitable
 
-from offtrace.learners.core.compiling import Function, compiled_for, njit, uncounted
+from offtrace.learners.core.compiling import INSIDE, POINTED, Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.memory import TRANSITION, Plan
@@ -114,7 +114,7 @@ def _factors(rule: Function, n: int) -> Function:
     """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
     compiled, numbers = register_jitable(error_model="numpy")(rule), _tuple_of(n)
 
-    @njit(FACTORS, error_model="numpy")
+    @njit(FACTORS, error_model="numpy", **POINTED)
     def factors(π, μ, ρ, p):
         decay, ratio, cap = compiled(rule_math, π, μ, ρ, *numbers(p))
         return float(decay), float(ratio), float(cap)
@@ -125,17 +125,17 @@ def _factors(rule: Function, n: int) -> Function:
 @cache
 def _step(step: Function, n: int) -> Function:
     """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
-    compiled, numbers = njit(error_model="numpy")(step), _tuple_of(n)
+    compiled, numbers = njit(error_model="numpy", **INSIDE)(step), _tuple_of(n)
     if n == 0:
 
-        @njit(STEP, error_model="numpy")
+        @njit(STEP, error_model="numpy", **POINTED)
         def one(carry, π, μ, ρ, lam, lag, start, pair):
             carry[0], β = compiled(rule_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))
             return float(β)
 
         return one
 
-    @njit(STEP, error_model="numpy")
+    @njit(STEP, error_model="numpy", **POINTED)
     def many(carry, π, μ, ρ, lam, lag, start, pair):
         new, β = compiled(rule_math, numbers(carry), Step(π, μ, ρ, lam, lag, start, pair))
         for i, c in enumerate(new):
@@ -148,22 +148,22 @@ def _step(step: Function, n: int) -> Function:
 @cache
 def _own_step(step: Function) -> Function:
     """A method's step; it changes arrays in place."""
-    return njit(OWN_STEP, nogil=True, fastmath={"contract"}, **uncounted())(step)
+    return njit(OWN_STEP, nogil=True, fastmath={"contract"}, **POINTED, **uncounted())(step)
 
 
 @cache
 def _no_factors() -> Function:
-    return njit(FACTORS)(lambda π, μ, ρ, p: (0.0, 0.0, 0.0))
+    return njit(FACTORS, **POINTED)(lambda π, μ, ρ, p: (0.0, 0.0, 0.0))
 
 
 @cache
 def _no_step() -> Function:
-    return njit(STEP)(lambda carry, π, μ, ρ, lam, lag, start, pair: 0.0)
+    return njit(STEP, **POINTED)(lambda carry, π, μ, ρ, lam, lag, start, pair: 0.0)
 
 
 @cache
 def _no_own_step() -> Function:
-    return njit(OWN_STEP)(lambda t, θ, further, numbers, e, φ, φ_next: None)
+    return njit(OWN_STEP, **POINTED)(lambda t, θ, further, numbers, e, φ, φ_next: None)
 
 
 _loops: dict[tuple[object, ...], Callable[..., int]] = {}

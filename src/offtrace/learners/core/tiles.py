@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.compiling import inlined, seldom
+from offtrace.learners.core.compiling import called, inlined
 from offtrace.learners.core.random_numbers import mixed
 from offtrace.learners.core.records import Floats, Integers
 
@@ -56,7 +56,7 @@ def into_tiles(tiles, x, tile):
         tile[t] = np.int64(h % np.uint64(tiles.size)) if tiles.hashed else index
 
 
-@seldom
+@called
 def cover(tiles, x, tile):
     """The same, for callers in Python."""
     into_tiles(tiles, x, tile)
