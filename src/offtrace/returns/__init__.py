@@ -6,6 +6,7 @@ from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figu
 from offtrace.returns.given_coefficients import targets_from_c
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.streaming.stream import Stream
+from offtrace.returns.weights import weights
 
 __all__ = [
     "Diagnosis",
@@ -21,4 +22,5 @@ __all__ = [
     "state_targets",
     "targets",
     "targets_from_c",
+    "weights",
 ]
