@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, is_number
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weight_arrays import Criterion, Weighing
 from offtrace.traces import Rule, Trace
 
 
@@ -58,6 +58,10 @@ class Backend(ArrayKind[Array]):
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:
         """The weight of each decision, [T] or [B, T]; the arrays are those of `weight_arrays`, and `greedy`."""
+
+    @abstractmethod
+    def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Array:
+        """Whether each decision is kept, as booleans; the arrays are those of `weight_arrays`."""
 
     @abstractmethod
     def as_numpy(self, array: Array) -> np.ndarray:

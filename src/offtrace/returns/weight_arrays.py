@@ -41,6 +41,30 @@ class Weighing(NamedTuple):
         return self.lower > 0.0 or self.upper < float("inf")
 
 
+class Criterion(NamedTuple):
+    """What `reject` looks at, and the interval in which it keeps a decision."""
+
+    over: str
+    """Either "token", or "sum", "mean" or "max" over a sequence."""
+    k: str
+    """One of `ESTIMATES`."""
+    lower: float
+    upper: float
+
+
+ESTIMATES = ("k1", "k2", "k3")
+"""Estimates of KL(μ, π) by one action: k1 = −log ρ, k2 = ½ (log ρ)², k3 = ρ − 1 − log ρ."""
+
+
+def estimate(xp: Any, k: str, log_ratio: Any) -> Any:
+    """One of `ESTIMATES`, from log ρ; infinite where ρ is 0."""
+    if k == "k1":
+        return -log_ratio
+    if k == "k2":
+        return 0.5 * log_ratio * log_ratio
+    return xp.expm1(log_ratio) - log_ratio
+
+
 class Decisions(NamedTuple, Generic[Array]):
     """Arrays that agree with each other; None for what was not given or is not read."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from offtrace.returns.weight_arrays import ONE_A_ROW, Weighing
+from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing, estimate
 
 INFINITY = float("inf")
 Tensor = Any
@@ -173,3 +173,23 @@ def _held(xp: Any, how: Weighing, weights: Tensor) -> Tensor:
     if how.drop:
         return xp.where((weights < how.lower) | (weights > how.upper), 0.0, weights)
     return xp.clip(weights, how.lower, how.upper)
+
+
+def kept(
+    kind: Kind, criteria: tuple[Criterion, ...], log_ratio: Tensor, decision: Tensor, segment: Tensor | None
+) -> Tensor:
+    """Whether each decision passes all criteria, [N, T]. What is not a number passes none."""
+    xp = kind.xp
+    first, last = starts(kind, decision, segment), ends(kind, decision, segment)
+    count = xp.where(decision, 1.0, 0.0)
+    found = decision
+    for over, k, lower, upper in criteria:
+        none = -INFINITY if over == "max" else 0.0
+        value = xp.where(decision, estimate(xp, k, log_ratio), none)
+        if over != "token":
+            join = xp.maximum if over == "max" else xp.add
+            parts = Pair(value, count)
+            total = sums(kind, parts, first, lambda f, g, join=join: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
+            value = at_the_end(kind, total.one / total.two if over == "mean" else total.one, last)
+        found = found & (value >= lower) & (value <= upper)
+    return found

@@ -21,12 +21,12 @@ from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, result, v_trace
-from offtrace.returns.jax.weight_operations import GivenWeights
+from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weight_operations import weights as weigh
 from offtrace.returns.needed_arrays import bounded, decisions, needed
-from offtrace.returns.numpy import numpy_backend, v_trace_rows
+from offtrace.returns.numpy import numpy_backend, rejected_rows, v_trace_rows
 from offtrace.returns.numpy.whole_arrays import look
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
@@ -119,14 +119,19 @@ class JaxBackend(Backend[jax.Array]):
             raise TypeError("process_group is one of torch.distributed: it goes with tensors")
         given = decisions(self, trace, arrays)
         dtype = np.dtype(jnp.result_type(*given.dtypes)) if given.dtypes else _dtype_of_floats()
-        there: dict[str, jax.Array | float] = {**given.arrays()}
-        traced, on_cpu = where_from(trace, there)
+        traced, on_cpu = where_from(trace, given.arrays())
         if _looks(check, traced, on_cpu):
             return jnp.asarray(numpy_backend.weigh(trace, given.mapped(_exactly), how), dtype)
-        there = {"pair" if name == "segment" else name: a for name, a in there.items() if name != "mask"}
-        there["valid"] = jnp.ones(given.shape, bool) if given.mask is None else given.mask != 0
         numbers, rule = tree_flatten(trace)
-        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, there, dtype, False)
+        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, _for_program(given), dtype, False)
+
+    def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
+        """Whether each decision is kept."""
+        given = agreed(self, self.storable, arrays)
+        if _looks(check, *where_from(given.arrays())):
+            return jnp.asarray(rejected_rows.keep(criteria, given.mapped(_exactly)))
+        how = GivenCriteria(criteria, given.shape)
+        return compute(keep, how, [], _for_program(given), np.dtype(np.float32), False) != 0
 
     def _on_host(self, found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
         return found.mapped(self.as_numpy, found.dtype)
@@ -162,6 +167,13 @@ BACKEND = JaxBackend()
 def _refuse_history(trace: Rule) -> None:
     if not trace.uncorrected and as_trace(trace).form == "history":
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
+
+
+def _for_program(given: Decisions[jax.Array]) -> dict[str, jax.Array | float]:
+    """The arrays under names by which a program tells flags and ids from real numbers."""
+    mask = jnp.ones(given.shape, bool) if given.mask is None else given.mask != 0
+    there = {"pair" if name == "segment" else name: a for name, a in given.arrays().items() if name != "mask"}
+    return {**there, "valid": mask}
 
 
 def _exactly(array: jax.Array) -> np.ndarray:

@@ -11,8 +11,8 @@ from jax.tree_util import tree_unflatten
 
 from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.jax_operations import Rows, factors
-from offtrace.returns.weight_arrays import ONE_A_ROW, Weighing
-from offtrace.returns.weight_scan import Kind, starts, weigh
+from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing
+from offtrace.returns.weight_scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace
 
 KIND = Kind(
@@ -58,3 +58,19 @@ def _normalized(weights: Array, counted: Array, group: Array | None) -> Array:
         jnp.zeros(rows).at[place].add(part)[place] for part in (jnp.where(counted, weights, 0.0).sum(1), counted.sum(1))
     )
     return weights / jnp.where(total > 0, total / count, 1.0)[:, None]
+
+
+class GivenCriteria(NamedTuple):
+    """What decides about the program of `keep`."""
+
+    criteria: tuple[Criterion, ...]
+    shape: tuple[int, ...]
+
+
+def keep(given: GivenCriteria, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
+    """1 where a decision is kept, else 0."""
+    flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items()}
+    decision = flat["valid"] != 0
+    log_ratio = jnp.where(decision, flat["log_pi"] - flat["log_mu"], 0.0)
+    found = kept(KIND, given.criteria, log_ratio, decision, flat.get("pair"))
+    return jnp.where(found, 1.0, 0.0).reshape(given.shape)

@@ -33,6 +33,7 @@ from offtrace.returns.numpy import (
     every_pair,
     given_factors,
     recursive_cap,
+    rejected_rows,
     reverse_recursion,
     uncorrected_returns,
     v_trace_rows,
@@ -40,7 +41,7 @@ from offtrace.returns.numpy import (
 )
 from offtrace.returns.numpy.scratch_rows import by_step, scratch
 from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
-from offtrace.returns.weight_arrays import Decisions, Weighing
+from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Factors, Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import (
@@ -103,6 +104,12 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         dtype = np.result_type(*given.dtypes) if given.dtypes else np.dtype(np.float64)
         with np.errstate(over="ignore"):  # of a dtype with less range than the weights
             return weigh(trace, given, how).astype(dtype, copy=False)
+
+    def reject(
+        self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
+    ) -> np.ndarray:
+        """Whether each decision is kept."""
+        return rejected_rows.keep(criteria, agreed(self, self.storable, arrays))
 
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from offtrace.returns.numpy.weight_rows import Merge, Totals, check_totals, merged
 from offtrace.returns.torch.tensor_operations import Rows, factors, seen_by_torch
-from offtrace.returns.weight_arrays import ONE_A_ROW, Decisions, Weighing
-from offtrace.returns.weight_scan import Kind, starts, weigh
+from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Decisions, Weighing
+from offtrace.returns.weight_scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace
 
 
@@ -24,11 +24,8 @@ KIND = Kind(torch, lambda array, index: torch.take_along_dim(array, index, -1), 
 def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device) -> Tensor:
     """The weights in float64, in the shape of the arrays."""
     T = given.shape[-1]
-    rows = {name: array.detach().reshape(-1, T) for name, array in given.arrays().items() if name != "group"}
-    if "mask" in rows:
-        decision = rows["mask"] != 0
-    else:
-        decision = torch.ones(given.shape, dtype=torch.bool, device=device).reshape(-1, T)
+    rows = _rows(given)
+    decision = _decision(given, device)
     segment = rows.get("segment")
     logs = {name: rows[name] for name in ("log_pi", "log_mu") if name in rows}
     nothing = torch.zeros((), dtype=torch.float64, device=device)
@@ -46,6 +43,26 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
         counted = starts(KIND, decision, segment) if how.level in ONE_A_ROW else decision
         found = _normalized(found, counted, decision.any(1), given.group, how)
     return found.reshape(given.shape)
+
+
+def _rows(given: Decisions[Tensor]) -> dict[str, Tensor]:
+    """The arrays as [N, T]."""
+    return {n: a.detach().reshape(-1, given.shape[-1]) for n, a in given.arrays().items() if n != "group"}
+
+
+def _decision(given: Decisions[Tensor], device: torch.device) -> Tensor:
+    """The mask as booleans [N, T]."""
+    if given.mask is None:
+        return torch.ones(given.shape, dtype=torch.bool, device=device).reshape(-1, given.shape[-1])
+    return given.mask.reshape(-1, given.shape[-1]) != 0
+
+
+def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
+    """Whether each decision is kept."""
+    rows = _rows(given)
+    decision = _decision(given, rows["log_pi"].device)
+    log_ratio = torch.where(decision, rows["log_pi"].double() - rows["log_mu"].double(), 0.0)
+    return kept(KIND, criteria, log_ratio, decision, rows.get("segment")).reshape(given.shape)
 
 
 def _normalized(weights: Tensor, counted: Tensor, filled: Tensor, group: Tensor | None, how: Weighing) -> Tensor:
