@@ -32,7 +32,7 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
 def test_public_modules_are_checked_in_strict_mode() -> None:
     root = DOCS.parent
     homes = set()
-    for package in ("", *(f".{name}" for name in PACKAGES), ".adapters.torchrl", ".adapters.rlax"):
+    for package in ("", *(f".{name}" for name in PACKAGES), ".adapters.torchrl", ".adapters.rlax", ".adapters.verl"):
         module = importlib.import_module(f"offtrace{package}")
         names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
         defined = {getattr(getattr(module, name), "__module__", "") for name in names}

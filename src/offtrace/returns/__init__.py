@@ -4,21 +4,28 @@ from offtrace.returns.action_values import from_action_values
 from offtrace.returns.api import coefficients, corrections, targets
 from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.given_coefficients import targets_from_c
+from offtrace.returns.rejection import reject
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.streaming.stream import Stream
+from offtrace.returns.weight_diagnosis import WeightDiagnosis, diagnose_weights
+from offtrace.returns.weights import weights
 
 __all__ = [
     "Diagnosis",
     "StateTargets",
     "Statistics",
     "Stream",
+    "WeightDiagnosis",
     "adapt",
     "coefficients",
     "corrections",
     "credit_figure",
     "diagnose",
+    "diagnose_weights",
     "from_action_values",
+    "reject",
     "state_targets",
     "targets",
     "targets_from_c",
+    "weights",
 ]

@@ -1,9 +1,10 @@
 """What differs between NumPy, PyTorch and JAX: one `Backend` for each kind of array.
 
 The seam lies here because all else is the same for every kind: what the arrays mean and how they are checked
-(`offtrace.trajectory`), which of them a rule reads (`needed_arrays`), layouts (`layouts`) and the public calls (`api`,
-`state_values`, `action_values`, `diagnosis`). A backend is found by the arrays that come in (`array_kinds`), and none is imported
-before an array of its kind has come. Another backend is one class and one entry there; another computation is one method here.
+(`offtrace.trajectory`, `weight_arrays`), which of them a rule reads (`needed_arrays`), layouts (`layouts`) and the public calls
+(`api`, `state_values`, `action_values`, `weights`, `diagnosis`). A backend is found by the arrays that come in (`array_kinds`),
+and none is imported before an array of its kind has come. Another backend is one class and one entry there; another computation
+is one method here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, is_number
+from offtrace.returns.weight_arrays import Criterion, Weighing
 from offtrace.traces import Rule, Trace
 
 
@@ -52,6 +54,14 @@ class Backend(ArrayKind[Array]):
         check: bool | None,
     ) -> tuple[Array, Array]:
         """V-trace's target and advantage for λ, ρ̄ and c̄; the arrays hold a `value` in place of q."""
+
+    @abstractmethod
+    def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:
+        """The weight of each decision, [T] or [B, T]; the arrays are those of `weight_arrays`, and `greedy`."""
+
+    @abstractmethod
+    def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Array:
+        """Whether each decision is kept, as booleans; the arrays are those of `weight_arrays`."""
 
     @abstractmethod
     def as_numpy(self, array: Array) -> np.ndarray:

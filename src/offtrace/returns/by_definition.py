@@ -102,6 +102,9 @@ def _betas(
             return [ONE] + [decays[i] * min(d[min(i, len(d)) - 1], x[i]) for i in later]
         case tr.HistoryBounded():
             return _clipped((rho[i] for i in later), (Decimal(trace.bound) for _ in later))
+        case tr.FlattenedIS():
+            κ, C = Decimal(trace.kappa), Decimal(trace.bound)
+            return _clipped((rho[i] ** κ if rho[i] else Decimal(0) for i in later), (C for _ in later))
         case tr.StepTrace():
             carry, β = trace.carry, [ONE]
             for i in later:
@@ -250,6 +253,75 @@ def corrections(
         terms = [D[i] * b * Decimal(δ[k + i]) for i, b in enumerate(β) if b != 0]
         Δ[k], scale[k] = float(sum(terms)), float(sum(map(abs, terms)))
     return Δ, scale
+
+
+@exact
+def weights(
+    trace: tr.Trace,
+    *,
+    level: str,
+    log_pi: Row | None = None,
+    log_mu: Row | None = None,
+    mask: Row | None = None,
+    segment: Row | None = None,
+    greedy: Row | None = None,
+) -> np.ndarray:
+    """The weight of each decision of one row, 0 elsewhere. The decisions of each segment are a row of their own.
+
+    A trace starts one step before the row, so that β of the first decision holds that decision's own ratio.
+    """
+    T = next(len(a) for a in (log_pi, log_mu, mask, greedy) if a is not None)
+    decisions = [t for t in range(T) if mask is None or mask[t]]
+    logs = [[NOTHING] * T if a is None else _decimals(a) for a in (log_pi, log_mu)]
+    pi, mu = ({t: _e_to(log[t]) if log[t] == log[t] else NOTHING for t in decisions} for log in logs)
+    rho = {t: _e_to(x - y) if (x := logs[0][t]) == x and (y := logs[1][t]) == y else NOTHING for t in decisions}
+    if trace.needs_greedy and greedy is not None:
+        pi = {t: Decimal(bool(greedy[t])) for t in decisions}
+    lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
+
+    def betas(of: list[int]) -> list[Decimal]:
+        """β after each of these actions, of a trace that starts before the first of them."""
+        pairs, λ = [-1] * (len(of) + 1), [math.nan, *(lam_t[t] for t in of)]
+        π, μ, ρ = ([NOTHING, *(p[t] for t in of)] for p in (pi, mu, rho))
+        return _within_horizon(trace, _betas(trace, π, μ, ρ, pairs, λ))
+
+    out = np.zeros(T)
+    for name in sorted({0 if segment is None else segment[t] for t in decisions}):
+        row = [t for t in decisions if segment is None or segment[t] == name]
+        whole = betas(row)[-1]
+        match level:
+            case "token":
+                found = [betas([t])[-1] for t in row]
+            case "prefix":
+                found = betas(row)[1:]
+            case "suffix":
+                found = [betas(row[i + 1 :])[-1] for i in range(len(row))]
+            case "sequence":
+                found = [whole] * len(row)
+            case _:
+                found = [whole ** (ONE / len(row)) if whole else whole] * len(row)
+        out[row] = [float(w) for w in found]
+    return out
+
+
+def normalized_weights(
+    rows: Sequence[Row], level: str, masks: Sequence[Row], segments: Sequence[Row], groups: Row
+) -> list[np.ndarray]:
+    """Weights over their mean in the group, which is one over decisions, or over rows where a row has one weight."""
+    found = []
+    for row, group in zip(rows, groups, strict=True):
+        counted: list[float] = []
+        for other, mask, segment, theirs in zip(rows, masks, segments, groups, strict=True):
+            if theirs != group:
+                continue
+            of_segments = [
+                [w for w, m, s in zip(other, mask, segment, strict=True) if m and s == n] for n in set(segment)
+            ]
+            for weights in of_segments:
+                counted += weights[:1] if level in ("sequence", "geometric") else weights
+        mean = math.fsum(counted) / len(counted)
+        found.append(np.array(row) / mean if mean else np.array(row))
+    return found
 
 
 def peng(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from offtrace.arrays import Array
 from offtrace.returns.backend import Backend
 from offtrace.returns.greedy_policy import log_pi_of_greedy
+from offtrace.returns.weight_arrays import Decisions, agreed
 from offtrace.traces import Rule
 
 
@@ -39,3 +40,13 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
 def bounded(trace: Rule) -> tuple[str, ...]:
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
     return tuple(f"log_{p}" for p in ("pi", "mu") if p in trace.reads)
+
+
+def decisions(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> Decisions[Array]:
+    """The arrays of `weights` that the rule reads, checked but for their values."""
+    given = agreed(backend, backend.storable, arrays)
+    found = needed(backend, trace, {**arrays, "valid": given.mask, "terminated": arrays.get("greedy")})
+    log_pi, log_mu = (
+        None if found[name] is None else backend.array(name, found[name]) for name in ("log_pi", "log_mu")
+    )
+    return given._replace(log_pi=log_pi, log_mu=log_mu)

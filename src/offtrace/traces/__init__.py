@@ -16,7 +16,7 @@ from offtrace.traces.per_decision import (
     WatkinsQ,
 )
 from offtrace.traces.registry import register, rules, trace
-from offtrace.traces.trajectory_aware import RBIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
+from offtrace.traces.trajectory_aware import RBIS, FlattenedIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
 from offtrace.traces.uncorrected import NStep, PengQ
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "AlphaRetrace",
     "CTrace",
     "Factors",
+    "FlattenedIS",
     "History",
     "HistoryBounded",
     "HistoryTrace",

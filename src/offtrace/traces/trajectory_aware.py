@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, number
+from offtrace.traces.base import INFINITY, Math, Numbers, Sweep, ThreeFactors, Trace, number
+from offtrace.traces.pytrees import STATIC
 from offtrace.traces.registry import register
 
 
@@ -160,3 +161,55 @@ class HistoryBounded(TrajectoryAware):
     @staticmethod
     def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, bound: Numbers) -> ThreeFactors:
         return 1.0, rho, bound
+
+
+class HasCap:
+    """A fact of a rule whose `bound` may be infinite, and of the class: there the cap counts as one that acts."""
+
+    def __init__(self, with_cap: bool) -> None:
+        self.with_cap = with_cap
+
+    def __get__(self, rule: FlattenedIS | None, cls: type) -> bool:
+        return self.with_cap == (rule is None or rule.bound < INFINITY)
+
+
+@register
+@dataclass(frozen=True)
+class FlattenedIS(TrajectoryAware):
+    """β_t = min(C, β_{t-1} ρ_t^κ), κ = `kappa`, C = `bound`: ratios are flattened towards 1. Without a bound, β_t = ∏ρ_i^κ.
+
+    κ = 1 is importance sampling, and with a bound the history-bounded rule; κ = 0 weighs no action but those that π never takes.
+    On rows of n decisions κ = 1/n makes the weight of a row its geometric mean. With κ < 1 it is *not* a change of measure: as a
+    weight it does not evaluate π, not even on average. As a trace it keeps the fixed point Q^π, as every β does, but where
+    ρ < 1 it exceeds β_{t-1} ρ_t, so that no contraction is guaranteed.
+    """
+
+    kappa: float = 0.5
+    bound: float = field(default=INFINITY, metadata=STATIC)
+
+    title: ClassVar = "Flattened IS"
+    formula: ClassVar = "min(C, β_{t-1} ρ_t^κ), C = bound"
+    sweep: ClassVar = Sweep("kappa", "κ")
+    aliases: ClassVar = ("flattened importance sampling", "adaptive importance weights")
+    per_decision: ClassVar = HasCap(False)  # pyright: ignore[reportAssignmentType]
+    recursive: ClassVar = HasCap(True)  # pyright: ignore[reportAssignmentType]
+    recursive_condition: ClassVar = False
+    proven: ClassVar = "as a weight it does not evaluate π unless κ = 1"
+    citation: ClassVar = (
+        "Hachiya, Akiyama, Sugiyama, Peters (2009), Adaptive importance sampling for value function approximation in "
+        "off-policy reinforcement learning, Neural Networks"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("kappa", number("kappa", self.kappa, 0.0, 1.0))
+        self._set("bound", number("bound", self.bound, 0.0, INFINITY))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return cls(), cls(kappa=0.25, bound=1.0)
+
+    @staticmethod
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, kappa: Numbers, bound: Numbers) -> ThreeFactors:
+        # What is raised to κ is never 0, where the slope of ρ^κ is infinite.
+        return 1.0, xp.where(rho == 0, 0.0, xp.where(rho == 0, 1.0, rho) ** kappa), bound

@@ -21,9 +21,12 @@ from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, result, v_trace
-from offtrace.returns.needed_arrays import bounded, needed
-from offtrace.returns.numpy import numpy_backend, v_trace_rows
+from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
+from offtrace.returns.jax.weight_operations import weights as weigh
+from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.numpy import numpy_backend, rejected_rows, v_trace_rows
 from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
@@ -110,6 +113,26 @@ class JaxBackend(Backend[jax.Array]):
         target, advantage = compute(v_trace, shape, list(numbers), given, _dtype(found), differentiable)
         return target[..., :T], advantage[..., :T]
 
+    def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
+        """The weight of each decision, in the wider dtype of the log-probabilities."""
+        if how.process_group is not None:
+            raise TypeError("process_group is one of torch.distributed: it goes with tensors")
+        given = decisions(self, trace, arrays)
+        dtype = np.dtype(jnp.result_type(*given.dtypes)) if given.dtypes else _dtype_of_floats()
+        traced, on_cpu = where_from(trace, given.arrays())
+        if _looks(check, traced, on_cpu):
+            return jnp.asarray(numpy_backend.weigh(trace, given.mapped(_exactly), how), dtype)
+        numbers, rule = tree_flatten(trace)
+        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, _for_program(given), dtype, False)
+
+    def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
+        """Whether each decision is kept."""
+        given = agreed(self, self.storable, arrays)
+        if _looks(check, *where_from(given.arrays())):
+            return jnp.asarray(rejected_rows.keep(criteria, given.mapped(_exactly)))
+        how = GivenCriteria(criteria, given.shape)
+        return compute(keep, how, [], _for_program(given), np.dtype(np.float32), False) != 0
+
     def _on_host(self, found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
         return found.mapped(self.as_numpy, found.dtype)
 
@@ -146,9 +169,26 @@ def _refuse_history(trace: Rule) -> None:
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
 
 
+def _for_program(given: Decisions[jax.Array]) -> dict[str, jax.Array | float]:
+    """The arrays under names by which a program tells flags and ids from real numbers."""
+    mask = jnp.ones(given.shape, bool) if given.mask is None else given.mask != 0
+    there = {"pair" if name == "segment" else name: a for name, a in given.arrays().items() if name != "mask"}
+    return {**there, "valid": mask}
+
+
+def _exactly(array: jax.Array) -> np.ndarray:
+    """The array on the host; bfloat16, with which NumPy does not compute, as float32."""
+    return np.asarray(array, np.float32 if array.dtype == jnp.bfloat16 else None)
+
+
+def _dtype_of_floats() -> np.dtype[np.floating]:
+    """The dtype that JAX gives to floats."""
+    return np.dtype(jnp.result_type(float))
+
+
 def _dtype(found: Agreed[jax.Array]) -> np.dtype[np.floating]:
     """The dtype of the real arrays; where there are none, the one that JAX would take."""
-    return np.dtype(found.dtype or jnp.result_type(float))
+    return np.dtype(found.dtype) if found.dtype else _dtype_of_floats()
 
 
 def where_from(*trees: object) -> tuple[bool, bool]:

@@ -102,16 +102,11 @@ def result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
 
 def _corrections(trace: Trace, x: Rows, delta: Array, discount: Array, single: bool) -> Array:
     """Δ [N, T] by the kernel that fits."""
-    N, T = delta.shape
+    T = delta.shape[1]
     step_form = trace.step_form
     if step_form is not None:
         return _custom(trace, step_form, x, delta, discount)
-    parameters = [_parameter(trace, p, x) for p in trace.parameters]
-    factors = trace.traced.call(jnp, *x.probabilities(trace.reads), *parameters)
-    decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), (N, T)) for f in factors)
-    # A rule's own xp.where could hide an impossible action. An infinite ratio clips every trace to a recursive cap; without one
-    # it is as good as unknown.
-    ratio = jnp.where(x.bad(trace) | ((ratio == jnp.inf) & (not trace.recursive)), jnp.nan, ratio)
+    decay, ratio, cap = factors(trace, x)
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = trace.bounds_by_lag(T)
     leaves = discount * next_decay
@@ -129,6 +124,16 @@ def _corrections(trace: Trace, x: Rows, delta: Array, discount: Array, single: b
     if lags is None:
         return capped(delta, g, step, cap, trace.recursive, single)
     return kernels.bounded(delta, g, step, cap, tuple(lags), trace.recursive)
+
+
+def factors(trace: Trace, x: Rows) -> tuple[Array, Array, Array]:
+    """decay, ratio and cap, [N, T]. A ratio that is not known is NaN."""
+    parameters = [_parameter(trace, p, x) for p in trace.parameters]
+    made = trace.traced.call(jnp, *x.probabilities(trace.reads), *parameters)
+    decay, ratio, cap = (jnp.broadcast_to(jnp.asarray(f, jnp.float64), x.valid.shape) for f in made)
+    # A rule's own xp.where could hide an impossible action. An infinite ratio clips every trace to a recursive cap; without one
+    # it is as good as unknown.
+    return decay, jnp.where(x.bad(trace) | ((ratio == jnp.inf) & (not trace.recursive)), jnp.nan, ratio), cap
 
 
 def _e_to(logs: Array) -> Array:

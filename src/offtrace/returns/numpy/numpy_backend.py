@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from offtrace._shared.cores import cores
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, needed
+from offtrace.returns.needed_arrays import bounded, decisions, needed
 from offtrace.returns.numpy import (
     cap_at_readout,
     compiled_pass,
@@ -33,14 +33,17 @@ from offtrace.returns.numpy import (
     every_pair,
     given_factors,
     recursive_cap,
+    rejected_rows,
     reverse_recursion,
     rule_rows,
     uncorrected_returns,
     v_trace_rows,
+    weight_rows,
 )
 from offtrace.returns.numpy.by_address import Kernel
 from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP, by_step, scratch
 from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
+from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Factors, Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.symbols import Traced
@@ -96,6 +99,21 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         made = v_trace_rows.attempt(numbers, x)
         return explain_bad_value(x) if made is None else (x.restore(made[0]), x.restore(made[1]))
 
+    def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
+        """The weight of each decision, in the wider dtype of the log-probabilities."""
+        if how.process_group is not None:
+            raise TypeError("process_group is one of torch.distributed: it goes with tensors")
+        given = decisions(self, trace, arrays)
+        dtype = np.result_type(*given.dtypes) if given.dtypes else np.dtype(np.float64)
+        with np.errstate(over="ignore"):  # of a dtype with less range than the weights
+            return weigh(trace, given, how).astype(dtype, copy=False)
+
+    def reject(
+        self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
+    ) -> np.ndarray:
+        """Whether each decision is kept."""
+        return rejected_rows.keep(criteria, agreed(self, self.storable, arrays))
+
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""
         return array
@@ -149,6 +167,25 @@ def weights(trace: Trace, x: Trajectory) -> np.ndarray:
         made[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
         return made.astype(x.dtype, copy=False)
+
+
+def weigh(
+    trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: weight_rows.Merge | None = None
+) -> np.ndarray:
+    """The weights of decisions on the host, in float64; `merge` puts together what several processes have to be normalised by."""
+    x = weight_rows.trajectory(given, bounded(trace))
+    lags = lag_caps(trace, x.terminated.shape[1] + 1)
+    made = weight_rows.weigh(
+        lambda rows: normal_form(trace, rows),
+        x,
+        every_pair.NO_LAGS if lags is None else lags,
+        trace.recursive,
+        how,
+        whole=trace.per_step,
+        group=given.group,
+        merge=merge,
+    )
+    return made.reshape(given.shape)
 
 
 def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:

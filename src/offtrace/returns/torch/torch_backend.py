@@ -8,6 +8,7 @@ imported when the first tensor arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 import numpy as np
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, needed
-from offtrace.returns.numpy import numpy_backend, v_trace_rows
+from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.numpy import numpy_backend, rejected_rows, v_trace_rows
 from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.tensor_operations import in_double, in_tensors, seen_by_torch, v_trace
+from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out
@@ -113,6 +116,26 @@ class TorchBackend(Backend[Tensor]):
             if v_trace_rows.attempt(numbers, x) is None:
                 explain_bad_value(x)
         return v_trace(*numbers, found if differentiable else found.mapped(Tensor.detach, found.dtype))
+
+    def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
+        """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
+        given = decisions(self, trace, arrays)
+        dtypes = given.dtypes or (torch.get_default_dtype(),)
+        any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
+        if self.looks(check, {"any": any_array}):
+            merge = None if how.process_group is None else weight_tensors.over(how.process_group)
+            made = torch.from_numpy(numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge))
+        else:
+            made = weight_tensors.weights(trace, given, how, any_array.device)  # the place for a kernel of Triton's
+        return made.to(any_array.device, reduce(torch.promote_types, dtypes))
+
+    def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Tensor:
+        """Whether each decision is kept."""
+        given = agreed(self, self.storable, arrays)
+        if self.looks(check, arrays):
+            kept = torch.from_numpy(rejected_rows.keep(criteria, given.mapped(self.as_numpy)))
+            return kept.to(given.arrays()["log_pi"].device)
+        return weight_tensors.keep(criteria, given)
 
     def as_numpy(self, array: Tensor) -> np.ndarray:
         """The tensor on the host, without gradient; bfloat16, which NumPy does not have, as float32."""

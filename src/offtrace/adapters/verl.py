@@ -1,0 +1,181 @@
+"""verl's `compute_rollout_correction_and_rejection_mask`, with the same arguments and results, and more levels and traces.
+
+It takes the place of the function of that name in verl's `trainer/ppo/rollout_corr_helper.py`; verl itself is not needed. What is
+otherwise there is told in the documentation of the function.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from offtrace._shared.suggestions import closest, ending
+from offtrace.adapters.verl_metrics import of_policies, of_rejections, of_weights
+from offtrace.returns import reject, weights
+from offtrace.returns.rejection import KNOWN, criteria
+from offtrace.returns.weight_arrays import LEVELS, Criterion
+from offtrace.traces import ImportanceSampling, Trace
+
+__all__ = ["Batch", "compute_rollout_correction_and_rejection_mask"]
+
+OPTIONS = {name.replace("sequence", "seq").replace(" ", "_"): name for name in KNOWN}
+"""From verl's names of criteria to ours: "seq_mean_k3" is "sequence mean k3"."""
+
+
+class Batch(NamedTuple):
+    """What takes the place of verl's DataProto where verl is not installed."""
+
+    batch: dict[str, Tensor]
+    """The weights, under the name "rollout_is_weights"."""
+
+
+def compute_rollout_correction_and_rejection_mask(
+    old_log_prob: Tensor,
+    rollout_log_prob: Tensor,
+    response_mask: Tensor,
+    rollout_is: str | None = None,
+    rollout_is_threshold: str | float | None = 2.0,
+    rollout_is_batch_normalize: bool = False,
+    rollout_rs: str | None = None,
+    rollout_rs_threshold: str | float | None = None,
+    *,
+    trace: Trace | None = None,
+    segment: Tensor | None = None,
+    process_group: Any = None,
+) -> tuple[Any, Tensor, dict[str, float]]:
+    """Weights, the mask without what is rejected, and metrics, by the arguments of verl's function. All tensors are [B, T].
+
+    - `old_log_prob`, `rollout_log_prob`, `response_mask`: log π, log μ, and which tokens are decisions
+    - `rollout_is`: None, "token" or "sequence"; beside them "prefix", "suffix" and "geometric", as in `offtrace.weights`
+    - `rollout_is_threshold`: a number, at which weights are truncated, or "lower_upper", outside of which they are 0 (IcePop)
+    - `rollout_is_batch_normalize`: divide by the mean, over all processes where torch.distributed runs, or over `process_group`
+    - `rollout_rs`: criteria such as "token_k1,seq_mean_k3", separated by commas
+    - `rollout_rs_threshold`: a bound for all, or one for each, separated by commas; for k1 "lower_upper", both ratios
+    - `trace`: the rule for the weights, plain importance sampling unless it is given
+    - `segment`: ids of rows that were packed into one
+
+    Returns a DataProto with "rollout_is_weights" (a `Batch` where verl is not installed; None without `rollout_is`), the mask,
+    and metrics whose names begin with "rollout_corr/".
+
+    The numbers are verl's, but for this: log ratios are not clamped at ±20, means are over n and not n + 1e-8, and standard
+    deviations and effective sample sizes are of the very weights whose mean is given, not of clipped ones.
+
+    >>> import torch
+    >>> log = torch.log(torch.tensor([[0.5, 0.5, 0.2], [0.4, 0.9, 0.1]]))
+    >>> found, mask, metrics = compute_rollout_correction_and_rejection_mask(
+    ...     log, log - torch.log(torch.tensor(3.0)), torch.tensor([[1, 1, 0], [1, 1, 1]]), rollout_is="token",
+    ...     rollout_rs="seq_sum_k1", rollout_rs_threshold="0.1_10")
+    >>> found.batch["rollout_is_weights"].tolist()
+    [[2.0, 2.0, 0.0], [2.0, 2.0, 2.0]]
+    >>> mask.tolist()
+    [[1, 1, 0], [0, 0, 0]]
+    >>> round(metrics["rollout_corr/rollout_is_mean"], 3)
+    3.0
+    """
+    taken: dict[str, Any] = {
+        "log_pi": old_log_prob,
+        "log_mu": rollout_log_prob,
+        "mask": response_mask,
+        "segment": segment,
+    }
+    metrics: dict[str, float] = {}
+    made = None
+    if rollout_is is not None and rollout_is_threshold is not None:
+        made, found = _weights(
+            taken,
+            rollout_is,
+            rollout_is_threshold,
+            rollout_is_batch_normalize,
+            trace or ImportanceSampling(),
+            process_group,
+        )
+        metrics |= found
+    mask = response_mask.clone()
+    if rollout_rs is not None:
+        names, chosen = _criteria(rollout_rs, rollout_rs_threshold)
+        lower, upper = ([getattr(c, side) for c in chosen] for side in ("lower", "upper"))
+        lower = [None if math.isinf(bound) else bound for bound in lower]
+        by = [OPTIONS[name] for name in names]
+        mask = (response_mask * reject(**taken, by=by, lower=lower, upper=upper)).to(response_mask.dtype)
+        metrics |= of_rejections(taken, names, chosen)
+    metrics |= of_policies(taken)
+    return made, mask, {f"rollout_corr/{name}": value for name, value in metrics.items()}
+
+
+def _weights(
+    taken: dict[str, Any], level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: Any
+) -> tuple[Any, dict[str, float]]:
+    """The weights, as verl wraps them, and their metrics."""
+    if level not in LEVELS:
+        raise ValueError(
+            f"rollout_is = {level!r} is not known{ending(closest(level, LEVELS))} It is one of: {', '.join(LEVELS)}"
+        )
+    lower, upper = _bounds("rollout_is_threshold", threshold)
+    raw = weights(trace, **taken, level=level)
+    options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": "truncate" if lower is None else "mask"}
+    applied = weights(trace, **taken, level=level, **options)
+    metrics = of_weights(taken, level, raw, applied, lower, upper)
+    if normalize:
+        if process_group is None and distributed.is_available() and distributed.is_initialized():
+            process_group = distributed.group.WORLD
+        options |= {"normalize": "batch", "process_group": process_group}
+        divided = weights(trace, **taken, level=level, **options)
+        at = int(torch.argmax(applied))
+        factor = float(applied.flatten()[at].double() / divided.flatten()[at].double()) if divided.any() else 1.0
+        applied, metrics["rollout_is_batch_norm_factor"] = divided, factor
+    return _wrapped({"rollout_is_weights": applied}), metrics
+
+
+def _wrapped(tensors: dict[str, Tensor]) -> Any:
+    """As verl's DataProto, or as what has the same `batch` where verl is not installed."""
+    try:
+        from verl.protocol import DataProto  # pyright: ignore
+    except ImportError:
+        return Batch(tensors)
+    return DataProto.from_dict(tensors=tensors)  # pyright: ignore
+
+
+def _bounds(name: str, threshold: str | float) -> tuple[float | None, float]:
+    """lower and upper of "lower_upper", or of one number, which is the upper one."""
+    parts = str(threshold).split("_")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if isinstance(threshold, bool) or len(numbers) not in (1, 2) or not all(n > 0 for n in numbers):
+        raise ValueError(f"{name} = {threshold!r} is not a number above 0, nor two of them as in '0.5_2.0'")
+    if len(numbers) == 2 and numbers[0] > numbers[1]:
+        raise ValueError(f"{name} = {threshold!r}: the lower bound is above the upper one")
+    return (None, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _criteria(rollout_rs: str, threshold: str | float | None) -> tuple[list[str], tuple[Criterion, ...]]:
+    """verl's names of the criteria, each once, and the criteria with bounds on k itself."""
+    names = list(dict.fromkeys(name.strip() for name in rollout_rs.split(",") if name.strip()))
+    for name in names:
+        if name not in OPTIONS:
+            hint = ending(closest(name, OPTIONS))
+            raise ValueError(f"rollout_rs = {name!r} is not known{hint} It is one of: {', '.join(OPTIONS)}")
+    if threshold is None:
+        raise ValueError("rollout_rs_threshold is missing: rollout_rs needs one bound, or one for each criterion")
+    specified = [part.strip() for part in str(threshold).split(",") if part.strip()]
+    if len(specified) not in (1, len(names)):
+        raise ValueError(
+            f"rollout_rs_threshold has {len(specified)} bounds for {len(names)} criteria: pass one, or one for each"
+        )
+    lower: list[float | None] = []
+    upper: list[float | None] = []
+    for name, text in zip(names, specified * len(names) if len(specified) == 1 else specified, strict=True):
+        low, high = _bounds("rollout_rs_threshold", text)
+        if name.endswith("k1"):  # ratios, of which k1 is a logarithm
+            lower.append(-math.log(high) if low is None else math.log(low))
+            upper.append(math.log(high))
+        else:
+            if low is not None:
+                raise ValueError(f"rollout_rs_threshold = {text!r}: {name} is never negative and has one bound only")
+            lower.append(None)
+            upper.append(high)
+    return names, criteria([OPTIONS[name] for name in names], lower, upper)

@@ -1,0 +1,126 @@
+"""The figures that verl logs of weights, rejections and policies, by their plain definitions, in float64 on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from offtrace.returns.array_kinds import as_numpy
+from offtrace.returns.numpy.numpy_backend import BACKEND
+from offtrace.returns.numpy.rejected_rows import decisions_of, statistic
+from offtrace.returns.numpy.sequences import Sequences
+from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, agreed
+
+
+def _decisions(taken: Mapping[str, Any]) -> tuple[np.ndarray, Sequences]:
+    """log ρ of each decision, and the sequences."""
+    return decisions_of(agreed(BACKEND, BACKEND.storable, as_numpy(taken)))
+
+
+def _at_decisions(array: Tensor, found: Sequences) -> np.ndarray:
+    return found.of(np.asarray(array.detach().double().cpu().numpy()))
+
+
+def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
+    """The mean over the decisions of each sequence."""
+    return np.add.reduceat(values, found.starts) / found.lengths
+
+
+def of_weights(
+    taken: Mapping[str, Any], level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
+) -> dict[str, float]:
+    """Of the weights before truncation, `raw`; with "applied" in the name, of those after it."""
+    found = _decisions(taken)[1]
+    w, used = _at_decisions(raw, found), _at_decisions(applied, found)
+    each = w[found.starts] if level in ONE_A_ROW else w  # of which the shares are
+    low = 1.0 / upper if lower is None else lower
+    means = _row_means(w, found)
+    made = {
+        "rollout_is_mean": w.mean(),
+        "rollout_is_max": w.max(),
+        "rollout_is_min": w.min(),
+        "rollout_is_std": w.std(),
+        "rollout_is_eff_sample_size": _effective(w),
+        "rollout_is_ratio_fraction_high": np.mean(each > upper),
+        "rollout_is_ratio_fraction_low": np.mean(each < low),
+        "rollout_is_seq_mean": means.mean(),
+        "rollout_is_seq_std": means.std(ddof=1) if len(means) > 1 else 0.0,
+        "rollout_is_seq_max": means.max(),
+        "rollout_is_seq_min": means.min(),
+        "rollout_is_seq_max_deviation": np.abs(means - 1.0).max(),
+        "rollout_is_seq_fraction_high": np.mean(means > upper),
+        "rollout_is_seq_fraction_low": np.mean(means < low),
+        "rollout_is_applied_mean": used.mean(),
+        "rollout_is_applied_eff_sample_size": _effective(used),
+    }
+    if lower is not None:
+        made["rollout_is_oob_ratio"] = np.mean((w < lower) | (w > upper))
+    return {name: float(value) for name, value in made.items()}
+
+
+def _effective(w: np.ndarray) -> float:
+    """(mean w)² / mean w²."""
+    return float(w.mean() ** 2 / np.mean(w**2)) if w.any() else 0.0
+
+
+def of_rejections(taken: Mapping[str, Any], names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
+    """Of what each criterion looks at, and of what it and all together reject."""
+    log_ratio, found = _decisions(taken)
+    made: dict[str, Any] = {}
+    kept = np.ones(len(log_ratio), bool)
+    for name, criterion in zip(names, chosen, strict=True):
+        of = statistic(criterion, log_ratio, found)
+        by_token = criterion.over == "token"
+        by_decision = of if by_token else found.spread(of)
+        rows = _row_means(of, found) if by_token else of
+        inside = (by_decision >= criterion.lower) & (by_decision <= criterion.upper)
+        kept &= inside
+        for part, value in {
+            "mean": by_decision.mean(),
+            "max": of.max(),
+            "min": of.min(),
+            "std": by_decision.std(),
+            "fraction_high": np.mean(of > criterion.upper),
+            "fraction_low": np.mean(of < criterion.lower),
+            "seq_mean": rows.mean(),
+            "seq_std": rows.std(ddof=1) if len(rows) > 1 else 0.0,
+            "seq_max": rows.max(),
+            "seq_min": rows.min(),
+            "seq_max_deviation": np.abs(rows).max(),
+            "seq_fraction_high": np.mean(rows > criterion.upper),
+            "seq_fraction_low": np.mean(rows < criterion.lower),
+            "masked_fraction": np.mean(~inside),
+            "seq_masked_fraction": np.mean(~np.logical_and.reduceat(inside, found.starts)),
+        }.items():
+            made[f"rollout_rs_{name}_{part}"] = value
+    made["rollout_rs_masked_fraction"] = np.mean(~kept)
+    made["rollout_rs_seq_masked_fraction"] = np.mean(~np.logical_and.reduceat(kept, found.starts))
+    return {name: float(value) for name, value in made.items()}
+
+
+def of_policies(taken: Mapping[str, Any]) -> dict[str, float]:
+    """How far π and μ are apart. Rows without a decision do not count."""
+    log_ratio, found = _decisions(taken)
+    training, rollout = (_row_means(_at_decisions(taken[name], found), found) for name in ("log_pi", "log_mu"))
+    whole = np.add.reduceat(log_ratio, found.starts)
+    difference = rollout - training
+    with np.errstate(over="ignore"):
+        made = {
+            "training_ppl": np.exp(-training).mean(),
+            "training_log_ppl": -training.mean(),
+            "kl": -log_ratio.mean(),
+            "k3_kl": (np.expm1(log_ratio) - log_ratio).mean(),
+            "rollout_ppl": np.exp(-rollout).mean(),
+            "rollout_log_ppl": -rollout.mean(),
+            "log_ppl_diff": difference.mean(),
+            "log_ppl_abs_diff": np.abs(difference).mean(),
+            "log_ppl_diff_max": difference.max(),
+            "log_ppl_diff_min": difference.min(),
+            "ppl_ratio": np.exp(difference).mean(),
+            "chi2_token": np.exp(2.0 * log_ratio).mean() - 1.0,
+            "chi2_seq": np.exp(2.0 * whole).mean() - 1.0,
+        }
+    return {name: float(value) for name, value in made.items()}

@@ -1,0 +1,47 @@
+"""Which decisions are kept, on NumPy arrays in float64, by estimates of KL(μ, π) of a decision or of a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from offtrace.returns.numpy.sequences import Sequences, sequences
+from offtrace.returns.numpy.weight_rows import trajectory
+from offtrace.returns.numpy.whole_arrays import probabilities
+from offtrace.returns.weight_arrays import Criterion, Decisions, estimate
+from offtrace.trajectory import explain_bad_value
+
+
+def decisions_of(given: Decisions[np.ndarray]) -> tuple[np.ndarray, Sequences]:
+    """log ρ of each decision, [N], checked, and where its sequences begin."""
+    x = trajectory(given, ())
+    if probabilities(x, ("rho",)) is None:
+        explain_bad_value(x)
+    found = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
+    if not len(found.rows):
+        raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
+    return np.subtract(found.of(x.read("log_pi")), found.of(x.read("log_mu")), dtype=np.float64), found
+
+
+def statistic(criterion: Criterion, log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+    """What the criterion looks at: a number for each decision, [N], or for each sequence, [S]."""
+    with np.errstate(over="ignore"):  # k3 of an enormous ratio is infinite, and rejected
+        value = estimate(np, criterion.k, log_ratio)
+        if criterion.over == "token":
+            return value
+        if criterion.over == "max":
+            return np.maximum.reduceat(value, found.starts)
+        total = np.add.reduceat(value, found.starts)
+        return total / found.lengths if criterion.over == "mean" else total
+
+
+def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.ndarray:
+    """Whether each decision passes all criteria; False where there is no decision."""
+    log_ratio, found = decisions_of(given)
+    out = np.zeros(given.shape if len(given.shape) == 2 else (1, *given.shape), bool)
+    passed = np.ones(len(log_ratio), bool)
+    for criterion in criteria:
+        value = statistic(criterion, log_ratio, found)
+        inside = (value >= criterion.lower) & (value <= criterion.upper)
+        passed &= inside if criterion.over == "token" else found.spread(inside)
+    out[found.rows, found.steps] = passed
+    return out.reshape(given.shape)

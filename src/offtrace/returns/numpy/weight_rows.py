@@ -1,0 +1,246 @@
+"""Weights of decisions on NumPy arrays. The rule's factors come from its own lines, and one compiled loop serves all rules.
+
+For decision 1, 2, … of a row, whose trace starts one step before it with x_0 = 1:
+
+    x_i = ratio_i x_{i-1}, and min(cap_i, x_i) where the rule is recursive
+    prefix_i = decay_1 ··· decay_i min(cap_i, x_i)
+
+The suffix is the same of the decisions after i. For a recursive cap it goes backward by maps x ↦ min(A x, B): if first comes
+min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Products are numbers of any size (`scaled_numbers`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numba.extending import register_jitable
+
+from offtrace.returns.numpy import compiled_pass
+from offtrace.returns.numpy.scaled_numbers import clipped, raised, times
+from offtrace.returns.numpy.sequences import Sequences, sequences
+from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
+from offtrace.traces import Factors
+from offtrace.trajectory import Trajectory, explain_bad_value
+
+BLOCK = 1 << 16  # so many steps at a time: their factors stay in the cache
+NO_MASK, NO_SEGMENT = np.empty((0, 0), np.bool_), np.empty((0, 0), np.int64)
+TOKEN, PREFIX, SUFFIX, SEQUENCE, GEOMETRIC = range(len(LEVELS))
+
+Totals = Mapping[int, tuple[float, int, int]]
+"""For each group the sum of its weights, how many there are, and in how many rows."""
+Merge = Callable[[Totals], Totals]
+"""From the totals of this process to those of all."""
+
+
+def trajectory(given: Decisions[np.ndarray], bounded: tuple[str, ...]) -> Trajectory:
+    """The decisions as a trajectory of rows [B, T]: `valid` is the mask, `pair` the segment, and nothing ends."""
+    shape = given.shape if len(given.shape) == 2 else (1, *given.shape)
+    nothing = np.broadcast_to(np.False_, shape)
+    mask = None if given.mask is None else np.ascontiguousarray(flags(given.mask).reshape(shape))
+    segment = None if given.segment is None else np.ascontiguousarray(given.segment.reshape(shape), np.int64)
+    log_pi, log_mu = (None if log is None else log.reshape(shape) for log in (given.log_pi, given.log_mu))
+    return Trajectory(
+        given.shape, np.dtype(np.float64), nothing, nothing, 1.0,
+        log_pi=log_pi, log_mu=log_mu, valid=mask, pair=segment, bounded=bounded,
+    )  # fmt: skip
+
+
+def weigh(
+    factors: Callable[[Trajectory], Factors],
+    x: Trajectory,
+    lags: np.ndarray,
+    recursive: bool,
+    how: Weighing,
+    *,
+    whole: bool = False,
+    group: np.ndarray | None = None,
+    merge: Merge | None = None,
+) -> np.ndarray:
+    """The weights as float64 [B, T]. `whole` asks for the factors of all rows at once, since the rule has numbers for each."""
+    B, T = x.terminated.shape
+    if x.valid is not None and merge is None and not x.valid.any():
+        raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
+    found = None
+    if how.normalize is not None or x.pair is not None:
+        found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
+    out = np.empty((B, T))
+    run = compiled_pass.compiled(_weigh, sys.modules[__name__])
+    rows = B if whole else max(1, BLOCK // T)
+    for b in range(0, B, rows):
+        block = _rows(x, slice(b, b + rows)) if rows < B else x
+        try:
+            decay, ratio, cap = factors(block)
+        except ValueError:
+            if block is x:
+                raise
+            explain_bad_value(x)  # in the whole batch it finds the index that the user knows
+        mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
+        run(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
+    if how.bounded:
+        _within(how, out)
+        if x.valid is not None:
+            out[~x.valid] = 0.0
+    if how.normalize is not None and found is not None:
+        _normalize(out, found, how, group, merge)
+    return out
+
+
+def _rows(x: Trajectory, rows: slice) -> Trajectory:
+    """Some rows of a trajectory."""
+    cut = (None if a is None else a[rows] for a in (x.log_pi, x.log_mu, x.valid, x.pair))
+    log_pi, log_mu, valid, pair = cut
+    return Trajectory(
+        x.shape, x.dtype, x.terminated[rows], x.truncated[rows], 1.0,
+        log_pi=log_pi, log_mu=log_mu, valid=valid, pair=pair, bounded=x.bounded,
+    )  # fmt: skip
+
+
+def _within(how: Weighing, weights: np.ndarray) -> None:
+    """Hold weights to the interval, in place."""
+    if how.drop:
+        weights[(weights < how.lower) | (weights > how.upper)] = 0.0
+    else:
+        np.clip(weights, how.lower, how.upper, out=weights)
+
+
+def _normalize(
+    weights: np.ndarray, found: Sequences, how: Weighing, group: np.ndarray | None, merge: Merge | None
+) -> None:
+    """Divide weights by their mean over the batch or the group, in place."""
+    at = found.starts if how.level in ONE_A_ROW else slice(None)
+    values, rows = found.of(weights)[at], found.rows[at]
+    ids = np.zeros(len(weights), np.int64) if group is None else np.asarray(group, np.int64)
+    names, place = np.unique(ids, return_inverse=True)
+    sums, counts = np.bincount(place[rows], values, len(names)), np.bincount(place[rows], minlength=len(names))
+    filled = np.bincount(place[np.unique(found.rows)], minlength=len(names))
+    totals: Totals = {
+        int(n): (float(s), int(c), int(r)) for n, s, c, r in zip(names, sums, counts, filled, strict=True)
+    }
+    totals = totals if merge is None else merge(totals)
+    check_totals(totals, grouped=group is not None)
+    means = np.array([totals[int(n)][0] / max(1, totals[int(n)][1]) for n in names])
+    weights /= np.where(means > 0.0, means, 1.0)[place][:, None]  # where the mean is 0, all weights are
+
+
+def check_totals(totals: Totals, *, grouped: bool) -> None:
+    """An error where a mean says nothing: of one weight, of one row in a group, or of an infinite weight."""
+    if not sum(count for _, count, _ in totals.values()):
+        raise ValueError("mask has no decision in any row of any process: there is nothing to normalise")
+    for name, (total, count, rows) in totals.items():
+        if count and (rows if grouped else count) < 2:
+            what = f"group {name} has one row" if grouped else "there is one weight to normalise"
+            raise ValueError(
+                f"{what}: over its own mean a weight is always 1. Normalise over more rows, or pass normalize=None"
+            )
+        if not total < np.inf:
+            raise ValueError(
+                "a weight is above the largest float, so that a mean of weights does not exist: cap them, by the trace or by "
+                "upper=…, before they are normalised"
+            )
+
+
+def merged(all_totals: Iterable[Totals]) -> Totals:
+    """The totals of all processes together."""
+    made: dict[int, tuple[float, int, int]] = {}
+    for totals in all_totals:
+        for name, (total, count, rows) in totals.items():
+            before = made.get(name, (0.0, 0, 0))
+            made[name] = before[0] + total, before[1] + count, before[2] + rows
+    return made
+
+
+@register_jitable(error_model="numpy")
+def _product(f, n, r):
+    """f · 2^{512n} · r, which is 0 where either is, even if the other is infinite."""
+    if f == 0.0 or r == 0.0:
+        return 0.0, 0
+    return times(f, n, r)
+
+
+@register_jitable(error_model="numpy")
+def _least(f, n, g, m):
+    """The smaller of f · 2^{512n} and g · 2^{512m}."""
+    if f == 0.0 or g == 0.0:
+        return 0.0, 0
+    return (f, n) if raised(f, n - m) < g else (g, m)
+
+
+@register_jitable(error_model="numpy")
+def _read(D, Dn, x, xn, cap, lag, lags):
+    """D min(cap, d_lag, x), as a number and its power; 0 from the horizon on."""
+    if len(lags) and lag > 0:
+        if lag > len(lags):
+            return 0.0, 0
+        cap = min(cap, lags[lag - 1])
+    f, n = times(1.0, 0, cap) if clipped(x, xn, cap) else (x, xn)
+    return (0.0, 0) if D == 0.0 or f == 0.0 else (D * f, Dn + n)
+
+
+@register_jitable(error_model="numpy")
+def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
+    """The weights of rows into `out` [n, T]. An empty mask or segment stands for none."""
+    B, T = out.shape
+    for b in range(B):
+        if level == SUFFIX:
+            _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out)
+            continue
+        D, Dn, x, xn, lag, start, before = 1.0, 0, 1.0, 0, 0, 0, -1
+        w, wn = 0.0, 0
+        for t in range(T + 1):
+            decides = t < T and (not len(mask) or mask[b, t])
+            if t < T and not decides:
+                out[b, t] = 0.0
+                continue
+            ends = t == T or (len(segment) and before >= 0 and segment[b, t] != segment[b, before])
+            if ends and level >= SEQUENCE and before >= 0:
+                _fill(w, wn, lag, level, mask, b, start, before + 1, out)
+            if t == T:
+                break
+            if ends or before < 0 or level == TOKEN:
+                D, Dn, x, xn, lag, start = 1.0, 0, 1.0, 0, 0, t
+            before, lag = t, lag + 1
+            D, Dn = _product(D, Dn, decay[b, t])
+            x, xn = _product(x, xn, ratio[b, t])
+            if recursive and clipped(x, xn, cap[b, t]):
+                x, xn = times(1.0, 0, cap[b, t])
+            w, wn = _read(D, Dn, x, xn, cap[b, t], lag, lags)
+            out[b, t] = raised(w, wn)
+
+
+@register_jitable(error_model="numpy")
+def _fill(w, wn, n, level, mask, b, start, stop, out):
+    """The weight of a sequence of n decisions, or its n-th root, at each of them."""
+    value = raised(w, wn)
+    if level == GEOMETRIC and 0.0 < w < np.inf:
+        value = np.exp((np.log(w) + wn * (512.0 * np.log(2.0))) / n)
+    for t in range(start, stop):
+        if not len(mask) or mask[b, t]:
+            out[b, t] = value
+
+
+@register_jitable(error_model="numpy")
+def _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out):
+    """β after the last decision, of a trace that starts at t and has not met the action of t."""
+    D, Dn, A, An, B, Bn, lag, after = 1.0, 0, 1.0, 0, np.inf, 0, 0, -1
+    T = out.shape[1]
+    for i in range(T):
+        t = T - 1 - i
+        if len(mask) and not mask[b, t]:
+            out[b, t] = 0.0
+            continue
+        if len(segment) and after >= 0 and segment[b, t] != segment[b, after]:
+            D, Dn, A, An, B, Bn, lag = 1.0, 0, 1.0, 0, np.inf, 0, 0
+        x, xn = _least(A, An, B, Bn)
+        w, wn = _read(D, Dn, x, xn, np.inf, lag, lags)
+        out[b, t] = raised(w, wn)
+        c = cap[b, t]
+        if c < np.inf and (
+            recursive or lag == 0
+        ):  # without recursion the cap acts where β is read, after the last action
+            f, n = _product(A, An, c)
+            B, Bn = _least(f, n, B, Bn)
+        A, An = _product(A, An, ratio[b, t])
+        D, Dn = _product(D, Dn, decay[b, t])
+        lag, after = lag + 1, t

@@ -1,0 +1,187 @@
+"""Which decisions are kept, and what a diagnosis of weights finds, both against plain sums."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import offtrace as ot
+from helpers import KINDS
+from offtrace.returns.rejection import KNOWN
+from returns.test_weights import LIMITS, REFERENCE, arrays, batches
+
+ESTIMATES: dict[str, Any] = {"k1": lambda x: -x, "k2": lambda x: x * x / 2, "k3": lambda x: np.exp(x) - 1 - x}
+JOINED: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max}
+
+
+def by_loops(batch: dict[str, Any], by: list[str], lower: list[Any], upper: list[Any]) -> np.ndarray:
+    """The definition, decision by decision."""
+    B, T = batch["log_pi"].shape
+    out = np.zeros((B, T), bool)
+    for b in range(B):
+        mask = np.ones(T) if "mask" not in batch else batch["mask"][b]
+        segment = np.zeros(T) if "segment" not in batch else batch["segment"][b]
+        for t in np.flatnonzero(mask):
+            row = np.flatnonzero((mask != 0) & (segment == segment[t]))
+            kept = True
+            for name, low, high in zip(by, lower, upper, strict=True):
+                *over, k = name.split()
+                at = [t] if over == ["token"] else row
+                with np.errstate(over="ignore"):
+                    values = ESTIMATES[k](batch["log_pi"][b, at] - batch["log_mu"][b, at])
+                value = values[0] if over == ["token"] else JOINED[over[1]](values)
+                kept &= (low is None or value >= low) and (high is None or value <= high)
+            out[b, t] = kept
+    return out
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=LIMITS)
+@given(batch=batches())
+def test_every_criterion_is_its_definition(batch: dict[str, Any]) -> None:
+    batch.pop("greedy")
+    for name in KNOWN:
+        low, high = (-0.3 if name.endswith("k1") else None), 0.6
+        wanted = by_loops(batch, [name], [low], [high])
+        np.testing.assert_array_equal(ot.reject(**batch, by=name, lower=low, upper=high), wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_at_once_on_every_kind_of_array(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    shape = 4, 6
+    batch: dict[str, Any] = {"log_pi": -rng.random(shape) * 2, "log_mu": -rng.random(shape) * 2}
+    batch |= {"mask": rng.random(shape) < 0.8, "segment": np.cumsum(rng.random(shape) < 0.3, axis=1)}
+    batch["log_pi"][0, 0] = -np.inf
+    by = ["token k1", "sequence mean k3", "sequence max k2", "sequence sum k1"]
+    bounds: dict[str, Any] = {"lower": [-1.0, None, None, -2.0], "upper": [1.5, 0.9, 1.5, None]}
+    wanted = by_loops(batch, by, bounds["lower"], bounds["upper"])
+    assert 0 < wanted.sum() < batch["mask"].sum()
+    for check in (None, False):
+        found = ot.reject(**arrays(kind, batch), by=by, **bounds, check=check)
+        assert "bool" in str(found.dtype)
+        np.testing.assert_array_equal(np.asarray(found), wanted)
+
+
+def test_reference() -> None:
+    """Eleven masks of independent code, whose bounds of k1 are ratios."""
+    stored = np.load(REFERENCE)
+    taken: dict[str, Any] = {"log_pi": stored["log_pi"], "log_mu": stored["log_mu"], "mask": stored["valid"]}
+    names = [name for name in stored.files if name.startswith("keep:")]
+    assert len(names) == 11
+    for name in names:
+        _, by, bounds = name.split(":")
+        numbers = [np.log(float(x)) if by.endswith("k1") else float(x) for x in bounds.split("_")]
+        found = ot.reject(**taken, by=by.replace("seq", "sequence").replace("_", " "), **limits(numbers))
+        np.testing.assert_array_equal(found, stored[name], err_msg=name)
+
+
+def limits(numbers: list[Any]) -> dict[str, Any]:
+    return {"upper": numbers[0]} if len(numbers) == 1 else {"lower": numbers[0], "upper": numbers[1]}
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"by": "sequence median k3"}, r"by = 'sequence median k3' is not known; did you mean 'sequence mean k3'"),
+    ({"by": []}, r"by is empty"),
+    ({"by": "token k3", "lower": 0.1}, r"token k3 is never negative and has no lower bound"),
+    ({"by": "token k1", "upper": None}, r"token k1 has no bound"),
+    ({"by": "token k1", "lower": 2.0}, r"lower = 2 is above upper = 1"),
+    ({"by": ["token k1", "token k2"]}, r"upper is one number for 2 criteria"),
+    ({"by": ["token k1", "token k2"], "upper": [1.0]}, r"upper has 1 numbers for 2 criteria"),
+    ({"mask": np.zeros((2, 3), bool)}, r"mask has no decision"),
+    ({"log_mu": None}, r"log_mu is missing"),
+    ({"log_mu": np.full((2, 3), -np.inf)}, r"log_mu is -inf"),
+    ({"segment": np.array([[1, 0, 0], [0, 0, 0]])}, r"segment falls along a row"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD, ids=[m[:30] for _, m in BAD])
+def test_bad_input(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"by": "token k1", "upper": 1.0, "log_pi": np.zeros((2, 3)), "log_mu": np.zeros((2, 3))}
+    with pytest.raises((ValueError, TypeError), match=message):
+        ot.reject(**(given | change))
+
+
+def share(w: np.ndarray) -> float:
+    return w.sum() ** 2 / (len(w) * (w**2).sum())
+
+
+def test_a_diagnosis_is_of_plain_sums() -> None:
+    rng = np.random.default_rng(0)
+    shape = 5, 7
+    taken: dict[str, Any] = {
+        "log_pi": -rng.random(shape),
+        "log_mu": -rng.random(shape),
+        "mask": rng.random(shape) < 0.7,
+    }
+    ratio = np.exp(taken["log_pi"] - taken["log_mu"])
+    tokens, rows = ratio[taken["mask"]], [ratio[b][taken["mask"][b]] for b in range(5)]
+    whole = np.array([np.prod(row) for row in rows])
+    for kind, level in product(KINDS, ("token", "prefix", "suffix", "sequence", "geometric")):
+        given = taken if kind != "jax" else {n: a.astype(np.float32) if n != "mask" else a for n, a in taken.items()}
+        found = ot.diagnose_weights(ot.TruncatedIS(bound=1.2), **arrays(kind, given), level=level)
+        plain = ot.weights(ot.ImportanceSampling(), **taken, level=level)[taken["mask"]]
+        used = ot.weights(ot.TruncatedIS(bound=1.2), **taken, level=level)
+        wanted = {
+            "decisions": len(tokens), "sequences": 5, "mean_ratio": tokens.mean(), "kl_k1": -np.log(tokens).mean(),
+            "kl_k3": (tokens - 1 - np.log(tokens)).mean(),
+            "chi2_token": (tokens**2).mean() - 1, "chi2_sequence": (whole**2).mean() - 1,
+            "ess_token": share(tokens), "ess_sequence": share(whole), "ess_weight": share(used[taken["mask"]]),
+            "largest_weight": used.max(), "truncated": (np.abs(plain - used[taken["mask"]]) > 1e-7).mean(),
+        }  # fmt: skip
+        assert found == found | {n: pytest.approx(v, rel=1e-5 if kind == "jax" else 1e-10) for n, v in wanted.items()}
+        assert used[int(found["largest_row"]), int(found["largest_step"])] == used.max()
+    for i in range(7):
+        some = np.array([np.prod(row[: i + 1]) for row in rows if len(row) > i])
+        if len(some) > 1:
+            assert ot.diagnose_weights(ot.Retrace(), **taken).ess_by_position[i] == pytest.approx(share(some))
+
+
+def sampled(top_p: float = 1.0, temperature: float = 1.0, other: float = 0.3) -> dict[str, Any]:
+    """Tokens drawn from μ, cut by top-p and renormalised, at a temperature that log_pi does not have."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(64, 32, 20)) * 2
+    scaled = logits / temperature + other * rng.normal(size=logits.shape) * (other > 0)
+    mu = np.exp(scaled) / np.exp(scaled).sum(-1, keepdims=True)
+    order = np.sort(mu, axis=-1)[..., ::-1]
+    smallest = np.take_along_axis(order, (order.cumsum(-1) < top_p).sum(-1, keepdims=True).clip(max=19), -1)
+    mu = np.where(mu >= smallest, mu, 0.0)
+    mu /= mu.sum(-1, keepdims=True)
+    action = (mu.cumsum(-1) < rng.random((64, 32, 1))).sum(-1, keepdims=True).clip(max=19)
+    log_pi = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return {
+        "log_pi": np.take_along_axis(log_pi, action, -1)[..., 0],
+        "log_mu": np.log(np.take_along_axis(mu, action, -1))[..., 0],
+    }
+
+
+def test_what_a_wrong_mu_is_told_by() -> None:
+    trace = ot.ImportanceSampling()
+    assert ot.diagnose_weights(trace, **sampled()).findings == ()
+    cut = sampled(top_p=0.8, other=0.0)
+    found = ot.diagnose_weights(trace, **cut)
+    assert "renormalised after top-p" in found.findings[0]
+    assert found["mean_ratio"] == pytest.approx(np.exp(cut["log_pi"] - cut["log_mu"]).mean())
+    assert 0.8 < found["mean_ratio"] < 0.95  # the probability that was kept
+    drawn = sampled(temperature=2.0, other=0.0)
+    wrong = drawn | {"log_mu": drawn["log_pi"], "log_pi": drawn["log_mu"] - 0.3}
+    assert "Another temperature" in ot.diagnose_weights(trace, **wrong).findings[0]
+    for step, where in ((1, "earlier"), (-1, "later")):
+        right = sampled(other=0.05)
+        shifted = right | {"log_mu": np.roll(right["log_mu"], -step, axis=1)}
+        shifted["mask"] = np.ones((64, 32), bool)
+        shifted["mask"][:, [0, -1]] = False
+        assert f"one {where} in the row" in ot.diagnose_weights(trace, **shifted).findings[0]
+
+
+def test_it_prints_and_is_a_dict() -> None:
+    found = ot.diagnose_weights(ot.Retrace(), **sampled(top_p=0.8, other=0.0))
+    assert isinstance(found, dict)
+    assert all(isinstance(value, float) for value in found.values())
+    lines = str(found).splitlines()
+    assert lines[0] == "2048 decisions in 64 sequences"
+    assert lines[1].split() == ["mean", "ratio", f"{found['mean_ratio']:.4g}"]
+    assert lines[-1] == found.findings[0]
