@@ -32,7 +32,7 @@ from offtrace.studies import Study, StudyError, declaration, deep_units
 from offtrace.studies.plan import Job, Plan, Unit
 from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
-from offtrace.studies.work import Outcome
+from offtrace.studies.plan import Outcome
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def declared(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=1, progress=False)
+    return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=0, progress=False)
 
 
 def test_a_unit_has_every_lam_and_seed_of_its_trace(study: Study) -> None:
@@ -64,7 +64,7 @@ def test_what_was_interrupted_is_run_again_to_the_same_rows(study: Study, tmp_pa
     for kind in ("rows", "curves", "units"):  # as if it had been killed after the first unit
         (again.folder / kind / "part-000002.parquet").unlink()
     assert [done for done, _ in again.status().done.values()] == [1]
-    again.run(workers=1, progress=False)
+    again.run(workers=0, progress=False)
     assert equal(again.records(), study.records())
     assert equal(again.curves(), study.curves())
 

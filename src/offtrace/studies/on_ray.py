@@ -15,8 +15,7 @@ import offtrace
 from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
-from offtrace.studies.plan import Job
-from offtrace.studies.work import Outcome
+from offtrace.studies.plan import Job, Outcome
 
 RETRIES = 20
 """By Ray itself, when a worker or a node is lost."""
