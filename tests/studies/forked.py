@@ -1,6 +1,6 @@
 """Commands in processes of their own, without the time of a start: a process that has imported all they need forks for each.
 
-`python forked.py` reads requests from its standard input, a line of JSON each, and answers on its standard output; `Forks` asks it.
+`python forked.py` reads requests from its standard input, a line of JSON each, and answers on its standard output. `Forks` asks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)
-        if "arguments" in request:
-            answer: Any = os.fork()
+        if "imported" in request:
+            answer: Any = request["imported"] in sys.modules
+        elif "arguments" in request:
+            answer = os.fork()
             if not answer:
                 child(request)
         else:
@@ -121,7 +124,7 @@ def child(request: dict[str, Any]) -> None:
         except SystemExit as end:
             status = int(end.code or 0)
         except BaseException:
-            sys.excepthook(*sys.exc_info())
+            traceback.print_exc()
             raise
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

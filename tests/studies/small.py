@@ -25,11 +25,11 @@ def declared(**changes: Any) -> dict[str, Any]:
     }
 
 
-def half_way(gate: Path, **changes: Any) -> dict[str, Any]:
-    """The same, but workers get through its second half only when there is a file `gate`."""
-    return declared(
-        modules=["studies.gated"], environments=["random-walk:states=5", f"gated:states=7,gate={gate}"], **changes
-    )
+def half_way(gate: Path) -> dict[str, Any]:
+    """Ten units for tuning, two for the test. Workers get through the second half only when there is a file `gate`."""
+    places = ["random-walk:states=5", f"gated:states=7,gate={gate}"]
+    alphas = [0.1, 0.2, 0.3, 0.4, 0.5]
+    return declared(modules=["studies.gated"], environments=places, traces=["Retrace"], alphas=alphas)
 
 
 def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
