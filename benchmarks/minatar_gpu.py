@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 
 from offtrace.studies import Study, StudyError, declaration, deep_units
-from offtrace.studies.plan import Job, Plan, Unit
+from offtrace.studies.plan import Job, Outcome, Plan, Unit
 from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
-from offtrace.studies.work import Outcome
 
 
 def main() -> None:

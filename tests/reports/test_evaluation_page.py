@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from offtrace.logs import Problem, ReadReport, Result, evaluate, simulate
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.logs import figures, page
-from reports.test_browser import browser  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -230,34 +228,15 @@ def test_only_results_have_such_a_page(tmp_path: Path) -> None:
         reports.evaluation_page({}, tmp_path / "page.html")
 
 
-@pytest.fixture
-def opened(browser: Any, files: dict[str, Path]) -> Iterator[Any]:  # noqa: F811
-    """`opened(name, width=…, scheme=…)`: a page with no network, whose every complaint and request is kept."""
-    contexts = []
-
-    def open_page(name: str, width: int, scheme: str) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        page.said, page.asked = [], []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.goto(files[name].as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
 FIGURES = {"good": 5, "far": 5, "without_mu": 2, "of_features": 3}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_browser_draws_it_without_a_complaint(opened: Any, name: str, width: int, scheme: str) -> None:
-    page = opened(name, width, scheme)
+def test_a_browser_draws_it_without_a_complaint(
+    open_file: Any, files: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    page = open_file(files[name], width, scheme)
     plots = page.locator("[data-figure] .plot").all()
     assert len(plots) == FIGURES[name]
     for plot in plots:

@@ -16,7 +16,7 @@ from offtrace.reports.study import statistics, views
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> studies.Study:
     small = studies.load("bifurcation").small().at(tmp_path_factory.mktemp("out"))
-    small.run(workers=1, progress=False)
+    small.run(workers=0, progress=False)
     return small
 
 
@@ -51,7 +51,7 @@ def test_the_areas_are_those_of_independent_code(tmp_path: Path) -> None:
     seeds = {"tuning": {"first": 0, "count": 1}, "test": {"first": 1000, "count": 500}}
     grid = {"environments": ["bifurcation-1"], "lams": [0.5], "alphas": [0.9], "traces": list(wanted), "subsets": {}}
     study = studies.Study.declared({**shipped, **grid, "name": "reference", "seeds": seeds}).at(tmp_path)
-    study.run(workers=1, progress=False)
+    study.run(workers=0, progress=False)
     shown = views.Views(study.records(), study.curves(), study.facts()).at_best()
     assert set(shown["method"]) == set(wanted)
     for row in shown.iter_rows(named=True):

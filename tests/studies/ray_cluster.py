@@ -1,4 +1,8 @@
-"""A study on a Ray cluster of two nodes on this machine: `python ray_cluster.py STUDY OUT [kill]`. With `kill`, one node dies."""
+"""Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
+
+STUDY waits half-way for the file GATE. It is run on a cluster of two nodes on this machine, then again while one of them dies,
+and then by the command line, on a new cluster.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,37 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
+from offtrace import cli
 from offtrace.studies import Study
 
 
-def main(file: str, out: str, kill: bool) -> None:
-    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
-    second = cluster.add_node(**{k: v for k, v in small.items() if k != "include_dashboard"})
+def main(file: str, out: Path, gate: Path) -> None:
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    second = cluster.add_node(**small)
     cluster.wait_for_nodes()
-    study = Study.load(file, out=out)
-    if kill:
-        threading.Thread(target=end, args=(cluster, second, study), daemon=True).start()
-    study.run("ray", address=cluster.address, progress=False)
-    alive = len(cluster.list_all_nodes())
-    print(f"nodes at the end: {alive}", flush=True)
+    whole, broken = Study.load(file, out=out / "two"), Study.load(file, out=out / "one")
+    gate.touch()
+    whole.run("ray", address=cluster.address, progress=False)
+    print(f"nodes of the first: {len(cluster.list_all_nodes())}", flush=True)
+    gate.unlink()
+    killer = threading.Thread(target=end, args=(cluster, second, broken, gate), daemon=True)
+    killer.start()
+    broken.run("ray", address=cluster.address, progress=False)
+    killer.join()
+    print(f"nodes of the second: {len(cluster.list_all_nodes())}", flush=True)
     cluster.shutdown()
+    options = ["--on", "ray", "--workers", "1", "-q", "--out", str(out / "new")]
+    sys.exit(cli.main(["study", "run", file, *options]))
 
 
-def end(cluster: Any, node: Any, study: Study) -> None:
+def end(cluster: Any, node: Any, study: Study, gate: Path) -> None:
     """When some units are written and others are not."""
     while not list((study.folder / "units").glob("part-*.parquet")):
         time.sleep(0.05)
     cluster.remove_node(node, allow_graceful=False)
+    gate.touch()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], str(Path(sys.argv[2])), "kill" in sys.argv[3:])
+    main(sys.argv[1], *map(Path, sys.argv[2:]))

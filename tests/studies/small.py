@@ -1,18 +1,11 @@
-"""A study of seconds for the tests, and how to run one as a separate process."""
+"""Studies of milliseconds for the tests."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-
-# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits.
-PROGRAM = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import offtrace.cli.__main__"
-COMMAND = [sys.executable, "-c", PROGRAM, "study"]
 
 
 def declared(**changes: Any) -> dict[str, Any]:
@@ -32,24 +25,13 @@ def declared(**changes: Any) -> dict[str, Any]:
     }
 
 
-def longer(steps: int = 30_000, **changes: Any) -> dict[str, Any]:
-    """More of the same, with units of about a tenth of a second."""
-    seeds = {"tuning": {"first": 0, "count": 20}, "test": {"first": 20, "count": 20}}
-    protocol = {"steps": steps, "behavior": "uniform", "target": [0.3, 0.7]}
-    return declared(seeds=seeds, protocol=protocol, lams=[0.0, 0.5, 0.9], **changes)
+def half_way(gate: Path) -> dict[str, Any]:
+    """Ten units for tuning, two for the test. Workers get through the second half only when there is a file `gate`."""
+    places = ["random-walk:states=5", f"gated:states=7,gate={gate}"]
+    alphas = [0.1, 0.2, 0.3, 0.4, 0.5]
+    return declared(modules=["studies.gated"], environments=places, traces=["Retrace"], alphas=alphas)
 
 
 def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
     """Row for row, bit for bit."""
     return one.schema == other.schema and one.equals(other, null_equal=True)
-
-
-def start(file: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    """`offtrace study run` in a process of its own, quiet."""
-    return subprocess.Popen(
-        [*COMMAND, "run", str(file), "--out", str(out), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-    )

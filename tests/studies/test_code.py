@@ -15,58 +15,50 @@ import pytest
 
 from offtrace.studies import Study, StudyError, code_digest, declaration, work
 from offtrace.studies.plan import Plan
-from studies.small import COMMAND, declared, equal
+from studies.forked import Forks
+from studies.small import declared, equal
 
-TRACE = """
-from dataclasses import dataclass
-from typing import ClassVar
-from offtrace import INFINITY, Trace, register
+WALKS = """
+from offtrace.mdps import random_walk
+from offtrace.studies import register_environment
 from {beside} import SHARE
 
-@register
-@dataclass(frozen=True)
-class {name}(Trace):
-    \"\"\"β_t = (share λ)^t.\"\"\"
-    lam: float = 1.0
-    title: ClassVar = "{name}"
-    recursive_condition: ClassVar = False
-    @staticmethod
-    def factors(xp, pi, mu, rho, lam):
-        return lam * {factor}, 1.0, INFINITY
+def {name}(states: int):
+    return random_walk(states, right={right})
+
+register_environment("{name}", {name})
 """
 
 
 class Own:
     """A module of one's own in a folder, with one beside it."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.module, self.beside, self.title = folder, name.lower(), f"{name.lower()}_beside", name
+    def __init__(self, forks: Forks, folder: Path, name: str) -> None:
+        self.forks, self.folder, self.module, self.beside = forks, folder, name, f"{name}_beside"
         self.write("SHARE", 0.5)
 
-    def write(self, factor: str, share: float) -> None:
-        text = TRACE.format(name=self.title, beside=self.beside, factor=factor)
+    def write(self, right: str, share: float) -> None:
+        text = WALKS.format(name=self.module, beside=self.beside, right=right)
         (self.folder / f"{self.module}.py").write_text(text)
         (self.folder / f"{self.beside}.py").write_text(f"SHARE = {share}\n")
 
     def study(self, out: Path) -> Study:
-        given = declared(modules=[self.module], traces=[self.title], lams=[1.0], environments=["random-walk:states=5"])
+        given = declared(modules=[self.module], traces=["Retrace"], environments=[f"{self.module}:states=5"])
         return Study.declared(given, out=out)
 
     def values(self, out: Path) -> list[float]:
         """In a process of its own, as a user's next command is."""
         (self.folder / "small.toml").write_text(self.study(out).as_toml())
-        command = [*COMMAND, "run", "small.toml", "--out", str(out), "--workers", "1", "--quiet"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder)
-        assert done.returncode == 0, done.stderr
-        self.said = done.stdout + done.stderr
+        command = ["study", "run", "small.toml", "--out", str(out), "--workers", "0", "--quiet"]
+        status, self.said = self.forks.run(*command, cwd=str(self.folder))
+        assert status == 0, self.said
         return self.study(out).records()["value"].to_list()
 
 
 @pytest.mark.parametrize("where", ["module", "beside"])
-def test_changed_code_is_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    own, out = Own(tmp_path, f"Own{where.capitalize()}"), tmp_path / "out"
+def test_changed_code_is_run_anew(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    own, out = Own(forks, tmp_path, f"own_walk_{where}"), tmp_path / "out"
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + ":" + str(Path(code_digest.HOME).parent))
     first, before = own.study(out), own.values(out)
     assert "other code" not in own.said
     own.write("SHARE", 0.25) if where == "beside" else own.write("SHARE * SHARE", 0.5)
@@ -88,17 +80,17 @@ def test_changed_code_is_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(
         StudyError, match=rf"made by other code than that of now: changed since: {changed_file}.*--other-code"
     ):
-        old.run(progress=False)
+        old.run(workers=0, progress=False)
     about = json.loads((first.folder / "study.json").read_text())
     assert about["code"]["sources"].keys() == {f"{own.module}.py", f"{own.beside}.py"}
-    assert "lam * SHARE, 1.0" in about["code"]["sources"][f"{own.module}.py"]
+    assert "right=SHARE)" in about["code"]["sources"][f"{own.module}.py"]
     own.write("SHARE", 0.5)  # and back: the first rows are those of the code of now
     assert own.study(out).status().finished
     assert own.values(out) == before
 
 
 def test_what_other_code_has_begun_goes_on_only_if_one_says_so(tmp_path: Path) -> None:
-    study = Study.declared(declared(), out=tmp_path / "now").run(progress=False)
+    study = Study.declared(declared(), out=tmp_path / "now").run(workers=0, progress=False)
     before = records_of_before(study, tmp_path)
     for kind in ("rows", "curves", "units"):
         sorted((before / kind).iterdir())[-1].unlink()
@@ -106,8 +98,8 @@ def test_what_other_code_has_begun_goes_on_only_if_one_says_so(tmp_path: Path) -
     assert old.status().code == "what made them was not kept"
     assert old.records().height == 3 * 3  # units × seeds
     with pytest.raises(StudyError, match="what made them was not kept"):
-        old.run(progress=False)
-    assert old.run(progress=False, other_code=True).status().finished
+        old.run(workers=0, progress=False)
+    assert old.run(workers=0, progress=False, other_code=True).status().finished
     assert old.records().drop("unit").equals(study.records().drop("unit"))
     assert old.facts()["code"]["words"] == "what made them was not kept"
 
@@ -136,30 +128,37 @@ def test_a_worker_with_other_code_refuses() -> None:
         work.run(replace(job, code="0" * 64))
 
 
+CHANGES: dict[str, set[str]] = {
+    "traces/new.py": set(code_digest.PARTS),
+    "learners/loop.py": {"control", "evaluation", "replay"},
+    "cli/study.py": set(),
+}
+"""Files, and the tasks whose rows depend on them."""
+CHANGE = """
+import json, sys
+from pathlib import Path
+from offtrace.studies import code_digest
+def digests():
+    code_digest._own.cache_clear()
+    return {task: code_digest.of(task, ()).digest for task in code_digest.PARTS}
+found = [digests()]
+for file in sys.argv[1:]:
+    with (code_digest.HOME / file).open("a") as opened:
+        opened.write("# changed")
+    found.append(digests())
+print(json.dumps([str(code_digest.HOME), found]))
+"""
+
+
 def test_a_copy_of_the_package_has_the_same_digest_until_a_file_changes(tmp_path: Path) -> None:
     shutil.copytree(code_digest.HOME, tmp_path / "offtrace", ignore=shutil.ignore_patterns("__pycache__"))
-
-    def digests() -> dict[str, str]:
-        script = "import json; from offtrace.studies.code_digest import PARTS, of; "
-        script += "print(json.dumps({task: of(task, ()).digest for task in PARTS}))"
-        asked = [sys.executable, "-c", script]
-        said = subprocess.run(
-            asked, capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}
-        )
-        return json.loads(said.stdout)
-
-    here = {task: code_digest.of(task, ()).digest for task in code_digest.PARTS}
-    assert digests() == here
-    for file, concerned in (
-        ("traces/aware.py", set(here)),
-        ("learners/loop.py", {"control", "evaluation", "replay"}),
-        ("cli.py", set()),
-    ):
-        with (tmp_path / "offtrace" / file).open("a") as opened:
-            opened.write("# changed\n")
-        now = digests()
-        assert {task for task in here if now[task] != here[task]} == concerned
-        here = now
+    asked = [sys.executable, "-c", CHANGE, *CHANGES]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
+    home, found = json.loads(said.stdout)
+    assert home == str(tmp_path / "offtrace")
+    assert found[0] == {task: code_digest.of(task, ()).digest for task in code_digest.PARTS}
+    for before, now, concerned in zip(found, found[1:], CHANGES.values(), strict=False):
+        assert {task for task in now if now[task] != before[task]} == concerned
 
 
 def test_the_commit_is_kept() -> None:
@@ -173,7 +172,9 @@ def test_the_commit_is_kept() -> None:
 
 
 def test_equal_rows_of_equal_code(tmp_path: Path) -> None:
-    one, other = (Study.declared(declared(), out=tmp_path / name).run(progress=False) for name in ("one", "other"))
+    one, other = (
+        Study.declared(declared(), out=tmp_path / name).run(workers=0, progress=False) for name in ("one", "other")
+    )
     assert one.digest == other.digest
     assert equal(one.records(), other.records())
     assert not one.status().code

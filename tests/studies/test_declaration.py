@@ -128,7 +128,7 @@ def test_unknown_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"on": "slurm"}, "on"), ({"workers": 0}, "workers"), ({"address": "a:1"}, "addr")]
+    ("wrong", "message"), [({"on": "slurm"}, "on"), ({"workers": -1}, "workers"), ({"address": "a:1"}, "addr")]
 )
 def test_how_to_run(wrong: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match=message):

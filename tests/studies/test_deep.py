@@ -16,10 +16,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from offtrace.studies import DeclarationError, Study, deep_units, work
+from offtrace.studies import DeclarationError, Study, StudyError, deep_units, work
 from offtrace.studies.deep_units import tidy
 from offtrace.studies.environments import GAMES
 from offtrace.studies.plan import Plan
+from studies.forked import Forks
 from studies.small import equal
 
 jax = pytest.importorskip("jax")
@@ -36,7 +37,7 @@ def declared(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=1, progress=False)
+    return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=0, progress=False)
 
 
 def test_a_unit_has_every_lam_and_seed_of_its_trace(study: Study) -> None:
@@ -64,13 +65,13 @@ def test_what_was_interrupted_is_run_again_to_the_same_rows(study: Study, tmp_pa
     for kind in ("rows", "curves", "units"):  # as if it had been killed after the first unit
         (again.folder / kind / "part-000002.parquet").unlink()
     assert [done for done, _ in again.status().done.values()] == [1]
-    again.run(workers=1, progress=False)
+    again.run(workers=0, progress=False)
     assert equal(again.records(), study.records())
     assert equal(again.curves(), study.curves())
 
 
 def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path) -> None:
-    """benchmarks/minatar_gpu.py: from its file to the same records; another study's file is refused."""
+    """benchmarks/minatar_gpu.py: from its file to the same records. It refuses the file of another study."""
     rows, curves, plan = study.records(), study.curves(), Plan(study)
     lines: list[Any] = [{"digest": study.digest, "versions": {"offtrace": "1", "jax": "2"}, "machine": "one GPU"}]
     for unit in plan.units.values():
@@ -90,9 +91,8 @@ def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path)
     assert equal(brought.records(), rows)
     assert equal(brought.curves(), curves)
     assert brought.facts()["machine"] == "one GPU"
-    refused = subprocess.run([*script, "--subset", "h200"], capture_output=True, text=True, check=False)
-    assert refused.returncode
-    assert "is of another study" in refused.stderr
+    with pytest.raises(StudyError, match="are of another study than minatar-h200"):
+        Study.load("minatar", "h200").as_recorded(study.digest)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "minatar").glob("*.jsonl.gz")), ids=lambda f: f.name)
@@ -134,9 +134,10 @@ def test_every_trace_of_the_study_can_be_compiled() -> None:
     jobs = [plan.job(unit) for unit in plan.units.values() if unit.environment == GAMES[0] and unit.age == 10_000]
     assert len(jobs) == 8
     keys = jax.vmap(jax.random.PRNGKey)(np.arange(6, dtype=np.uint32))
-    for job in jobs:
+    for i, job in enumerate(jobs):
         traces = [trace for trace in work._traces(job) for _ in range(6 // len(job.lams))]
-        config = job.protocol.config(job.unit.environment, traces[0], job.unit.age)
+        game = job.unit.environment if not i else "CartPole-v1"  # the trace does not see the game
+        config = job.protocol.config(game, traces[0], job.unit.age)
         made = trainer(config, list(range(6)))
         first = jax.eval_shape(made.first, keys)
         after, tally = jax.eval_shape(made.advance, _stacked(traces, config, 6), first, 3)
@@ -206,9 +207,10 @@ def test_an_error_names_the_key(changes: dict[str, Any], message: str) -> None:
         Study.declared(declared(**changes))
 
 
-def test_a_declaration_needs_no_jax() -> None:
-    code = "import sys; from offtrace.studies import Study; Study.load('minatar'); assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_a_declaration_needs_no_jax(forks: Forks) -> None:
+    assert not forks.ask({"imported": "jax"})  # where units were declared and run
+    assert forks.run("study", "status", "minatar")[0] == 0
+    assert not forks.ask({"imported": "jax"})
 
 
 def test_the_games_are_those_of_the_agents() -> None:

@@ -18,7 +18,7 @@ from studies.small import declared, equal
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study.declared(declared(), out=tmp_path_factory.mktemp("studies")).run(progress=False)
+    return Study.declared(declared(), out=tmp_path_factory.mktemp("studies")).run(workers=0, progress=False)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_spoilt_files_are_reported(study: Study, finished: Study, kind: str, spo
 def test_what_an_interrupted_write_has_left_is_removed(study: Study, finished: Study) -> None:
     part(study, "units").unlink()
     (study.folder / "rows" / ".part-000009.parquet.tmp").write_bytes(b"half")
-    assert equal(study.run(progress=False).records(), finished.records())
+    assert equal(study.run(workers=0, progress=False).records(), finished.records())
     assert pl.read_parquet(study.folder / "rows" / "*.parquet").height == finished.records().height
     assert not list(study.folder.rglob("*.tmp"))
 
@@ -144,7 +144,7 @@ def test_spoilt_files_are_run_again(study: Study, finished: Study, kind: str) ->
     path = part(study, kind)
     truncate(path)
     with pytest.warns(UserWarning, match=path.name):
-        study.run(progress=False)
+        study.run(workers=0, progress=False)
     with pytest.warns(UserWarning, match=path.name):
         assert equal(study.records(), finished.records())
     with pytest.warns(UserWarning, match="not read"):
@@ -203,7 +203,7 @@ def test_a_folder_of_another_study(study: Study) -> None:
     about = study.folder / "study.json"
     about.write_text(about.read_text().replace(study.digest, "0" * 64))
     with pytest.raises(StudyError, match="holds another study"):
-        study.run(progress=False)
+        study.run(workers=0, progress=False)
 
 
 def test_one_at_a_time(study: Study) -> None:
@@ -211,7 +211,7 @@ def test_one_at_a_time(study: Study) -> None:
         records.Folder(study.folder, study.digest).lock(),
         pytest.raises(StudyError, match=f"process {os.getpid()} is running this study"),
     ):
-        study.run(progress=False)
+        study.run(workers=0, progress=False)
 
 
 def test_a_full_disk(tmp_path: Path, finished: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +228,10 @@ def test_a_full_disk(tmp_path: Path, finished: Study, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(StudyError, match=r"the disk is full\. What was written before stays"):
-            study.run(progress=False)
+            study.run(workers=0, progress=False)
     before = study.status()
     assert 0 < before.rows < finished.status().rows
     assert not list(study.folder.rglob("*.tmp"))
     kept = {f: f.read_bytes() for f in study.folder.rglob("units/*.parquet")}
-    assert equal(study.run(progress=False).records(), finished.records())
+    assert equal(study.run(workers=0, progress=False).records(), finished.records())
     assert all(f.read_bytes() == content for f, content in kept.items())

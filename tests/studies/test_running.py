@@ -3,113 +3,110 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from offtrace import mdps
-from offtrace.studies import DeclarationError, Study, StudyError, register_environment
+from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
-from studies.small import COMMAND, declared, equal, longer, start
+from studies.forked import Forks, Started
+from studies.small import declared, equal, half_way
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study.declared(longer(), out=tmp_path_factory.mktemp("unbroken")).run(progress=False)
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A path that is part of the declaration, and so the same for all."""
+    return tmp_path_factory.mktemp("gate") / "open"
 
 
-def written(study: Study, folder: Path) -> Path:
-    file = folder / "longer.toml"
-    file.write_text(study.as_toml(), encoding="utf-8")
-    return file
+@pytest.fixture(scope="module")
+def unbroken(gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study.declared(half_way(gate), out=tmp_path_factory.mktemp("unbroken")).run(workers=0, progress=False)
+
+
+@pytest.fixture
+def study(unbroken: Study, gate: Path, tmp_path: Path) -> Study:
+    """The same elsewhere, not begun, with its declaration in a file and with the gate closed."""
+    gate.unlink(missing_ok=True)
+    (tmp_path / "study.toml").write_text(unbroken.as_toml(), encoding="utf-8")
+    return unbroken.at(tmp_path)
+
+
+def start(forks: Forks, study: Study, *options: str, **how: Any) -> Started:
+    """`offtrace study run` in a process of its own."""
+    return forks.start("study", "run", str(study.out / "study.toml"), "--out", str(study.out), "-q", *options, **how)
+
+
+def half_done(forks: Forks, study: Study, *options: str) -> Started:
+    """The same, once some of its units are written and the others wait."""
+    process = start(forks, study, *options)
+    while len(written(study)) < 4 and process.poll() is None:
+        time.sleep(0.02)
+    assert process.poll() is None, process.communicate()
+    return process
 
 
 def parts(study: Study) -> list[Path]:
     return sorted((study.folder / "units").glob("part-*.parquet"))
 
 
-def test_killed_ten_times_at_random_moments(unbroken: Study, tmp_path: Path) -> None:
-    study, moments, begun = unbroken.at(tmp_path), random.Random(1), 0
-    file = written(study, tmp_path)
-    for i in range(10):
-        before = len(parts(study))
-        process = start(file, tmp_path, "--workers", "1")
-        while i % 3 == 1 and len(parts(study)) == before and process.poll() is None:
-            time.sleep(0.01)  # these are killed soon after a part was written, wherever that is; the others at any time
-        time.sleep(moments.uniform(0.0, 0.5) if i % 3 == 1 else moments.uniform(0.2, 3.0))
-        process.kill()
-        process.communicate()
-        status = study.status()
-        begun += status.rows > 0 and not status.finished
-    assert begun  # at least some kills came in the middle
-    study.run(progress=False)
-    assert study.status().finished
+def written(study: Study) -> pl.DataFrame:
+    """The units that are written, each as often as it is."""
+    return pl.concat([pl.DataFrame(schema=records.schema("units")), *map(pl.read_parquet, parts(study))])
+
+
+def workers(study: Study) -> list[int]:
+    return [int(worker.split(":")[1]) for worker in written(study)["worker"].unique()]
+
+
+def as_unbroken(study: Study, unbroken: Study) -> bool:
+    """Whether nothing is lost, and nothing is counted twice."""
     assert equal(study.records(), unbroken.records())
     assert equal(study.curves(), unbroken.curves())
-    units = pl.concat([pl.read_parquet(f) for f in parts(study)])
-    assert units["unit"].n_unique() == units.height  # none was run twice and kept
+    assert not study.status().problems
+    return written(study)["unit"].n_unique() == written(study).height
 
 
-def test_killed_workers_are_replaced(unbroken: Study, tmp_path: Path) -> None:
-    study, killed = unbroken.at(tmp_path), []
-
-    def kill() -> None:
-        while len(killed) < 2:
-            for file in parts(study):
-                for worker in pl.read_parquet(file)["worker"].unique():
-                    pid = int(worker.split(":")[1])
-                    if pid not in killed and len(killed) < 2:
-                        os.kill(pid, signal.SIGKILL)
-                        killed.append(pid)
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    study.run(progress=False, workers=2)
-    thread.join(600)
-    assert len(killed) == 2
-    assert equal(study.records(), unbroken.records())
-    assert study.status().workers >= 3
-    units = pl.concat([pl.read_parquet(f) for f in parts(study)])
-    assert units["unit"].n_unique() == units.height
+def test_killed_before_every_change_of_a_file(forks: Forks, tmp_path: Path) -> None:
+    """One folder; each run is killed a step later than the one before, until none is left."""
+    whole = Study.declared(declared(traces=["Retrace"], environments=["random-walk:states=5"]))
+    study = whole.run(workers=0, progress=False, out=tmp_path / "whole").at(tmp_path)
+    (tmp_path / "study.toml").write_text(study.as_toml(), encoding="utf-8")
+    begun, kills = set(), 0
+    while True:
+        kills += 1
+        process = start(forks, study, "--workers", "0", flush=0.0, kill=kills, below=str(study.folder))
+        process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            break
+        begun.add(study.status().rows)
+    assert process.returncode == 0
+    assert len(begun) == 4  # of four units: nothing, one, two, three
+    assert kills > 15
+    assert study.status().finished
+    assert as_unbroken(study, whole.at(tmp_path / "whole"))
 
 
-def test_ctrl_c_leaves_everything_resumable(unbroken: Study, tmp_path: Path) -> None:
-    study = unbroken.at(tmp_path)
-    process = start(written(study, tmp_path), tmp_path)
-    while not parts(study) and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert "interrupted; the same command goes on from here" in said
-    status = study.status()
-    assert not status.finished
-    assert status.rows > 0
-    assert equal(study.run(progress=False).records(), unbroken.records())
-
-
-def test_workers_end_with_the_coordinator(unbroken: Study, tmp_path: Path) -> None:
-    study = unbroken.at(tmp_path)
-    process = start(written(study, tmp_path), tmp_path)
-    while not parts(study) and process.poll() is None:
-        time.sleep(0.05)
-    pids = [int(w.split(":")[1]) for f in parts(study) for w in pl.read_parquet(f)["worker"].unique()]
-    process.kill()
+def test_workers_end_with_the_coordinator_and_another_goes_on(
+    forks: Forks, study: Study, unbroken: Study, gate: Path
+) -> None:
+    process = half_done(forks, study, "--workers", "1")
+    process.send_signal(signal.SIGKILL)
     process.communicate()
-    for _ in range(6_000):  # at once as a rule; a busy machine may take its time
-        if not any(Path(f"/proc/{pid}").exists() and "worker" in _command(pid) for pid in pids):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"workers {pids} live on")
+    while any("worker" in _command(pid) for pid in workers(study)):
+        time.sleep(0.02)
+    gate.touch()
+    study.run(workers=0, progress=False)
+    assert as_unbroken(study, unbroken)
 
 
 def _command(pid: int) -> str:
@@ -119,10 +116,38 @@ def _command(pid: int) -> str:
         return ""
 
 
-def test_the_number_of_workers_does_not_matter(tmp_path: Path) -> None:
-    one, three = (Study.declared(declared()).run(workers=n, out=tmp_path / str(n), progress=False) for n in (1, 3))
-    assert equal(one.records(), three.records())
-    assert equal(one.curves(), three.curves())
+def test_killed_workers_are_replaced_and_their_number_does_not_matter(
+    study: Study, unbroken: Study, gate: Path
+) -> None:
+    """Rows are those of one process, in which all units ran one after another."""
+    killed = []
+
+    def kill() -> None:
+        while len(written(study)) < 4:
+            time.sleep(0.02)
+        for pid in workers(study):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        gate.touch()
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    study.run(progress=False, workers=2)
+    thread.join()
+    assert killed
+    assert study.status().workers > len(killed)
+    assert as_unbroken(study, unbroken)
+
+
+def test_ctrl_c_leaves_everything_resumable(forks: Forks, study: Study, unbroken: Study) -> None:
+    process = half_done(forks, study, "--workers", "1")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()
+    assert process.returncode == 130
+    assert "interrupted; the same command goes on from here" in said
+    assert not study.status().finished
+    study.run(workers=0, progress=False)
+    assert as_unbroken(study, unbroken)
 
 
 def test_from_a_script_without_a_main_guard(tmp_path: Path) -> None:
@@ -131,7 +156,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from studies.small import declared
 from offtrace.studies import Study
-print(Study.declared(declared()).run(out={str(tmp_path)!r}).records().height)
+print(Study.declared(declared()).run(out={str(tmp_path)!r}, workers=1).records().height)
 """
     (tmp_path / "script.py").write_text(script)
     found = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
@@ -180,7 +205,8 @@ class Halved(Trace):
     monkeypatch.syspath_prepend(tmp_path)
     own = Study.declared(declared(modules=["halved_traces"], traces=["Halved"], lams=[1.0]), out=tmp_path)
     known = Study.declared(declared(traces=["Q(λ)"]), out=tmp_path)
-    assert own.run(progress=False).records()["value"].equals(known.run(progress=False).records()["value"])
+    rows = own.run(workers=1, progress=False).records()
+    assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
 
 
 def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +223,10 @@ register_environment("own-walk", walk, right=1.0)
     )
     monkeypatch.syspath_prepend(tmp_path)
     given = declared(modules=["own_walks"], environments=["own-walk:long=5"], traces=["Retrace"])
-    own = Study.declared(given, out=tmp_path).run(progress=False).records()
+    own = Study.declared(given, out=tmp_path).run(workers=0, progress=False).records()
     known = Study.declared(declared(environments=["random-walk:states=5"], traces=["Retrace"]), out=tmp_path)
     assert own["environment"].unique().to_list() == ["own-walk:long=5"]
-    assert own["value"].equals(known.run(progress=False).records()["value"])
+    assert own["value"].equals(known.run(workers=0, progress=False).records()["value"])
     with pytest.raises(DeclarationError, match=r"environments\[0\].*arguments long \(did you mean 'long'\?\)"):
         Study.declared(given | {"environments": ["own-walk:lang=5"]})
 
@@ -212,22 +238,22 @@ def test_names_of_environments_are_taken_once() -> None:
         register_environment("own-v1", mdps.random_walk)
 
 
-def test_commands(tmp_path: Path) -> None:
-    file = written(Study.declared(declared(subsets={"tiny": {"lams": [0.1]}})), tmp_path)
-    file.write_text(file.read_text() + "\n[subsets.tiny]\nlams = [0.1]\n")
-
-    def offtrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=tmp_path)
-
-    ran = offtrace("run", str(file), "--subset", "tiny", "--workers", "1")
-    assert ran.returncode == 0
+def test_commands(forks: Forks, tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(Study.declared(declared()).as_toml() + "\n[subsets.tiny]\nlams = [0.1]\n")
+    command = [sys.executable, "-m", "offtrace.cli", "study", "run", str(file), "--subset", "tiny", "--workers", "0"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert ran.stdout.startswith("small-tiny: finished; units: tuning 24/24, test 8/8; 104 rows")
-    assert "small-tiny: 32 units on 1 process" in ran.stderr
-    assert "not begun; units: tuning 0/24" in offtrace("status", str(file)).stdout
-    listed = offtrace("list").stdout
+    assert "small-tiny: 32 units on this process" in ran.stderr
+
+    def study(*arguments: str) -> tuple[int | None, str]:
+        return forks.run("study", *arguments, cwd=str(tmp_path))
+
+    assert "not begun; units: tuning 0/24" in study("status", str(file))[1]
+    listed = study("list")[1]
     assert "bifurcation" in listed
     assert "small-tiny: finished" in listed
-    wrong = offtrace("run", "bifurcatoin")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("offtrace: study: got 'bifurcatoin'")
-    assert "Traceback" not in wrong.stderr
+    status, said = study("run", "bifurcatoin")
+    assert status == 2
+    assert said.startswith("offtrace: study: got 'bifurcatoin'")
+    assert "Traceback" not in said

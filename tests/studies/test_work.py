@@ -149,7 +149,7 @@ def test_map() -> None:
 
 @pytest.mark.parametrize("name", ["contraction-map", "random-walk", "replay"])
 def test_shipped_studies_run(name: str, tmp_path: Any) -> None:
-    study = Study.load(name, "ci").run(out=tmp_path, progress=False)
+    study = Study.load(name, "ci").run(workers=0, out=tmp_path, progress=False)
     assert study.status().finished
     rows, last = study.records(), list(study.seeds)[-1]
     assert rows.filter(phase=last).group_by("environment", "trace", "lam", "parameters", "age").len().height == len(

@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     )
     run.add_argument("--on", choices=("local", "ray"), default="local", help="local processes (default), or Ray")
     run.add_argument("--address", help="of an existing Ray cluster; without it, a new one on this machine")
-    run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core)")
+    run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core); 0: in this one")
     run.add_argument("--quiet", "-q", action="store_true", help="show no progress")
     run.add_argument(
         "--other-code", action="store_true", help="go on with a folder of records that other code has begun"

@@ -15,8 +15,7 @@ from typing import Any
 
 from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
-from offtrace.studies.plan import Job
-from offtrace.studies.work import Outcome
+from offtrace.studies.plan import Job, Outcome
 
 AHEAD = 2
 """Jobs that a worker holds: one under way, and one so that it need not wait."""

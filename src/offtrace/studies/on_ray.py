@@ -15,11 +15,12 @@ import offtrace
 from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
-from offtrace.studies.plan import Job
-from offtrace.studies.work import Outcome
+from offtrace.studies.plan import Job, Outcome
 
 RETRIES = 20
 """By Ray itself, when a worker or a node is lost."""
+
+ENVIRONMENT = {"env_vars": ONE_THREAD | SHARED}
 
 
 def task(job: Job) -> tuple[Any, str, str]:
@@ -44,15 +45,15 @@ class RayPool:
             self.ray, self.own = ray, False
             if not ray.is_initialized():
                 self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)
-        self.remote = ray.remote(task).options(
-            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": ONE_THREAD | SHARED}, name="offtrace unit"
-        )
+        # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
+        settings = {} if self.own else {"runtime_env": ENVIRONMENT}
+        self.remote = ray.remote(task).options(num_cpus=1, max_retries=RETRIES, name="offtrace unit", **settings)
         self.waiting: dict[Any, Job] = {}
         self.deaths: dict[str, int] = {}
         self.failure: StudyError | None = None
 
     def _connect(self, address: str, workers: int | None) -> None:
-        quiet: dict[str, str | bool] = {"logging_level": "ERROR", "log_to_driver": False}
+        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": ENVIRONMENT}
         try:
             if address == "local":
                 self.ray.init(

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from offtrace.studies.study import Study
 
 
@@ -75,6 +77,20 @@ class Job:
     def runs(self) -> int:
         """How many there are: one for each λ and seed."""
         return len(self.lams) * self.count
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a unit gives."""
+
+    unit: Unit
+    rows: dict[str, np.ndarray]
+    """seed, value, and what else there is of: lam, episodes, diverged, contraction_lower, contraction_upper, variance, bias."""
+    curve: dict[str, np.ndarray]
+    """step, mean, low, high, n; of deep agents one for each run, with its lam and seed; empty for a map."""
+    score: float
+    """The mean of the metric over the seeds: what tuning goes by."""
+    seconds: float
 
 
 class Plan:

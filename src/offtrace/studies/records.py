@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from offtrace._shared.whole_files import written_whole
 from offtrace.studies.checks import StudyError, Table
-from offtrace.studies.plan import Unit
-from offtrace.studies.work import Outcome
+from offtrace.studies.plan import Outcome, Unit
 
 if TYPE_CHECKING:
     import polars as pl

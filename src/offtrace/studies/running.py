@@ -8,10 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from offtrace.studies.plan import Job, Plan, Unit
+from offtrace.studies.plan import Job, Outcome, Plan, Unit
 from offtrace.studies.progress_display import Display
 from offtrace.studies.records import Finished, Folder
-from offtrace.studies.work import Outcome
 
 FLUSH = 1.0
 """Seconds between two writes: what a SIGKILL may cost."""

@@ -157,14 +157,16 @@ class Study:
         """Run what has not been run yet: in local processes, or on="ray". Returns the study, whose records are in `out`.
 
         `workers` is the number of processes (of a new Ray cluster: its CPUs), by default one for each core; `address` is that of
-        an existing Ray cluster. Interrupted in any way, the next run goes on from there.
+        an existing Ray cluster. With `workers=0` the units are run one after another in this process, where a debugger sees
+        them; a small study is done sooner so. Interrupted in any way, the next run goes on from there.
 
         Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DeclarationError("workers", workers, "an integer of at least 1")
+        least = 1 if on == "ray" else 0
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < least):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DeclarationError("workers", workers, f"an integer of at least {least}")
         if address is not None and on != "ray":
             raise DeclarationError("address", address, "an address only with on = 'ray'")
         self = self.at(out)
@@ -350,6 +352,10 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Gene
         from offtrace.studies.on_ray import RayPool
 
         pool: Pool = RayPool(address, workers)
+    elif workers == 0:
+        from offtrace.studies.this_process import ThisProcess
+
+        pool = ThisProcess()
     else:
         from offtrace.studies.local_processes import AHEAD, LocalPool
 

@@ -10,7 +10,6 @@ import json
 import math
 import time
 import warnings
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,25 +23,11 @@ from offtrace.mdps import MDP
 from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
 from offtrace.studies import code_digest, declaration, environments
-from offtrace.studies.plan import Job, Unit
+from offtrace.studies.plan import Job, Outcome
 from offtrace.traces import Rule
 
 POINTS = 100
 """Of a curve, beside its begin."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a unit gives."""
-
-    unit: Unit
-    rows: dict[str, np.ndarray]
-    """seed, value, and what else there is of: lam, episodes, diverged, contraction_lower, contraction_upper, variance, bias."""
-    curve: dict[str, np.ndarray]
-    """step, mean, low, high, n; of deep agents one for each run, with its lam and seed; empty for a map."""
-    score: float
-    """The mean of the metric over the seeds: what tuning goes by."""
-    seconds: float
 
 
 def run(job: Job) -> Outcome:

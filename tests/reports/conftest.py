@@ -1,0 +1,72 @@
+"""One browser for all tests of pages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium. Where it is missing the tests are skipped; not so under `.ci/run`."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        _missing("playwright is not installed")
+    if CHROMIUM is None:
+        _missing("there is no Chromium (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+def _missing(why: str) -> NoReturn:
+    if os.environ.get("OFFTRACE_CI"):
+        pytest.fail(f"{why}, and under .ci/run the page must be looked at")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def tabs(browser: Any) -> Iterator[dict[bool, Any]]:
+    """Two tabs with no network, without touch and with it, whose every complaint and request is kept."""
+    made = {}
+    for touch in (False, True):
+        context = browser.new_context(offline=True, has_touch=touch)
+        context.set_default_timeout(600_000)  # milliseconds: a busy machine may take its time
+        page = made[touch] = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message, page=page: page.said.append(message.text))
+        page.on("pageerror", lambda error, page=page: page.said.append(str(error)))
+        page.on("request", lambda request, page=page: page.asked.append(request.url))
+    yield made
+    for page in made.values():
+        page.context.close()
+
+
+@pytest.fixture
+def open_file(tabs: dict[bool, Any]) -> Iterator[Open]:
+    """`open_file(path, width=…, scheme=…)`: the page of a file, as one sees it for the first time; a narrow one has touch."""
+
+    def open_page(file: Path, width: int = 1440, scheme: str = "light") -> Any:
+        page = tabs[width < 500]
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme, media="screen")
+        page.said.clear()
+        page.asked.clear()
+        page.goto(file.as_uri())
+        return page
+
+    yield open_page
+    for page in tabs.values():
+        if page.url.startswith("file:"):
+            page.mouse.move(0, 0)
+            page.evaluate("localStorage.clear()")
