@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.core.compiling import inlined, leaf
+from offtrace.learners.core.compiling import inlined, leaf, seldom
 from offtrace.learners.core.records import Floats, record
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
@@ -116,12 +116,18 @@ def probability(π, s, q, best, ties, a):
         return π.share + ((1.0 - π.level) / ties if q[a] == best else 0.0)
     if π.kind == TABLE:
         return π.table[s, a]
-    if π.level == 0.0:
+    return softmax(π.level, q, best, ties, a)
+
+
+@seldom
+def softmax(temperature, q, best, ties, a):
+    """The probability of action a; with temperature 0, that of the greedy policy."""
+    if temperature == 0.0:
         return 1.0 / ties if q[a] == best else 0.0
     total = 0.0
     for b in range(len(q)):
-        total += np.exp((q[b] - best) / π.level)
-    return np.exp((q[a] - best) / π.level) / total
+        total += np.exp((q[b] - best) / temperature)
+    return np.exp((q[a] - best) / temperature) / total
 
 
 @inlined

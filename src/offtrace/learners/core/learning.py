@@ -7,7 +7,7 @@ import numpy as np
 from offtrace.learners.core.acting import best_of, probability, value
 from offtrace.learners.core.compiling import contracted, inlined, merged, seldom
 from offtrace.learners.core.eligibility.vector import apply, carry_on, enter
-from offtrace.learners.core.memory import ONLINE, REPLAY
+from offtrace.learners.core.memory import ONLINE
 from offtrace.learners.core.random_numbers import LIVING, uniform
 from offtrace.learners.methods.base import Sparse
 
@@ -113,60 +113,31 @@ def remember(m, s, a, after, r, μ, terminated, truncated):
     m.lane.filled = min(m.lane.filled + 1, len(m.buffer))
 
 
-@inlined
-def drawn(settings, m):
-    """The first step of a sequence from the ring, counted from the oldest, and the step after its last one."""
-    filled = m.lane.filled
-    first = min(int(uniform(m.streams, LIVING) * filled), filled - 1)
-    return first, min(filled, first + settings.length)
-
-
-@merged
-def learn_from(plan, factors, custom, step, features, settings, m, kept, μ, π, r, after, terminated):
-    """Learn from the step just taken or, with replay, from drawn sequences, each corrected by its Δ at the present Q.
-
-    True, or False if a custom step gave no coefficient. Both are one loop, since compiling what it calls takes long.
-    """
-    γ, replayed, left = settings.gamma, settings.update == REPLAY, settings.batch
-    s, a, value_sa, μ_a, discount = m.lane.state, m.lane.action, m.lane.value, m.lane.mu, m.lane.discount
-    π_a = m.lane.greedy if plan.greedy else m.lane.pi
-    n, stop = drawn(settings, m) if replayed else (0, 1)
-    if replayed:
+@seldom
+def replay(plan, factors, custom, features, settings, μ, π, m, kept):
+    """Draw sequences, correct each by its Δ at the present Q, and learn from it."""
+    filled, capacity = m.lane.filled, len(m.buffer)
+    for _ in range(settings.batch):
+        first = min(int(uniform(m.streams, LIVING) * filled), filled - 1)
         discount = 0.0
-    while True:
-        if replayed:
-            old = m.buffer[(m.lane.head - m.lane.filled + n) % len(m.buffer)]
-            s, a, μ_a, r, after, terminated = (
-                old.state,
-                old.action,
-                old.mu,
-                old.reward,
-                old.next_state,
-                old.terminated != 0,
-            )
-            n = stop if old.terminated or old.truncated else n + 1
+        for n in range(first, min(filled, first + settings.length)):
+            old = m.buffer[(m.lane.head - filled + n) % capacity]
+            s, a = old.state, old.action
+            v = 0.0 if old.terminated else expected(plan, features, m, μ, π, old.next_state)
             compute_values(m.θ, features, s, m.q[0])
             q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
             best, _, ties, _ = best_of(q)
-            value_sa, π_a = q[a], probability(π, s, q, best, ties, a)
+            π_a = probability(π, s, q, best, ties, a)
             if plan.greedy:
                 π_a = 1.0 if q[a] == best else 0.0
-        v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
-        δ = r + γ * v - value_sa
-        if not np.isfinite(δ):
-            m.θ[0] = np.nan  # so that all see it
-            return True
-        if not learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, μ_a):
-            return False
-        if plan.own_step:
-            own_step(plan, step, features, settings, m, kept, π, π_a, δ, r, after, terminated)
-        if not replayed:
-            return True
-        discount = γ
-        if n == stop:
-            add_up(settings, m)
-            left -= 1
-            if left == 0:
+            δ = old.reward + settings.gamma * v - q[a]
+            if not np.isfinite(δ):
+                m.θ[0] = np.nan  # so that all see it
                 return True
-            n, stop = drawn(settings, m)
-            discount = 0.0
+            if not learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, old.mu):
+                return False
+            discount = settings.gamma
+            if old.terminated or old.truncated:
+                break
+        add_up(settings, m)
+    return True

@@ -21,7 +21,7 @@ from offtrace.learners.core.acting import at_present, best_of, choose, level, pr
 from offtrace.learners.core.compiling import inlined, merged, seldom
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import clear, has_room
-from offtrace.learners.core.learning import add_up, compute_values, learn_from, remember
+from offtrace.learners.core.learning import add_up, compute_values, expected, learn, own_step, remember, replay
 from offtrace.learners.core.memory import OFFLINE, REPLAY, of_lane
 from offtrace.learners.core.random_numbers import LIVING, LOOKING, normal, pick, uniform
 
@@ -147,20 +147,30 @@ def observe(
     """Learn from the action just taken, which led to `after`: GO_ON, ENDED, OVER or BAD."""
     γ, s, a = settings.gamma, m.lane.state, m.lane.action
     μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
+    over = False
     out.largest[m.progress.seed] = max(out.largest[m.progress.seed], abs(r))
     m.progress.step += 1
     m.lane.age += 1
-    due = True
     if settings.update == REPLAY:
         remember(m, s, a, after, r, m.lane.mu, terminated, truncated)
         m.lane.since += 1
-        due = m.lane.since == settings.every
-        if due:
+        if m.lane.since == settings.every:
             m.lane.since = 0
-    if due and not learn_from(plan, factors, custom, step, features, settings, m, kept, μ, π, r, after, terminated):
-        return BAD
-    over = np.isnan(m.θ[0])
-    m.lane.discount = γ
+            if not replay(plan, factors, custom, features, settings, μ, π, m, kept):
+                return BAD
+        over = np.isnan(m.θ[0])
+    else:
+        v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
+        π_a = m.lane.greedy if plan.greedy else m.lane.pi
+        δ = r + γ * v - m.lane.value
+        if not np.isfinite(δ):
+            m.θ[0] = np.nan  # so that all see it
+            over = True
+        elif not learn(plan, factors, custom, features, settings, m, kept, m.lane.discount, s, a, δ, π_a, m.lane.mu):
+            return BAD
+        elif plan.own_step:
+            own_step(plan, step, features, settings, m, kept, π, π_a, δ, r, after, terminated)
+        m.lane.discount = γ
     m.lane.total += m.lane.gain * r
     m.lane.gain *= γ
     m.lane.state = after
