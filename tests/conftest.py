@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-# One worker of pytest runs on each core: threads of BLAS would only wait for each other there, which takes half of the time of some tests.
+# One worker of pytest runs on each core: there, threads of BLAS only wait for each other, and some tests take twice as long.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 # Triton's kernels are run by its interpreter, on the CPU.
