@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# One worker of pytest runs on each core: there, threads of BLAS only wait for each other, and some tests take twice as long.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 # Triton's kernels are run by its interpreter, on the CPU.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # Most of the time would go into compiling: programs are run as they are written, other than where a test asks for optimised ones

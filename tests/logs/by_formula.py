@@ -122,11 +122,11 @@ def among_logged(logs: Logs, pi: np.ndarray) -> np.ndarray:
     return found
 
 
-def system(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """A and b of the sampled operator's fixed point Aq = b over pairs (s, a), each episode counted `weights` times."""
-    n, A, valued = logs.states * logs.actions, logs.actions, among_logged(logs, pi)
-    matrix, right = np.zeros((n, n)), np.zeros(n)
-    for e in range(len(logs.starts) - 1):
+def systems(trace: Any, logs: Logs, pi: np.ndarray, γ: float) -> tuple[np.ndarray, np.ndarray]:
+    """A [E, n, n] and b [E, n] of each episode; the fixed point over pairs (s, a) is that of their sums, Aq = b."""
+    E, n, A, valued = logs.episodes, logs.states * logs.actions, logs.actions, among_logged(logs, pi)
+    matrices, right = np.zeros((E, n, n)), np.zeros((E, n))
+    for e in range(E):
         first, last = int(logs.starts[e]), int(logs.starts[e + 1])
         here = slice(first, last)
         with np.errstate(divide="ignore"):
@@ -143,19 +143,23 @@ def system(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = Non
         )
         for k in range(last - first):
             for t in range(k, last - first):
-                w = (1.0 if weights is None else weights[e]) * γ ** (t - k) * β[k, t]
-                matrix[pair[k], pair[t]] += w
-                right[pair[k]] += w * logs.reward[first + t]
+                w = γ ** (t - k) * β[k, t]
+                matrices[e, pair[k], pair[t]] += w
+                right[e, pair[k]] += w * logs.reward[first + t]
                 if not logs.terminated[first + t]:
                     after = int(logs.next_state[first + t])
                     for a in range(A):
-                        matrix[pair[k], after * A + a] -= w * γ * valued[after, a]
-    return matrix, right
+                        matrices[e, pair[k], after * A + a] -= w * γ * valued[after, a]
+    return matrices, right
 
 
-def fixed_point(trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = None) -> np.ndarray:
-    """Q [S, A] of the sampled operator; V(s) where a pair does not occur."""
-    matrix, right = system(trace, logs, pi, γ, weights)
+def fixed_point(
+    trace: Any, logs: Logs, pi: np.ndarray, γ: float, weights: Any = None, of_episodes: Any = None
+) -> np.ndarray:
+    """Q [S, A] of the sampled operator, each episode counted `weights` times; V(s) where a pair does not occur."""
+    matrices, rights = systems(trace, logs, pi, γ) if of_episodes is None else of_episodes
+    counted = np.ones(logs.episodes) if weights is None else weights
+    matrix, right = np.tensordot(counted, matrices, 1), counted @ rights
     seen = np.bincount(logs.state * logs.actions + logs.action, minlength=len(right)) > 0
     q = np.zeros(len(right))
     q[seen] = np.linalg.solve(matrix[np.ix_(seen, seen)], right[seen])

@@ -54,13 +54,14 @@ def test_fixed_point_and_influence_are_those_of_the_definition(
     assert pi is not None
     found = fitted_iteration.fit(s)
     assert isinstance(found, fitted_iteration.Fit)
-    wanted = by_formula.fixed_point(trace, logs, pi, s.gamma)
+    of_episodes = by_formula.systems(trace, logs, pi, s.gamma)
+    wanted = by_formula.fixed_point(trace, logs, pi, s.gamma, of_episodes=of_episodes)
     assert found.converged
     np.testing.assert_allclose(found.q(np.arange(logs.states)), wanted, atol=1e-6)
 
     # One sweep from anywhere is the mean of Δ over the steps of each pair.
     θ = np.random.default_rng(2).normal(size=wanted.shape)
-    matrix, right = by_formula.system(trace, logs, pi, s.gamma)
+    matrix, right = (part.sum(axis=0) for part in of_episodes)
     counts = np.bincount(logs.state * logs.actions + logs.action, minlength=θ.size)
     step = (right - matrix @ θ.ravel()) / np.maximum(counts, 1)
     np.testing.assert_allclose(fitted_iteration.sweep(found.basis, θ.ravel()), step, atol=1e-10)
@@ -76,7 +77,7 @@ def test_fixed_point_and_influence_are_those_of_the_definition(
         for sign in (1, -1):
             weights = np.ones(logs.episodes)
             weights[e] += sign * h
-            q = by_formula.fixed_point(trace, logs, pi, s.gamma, weights)
+            q = by_formula.fixed_point(trace, logs, pi, s.gamma, weights, of_episodes)
             moved.append((pi * q).sum(axis=1)[first].mean())
         assert influence[e] == pytest.approx((moved[0] - moved[1]) / (2 * h), rel=1e-4, abs=1e-7)
     assert influence.sum() == pytest.approx(0.0, abs=1e-6)

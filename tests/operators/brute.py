@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -111,30 +110,31 @@ def variance_by_enumeration(
 
 
 def sampled(
-    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, start: int, n: int, steps: int, rng: Any
+    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, walk: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Δ of n trajectories from one pair, by `offtrace.corrections`."""
-    A, target = mdp.A, pi
-    if isinstance(trace, ot.AlphaRetrace | ot.CTrace):
-        target = trace.mix * pi + (1 - trace.mix) * mu
+    """Δ of the first step of each trajectory of `walked`, by `offtrace.corrections`."""
+    target = trace.target_share * pi + (1 - trace.target_share) * mu
     value = np.where(mdp.terminal, 0.0, (target * Q).sum(axis=1))
-    state, action = np.full(n, start // A), np.full(n, start % A)
-    over = np.zeros(n, bool)
-    columns: dict[str, list[np.ndarray]] = {
-        k: [] for k in ("reward", "q", "next_value", "terminated", "log_pi", "log_mu", "pair", "valid")
-    }
+    state, action, after = walk["state"], walk["action"], walk["after"]
+    with np.errstate(divide="ignore"):
+        log_pi, log_mu = np.log(pi[state, action]), np.log(mu[state, action])
+    return ot.corrections(
+        trace, reward=mdp.R[state, action], q=Q[state, action], next_value=value[after], terminated=mdp.terminal[after],
+        truncated=np.zeros(state.shape, bool), log_pi=log_pi, log_mu=log_mu, gamma=mdp.gamma, valid=walk["valid"],
+        pair=state * mdp.A + action,
+    )[:, 0]  # fmt: skip
+
+
+def walked(mdp: MDP, mu: np.ndarray, start: int, n: int, steps: int, rng: Any) -> dict[str, np.ndarray]:
+    """States, actions, next states and what is valid of n trajectories from one pair, each [n, steps]."""
+    state, action = np.full(n, start // mdp.A), np.full(n, start % mdp.A)
+    over, seen = np.zeros(n, bool), []
     for _ in range(steps):
         cumulative = mdp.dense_P[state, action].cumsum(axis=1)
         after = (rng.random((n, 1)) > cumulative).sum(axis=1).clip(max=mdp.S - 1)
-        now = {"reward": mdp.R[state, action], "q": Q[state, action], "next_value": value[after]}
-        now |= {"log_pi": np.log(np.maximum(pi[state, action], 1e-300)), "log_mu": np.log(mu[state, action])}
-        now |= {"terminated": mdp.terminal[after], "pair": state * A + action, "valid": ~over}
-        for name, column in now.items():
-            columns[name].append(column)
+        seen.append((state, action, after, ~over))
         over = over | mdp.terminal[after]
         state = np.where(over, 0, after)
-        action = (rng.random((n, 1)) > mu[state].cumsum(axis=1)).sum(axis=1).clip(max=A - 1)
-    given = {name: np.stack(column, axis=1) for name, column in columns.items()}
-    given["truncated"] = np.zeros((n, steps), bool)
-    given["log_pi"] = np.where(given["log_pi"] < math.log(1e-299), -np.inf, given["log_pi"])
-    return ot.corrections(trace, gamma=mdp.gamma, **given)[:, 0]
+        action = (rng.random((n, 1)) > mu[state].cumsum(axis=1)).sum(axis=1).clip(max=mdp.A - 1)
+    columns = (np.stack(column, axis=1) for column in zip(*seen, strict=True))
+    return dict(zip(("state", "action", "after", "valid"), columns, strict=True))
