@@ -5,6 +5,7 @@ from __future__ import annotations
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
+from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_rule, as_trace
 
@@ -21,6 +22,7 @@ def targets(
     log_pi: Array | None = None,
     log_mu: Array | None = None,
     valid: Array | None = None,
+    skip: Array | None = None,
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
@@ -33,7 +35,8 @@ def targets(
 
     `trace` gives β; PengQ and NStep give their own return and read no q. The result has the kind, shape and dtype of the
     input, and is 0 at invalid steps. `greedy`, whether the action taken maximises Q(s_t, ·), is read by rules that cut where
-    it is not (Watkins' Q(λ)); it takes the place of log_pi there.
+    it is not (Watkins' Q(λ)); it takes the place of log_pi there. `skip` marks steps that are no decisions: credit passes over
+    them unchanged, without δ, ratio, decay, cap or discount, nothing is read there but the ends, and the result is 0.
 
     All arrays are of one kind: NumPy arrays, tensors or JAX arrays; `gamma` may be a number. They are [T], [B, T] or [B, T, 1];
     with `time_major=True` [T, B] or [T, B, 1]. [N, 1] may be N steps of one environment or N rows of one step: `time_major` True
@@ -59,6 +62,7 @@ def targets(
         log_pi=log_pi,
         log_mu=log_mu,
         valid=valid,
+        skip=skip,
         pair=pair,
         greedy=greedy,
         time_major=time_major,
@@ -79,6 +83,7 @@ def corrections(
     log_pi: Array | None = None,
     log_mu: Array | None = None,
     valid: Array | None = None,
+    skip: Array | None = None,
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
@@ -107,6 +112,7 @@ def corrections(
         log_pi=log_pi,
         log_mu=log_mu,
         valid=valid,
+        skip=skip,
         pair=pair,
         greedy=greedy,
         time_major=time_major,
@@ -152,11 +158,10 @@ def _run(
 ) -> Array:
     """q + Δ, or Δ, by the backend whose arrays these are."""
     backend, layout = backend_of(arrays, differentiable), layout_of(arrays, time_major)
-    out = backend.correct(
-        rule_batch_first(layout, as_rule(trace)),
-        batch_first(layout, arrays),
-        add_q=add_q,
-        differentiable=differentiable,
-        check=check,
-    )
-    return layout.restored(out)
+    rule, turned = rule_batch_first(layout, as_rule(trace)), dict(batch_first(layout, arrays))
+    skip = turned.pop("skip")
+    closed = None if skip is None else Closed(backend, skip, turned)
+    if closed is not None:
+        rule, turned = closed.rule(rule), closed.without(turned)
+    out = backend.correct(rule, turned, add_q=add_q, differentiable=differentiable, check=check)
+    return layout.restored(out if closed is None else closed.restored(out))

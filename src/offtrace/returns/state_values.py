@@ -9,6 +9,7 @@ import numpy as np
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.layouts import batch_first, layout_of
+from offtrace.returns.skipped_steps import Closed
 from offtrace.traces.base import number
 
 
@@ -35,6 +36,7 @@ def state_targets(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     valid: Array | None = None,
+    skip: Array | None = None,
     time_major: Option = None,
     differentiable: Option = False,
     check: Option = None,
@@ -46,7 +48,7 @@ def state_targets(
     It uses c and ρ̄ of the start itself, unlike the traces on action values. Its fixed point is the value of a policy between μ
     and π, and of π itself only where rho_bar never acts. In the advantage, v_{k+1} is (1−λ) V(s_{k+1}) + λ v_{k+1}, and
     V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's. Kinds of arrays,
-    layouts, `differentiable` and, for PyTorch, `check` are those of `targets`.
+    layouts, `skip`, `differentiable` and, for PyTorch, `check` are those of `targets`.
 
     With ρ = 1 the target is that of GAE(λ), and GAE's advantage is `target − value`. V-trace's advantage is the same number only
     where next_value[k] = value[k+1] inside an episode: it holds γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where
@@ -64,10 +66,13 @@ def state_targets(
         if array is None:  # pyright: ignore[reportUnnecessaryComparison]
             raise TypeError(f"{name} is missing: V-trace needs it")
     arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
+    arrays["skip"] = skip
     backend = backend_of(arrays, differentiable)
     layout = layout_of(arrays, time_major)
-    numbers = lam, rho_bar, c_bar
-    target, advantage = backend.v_trace(
-        numbers, batch_first(layout, arrays), differentiable=differentiable, check=check
-    )
+    turned = dict(batch_first(layout, arrays))
+    skipped = turned.pop("skip")
+    closed = None if skipped is None else Closed(backend, skipped, turned)
+    turned = turned if closed is None else closed.without(turned)
+    made = backend.v_trace((lam, rho_bar, c_bar), turned, differentiable=differentiable, check=check)
+    target, advantage = made if closed is None else map(closed.restored, made)
     return StateTargets(layout.restored(target), layout.restored(advantage))
