@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from numba import njit
 
 import offtrace as ot
 from helpers import BUILT_IN, name_of
+from offtrace.returns.numpy import custom_traces, rule_rows
 from offtrace.traces import StepTrace, symbols
 
 
@@ -165,30 +165,63 @@ def all_together(xp: Any, pi: Any, mu: Any, rho: Any, c: Any) -> Any:
     return sum((f(xp, pi, mu, rho, c) for f in OPERATIONS.values()), 0.0) * 0.05
 
 
-@pytest.mark.parametrize("formula", OPERATIONS.values(), ids=OPERATIONS.keys())
-@pytest.mark.parametrize("backend", [on_torch_with_gradient, on_jax, on_triton], ids=lambda b: b.__name__)
+def each(backend: Callable[[Any], Any]) -> Callable[[Any, list[Callable[..., Any]]], list[Any]]:
+    """A backend that takes the rules one by one."""
+    return lambda make, formulas: [backend(make(formula)) for formula in formulas]
+
+
+def in_one_program(make: Any, formulas: list[Callable[..., Any]]) -> list[Any]:
+    """On JAX, where a program costs a compilation."""
+    jax = pytest.importorskip("jax")
+    traces = [make(formula) for formula in formulas]
+    with jax.enable_x64(True):
+        return jax.jit(lambda given: [ot.targets(trace, **given, gamma=0.95) for trace in traces])(_in_jax())
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [each(on_numpy), each(on_torch_with_gradient), each(on_triton), in_one_program],
+    ids=["numpy", "torch", "triton", "jax"],
+)
 @pytest.mark.parametrize("make", [rule_of, step_of], ids=["factors", "step"])
-def test_every_operation_on_every_backend(make: Any, backend: Any, formula: Any) -> None:
-    if (backend, make) == (on_torch_with_gradient, step_of):
-        formula = all_together  # which goes through Numba
-    np.testing.assert_allclose(backend(make(formula)), by_hand(formula), rtol=1e-13)
+def test_every_operation_on_every_backend(make: Any, backend: Any, request: pytest.FixtureRequest) -> None:
+    by_numba = make is step_of and request.node.callspec.id.startswith(("step-numpy", "step-torch"))
+    operations = {"all together": all_together} if by_numba else OPERATIONS
+    found = backend(make, list(operations.values()))
+    for (name, formula), made in zip(operations.items(), found, strict=True):
+        np.testing.assert_allclose(made, by_hand(formula), rtol=1e-13, err_msg=name)
 
 
-@pytest.mark.parametrize("backend", [on_numpy, on_torch, on_pallas], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("backend", [on_torch, on_pallas], ids=lambda b: b.__name__)
 @pytest.mark.parametrize("make", [rule_of, step_of], ids=["factors", "step"])
 def test_all_operations_in_one_rule(make: Any, backend: Any) -> None:
     if (backend, make) != (on_pallas, step_of):  # Pallas has no custom steps: XLA has
         np.testing.assert_allclose(backend(make(all_together)), by_hand(all_together), rtol=1e-13)
 
 
-@pytest.mark.parametrize("formula", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_every_operation_under_numba(formula: Any) -> None:
-    from offtrace.returns.numpy import rule_math
+def test_rules_of_the_same_lines_are_compiled_once() -> None:
+    """Whoever makes rules in a loop, with other constants each time, does not run out of memory."""
 
-    lines = njit(rule_of(formula).traced.call, error_model="numpy")
-    compiled = njit(lambda pi, mu, rho, c: lines(rule_math, pi, mu, rho, c)[1], error_model="numpy")
-    pi, mu = np.float64(0.3), np.float64(0.7)
-    np.testing.assert_allclose(compiled(pi, mu, pi / mu, C), formula(np, pi, mu, pi / mu, C), rtol=1e-14)
+    def compiled() -> tuple[int, int]:
+        return rule_rows.compiled.cache_info().currsize, custom_traces._compiled.cache_info().currsize
+
+    for make in (rule_of, step_of):
+        counts = set()
+        for c in (0.1, 0.3, 0.7):
+            formula: Any = lambda xp, pi, mu, rho, _, c=c: xp.minimum(c, rho) * c  # noqa: E731
+            assert make(formula).traced is make(formula).traced
+            np.testing.assert_allclose(on_numpy(make(formula)), by_hand(formula), rtol=1e-13)
+            counts.add(compiled())
+        assert len(counts) == 1
+
+
+def test_only_so_many_rules_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symbols, "KEPT", 5)
+    monkeypatch.setattr(symbols, "_traced", {})
+    monkeypatch.setattr(symbols, "_printed", {})
+    for i in range(20):
+        _ = rule_of(lambda xp, pi, mu, rho, c, i=i: 0.01 * i * rho).traced
+    assert len(symbols._traced) == len(symbols._printed) == 5
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {

@@ -13,6 +13,7 @@ from __future__ import annotations
 import linecache
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -162,31 +163,47 @@ NOW = ("pi", "mu", "rho", "lam", "lag", "start_pair", "pair")
 """The fields of `Step`."""
 
 
-class Traced(NamedTuple):
-    """A rule's lines, and the function that they are printed as."""
+@dataclass(frozen=True, eq=False)  # so that a look into a cache compares and hashes no lines
+class Traced:
+    """A rule's lines, and the function that they are printed as. Rules of the same lines have one and the same."""
 
     lines: Lines
     call: Callable[..., Any]
     """`factors(xp, pi, mu, rho, *parameters)` or `step(xp, carry, now)`, for whatever `xp` is given."""
 
 
+KEPT = 1024
+"""How many rules are remembered, and how many printed functions: those who make rules in a loop do not run out of memory."""
 _traced: dict[Any, Traced] = {}  # not functools.cache: torch.compile looks into this
+_printed: dict[str, Traced] = {}
+"""By their text: rules of the same lines are one function, which is compiled once."""
 
 
 def factors(rule: Callable[..., Any], parameters: int, name: str) -> Traced:
     """`factors` of a rule with so many parameters."""
     if (rule, parameters) not in _traced:
-        lines = of_factors(rule, parameters, name)
-        _traced[rule, parameters] = Traced(lines, python(lines))
+        _keep(_traced, (rule, parameters), _printed_as(of_factors(rule, parameters, name)))
     return _traced[rule, parameters]
 
 
 def step(rule: Callable[..., Any], carries: int, now: Callable[..., Any], name: str) -> Traced:
     """`step` of a custom trace; `now` makes a `Step`, and carries = 0 stands for a bare number."""
     if (rule, carries) not in _traced:
-        lines = of_step(rule, carries, now, name)
-        _traced[rule, carries] = Traced(lines, python(lines, carries))
+        _keep(_traced, (rule, carries), _printed_as(of_step(rule, carries, now, name), carries))
     return _traced[rule, carries]
+
+
+def _printed_as(lines: Lines, carries: int = 0) -> Traced:
+    text = python(lines, carries)
+    if text not in _printed:
+        _keep(_printed, text, Traced(lines, function(lines.kind, text, {})))
+    return _printed[text]
+
+
+def _keep(kept: dict[Any, Traced], key: Any, made: Traced) -> None:
+    if len(kept) >= KEPT:
+        del kept[next(iter(kept))]  # the oldest
+    kept[key] = made
 
 
 def of_factors(rule: Callable[..., Any], parameters: int, name: str) -> Lines:
@@ -276,20 +293,62 @@ class Printer:
         return "".join(f"    {line}\n" for line in self.lines), names
 
 
-def python(lines: Lines, carries: int = 0) -> Callable[..., Any]:
-    """The lines as `factors(xp, pi, mu, rho, *parameters)` or `step(xp, carry, now)`, for whatever `xp` is given."""
+class NumbersApart(Printer):
+    """Lines in which names stand for the constants, so that rules that differ in a constant only are one function."""
+
+    EXPONENTS = (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0)
+    """They stay, since compilers turn these powers into a few multiplications."""
+
+    def __init__(self, names: dict[str, str] | None = None) -> None:
+        super().__init__(names)
+        self.numbers: list[float] = []
+        """The constants, which are called k0, k1, …"""
+
+    def write(self, symbol: Symbol) -> str:
+        """An operation on names."""
+        if (
+            symbol.operation == "**"
+            and symbol.parts[1].operation == "number"
+            and symbol.parts[1].parts[0] in self.EXPONENTS
+        ):
+            return self.operation("**", self.text(symbol.parts[0]), repr(symbol.parts[1].parts[0]))
+        return super().write(symbol)
+
+    def number(self, value: float) -> str:
+        """The name of a constant; True and False stay."""
+        if isinstance(value, bool):
+            return super().number(value)
+        self.numbers.append(value)
+        return f"k{len(self.numbers) - 1}"
+
+
+def python(lines: Lines, carries: int = 0) -> str:
+    """The lines as text of `factors(xp, pi, mu, rho, *parameters)` or `step(xp, carry, now)`, for whatever `xp` is given."""
     if lines.kind == "factors":
         body, results = Printer().body(lines.results)
-        return function("factors", ("xp", *lines.inputs), body, ", ".join(results), {})
-    body, (*after, beta) = Printer({i: f"now.{i}" for i in NOW}).body(lines.results)
+        return definition("factors", ("xp", *lines.inputs), body, ", ".join(results))
+    return step_definition(lines, carries, Printer(OF_NOW), ("xp", "carry", "now"))
+
+
+OF_NOW = {i: f"now.{i}" for i in NOW}
+"""How the arguments of a step are written."""
+
+
+def step_definition(lines: Lines, carries: int, printer: Printer, arguments: tuple[str, ...]) -> str:
+    """The text of a step."""
+    body, (*after, beta) = printer.body(lines.results)
     held = f"({', '.join(lines.inputs[: -len(NOW)])}{',' * bool(carries)})"
     carry = f"({', '.join(after)}{',' * bool(carries)})"
-    return function("step", ("xp", "carry", "now"), f"    {held} = carry\n{body}", f"{carry}, {beta}", {})
+    return definition("step", arguments, f"    {held} = carry\n{body}", f"{carry}, {beta}")
 
 
-def function(name: str, arguments: tuple[str, ...], body: str, results: str, space: dict[str, Any]) -> Any:
+def definition(name: str, arguments: tuple[str, ...], body: str, results: str) -> str:
+    """The text of a function."""
+    return f"def {name}({', '.join(arguments)}):\n{body}    return {results}\n"
+
+
+def function(name: str, source: str, space: dict[str, Any]) -> Any:
     """A function of this source, which is kept where `inspect` and tracebacks look for it."""
-    source = f"def {name}({', '.join(arguments)}):\n{body}    return {results}\n"
     file = f"<offtrace {name} {abs(hash(source))}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     names = {**space, "__name__": __name__}

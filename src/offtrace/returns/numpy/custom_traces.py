@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,7 +12,7 @@ from numba import njit
 from offtrace.returns.numpy import rule_math
 from offtrace.returns.numpy.scalar_math import at
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
-from offtrace.traces import History, Step, Trace
+from offtrace.traces import History, Step, Trace, symbols
 from offtrace.traces.base import StepForm
 from offtrace.trajectory import Trajectory
 
@@ -40,9 +40,10 @@ def sweep(
     out = np.empty(delta.shape)
     rest = delta, discount, trace.horizon or delta.shape[1], matrix, out
     if step is not None:
-        peak = _compiled(step.traced.call)(step.carry, _for_steps(step, seen, x.pair), *rest)
+        text, constants = _without_numbers(step.traced, len(step.carry) if isinstance(step.carry, tuple) else 0)
+        peak = _compiled(text)(step.carry, constants, _for_steps(step, seen, x.pair), *rest)
     elif beta is not None:
-        peak = _each_pair(_of_history(beta), None, seen if x.pair is None else {**seen, "pair": x.pair}, *rest)
+        peak = _each_pair(_of_history(beta), None, None, seen if x.pair is None else {**seen, "pair": x.pair}, *rest)
     else:
         raise TypeError(f"{trace.title} is no custom trace")
     if np.isnan(peak):
@@ -53,8 +54,8 @@ def sweep(
     return out, peak
 
 
-def _each_pair(next_beta, first, seen, delta, discount, reach, matrix, out):
-    """Every start, every later step: (carry, β) = next_beta(carry, seen, b, k, t). The largest β, or NaN if one is bad.
+def _each_pair(next_beta, first, constants, seen, delta, discount, reach, matrix, out):
+    """Every start, every later step: (carry, β) = next_beta(carry, constants, seen, b, k, t). The largest β; NaN if one is bad.
 
     It is compiled around a custom step, and runs as it stands around a Python function of the history.
     """
@@ -67,7 +68,7 @@ def _each_pair(next_beta, first, seen, delta, discount, reach, matrix, out):
                 w *= discount[b, t - 1]
                 if w == 0.0:
                     break
-                carry, β = next_beta(carry, seen, b, k, t)
+                carry, β = next_beta(carry, constants, seen, b, k, t)
                 if not 0.0 <= β < np.inf:
                     return np.nan
                 peak = max(peak, β)
@@ -97,29 +98,44 @@ def _for_steps(step: StepForm, seen: dict[str, np.ndarray], pair: np.ndarray | N
     return _Seen(pi, mu, rho, float(step.lam), ids, ids)
 
 
-@lru_cache(maxsize=64)
-def _compiled(step: Callable[..., object]) -> Callable[..., float]:
-    """The kernel around one step function. Not kept on disk: the function belongs to the user."""
-    step = njit(step, error_model="numpy")
+@lru_cache(1024)
+def _without_numbers(traced: symbols.Traced, carries: int) -> tuple[str, tuple[float, ...]]:
+    """The text of a step with names in the place of its constants, and the constants."""
+    printer = symbols.NumbersApart(symbols.OF_NOW)
+    text = symbols.step_definition(traced.lines, carries, printer, ("xp", "carry", "now", "constants"))
+    names = "".join(f"k{i}, " for i in range(len(printer.numbers)))
+    return text.replace("    ", f"    {names}= constants\n    ", 1) if names else text, tuple(printer.numbers)
+
+
+@cache
+def _compiled(text: str) -> Callable[..., float]:
+    """The kernel around the step of this text. Not kept on disk: it belongs to the user.
+
+    Numba keeps compiled code as long as the process lives, so all are kept here as well: steps that differ in their constants
+    only are one.
+    """
+    step: Any = njit(symbols.function("step", text, {}), error_model="numpy")
     each_pair = njit(_each_pair, nogil=True, error_model="numpy")
 
     @njit(error_model="numpy")
-    def next_beta(carry, seen, b, k, t):
+    def next_beta(carry, constants, seen, b, k, t):
         now = Step(
             at(seen.pi, b, t), at(seen.mu, b, t), at(seen.rho, b, t), seen.lam, float(t - k),
             at(seen.start_pair, b, k), at(seen.pair, b, t),
         )  # fmt: skip
-        return step(rule_math, carry, now)
+        return step(rule_math, carry, now, constants)
 
     @njit(nogil=True, error_model="numpy")
-    def kernel(first, seen, delta, discount, reach, matrix, out):
-        return each_pair(next_beta, first, seen, delta, discount, reach, matrix, out)
+    def kernel(first, constants, seen, delta, discount, reach, matrix, out):
+        return each_pair(next_beta, first, constants, seen, delta, discount, reach, matrix, out)
 
     return kernel
 
 
 def _of_history(beta: Callable[[History], float]) -> Callable[..., tuple[None, float]]:
-    def next_beta(carry: None, seen: dict[str, np.ndarray], b: int, k: int, t: int) -> tuple[None, float]:
+    def next_beta(
+        carry: None, constants: None, seen: dict[str, np.ndarray], b: int, k: int, t: int
+    ) -> tuple[None, float]:
         read = (seen[name][b, k : t + 1] if name in seen else None for name in History._fields)
         return None, float(beta(History(*read)))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -219,24 +219,20 @@ def _plan(
     lags = lag_caps(trace, T)
     parameters = [_parameter(trace, p, (B, T), valid) for p in trace.parameters]
     are_arrays = tuple(isinstance(p, np.ndarray) for p in parameters)
-    traced = trace.traced
-    rule = _rules.get((traced.call, trace.reads, are_arrays)) or _rule(traced, trace.reads, are_arrays)
+    rule, constants = _rule(trace.traced, trace.reads, are_arrays)
     if True not in are_arrays:
-        numbers, arrays = np.array(parameters, np.float64), every_pair.NO_LAGS
+        numbers, arrays = np.array([*constants, *parameters], np.float64), every_pair.NO_LAGS
     else:
-        numbers = np.array([p for p in parameters if not isinstance(p, np.ndarray)], np.float64)
+        numbers = np.array([*constants, *(p for p in parameters if not isinstance(p, np.ndarray))], np.float64)
         arrays = np.concatenate([p.ravel() for p in parameters if isinstance(p, np.ndarray)])
     return _kernel(trace, T, lags), rule, numbers, arrays, every_pair.NO_LAGS if lags is None else lags
 
 
-_rules: dict[object, int] = {}
-
-
-def _rule(traced: Traced, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> int:
-    """The address of a rule's own lines."""
-    address = rule_rows.compiled(rule_rows.source(traced.lines, reads, are_arrays))
-    _rules[traced.call, reads, are_arrays] = address
-    return address
+@lru_cache(1024)
+def _rule(traced: Traced, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> tuple[int, list[float]]:
+    """The address of a rule's own lines, and its constants."""
+    text, constants = rule_rows.source(traced.lines, reads, are_arrays)
+    return rule_rows.compiled(text), constants
 
 
 def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Kernel:

@@ -1,7 +1,8 @@
 """A rule's own lines as a C function that goes along a row: decay, ratio and cap of each step from π, μ, ρ and the parameters.
 
 Only these few lines are compiled for a rule, in a tenth of a second. They are printed for this, without a call where an operation
-will do. Numba keeps them on disk under a key in which the printed text stands.
+will do, and without the constants: rules that differ in these only are one function. Numba keeps it on disk under a key in which
+the printed text stands.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import numpy as np
 from numba import types
 
 from offtrace.returns.numpy.by_address import DONE, FLOATS, compiled_at
-from offtrace.traces.symbols import Lines, Printer
+from offtrace.traces.symbols import Lines, NumbersApart
 
 INPUTS = ("pi", "mu", "rho")
 ARGUMENTS = (*INPUTS, "numbers", "by_step", "decay", "ratio", "cap", "T", "apart")
-"""`numbers` holds the parameters that are numbers, `by_step` those that are arrays, `apart` elements from each other."""
+"""`numbers` holds constants and parameters, `by_step` the parameters that are arrays, `apart` elements from each other."""
 SIGNATURE = types.int64(*[FLOATS] * 8, *[types.int64] * 2)
 
 
-class _NumbaPrinter(Printer):
+class _NumbaPrinter(NumbersApart):
     """Scalars: NumPy's functions would make 0-d arrays of them, or are slower."""
 
     def operation(self, operation: str, *parts: str) -> str:
@@ -39,30 +40,34 @@ class _NumbaPrinter(Printer):
         return f"np.{name}"
 
 
-def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> str:
-    """The text of a rule's function, for what it reads and for parameters of which some are arrays."""
-    before, within = [], [f"{name}_t = {name}[t]" for name in reads if name in INPUTS]
+def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> tuple[str, list[float]]:
+    """The text of a rule's function, for what it reads and for parameters of which some are arrays; and its constants.
+
+    They stand in `numbers` before the parameters.
+    """
     names = {name: f"{name}_t" if name in reads else "np.nan" for name in INPUTS}
+    printer = _NumbaPrinter(names)
+    results = [printer.text(symbol) for symbol in lines.results]
+    constants = len(printer.numbers)
+    before = [f"k{i} = numbers[{i}]" for i in range(constants)]
+    within = [f"{name}_t = {name}[t]" for name in reads if name in INPUTS]
     for i, is_array in enumerate(are_arrays):
         place = sum(is_array == other for other in are_arrays[:i])
         if is_array:
             within.append(f"p{i} = by_step[{place} * apart + t]")
         else:
-            before.append(f"p{i} = numbers[{place}]")
-    printer = _NumbaPrinter(names)
-    results = [printer.text(symbol) for symbol in lines.results]
+            before.append(f"p{i} = numbers[{constants + place}]")
     within += printer.lines
     within += [f"{name}[t] = {made}" for name, made in zip(("decay", "ratio", "cap"), results, strict=True)]
     body = [*before, "for t in range(T):", *(f"    {line}" for line in within), f"return {DONE}"]
-    return "\n".join(
-        [
-            "def making(text):",
-            f"    def factors_of_row({', '.join(ARGUMENTS)}):",
-            "        _ = text",  # part of the key on disk
-            *(f"        {line}" for line in body),
-            "    return factors_of_row",
-        ]
-    )
+    text = [
+        "def making(text):",
+        f"    def factors_of_row({', '.join(ARGUMENTS)}):",
+        "        _ = text",  # part of the key on disk
+        *(f"        {line}" for line in body),
+        "    return factors_of_row",
+    ]
+    return "\n".join(text), printer.numbers
 
 
 @cache

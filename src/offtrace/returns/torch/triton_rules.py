@@ -96,7 +96,9 @@ def factors(lines: Lines) -> triton.JITFunction:
     """Make the kernel's function `factors(pi, mu, rho, p0 … p3) → decay, ratio, cap`."""
     body, results = InTriton().body(lines.results)
     arguments = ("pi", "mu", "rho", *(f"p{i}" for i in range(MOST)))
-    return triton.jit(symbols.function("factors", arguments, body, ", ".join(results), SPACE))
+    return triton.jit(
+        symbols.function("factors", symbols.definition("factors", arguments, body, ", ".join(results)), SPACE)
+    )
 
 
 @cache
@@ -105,7 +107,7 @@ def step(lines: Lines) -> triton.JITFunction:
     held = tuple(f"c{i}" for i in range(MOST))
     body, (*after, beta) = InTriton().body(lines.results)
     results = ", ".join((*after, *held[len(after) :], beta))
-    return triton.jit(symbols.function("step", (*held, *NOW), body, results, SPACE))
+    return triton.jit(symbols.function("step", symbols.definition("step", (*held, *NOW), body, results), SPACE))
 
 
 def bound(kernel: triton.JITFunction, **names: triton.JITFunction) -> triton.JITFunction:
