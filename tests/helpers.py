@@ -167,11 +167,11 @@ def _row_of(trace: Any, b: int) -> Any:
 TOLERANCE = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 2e-6}
 
 
-def assert_close(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray, dtype: Any) -> None:
+def assert_close(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray, dtype: Any, what: str = "") -> None:
     """|found − wanted| ≤ tolerance · Σ|γβδ|: relative to what was summed, since the sum itself may cancel."""
     assert found.dtype == dtype
     assert found.shape == wanted.shape
     fits = scale < np.finfo(dtype).max  # beyond it importance sampling overflows, as it must
     error = np.abs(np.where(fits, found, 0.0).astype(float) - np.where(fits, wanted, 0.0))
     bound = TOLERANCE[np.dtype(dtype)] * scale + 1e-300
-    assert (error <= bound).all(), f"error {np.max(error / bound):.3g} times what is allowed"
+    assert (error <= bound).all(), f"{what}: error {np.max(error / bound):.3g} times what is allowed"
