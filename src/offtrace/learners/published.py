@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
 from offtrace.learners.core.records import Floats, Integers
@@ -72,7 +72,7 @@ def area(at: Integers, returns: Floats, steps: int, window: int = WINDOW) -> flo
     return float(_area(at, returns, steps, window))
 
 
-@njit(cache=True, nogil=True)
+@kept_njit(nogil=True)
 def _area(at: Integers, returns: Floats, steps: int, window: int) -> float:
     total, before, y, running = 0.0, 0, 0.0, 0.0
     for i in range(len(at)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.mdps import exact_values
 from offtrace.mdps.randomness import Seed, generator
 
@@ -91,7 +91,7 @@ def check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
         )
 
 
-@njit(cache=True)
+@kept_njit()
 def cumulative(data, indptr):
     """The cumulative sums of each row of `data`, infinite from the last positive entry on, so that `pick` ends there."""
     out = np.empty(len(data))
@@ -107,7 +107,7 @@ def cumulative(data, indptr):
     return out
 
 
-@njit(cache=True)
+@kept_njit()
 def pick(rng, cumulated, low, high):
     """An index j in [low, high) with the probability that `cumulated` gives it: the first with cumulated[j] > u."""
     u = rng.random()
@@ -121,7 +121,7 @@ def pick(rng, cumulated, low, high):
     return low
 
 
-@njit(cache=True)
+@kept_njit()
 def walk(
     rng,
     A,

@@ -21,6 +21,7 @@ import numba
 from numba.core.types import Type
 from numba.extending import register_jitable
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy import scalar_math
 
 Function = Callable[..., Any]
@@ -84,7 +85,7 @@ seldom = _compiling(**INSIDE)
 """For now and then."""
 called = _compiling()
 """For callers in Python."""
-leaf = _compiling(cache=True, forceinline=True)
+leaf: Decorator = kept_njit(nogil=True, **uncounted(), forceinline=True)
 """For every step, and called from Python too; it calls nothing, so that it may stay on disk by itself."""
 both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"})
 """Inlined in compiled code, where a·b + c may be rounded once, and plain Python where Python calls it."""
@@ -108,7 +109,7 @@ def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        compiling = njit(kinds, nogil=True, cache=True, no_cfunc_wrapper=True, **uncounted())
+        compiling = kept_njit(kinds, nogil=True, no_cfunc_wrapper=True, **uncounted())
         return compiling(loop_of(int(source_digest()[:15], 16)))
     finally:
         notice.cancel()

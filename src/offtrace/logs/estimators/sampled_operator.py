@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
@@ -207,7 +207,7 @@ class Sampled:
             return np.array([within(n) for n in lags]) / within(None)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kept_njit(nogil=True, error_model="numpy")
 def _forward(ends, gamma, c, y):
     """y_t = u_t + γ c_t y_{t−1}, c = decay · ratio, within an episode; y [n, m] holds u when it comes."""
     for t in range(1, len(y)):
@@ -216,7 +216,7 @@ def _forward(ends, gamma, c, y):
                 y[t, j] += gamma * c[t] * y[t - 1, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kept_njit(nogil=True, error_model="numpy")
 def _each_start(ends, gamma, decay, ratio, cap, recursive, lags, u, out):
     """y [n, m] from every start by itself, in the normal form; stopped where the weight is 0 or forgotten."""
     for k in range(len(u)):

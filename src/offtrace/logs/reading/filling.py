@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.logs.container import Following, Logs
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Names
 from offtrace.logs.reading.ordering import Order, chunks
@@ -265,7 +265,7 @@ class Filling:
         )
 
 
-@njit(cache=True, nogil=True)
+@kept_njit(nogil=True)
 def _put_others(values: np.ndarray, width: int, without: np.ndarray, out: np.ndarray) -> None:
     """Rows of `width` values, one after the other, but for those in `without`, which is sorted."""
     begin = 0
@@ -282,7 +282,7 @@ def within(values: np.ndarray, low: float, high: float) -> bool:
     return _within(flat, flat.dtype.type(low), flat.dtype.type(high))
 
 
-@njit(cache=True, nogil=True)
+@kept_njit(nogil=True)
 def _within(values, low, high):
     fine = True
     for x in values:
@@ -290,7 +290,7 @@ def _within(values, low, high):
     return fine
 
 
-@njit(cache=True, nogil=True)
+@kept_njit(nogil=True)
 def _range(values):
     low = high = values[0]
     for x in values:

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.core import cgutils
+from numba.core.ccallback import CFunc
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic, register_jitable
 from numba.np.numpy_support import carray
+
+from offtrace._shared.compile_cache import keep_on_disk
 
 Function = Callable[..., Any]
 """A function that Numba compiles, which finds the types of arguments and results itself."""
@@ -74,7 +77,9 @@ _kept: list[object] = []  # the functions, which must outlive their addresses
 
 def compiled_at(signature: Signature, function: Function) -> int:
     """The address of a C function, compiled or read from disk."""
-    made = cfunc(signature, cache=True, **OPTIONS)(function)
+    made = CFunc(function, (signature.args, signature.return_type), {}, OPTIONS)
+    keep_on_disk(made)
+    made.compile()
     _kept.append(made)
     return cast(int, made.address)
 

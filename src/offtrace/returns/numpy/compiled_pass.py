@@ -18,8 +18,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
 from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
 from offtrace.returns.numpy.td_error_rows import td_errors
@@ -41,7 +41,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is made of parts of kernels, compiled; its code is in the key on disk."""
     of_kernels = fingerprint()
 
-    @njit(cache=True, nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, **OPTIONS)
     def run(*arguments):
         _ = of_kernels  # part of the key on disk
         return function(*arguments)
@@ -98,7 +98,7 @@ def correct_rows() -> Callable[..., int]:
     """The pass, compiled for arrays of the dtype that it is called with."""
     of_kernels = fingerprint()
 
-    @njit(cache=True, nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, **OPTIONS)
     def correct_rows(
         rule, sweep, finish, first, stop, reads_pi, reads_mu, reads_rho, numbers, by_step, lags, add_q,
         reward, q, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, out,

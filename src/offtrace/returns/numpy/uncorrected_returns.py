@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy import given_factors
 from offtrace.returns.numpy.whole_arrays import td_errors
 from offtrace.traces.base import UncorrectedReturn
@@ -26,7 +26,7 @@ def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray | None:
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kept_njit(nogil=True, error_model="numpy")
 def _within(a, one_step, passed, n, out):
     """G_k = Σ_{i<n−1} (λγ)^i a_{k+i} + (λγ)^{n−1} (r + γ v)_{k+n−1}, shorter where the episode is."""
     B, T = one_step.shape

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numba import njit
 
+from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy import compiled_pass, reverse_recursion
 from offtrace.returns.numpy.by_address import OPTIONS, fingerprint
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, ROWS, sweep_block
@@ -34,7 +34,7 @@ def attempt(numbers: tuple[float, float, float], x: Trajectory) -> tuple[np.ndar
 def _v_trace() -> Callable[..., int]:
     of_kernels = fingerprint()
 
-    @njit(cache=True, nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, **OPTIONS)
     def v_trace(
         sweep, finish, lam, rho_bar, c_bar, reward, value, next_value, terminated, truncated, gamma, gammas,
         log_pi, log_mu, valid, scratch, target, advantage,
