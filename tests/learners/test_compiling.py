@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import numba
+import pytest
 
 from offtrace.learners.core import compiling
 
@@ -38,32 +40,28 @@ def test_nothing_else_of_numba_is_private() -> None:
     assert "._cache" not in text
 
 
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import numba, loops
-from offtrace.learners.core import compiling
-compiling.source_digest = lambda: sys.argv[2] * 20
-loop = compiling.compiled_for((numba.int64,), loops.loop_of)
-print(loop(1), sum(loop.stats.cache_hits.values()))
-"""
-
-
-def test_a_loop_on_disk_is_that_of_this_code(tmp_path: Path) -> None:
+def test_a_loop_on_disk_is_that_of_this_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it calls may stand in another file, whose changes Numba does not see: the digest tells."""
-    (tmp_path / "loops.py").write_text(
-        "import called\n\ndef loop_of(digest):\n    def loop(n):\n        _ = digest\n        return called.f(n)\n"
-        "    return loop\n"
+    (tmp_path / "loops_on_disk.py").write_text(
+        "import called_by_loops\n\ndef loop_of(digest):\n    def loop(n):\n        _ = digest\n"
+        "        return called_by_loops.f(n)\n    return loop\n"
     )
-    (tmp_path / "script.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two versions may have been written in the same second
 
-    def said(digest: str, result: int) -> str:
-        (tmp_path / "called.py").write_text(f"import numba\n\n@numba.njit\ndef f(n):\n    return n + {result}\n")
-        command = [sys.executable, "-B", str(tmp_path / "script.py"), str(tmp_path), digest]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    def found(digest: str, result: int) -> tuple[int, int]:
+        """What the loop gives, and whether it was on disk."""
+        text = f"import numba\n\n@numba.njit\ndef f(n):\n    return n + {result}\n"
+        (tmp_path / "called_by_loops.py").write_text(text)
+        for name in ("called_by_loops", "loops_on_disk"):
+            sys.modules.pop(name, None)
+        loops = importlib.import_module("loops_on_disk")
+        monkeypatch.setattr(compiling, "source_digest", lambda: digest * 20)
+        loop: Any = compiling.compiled_for((numba.int64,), loops.loop_of)
+        return loop(1), sum(loop.stats.cache_hits.values())
 
-    assert said("1", 1) == "2 0"
-    assert said("1", 1) == "2 1"
-    assert said("2", 5) == "6 0"
-    assert said("2", 5) == "6 1"
-    assert said("1", 1) == "2 1"
+    assert found("1", 1) == (2, 0)
+    assert found("1", 1) == (2, 1)
+    assert found("2", 5) == (6, 0)
+    assert found("2", 5) == (6, 1)
+    assert found("1", 1) == (2, 1)

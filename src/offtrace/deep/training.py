@@ -189,7 +189,7 @@ class OnHost:
     def __init__(self, config: Config, seeds: list[int]) -> None:
         self.config, self.seeds = config, len(seeds)
         self.world = Hosted(config, len(seeds) * config.envs, seeds[0])
-        self.programs = _programs(config, self.world.shape, self.world.actions)
+        self.programs = _programs(_compiled_for(config), self.world.shape, self.world.actions)
         self.agent = self.programs.agent
 
     def first(self, keys: Array) -> State:
@@ -261,10 +261,16 @@ def _compiled(config: Config) -> Compiled:
     return Compiled(config, compiled(config))
 
 
+def _compiled_for(config: Config) -> Config:
+    """The configuration as programs know it: when training ends, and the trace, are arguments of theirs.
+
+    Another end compiles nothing again, and another rule `advance` alone.
+    """
+    return replace(config, trace=DEFAULT_TRACE, frames=config.begin + 1)
+
+
 def trainer(config: Config, seeds: list[int]) -> Compiled | OnHost:
     """Make what trains on the game of the configuration."""
     if config.game.startswith("gym/"):
         return OnHost(config, seeds)
-    return _compiled(
-        replace(config, trace=DEFAULT_TRACE)
-    )  # traces are arguments: another rule compiles `advance` alone
+    return _compiled(_compiled_for(config))
