@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -78,6 +79,7 @@ class Forks:
 def main() -> None:
     import polars  # noqa: F401
 
+    from offtrace.reports.study import page, paper_figures  # noqa: F401
     from offtrace.studies import work
     from offtrace.studies.plan import Plan
     from offtrace.studies.study import Study
@@ -89,32 +91,42 @@ def main() -> None:
     for unit in plan.units.values():  # what is compiled here, they need not compile
         work.run(plan.job(unit))
     answers = os.fdopen(os.dup(1), "w")
+    outputs: dict[int, tuple[int, Path]] = {}
     for line in sys.stdin:
         request = json.loads(line)
         if "imported" in request:
             answer: Any = request["imported"] in sys.modules
         elif "arguments" in request:
+            reading, writing = os.pipe()
             answer = os.fork()
             if not answer:
-                child(request)
+                child(request, writing)
+            os.close(writing)
+            outputs[answer] = reading, Path(request["output"])
         else:
             pid, status = os.waitpid(request["pid"], 0 if request["wait"] else os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
+            if pid:
+                reading, output = outputs.pop(pid)
+                with os.fdopen(reading, "rb") as said:
+                    output.write_bytes(said.read())
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def child(request: dict[str, Any]) -> None:
+def child(request: dict[str, Any], output: int) -> None:
     from offtrace import cli
     from offtrace.studies import running
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run with it ignored
     os.chdir(request.get("cwd", "."))
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in ((0, nothing), (1, output), (2, output)):
         os.dup2(file, number)
     running.FLUSH = request.get("flush", running.FLUSH)
+    if "limit" in request:  # as on a full disk
+        sys.dont_write_bytecode = True  # half of it would be
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], resource.RLIM_INFINITY))
     if "kill" in request:
         kill_at(request["kill"], request["below"])
     status = 1

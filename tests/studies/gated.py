@@ -1,7 +1,9 @@
-"""An environment that workers wait for until a file is there: so a test meets a study half-way, however fast the machine is."""
+"""Environments that wait or die in workers until a file is there: so a test meets a study half-way, on any machine."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,10 +14,21 @@ from offtrace.studies.environments import GALLERY
 
 
 def gated(states: int, gate: str) -> MDP:
-    while "worker" in Path(sys.argv[0]).name and not Path(gate).exists():
+    while _closed(gate):
         time.sleep(0.02)
     return random_walk(states)
 
 
+def deadly(states: int, gate: str) -> MDP:
+    if _closed(gate):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return random_walk(states)
+
+
+def _closed(gate: str) -> bool:
+    return "worker" in Path(sys.argv[0]).name and not Path(gate).exists()
+
+
 if "gated" not in GALLERY:  # pytest, too, imports this file, by another name
     register_environment("gated", gated)
+    register_environment("deadly", deadly)

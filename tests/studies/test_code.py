@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import offtrace
 from offtrace.studies import Study, StudyError, code_digest, declaration, work
 from offtrace.studies.plan import Plan
 from studies.forked import Forks
@@ -55,6 +56,15 @@ class Own:
         return self.study(out).records()["value"].to_list()
 
 
+def done_in(study: Study) -> set[str]:
+    return set(study.records()["unit"])
+
+
+def again_in(study: Study) -> Path:
+    """A copy of the folder, to be run again."""
+    return study.out.parent / "again" / study.folder.name
+
+
 @pytest.mark.parametrize("where", ["module", "beside"])
 def test_changed_code_is_run_anew(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     own, out = Own(forks, tmp_path, f"own_walk_{where}"), tmp_path / "out"
@@ -84,6 +94,24 @@ def test_changed_code_is_run_anew(forks: Forks, tmp_path: Path, monkeypatch: pyt
     about = json.loads((first.folder / "study.json").read_text())
     assert about["code"]["sources"].keys() == {f"{own.module}.py", f"{own.beside}.py"}
     assert "right=SHARE)" in about["code"]["sources"][f"{own.module}.py"]
+    assert [str(unit) for unit in old.status().changed] == [
+        str(unit) for unit in Plan(old).units.values() if unit.id in done_in(old)
+    ]
+    assert f"{len(done_in(old))} units of other code (--rerun-changed runs them again)" in str(old.status())
+    refused = forks.run("study", "run", str(first.folder), "--workers", "0", "--rerun-changed", cwd=str(tmp_path))
+    assert (refused[0], "say so: --trust, or --module NAME" in refused[1]) == (2, True)
+    again = ["--rerun-changed", "--module", own.module, "--workers", "0"]
+    status, said = forks.run(
+        "study", "run", str(shutil.copytree(first.folder, again_in(first))), *again, cwd=str(tmp_path)
+    )
+    assert status == 0, said
+    redone = Study.load(again_in(first))
+    assert redone.records()["value"].to_list() == after
+    assert not redone.status().changed
+    kept = [json.loads(file.read_text()) for file in redone.folder.glob("code/*.json")]
+    assert len(kept) == 2  # the code of both runs, with the text of its modules
+    assert len({code["sources"][changed_file] for code in kept}) == 2
+    assert all(code["version"] == offtrace.__version__ for code in kept)
     own.write("SHARE", 0.5)  # and back: the first rows are those of the code of now
     assert own.study(out).status().finished
     assert own.values(out) == before
@@ -112,7 +140,6 @@ def records_of_before(study: Study, folder: Path) -> Path:
     old = replace(study, recorded=digest, out=folder / "before")
     held = Folder(old.folder, digest)
     held.prepare({"versions": {"offtrace": "0"}, "machine": "then", "study": study.declaration}, study.as_toml())
-    held.tidy()
     plan = Plan(old)
     for unit in list(plan.left())[:4]:
         outcome = work.run(replace(plan.job(unit), code=""))

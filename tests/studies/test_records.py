@@ -12,7 +12,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from offtrace.studies import Study, StudyError, records
+from offtrace._shared.whole_files import checksum
+from offtrace.studies import Study, StudyError, part_files, records, study_file
 from studies.small import declared, equal
 
 
@@ -89,20 +90,29 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
+def named(path: Path, number: int | None = None) -> Path:
+    """The file under the name that fits its bytes."""
+    return path.rename(path.with_name(part_files.name(number or part_files.number(path) or 0, path.read_bytes())))
+
+
 def foreign(path: Path) -> None:
     pl.DataFrame({"unit": ["x"]}).write_parquet(path)
+    named(path)
+
+
+def with_head(path: Path, **head: str) -> None:
+    known = {k: v for k, v in pl.read_parquet_metadata(path).items() if "ARROW" not in k}
+    pl.read_parquet(path).write_parquet(path, metadata=known | {f"offtrace.{k}": v for k, v in head.items()})
 
 
 def of_another_study(path: Path) -> None:
-    frame, head = pl.read_parquet(path), pl.read_parquet_metadata(path)
-    frame.write_parquet(
-        path, metadata={k: v for k, v in head.items() if "ARROW" not in k} | {"offtrace.study": "0" * 64}
-    )
+    with_head(path, study="0" * 64)
+    named(path)
 
 
 def of_the_future(path: Path) -> None:
-    frame, head = pl.read_parquet(path), pl.read_parquet_metadata(path)
-    frame.write_parquet(path, metadata={k: v for k, v in head.items() if "ARROW" not in k} | {"offtrace.schema": "2"})
+    with_head(path, schema="2")
+    named(path)
 
 
 def empty(path: Path) -> None:
@@ -119,12 +129,9 @@ def test_spoilt_files_are_reported(study: Study, finished: Study, kind: str, spo
         assert not status.finished
         assert not status.problems
         return
-    if status.finished:  # it was a byte that means nothing
-        assert (kind, spoil) == ("units", flip)
-        assert equal(study.records(), finished.records())
-        return
-    assert any(path.name in problem for problem in status.problems)
-    with pytest.warns(UserWarning, match=path.name):
+    number = path.name[: len("part-000001")]
+    assert any(number in problem for problem in status.problems)
+    with pytest.warns(UserWarning, match=number):
         left = study.records()
     assert equal(
         left, finished.records().join(left.select("unit").unique(), on="unit", how="semi", maintain_order="left")
@@ -140,20 +147,80 @@ def test_what_an_interrupted_write_has_left_is_removed(study: Study, finished: S
 
 
 @pytest.mark.parametrize("kind", ["rows", "curves", "units"])
-def test_spoilt_files_are_run_again(study: Study, finished: Study, kind: str) -> None:
+@pytest.mark.parametrize("spoil", [truncate, flip])
+def test_damaged_files_are_set_aside_and_their_units_run_again(
+    study: Study, finished: Study, kind: str, spoil: Any
+) -> None:
     path = part(study, kind)
-    truncate(path)
-    with pytest.warns(UserWarning, match=path.name):
+    spoil(path)
+    with pytest.warns(UserWarning, match=f"not read: .*{path.name}"):
         study.run(workers=0, progress=False)
-    with pytest.warns(UserWarning, match=path.name):
-        assert equal(study.records(), finished.records())
-    with pytest.warns(UserWarning, match="not read"):
-        assert equal(study.curves(), finished.curves())
+    assert not study.status().problems
+    assert equal(study.records(), finished.records())
+    assert equal(study.curves(), finished.curves())
+    aside = [file.relative_to(study.folder).as_posix() for file in study.folder.glob("set-aside/*/*")]
+    assert f"set-aside/{kind}/{path.name}" in aside
+    assert len(aside) == 3  # the whole part
+    whole = pl.read_parquet(study.folder / "rows" / "*.parquet")  # nor do others meet it
+    assert whole.height == finished.records().height
+
+
+@pytest.mark.parametrize("kind", ["rows", "curves", "units"])
+def test_no_flipped_bit_reaches_a_parser(study: Study, kind: str) -> None:
+    path = part(study, kind)
+    content = path.read_bytes()
+    regions = {*range(64), *range(len(content) - 64, len(content)), *range(0, len(content), len(content) // 200)}
+    for i in regions:
+        path.write_bytes(content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :])
+        with pytest.raises(part_files.NotReadError, match="damaged: its bytes are not those that were written"):
+            part_files.content(path)
+    path.write_bytes(content)
+    assert part_files.content(path) == content
+
+
+def test_a_damaged_study_json(study: Study, finished: Study) -> None:
+    path = study.folder / "study.json"
+    content = path.read_bytes()
+    for i in [*range(0, len(content), 97), len(content) - 2]:
+        path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
+        assert study_file.about_of(study.folder) == {}
+    assert study.status().problems == (
+        f"study.json: {path} is damaged: its checksum is not the one in study.json.sha256",
+    )
+    assert equal(Study.load(study.folder).records(), finished.records())
+    part(study, "units").unlink()
+    with pytest.warns(UserWarning, match=f"not read: {path} is damaged"):
+        study.run(workers=0, progress=False)
+    assert json.loads(path.read_text())["digest"] == study.digest
+    assert not study.status().problems
+    assert len(list(study.folder.glob("set-aside/study.json"))) == 1
+
+
+def as_before(study: Study) -> None:
+    """The folder as offtrace wrote it when names had no checksums."""
+    for kind in ("rows", "curves", "units"):
+        for path in (study.folder / kind).iterdir():
+            path.rename(path.with_name(f"part-{part_files.number(path):06d}.parquet"))
+    (study.folder / "study.json.sha256").unlink()
+    about = json.loads((study.folder / "study.json").read_text())
+    del about["toml"]
+    (study.folder / "study.json").write_text(json.dumps(about))
+
+
+def test_records_of_before_checksums_were_in_names(study: Study, finished: Study) -> None:
+    as_before(study)
+    assert study.status().finished
+    assert equal(Study.load(study.folder).records(), finished.records())
+    path = part(study, "units")
+    truncate(path)
+    with pytest.warns(UserWarning, match="part-000001.parquet: torn"):
+        study.run(workers=0, progress=False)
+    assert equal(study.records(), finished.records())
 
 
 def test_reasons(study: Study) -> None:
     for spoil, kind, words in (
-        (truncate, "units", "torn"),
+        (truncate, "units", "damaged: its bytes"),
         (foreign, "units", "foreign: offtrace did not write it"),
         (of_another_study, "units", "foreign: it belongs to the study 000000000000"),
         (of_the_future, "units", "its schema is 2"),
@@ -164,6 +231,8 @@ def test_reasons(study: Study) -> None:
         content = path.read_bytes()
         spoil(path)
         assert any(words in problem for problem in study.status().problems), words
+        for other in (study.folder / kind).glob(f"{path.name[:11]}-*"):
+            other.unlink()
         path.write_bytes(content)
     assert study.status().finished
 
@@ -175,17 +244,12 @@ def test_other_files_are_named(study: Study) -> None:
 
 
 def test_a_part_that_is_there_twice_counts_once(study: Study, finished: Study) -> None:
-    frames = {kind: pl.read_parquet(part(study, kind)) for kind in ("rows", "curves", "units")}
     folder = records.Folder(study.folder, study.digest)
-    for kind in frames:  # as if two coordinators had run on a file system without locks
-        path = part(study, kind)
-        head = {k: v for k, v in pl.read_parquet_metadata(path).items() if "ARROW" not in k}
-        if kind == "units":
-            for other in ("rows", "curves"):
-                head[f"offtrace.{other}"] = records._sum((study.folder / other / "part-000099.parquet").read_bytes())
-        frames[kind].write_parquet(
-            study.folder / kind / "part-000099.parquet", metadata=head | {"offtrace.part": "part-000099.parquet"}
-        )
+    sums = {}
+    for kind in records.KINDS:  # as if two coordinators had run on a file system without locks
+        copy = Path(shutil.copy(part(study, kind), study.folder / kind / "copy"))
+        with_head(copy, part="part-000099.parquet", **sums)
+        sums[kind] = checksum(named(copy, 99).read_bytes())
     assert not study.status().problems
     assert len(folder.look({}).parts) == len(list((study.folder / "units").iterdir()))
     assert equal(study.records(), finished.records())
@@ -200,13 +264,14 @@ def test_another_declaration_is_another_folder(study: Study) -> None:
 
 
 def test_a_folder_of_another_study(study: Study) -> None:
-    about = study.folder / "study.json"
-    about.write_text(about.read_text().replace(study.digest, "0" * 64))
+    study_file.write(study.folder, study_file.about_of(study.folder) | {"digest": "0" * 64})
+    part(study, "units").unlink()
     with pytest.raises(StudyError, match="holds another study"):
         study.run(workers=0, progress=False)
 
 
 def test_one_at_a_time(study: Study) -> None:
+    part(study, "units").unlink()
     with (
         records.Folder(study.folder, study.digest).lock(),
         pytest.raises(StudyError, match=f"process {os.getpid()} is running this study"),
@@ -215,12 +280,10 @@ def test_one_at_a_time(study: Study) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, finished: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, real, written = finished.at(tmp_path), os.fsync, 0
+    study, real = finished.at(tmp_path), os.fsync
 
     def full(handle: int) -> None:
-        nonlocal written
-        written += 1
-        if written > 12:  # folders are synchronised, too: the first part is whole, the second is not
+        if list(study.folder.glob("curves/part-000002*")):  # the first part is whole, the second is not
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 

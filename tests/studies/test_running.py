@@ -139,12 +139,22 @@ def test_killed_workers_are_replaced_and_their_number_does_not_matter(
     assert as_unbroken(study, unbroken)
 
 
-def test_ctrl_c_leaves_everything_resumable(forks: Forks, study: Study, unbroken: Study) -> None:
+SIGNALS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "interrupted by SIGTERM",
+    signal.SIGHUP: "interrupted by SIGHUP",
+}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_leave_everything_resumable(
+    forks: Forks, study: Study, unbroken: Study, number: signal.Signals
+) -> None:
     process = half_done(forks, study, "--workers", "1")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said = process.communicate()
-    assert process.returncode == 130
-    assert "interrupted; the same command goes on from here" in said
+    assert process.returncode == 128 + number
+    assert f"{SIGNALS[number]}; the same command goes on from here" in said
     assert not study.status().finished
     study.run(workers=0, progress=False)
     assert as_unbroken(study, unbroken)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
 import warnings
 from pathlib import Path
 
-from offtrace.cli.commands import INTERRUPTED, Commands, Run
+from offtrace.cli.commands import Commands, Run
 
 
 def add(commands: Commands) -> None:
@@ -38,6 +40,22 @@ def add(commands: Commands) -> None:
     run.add_argument(
         "--other-code", action="store_true", help="go on with a folder of records that other code has begun"
     )
+    run.add_argument(
+        "--rerun-changed", action="store_true", help="in a folder of records, run again the units that other code made"
+    )
+    run.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="replace a worker that gives no sign of life for so long (60)",
+    )
+    run.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the modules that a folder of records names: this executes their code",
+    )
+    run.add_argument("--module", action="append", default=[], metavar="NAME", help="import this one of them")
     command("status", _study_status, "show what there is of a study")
     command("list", _list_studies, "list the shipped studies, and those that have been run", named=False)
     report = command("report", _report_study, "write one HTML page about a study, and open it")
@@ -50,7 +68,9 @@ def add(commands: Commands) -> None:
 
 def _said(run: Run, args: argparse.Namespace) -> int:
     """Errors of studies are words, not tracebacks; warnings are lines."""
+    from offtrace._shared.whole_files import why_not_written
     from offtrace.studies import DeclarationError, StudyError
+    from offtrace.studies.interruption import Interrupted
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"offtrace: {message}", file=sys.stderr)
@@ -59,21 +79,30 @@ def _said(run: Run, args: argparse.Namespace) -> int:
         except (DeclarationError, StudyError, ImportError) as error:
             print(f"offtrace: {error}", file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
-            print("offtrace: interrupted; the same command goes on from here", file=sys.stderr)
-            return INTERRUPTED
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            print(f"offtrace: cannot write{where}: {why_not_written(error)}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt as stop:
+            number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
+            by = f" by {stop}" if isinstance(stop, Interrupted) else ""
+            with contextlib.suppress(OSError):  # after SIGHUP there may be no terminal
+                print(f"offtrace: interrupted{by}; the same command goes on from here", file=sys.stderr, flush=True)
+            return 128 + number
 
 
 def _run_study(args: argparse.Namespace) -> int:
     from offtrace.studies import Study
 
-    study = Study.load(args.study, args.subset, args.out)
+    study = Study.load(args.study, args.subset, args.out, trust=args.trust or args.module)
     study.run(
         args.on,
         workers=args.workers,
         address=args.address,
         progress=not args.quiet,
         other_code=args.other_code,
+        rerun_changed=args.rerun_changed,
+        patience=args.patience,
     )
     print(study.status())
     return 0

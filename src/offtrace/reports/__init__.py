@@ -10,7 +10,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from offtrace._shared.whole_files import written_whole
+from offtrace.reports.files import put
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,7 +46,7 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     opened = _opened(study)
     shown = views.Views(opened.records(), opened.curves(), opened.facts())
     target = Path(path) if path is not None else Path(getattr(opened, "folder", None) or ".") / "report.html"
-    _put(page.html(shown), target)
+    put(page.html(shown).encode(), target)
     if figures:
         paper_figures.write(shown, target.parent / "figures")
     if open_browser:
@@ -70,7 +70,7 @@ def evaluation_page(
             "for a study, call write."
         )
     target = Path(path)
-    _put(page.html(result, command), target)
+    put(page.html(result, command).encode(), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target
@@ -82,13 +82,6 @@ def summary(study: object) -> str:
 
     opened = _opened(study)
     return terminal_table.table(views.Views(opened.records(), opened.curves(), opened.facts()))
-
-
-def _put(text: str, target: Path) -> None:
-    """Write a page, which is there whole or not at all."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(target) as file:
-        file.write(text.encode())
 
 
 def _opened(study: object) -> Reported:

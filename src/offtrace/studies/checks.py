@@ -5,6 +5,7 @@ A check is a function (key, given) → the value; those with limits are made by 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Any, TypeGuard, TypeVar
@@ -44,7 +45,33 @@ def text(key: str, given: object) -> str:
     """
     if not isinstance(given, str) or not given.strip():
         raise DeclarationError(key, given, "a text that is not empty")
-    return given.strip()
+    return printable(key, given).strip()
+
+
+def printable(key: str, given: str) -> str:
+    """Check that a text has no control characters but tabs and line breaks: a terminal would obey them, and a page not show them.
+
+    >>> printable("question", "Which \\x1b[31mtrace?")
+    Traceback (most recent call last):
+    offtrace.studies.checks.DeclarationError: question: got 'Which \\x1b[31mtrace?'; allowed: a text without control characters
+    """
+    if any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in given):
+        raise DeclarationError(key, given, "a text without control characters")
+    return given
+
+
+def all_printable(key: str, given: object) -> None:
+    """Check the same of all texts in a table or list, the names of keys included."""
+    if isinstance(given, str):
+        printable(key or "the study", given)
+    elif is_table(given):
+        for name, value in given.items():
+            inner = f"{key}.{name}" if key else str(name)
+            all_printable(inner if str(name).isprintable() else key, str(name))
+            all_printable(inner, value)
+    elif is_list(given):
+        for i, value in enumerate(given):
+            all_printable(f"{key}[{i}]", value)
 
 
 def one_of(*options: str) -> Check[str]:

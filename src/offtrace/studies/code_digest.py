@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,10 @@ class Code:
         """What the records keep of it."""
         return {"digest": self.digest, "offtrace": self.own, **commit(), "sources": self.sources}
 
+    def source(self) -> Table:
+        """All that a run needs to be repeated: `about`, the version of offtrace, and in what its files differ from the commit."""
+        return {**self.about(), "version": offtrace.__version__, **differs()}
+
     def differences(self, kept: Table) -> str:
         """In what it differs from what records have kept, in words."""
         if not kept:
@@ -73,15 +78,31 @@ def joined(declared: str, code: str) -> str:
 def commit() -> Table:
     """The commit of offtrace, and whether its files differ from it; nothing where it is not in a repository of git."""
 
-    def git(*arguments: str) -> str:
-        asked = ["git", "-C", str(HOME), *arguments]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # it may lie in the ignored environment of another repository
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "."))}
+        _git(
+            "ls-files", "--error-unmatch", "__init__.py"
+        )  # it may lie in the ignored environment of another repository
+        return {"commit": _git("rev-parse", "HEAD"), "changed": bool(_git("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.SubprocessError):
         return {}
+
+
+def differs() -> Table:
+    """The difference of the files of offtrace from its commit, as `git diff` writes it, and the files that git does not know."""
+    if not commit().get("changed"):
+        return {}
+    try:
+        new = [
+            f for f in _git("ls-files", "--others", "--exclude-standard", "--", ".").splitlines() if f.endswith(".py")
+        ]
+        return {"diff": _git("diff", "HEAD", "--", "."), "new files": {f: _text(HOME / f) for f in new}}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _git(*arguments: str) -> str:
+    asked = ["git", "-C", str(HOME), *arguments]
+    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 @cache
@@ -130,11 +151,20 @@ def _imports(name: str, file: Path, text: str) -> Iterator[str]:
 
 
 def _file(module: str) -> Path | None:
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    return Path(found.origin).resolve() if found is not None and found.has_location and found.origin else None
+    """Where a module lies. `importlib.util.find_spec` would import the package that it is in: this imports nothing."""
+    found, names = None, module.split(".")
+    for i in range(len(names)):
+        inside = found.submodule_search_locations if found else None
+        if found and inside is None:
+            return None
+        try:
+            asked = (finder.find_spec(".".join(names[: i + 1]), inside) for finder in sys.meta_path)
+            found = next(filter(None, asked), None)
+        except (ImportError, ValueError, AttributeError, KeyError):
+            return None
+        if found is None:
+            return None
+    return Path(found.origin).resolve() if found and found.has_location and found.origin else None
 
 
 def _text(file: Path) -> str:

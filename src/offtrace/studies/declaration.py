@@ -23,6 +23,7 @@ from offtrace.studies.checks import (
     T,
     Table,
     Toml,
+    all_printable,
     is_table,
     number,
     one_of,
@@ -91,10 +92,8 @@ class TraceGrid:
 
 
 def read(name: str | Path) -> Table:
-    """The declaration of a shipped study, that in a file, or that in a folder of records."""
+    """The declaration of a shipped study, or that in a file."""
     path = Path(name)
-    if path.is_dir() and (path / "study.toml").is_file():
-        path = path / "study.toml"
     looks_like_a_file = path.suffix == ".toml" or len(path.parts) > 1
     if not looks_like_a_file and (SHIPPED / f"{name}.toml").exists():
         path = SHIPPED / f"{name}.toml"
@@ -102,12 +101,15 @@ def read(name: str | Path) -> Table:
         known = shipped()
         what = "no such file" if looks_like_a_file else f"no study of that name{did_you_mean(name, known)}"
         raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
+    return {"name": path.stem, **parsed(path)}
+
+
+def parsed(path: Path) -> Table:
+    """What a TOML file says."""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DeclarationError("study", str(name), f"a TOML file, which it is not: {error}") from error
-    given.setdefault("name", path.stem)
-    return given
+        raise DeclarationError("study", str(path), f"a TOML file, which it is not: {error}") from error
 
 
 def shipped() -> list[str]:
@@ -141,32 +143,31 @@ def check(given: object) -> Table:
     """Check a declaration, in which subsets are resolved, and return the fields of the study."""
     if not is_table(given):
         raise DeclarationError("study", given, "a table, as a TOML file gives it")
-    task = _needed(given, "task", one_of(*PROTOCOLS))
+    all_printable("", given)
+    task = needed(given, "task", one_of(*PROTOCOLS))
     table("", given, [*KEYS[task], *OPTIONAL])
     _import(given.get("modules", []))
-    name = _needed(given, "name", text)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise DeclarationError("name", name, "letters, digits, '.', '_' and '-': it becomes the name of a folder")
+    name = folder_name(needed(given, "name", text))
     kind = PROTOCOLS[task]
     protocol = kind.made("protocol", given.get("protocol", {}))
-    ages = _needed(given, "ages", several(whole(0), "ages")) if "ages" in KEYS[task] else ()
+    ages = needed(given, "ages", several(whole(0), "ages")) if "ages" in KEYS[task] else ()
     lams = several(number(0, 1), "λ")("lams", given["lams"]) if "lams" in given else ()
     places = _places(given.get("environments"), protocol, task)
     for place in places:
         _fits(place, ages)
     return {
         "name": name,
-        "question": _needed(given, "question", text),
+        "question": needed(given, "question", text),
         "about": text("about", given["about"]) if "about" in given else "",
         "task": task,
-        "metric": _needed(given, "metric", one_of(*METRICS[task])),
+        "metric": needed(given, "metric", one_of(*METRICS[task])),
         "environments": places,
         "traces": _traces(given.get("traces"), lams, task),
-        "alphas": _needed(given, "alphas", several(number(0, above=True), "step sizes"))
+        "alphas": needed(given, "alphas", several(number(0, above=True), "step sizes"))
         if "alphas" in KEYS[task]
         else (),
         "ages": ages,
-        "seeds": _seeds(given.get("seeds"), task, given.get("alphas", ())),
+        "seeds": checked_seeds(given.get("seeds"), task, given.get("alphas", ())),
         "modules": tuple(given.get("modules", ())),
     }
 
@@ -190,7 +191,15 @@ def plain(declared: Toml) -> Table:
     return json.loads(json.dumps({**declared, **changed}))
 
 
-def _needed(given: Toml, name: str, checked: Check[T]) -> T:
+def folder_name(given: str) -> str:
+    """Check that the name of a study can be that of a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", given):
+        raise DeclarationError("name", given, "letters, digits, '.', '_' and '-': it becomes the name of a folder")
+    return given
+
+
+def needed(given: Toml, name: str, checked: Check[T]) -> T:
+    """Check the value of a key that cannot be left out."""
     if name not in given:
         raise DeclarationError(name, None, "a value: this key is needed")
     return checked(name, given[name])
@@ -321,7 +330,8 @@ def make(title: str, parameters: Toml, lam: float | None) -> Rule:
     return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
 
 
-def _seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, Seeds]:
+def checked_seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, Seeds]:
+    """Check the seeds of all phases: that there are such, and that no phase uses those of another."""
     phases = PHASES[task]
     if given is None:
         raise DeclarationError("seeds", None, f"a table with {' and '.join(phases)}, each {{ first = 0, count = 10 }}")
@@ -335,6 +345,9 @@ def _seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, See
         entry = table(f"seeds.{phase}", seeds[phase], ("first", "count"))
         values = [whole(low)(f"seeds.{phase}.{k}", entry.get(k)) for k, low in (("first", 0), ("count", 1))]
         found[phase] = Seeds(*values)
+        if found[phase].stop > (limit := 2**32 if task == "deep" else 2**63):
+            what = f"seeds below 2^{limit.bit_length() - 1}: the last one is {found[phase].stop - 1}"
+            raise DeclarationError(f"seeds.{phase}", dict(entry), what)
     if "tuning" in found and "test" in found:
         one, other = found["tuning"], found["test"]
         if one.first < other.stop and other.first < one.stop:

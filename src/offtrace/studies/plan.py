@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,15 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A unit that cannot be run, while others go on."""
+
+    unit: Unit
+    error: str
+    """What happened, in words."""
+
+
 class Plan:
     """All units of a study, and which of them are done."""
 
@@ -108,6 +117,14 @@ class Plan:
         if self.tunes:
             self.units |= {unit.id: unit for unit in self._units(self.last_phase)}
         self.order = {unit: i for i, unit in enumerate(self.units)}
+
+    def take(self, done: Mapping[str, float]) -> None:
+        """These are done; but not a test with a step size that tuning, which was run again, no longer chooses."""
+        self.done = dict(done)
+        for unit in [self.units[id] for id in done if self.tunes and self.units[id].phase == self.last_phase]:
+            group = self.groups[unit.group]
+            if all(other.id in done for other in group) and self.test_of(group).id != unit.id:
+                del self.done[unit.id]
 
     @property
     def tunes(self) -> bool:

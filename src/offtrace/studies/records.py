@@ -1,50 +1,42 @@
 """Records: a folder to which parts are added and in which nothing is ever rewritten.
 
     study.json  study.toml                      the declaration as it was run, the versions, and the code that ran it
-    rows/part-000001.parquet                    one row for each configuration and seed
-    curves/part-000001.parquet                  the mean over the seeds at fixed steps; of deep agents each seed by itself
-    units/part-000001.parquet                   which units the two hold, and how they were run
+    rows/part-000001-….parquet                  one row for each configuration and seed
+    curves/part-000001-….parquet                the mean over the seeds at fixed steps; of deep agents each seed by itself
+    units/part-000001-….parquet                 which units the two hold, and how they were run
+    code/….json                                 the code of each run that had other code than those before
+    failed/….txt                                units that have ended their workers, and how
+    set-aside/…                                 what was damaged
 
-A part is written as three files, each whole or not at all, `units` last: it holds the checksums of the other two. A unit is done
-when all three are there and agree. What is torn or foreign is reported and not read; what an interrupted write has left is
-removed by the next run.
+A part is written as three files, each whole or not at all, `units` last: it holds the checksums of the other two, and each has
+its own in its name. A unit is done when all three are there and agree; where a unit is in several parts, the last one counts.
+What is damaged or foreign is reported and not read. The next run sets aside what is damaged, and removes what an interrupted
+write has left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import io
 import json
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offtrace._shared.whole_files import written_whole
+from offtrace._shared.folder_lock import LockedError, locked
+from offtrace._shared.whole_files import DamagedError, checksum, why_not_written, write_checked, written_whole
+from offtrace.studies import part_files, study_file
 from offtrace.studies.checks import StudyError, Table
+from offtrace.studies.part_files import SCHEMA, NotReadError, polars
 from offtrace.studies.plan import Outcome, Unit
 
 if TYPE_CHECKING:
     import polars as pl
 
-SCHEMA = "1"
-"""Of the files. A reader that does not know it does not read them."""
 KINDS = ("rows", "curves", "units")
-NAME = re.compile(r"part-(\d{6,})\.parquet")
-
-
-def polars() -> Any:
-    """Polars, which is an extra."""
-    try:
-        import polars
-    except ImportError:
-        raise ImportError("records of studies need polars: pip install 'offtrace[studies]'") from None
-    return polars
+ASIDE = "set-aside"
 
 
 def schema(kind: str) -> dict[str, pl.DataType | type[pl.DataType]]:
@@ -78,6 +70,8 @@ class Found:
     """The score of each unit that is done."""
     parts: list[Path] = field(default_factory=list)
     """The `units` files that can be trusted."""
+    damaged: list[Path] = field(default_factory=list)
+    """Files to be set aside."""
     problems: list[str] = field(default_factory=list)
     """Files that are not read, and why; what an interrupted write has left is none."""
     seconds: float = 0.0
@@ -85,8 +79,10 @@ class Found:
     rows: int = 0
     versions: set[str] = field(default_factory=set)
     """Of offtrace, under which it was run."""
-    codes: set[str] = field(default_factory=set)
-    """Digests of the code that ran it; "" where that was not kept."""
+    codes: dict[str, str] = field(default_factory=dict)
+    """The digest of the code that ran each unit; "" where that was not kept."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """How each unit failed that has ended its workers and is not done."""
     workers: set[str] = field(default_factory=set)
 
 
@@ -95,65 +91,84 @@ class Folder:
 
     def __init__(self, path: Path, digest: str, code: str = "") -> None:
         self.path, self.digest, self.code = path, digest, code
-        self._next = 0
-
-    def prepare(self, about_it: Table, source: str) -> None:
-        """Make the folder and say what it is for."""
-        with self._writing():
-            for kind in KINDS:
-                (self.path / kind).mkdir(parents=True, exist_ok=True)
-            about = self.path / "study.json"
-            if about.exists():
-                try:
-                    known = json.loads(about.read_text(encoding="utf-8")).get("digest")
-                except (ValueError, OSError, AttributeError) as error:
-                    raise StudyError(
-                        f"{about} cannot be read ({error}): move the folder away, or give another --out"
-                    ) from error
-                if known != self.digest:
-                    raise StudyError(f"{self.path} holds another study (digest {known}): give another --out")
-            else:
-                head = {"schema": SCHEMA, "digest": self.digest, **about_it}
-                self._write(self.path / "study.toml", source.encode())
-                self._write(about, (json.dumps(head, indent=2, ensure_ascii=False) + "\n").encode())
-
-    def tidy(self) -> None:
-        """Remove what an interrupted write has left: no unit counts by it, and who reads `rows/*.parquet` should not see it."""
-        for left in self.path.glob("*/.part-*.tmp"):
-            left.unlink(missing_ok=True)
-        for kind in ("rows", "curves"):
-            for path in self._files(kind):
-                if not (self.path / "units" / path.name).exists() and self._why_alone(path, kind) is None:
-                    path.unlink()
-        numbers = [int(m[1]) for kind in KINDS for f in (self.path / kind).iterdir() if (m := NAME.fullmatch(f.name))]
-        self._next = max(numbers, default=0) + 1
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """One coordinator at a time. The system lets go of the lock when the process ends, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows: readers still count no unit twice
+        """Make the folder, and hold its lock: one coordinator at a time, from before it looks what is there."""
+        with contextlib.ExitStack() as held:
+            with self._writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                try:
+                    held.enter_context(locked(self.path))
+                except LockedError as other:
+                    who = "another process" if str(other) == "?" else f"process {other}"
+                    raise StudyError(f"{who} is running this study in {self.path}: wait for its end") from None
             yield
-            return
-        with (self.path / "lock").open("a+") as file:
+
+    def prepare(self, about_it: Table, source: str) -> list[str]:
+        """Say what the folder is for; what was damaged there. The caller holds the lock."""
+        damaged: list[str] = []
+        with self._writing():
+            for kind in KINDS:
+                (self.path / kind).mkdir(parents=True, exist_ok=True)
+            known = None
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise StudyError(f"process {file.read().strip() or '?'} is running this study in {self.path}") from None
-            except OSError:
-                pass  # a file system without locks
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+                known = study_file.read(self.path)
+            except FileNotFoundError:
+                pass
+            except DamagedError as error:
+                self._set_aside(self.path / study_file.NAME)
+                damaged.append(str(error))
+            if known is not None and known.get("digest") != self.digest:
+                raise StudyError(f"{self.path} holds another study (digest {known.get('digest')}): give another --out")
+            toml, wanted = self.path / "study.toml", known.get("toml") if known else source
+            if not toml.exists() or wanted not in (None, toml.read_bytes().decode(errors="replace")):
+                self._write(toml, str(wanted or source).encode())
+            if known is None:
+                study_file.write(self.path, {"schema": SCHEMA, "digest": self.digest, "toml": source, **about_it})
+        return damaged
+
+    def keep_code(self, about: Table) -> None:
+        """Keep the code that is about to run, if no run before had the same."""
+        path = study_file.code_file(self.path, self.code)
+        if self.code and not path.exists():
+            with self._writing():
+                path.parent.mkdir(exist_ok=True)
+                write_checked(path, json.dumps(about, indent=2, ensure_ascii=False).encode())
+
+    def tidy(self, found: Found) -> None:
+        """Set aside what is damaged, and remove what an interrupted write has left: readers of `rows/*.parquet` see neither."""
+        with self._writing():
+            for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
+                left.unlink()
+            for path in found.damaged:
+                self._set_aside(path)
+            parts = {part_files.number(path) for path in self._files("units")}
+            for path in (*self._files("rows"), *self._files("curves")):
+                if part_files.number(path) not in parts and self._why_alone(path, path.parent.name) is None:
+                    path.unlink()
+            for path in (self.path / "failed").glob("*.txt"):  # they are tried again
+                path.unlink()
+
+    def _set_aside(self, path: Path) -> None:
+        target = self.path / ASIDE / path.relative_to(self.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        while target.exists():  # an earlier one of the same name
+            target = target.with_name(target.name + "~")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(target)
+
+    def fail(self, unit: Unit, error: str) -> None:
+        """Keep how a unit failed, while others go on."""
+        with self._writing():
+            (self.path / "failed").mkdir(exist_ok=True)
+            self._write(self.path / "failed" / f"{unit.id}.txt", f"{unit}: {error}\n".encode())
 
     def write(self, batch: Sequence[Finished], versions: dict[str, str]) -> None:
         """One more part."""
         pl = polars()
-        name = f"part-{self._next:06d}.parquet"
-        head = {"offtrace.schema": SCHEMA, "offtrace.study": self.digest, "offtrace.part": name}
+        number = 1 + max((part_files.number(f) or 0 for kind in KINDS for f in self._files(kind)), default=0)
+        head = {"offtrace.schema": SCHEMA, "offtrace.study": self.digest, "offtrace.part": f"part-{number:06d}.parquet"}
         head |= {f"offtrace.version.{k}": v for k, v in versions.items()} | {"offtrace.code": self.code}
         frames = {
             "rows": pl.concat([_frame("rows", f.outcome.unit, f.outcome.rows) for f in batch]),
@@ -170,24 +185,19 @@ class Folder:
         }
         with self._writing():
             for kind in KINDS:
-                if kind == "units":
-                    head["offtrace.units"] = _sum(frames["units"].write_csv().encode())
                 made = io.BytesIO()
                 frames[kind].write_parquet(made, metadata=head | {"offtrace.kind": kind})
-                self._write(self.path / kind / name, made.getvalue())
-                head[f"offtrace.{kind}"] = _sum(made.getvalue())
-        self._next += 1
+                self._write(self.path / kind / part_files.name(number, made.getvalue()), made.getvalue())
+                head[f"offtrace.{kind}"] = checksum(made.getvalue())
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            what = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}.get(
-                error.errno or 0, str(error)
-            )
             raise StudyError(
-                f"cannot write to {self.path}: {what}. What was written before stays; run the study again to go on from there"
+                f"cannot write to {self.path}: {why_not_written(error)}. What was written before stays; run the study again to "
+                "go on from there"
             ) from error
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -210,19 +220,19 @@ class Folder:
         return joined.sort("#", "lam", "seed", *(["step"] if kind == "curves" else [])).drop("#"), found
 
     def _look(self, units: dict[str, Unit], wanted: tuple[str, list[Any]] | None) -> Found:
-        pl, found, spoken_for = polars(), Found(), set()
-        for path in self._files("units"):
-            name = path.name
+        pl, found = polars(), Found()
+        claimed: set[Path] = set()
+        for path in reversed(self._files("units")):  # what was run last counts
             try:
-                frame, head = self._read(path, "units")
-                if head.get("offtrace.units") != _sum(frame.write_csv().encode()):
-                    raise _NotReadable("torn or changed: its checksum does not fit")
-                contents = {kind: self._content(kind, name, head) for kind in ("rows", "curves")}
-            except _NotReadable as problem:
+                frame, head = part_files.parsed(path, "units", self.digest)
+                others = {kind: part_files.partner(path, kind, head) for kind in ("rows", "curves")}
+                contents = {kind: self._content(kind, other, head) for kind, other in others.items()}
+            except NotReadError as problem:
                 found.problems.append(f"{self._spelt(path)}: {problem}; its units count as not done")
-                spoken_for.add(name)
+                if problem.damaged:
+                    found.damaged.append(path)
                 continue
-            spoken_for.add(name)
+            claimed |= {path, *others.values()}
             fresh = [row for row in frame.rows(named=True) if row["unit"] in units and row["unit"] not in found.done]
             found.parts.append(path)
             found.done |= {row["unit"]: row["score"] for row in fresh}
@@ -230,70 +240,63 @@ class Folder:
             found.seconds += sum(row["seconds"] for row in fresh)
             found.rows += sum(row["rows"] for row in fresh)
             found.versions.add(head.get("offtrace.version.offtrace", "?"))
-            found.codes.add(head.get("offtrace.code", ""))
+            found.codes |= dict.fromkeys((row["unit"] for row in fresh), head.get("offtrace.code", ""))
             if wanted:
                 kind, frames = wanted
                 read = pl.read_parquet(io.BytesIO(contents[kind]))
                 own = [row["unit"] for row in fresh]
                 frames.append(read if len(own) == len(frame) else read.filter(pl.col("unit").is_in(own)))
+        found.problems.reverse()
+        self._look_at_others(found, claimed)
+        for file in sorted((self.path / "failed").glob("*.txt")):
+            if file.stem in units and file.stem not in found.done:
+                found.failed[file.stem] = file.read_text(encoding="utf-8", errors="replace").strip()
+        return found
+
+    def _look_at_others(self, found: Found, claimed: set[Path]) -> None:
+        """Files that belong to no part which can be trusted."""
+        damaged = {part_files.number(path) for path in found.damaged}
+        known = damaged | {part_files.number(path) for path in self._files("units")}
         for kind in KINDS:
             for path in sorted((self.path / kind).glob("*")) if (self.path / kind).is_dir() else ():
-                if path.name.startswith("."):
+                if path.name.startswith(".") or path in claimed or path in found.damaged:
                     continue
-                if not NAME.fullmatch(path.name):
+                number = part_files.number(path)
+                if number is None:
                     found.problems.append(f"{self._spelt(path)}: foreign: no part of a study has such a name")
-                elif path.name not in spoken_for and (why := self._why_alone(path, kind)):
+                elif number in damaged and kind != "units":
+                    found.damaged.append(path)
+                elif number not in known and (why := self._why_alone(path, kind)):
                     found.problems.append(f"{self._spelt(path)}: {why}")
-        return found
+                    found.damaged += [path] if why.damaged else []
 
     def _files(self, kind: str) -> list[Path]:
         folder = self.path / kind
-        return sorted(f for f in folder.iterdir() if NAME.fullmatch(f.name)) if folder.is_dir() else []
+        return sorted(f for f in folder.iterdir() if part_files.number(f)) if folder.is_dir() else []
 
-    def _read(self, path: Path, kind: str) -> tuple[pl.DataFrame, dict[str, str]]:
-        pl = polars()
-        try:
-            content = path.read_bytes()
-            head = pl.read_parquet_metadata(io.BytesIO(content))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise _NotReadable(f"torn, or no Parquet file ({_first_line(error)})") from error
-        if "offtrace.schema" not in head:
-            raise _NotReadable("foreign: offtrace did not write it")
-        if head["offtrace.schema"] != SCHEMA:
-            raise _NotReadable(f"its schema is {head['offtrace.schema']}, and this version of offtrace reads {SCHEMA}")
-        if head.get("offtrace.study") != self.digest:
-            raise _NotReadable(f"foreign: it belongs to the study {head.get('offtrace.study', '?')[:12]}")
-        if head.get("offtrace.kind") != kind or head.get("offtrace.part") != path.name:
-            raise _NotReadable(f"misplaced: it was written as {head.get('offtrace.kind')}/{head.get('offtrace.part')}")
-        try:
-            return pl.read_parquet(io.BytesIO(content)), head
-        except pl.exceptions.PolarsError as error:
-            raise _NotReadable(f"torn ({_first_line(error)})") from error
-
-    def _content(self, kind: str, name: str, head: dict[str, str]) -> bytes:
-        path = self.path / kind / name
+    def _content(self, kind: str, path: Path, head: dict[str, str]) -> bytes:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise _NotReadable(f"its {kind} are missing ({error.strerror}: {self._spelt(path)})") from error
-        if _sum(content) != head.get(f"offtrace.{kind}"):
-            raise _NotReadable(f"{self._spelt(path)} is torn, changed or foreign: its checksum does not fit")
+            raise NotReadError(
+                f"its {kind} are missing ({error.strerror}: {self._spelt(path)})", damaged=True
+            ) from error
+        if checksum(content) != head.get(f"offtrace.{kind}"):
+            raise NotReadError(
+                f"{self._spelt(path)} is torn, changed or foreign: its checksum does not fit", damaged=True
+            )
         return content
 
-    def _why_alone(self, path: Path, kind: str) -> str | None:
+    def _why_alone(self, path: Path, kind: str) -> NotReadError | None:
         """What is wrong with a file that has no partner in `units`; None if only the write was interrupted."""
         try:
-            self._read(path, kind)
-        except _NotReadable as problem:
-            return str(problem)
+            part_files.parsed(path, kind, self.digest)
+        except NotReadError as problem:
+            return problem
         return None
 
     def _spelt(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()
-
-
-class _NotReadable(Exception):
-    """Why a file is not read."""
 
 
 def _frame(kind: str, unit: Unit, columns: Mapping[str, object]) -> pl.DataFrame:
@@ -306,11 +309,3 @@ def _frame(kind: str, unit: Unit, columns: Mapping[str, object]) -> pl.DataFrame
     return filled.select(pl.col(k).cast(dtype) for k, dtype in wanted.items()).with_columns(
         pl.col(k).fill_nan(None) for k in wanted if wanted[k] == pl.Float64 and k not in ("value", "mean")
     )
-
-
-def _sum(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

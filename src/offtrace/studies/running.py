@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from offtrace.studies.plan import Job, Outcome, Plan, Unit
+from offtrace.studies.checks import StudyError
+from offtrace.studies.plan import Failure, Job, Outcome, Plan
 from offtrace.studies.progress_display import Display
 from offtrace.studies.records import Finished, Folder
 
@@ -24,7 +25,7 @@ class Pool(Protocol):
     @property
     def room(self) -> int: ...  # noqa: D102
     def submit(self, job: Job) -> None: ...  # noqa: D102
-    def answered(self, timeout: float) -> list[tuple[Outcome, str]]: ...  # noqa: D102
+    def answered(self, timeout: float) -> Sequence[tuple[Outcome | Failure, str]]: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
 
@@ -49,10 +50,22 @@ class _Queue:
 
 
 def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict[str, str]) -> None:
-    """Run what is left. Whatever ends it, what has come in is written."""
+    """Run what is left. Whatever ends it, what has come in is written. Units that fail are set aside, and an error at the end."""
     waiting = _Queue([plan.job(unit) for unit in plan.left()], plan.order, small=1)
     batch: list[Finished] = []
+    failed: list[Failure] = []
     written = time.monotonic()
+
+    def collect() -> None:
+        for answer, worker in pool.answered(timeout=0.25 if batch else 1.0):
+            if isinstance(answer, Failure):
+                failed.append(answer)
+                folder.fail(answer.unit, answer.error)
+            elif answer.unit.id not in plan.done:
+                batch.append(Finished(answer, worker, datetime.now(UTC)))
+                if following := plan.mark(answer.unit, answer.score):
+                    waiting.add(plan.job(following))
+                display.step(answer.unit, answer.score, plan.job(answer.unit).cost)
 
     def flush() -> None:
         nonlocal written
@@ -65,20 +78,14 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
         while waiting or pool.pending:
             for _ in range(min(pool.room, len(waiting))):
                 pool.submit(waiting.pop())
-            _collect(plan, pool, batch, waiting.add, display)
+            collect()
             if time.monotonic() - written >= FLUSH:
                 flush()
     finally:
         flush()
-
-
-def _collect(plan: Plan, pool: Pool, batch: list[Finished], add: Callable[[Job], None], display: Display) -> None:
-    for outcome, worker in pool.answered(timeout=0.25 if batch else 1.0):
-        unit: Unit = outcome.unit
-        if unit.id in plan.done:
-            continue
-        batch.append(Finished(outcome, worker, datetime.now(UTC)))
-        following = plan.mark(unit, outcome.score)
-        if following:
-            add(plan.job(following))
-        display.step(unit, outcome.score, plan.job(unit).cost)
+    if failed:
+        each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed)
+        raise StudyError(
+            f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
+            f"wait for them. The same command tries again.{each}"
+        )

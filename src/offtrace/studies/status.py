@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from offtrace.studies.checks import Table
+SHOWN = 3
+"""Units of other code that are named."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Status:
     """The best on each environment, in words."""
     code: str = ""
     """If rows were made by other code than that of now: what differs, in words."""
+    changed: tuple[str, ...] = ()
+    """The units that other code made, in words."""
+    failed: tuple[str, ...] = ()
+    """The units that were set aside because they ended their workers, and how."""
     others: tuple[Path, ...] = ()
     """Folders with rows of the same declaration that other code made: they are not used here."""
 
@@ -48,17 +52,12 @@ class Status:
             lines.append(f"  run under several versions of offtrace: {', '.join(self.versions)}")
         if self.code:
             lines.append(f"  its rows were made by other code than that of now: {self.code}")
+            some = ", ".join(self.changed[:SHOWN]) + (", …" if len(self.changed) > SHOWN else "")
+            lines.append(f"  {len(self.changed)} units of other code (--rerun-changed runs them again): {some}")
+        lines += [f"  set aside: {line}" for line in self.failed]
         lines += [f"  {spelt_other(other)}" for other in self.others]
         lines += [f"  best on {line}" for line in self.best]
         return "\n".join([*lines, *(f"  not read: {problem}" for problem in self.problems)])
-
-
-def about_of(folder: Path) -> Table:
-    """Return what a folder of records says of what made them; an empty table where it says nothing."""
-    try:
-        return json.loads((folder / "study.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def spelt_other(folder: Path) -> str:

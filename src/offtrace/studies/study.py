@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 from offtrace._shared.cores import cores
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
-from offtrace.studies import declaration
+from offtrace.studies import declaration, folders, study_file
 from offtrace.studies.checks import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
+from offtrace.studies.interruption import as_ctrl_c
 from offtrace.studies.plan import Plan
 from offtrace.studies.running import Pool
-from offtrace.studies.status import Status, about_of, spelt_other
+from offtrace.studies.status import Status, spelt_other
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from offtrace.studies.records import Finished, Folder
+    from offtrace.studies.records import Finished, Folder, Found
 
 OUT = Path("offtrace-studies")
 """Where records are kept, unless one says otherwise."""
@@ -65,21 +66,29 @@ class Study:
     """The folder that holds the folders of studies."""
     code: code_of.Code = field(kw_only=True, repr=False, compare=False)
     """What computes the rows, as it was when the study was declared: the modules, and parts of offtrace."""
+    checked: bool = field(default=True, kw_only=True, repr=False, compare=False)
+    """Whether its names were looked up and its modules imported. Those of a folder are not, until it is run."""
     recorded: str | None = None
     """The digest of the records that are meant, if other code made them; None: those of the code of now."""
 
     @classmethod
-    def load(cls, study: str | Path, subset: str | None = None, out: str | Path | None = None) -> Study:
-        """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder."""
-        found = cls.declared(declaration.read(study), subset, out)
-        if Path(study).is_dir() and out is None and subset is None:
-            found = found.at(Path(study).resolve().parent)
-            about = about_of(Path(study))
-            if about.get("digest"):
-                found = found.as_recorded(about["digest"], about.get("code", {}).get("digest", ""))
-            if found.folder.name != Path(study).resolve().name:
-                raise StudyError(f"{study} is not the folder of the study in it, which would be {found.folder.name}")
-        return found
+    def load(
+        cls,
+        study: str | Path,
+        subset: str | None = None,
+        out: str | Path | None = None,
+        *,
+        trust: bool | Collection[str] = False,
+    ) -> Study:
+        """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
+
+        From a folder, which may be anybody's, nothing is imported: its records can be read. To run it, say `trust`, or name the
+        modules that it may import.
+        """
+        if folders.is_one(Path(study)):
+            found = folders.study_of(Path(study), trust)
+            return found if subset is None and out is None else cls.declared(found.given, subset, out or found.out)
+        return cls.declared(declaration.read(study), subset, out)
 
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
@@ -153,6 +162,8 @@ class Study:
         out: str | Path | None = None,
         progress: bool = True,
         other_code: bool = False,
+        rerun_changed: bool = False,
+        patience: float = 60.0,
     ) -> Study:
         """Run what has not been run yet: in local processes, or on="ray". Returns the study, whose records are in `out`.
 
@@ -160,7 +171,12 @@ class Study:
         an existing Ray cluster. With `workers=0` the units are run one after another in this process, where a debugger sees
         them; a small study is done sooner so. Interrupted in any way, the next run goes on from there.
 
-        Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`.
+        Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`;
+        with `rerun_changed`, the units that other code made are run again.
+
+        A worker that gives no sign of life for `patience` seconds is replaced. A unit that ends its worker three times is set
+        aside while the others go on, and is an error at the end. SIGTERM and SIGHUP end a study as Ctrl-C does: what has come
+        in is written.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
@@ -169,19 +185,37 @@ class Study:
             raise DeclarationError("workers", workers, f"an integer of at least {least}")
         if address is not None and on != "ray":
             raise DeclarationError("address", address, "an address only with on = 'ray'")
+        if not patience > 0:
+            raise DeclarationError("patience", patience, "seconds, above 0")
         self = self.at(out)
-        if self.recorded and not other_code:
+        if self.recorded and not (other_code or rerun_changed):
             raise StudyError(
                 f"the rows in {self.folder} were made by other code than that of now: {self._differences()}. For rows of the "
                 f"code of now run the declaration, {self.folder / 'study.toml'}, which gets a folder of its own; to go on with "
-                "rows of both in one folder, say so: other_code=True, or --other-code"
+                "rows of both in one folder, say so: other_code=True, or --other-code; to run its units again there: "
+                "rerun_changed=True, or --rerun-changed"
             )
+        self._check_names()
         for other in self._others() if not self.folder.is_dir() else ():
             warnings.warn(spelt_other(other), stacklevel=2)
-        return self._run(on, workers, address, progress)
+        with as_ctrl_c():
+            return self._run(on, workers, address, progress, rerun_changed, patience)
 
-    def _differences(self) -> str:
-        return self.code.differences(about_of(self.folder).get("code", {}))
+    def _check_names(self) -> None:
+        """Look up what the declaration of a folder names; but do not import modules that nobody but the folder has named."""
+        if self.checked:
+            return
+        if self.modules:
+            raise StudyError(
+                f"{self.folder} names the modules {', '.join(self.modules)}, and to run it imports them, which executes their "
+                "code. If you trust them, say so: --trust, or --module NAME for each; Study.load(folder, trust=True)"
+            )
+        Study.declared(self.given)
+
+    def _differences(self, codes: Iterable[str] = ()) -> str:
+        """In what the code of now differs from that of the records, or from the first of these codes that is another."""
+        other = next((code for code in codes if code != self.code.digest), None)
+        return self.code.differences(study_file.code_of(self.folder, other))
 
     def _others(self) -> list[Path]:
         """Folders beside this one, with records of the same declaration that other code made."""
@@ -189,26 +223,42 @@ class Study:
         beside = [
             p.parent for p in sorted(self.out.glob(f"{self.name}-*/study.json")) if p.parent.name != self.folder.name
         ]
-        return [p for p in beside if declared in ((about := about_of(p)).get("declared"), about.get("digest"))]
+        return [
+            p for p in beside if declared in ((about := study_file.about_of(p)).get("declared"), about.get("digest"))
+        ]
 
-    def _run(self, on: str, workers: int | None, address: str | None, progress: bool) -> Study:
-        plan, parts = Plan(self), self.folder / "units"
+    def _run(
+        self, on: str, workers: int | None, address: str | None, progress: bool, rerun_changed: bool, patience: float
+    ) -> Study:
+        plan, folder = Plan(self), self._records()
+
+        def look() -> Found:
+            found = folder.look(plan.units)
+            again = [unit for unit, code in found.codes.items() if rerun_changed and code != self.code.digest]
+            plan.take({unit: score for unit, score in found.done.items() if unit not in again})
+            return found
+
+        if folder.path.is_dir() and not look().problems and plan.finished:
+            return self  # also where nothing can be written
         with contextlib.ExitStack() as stack:
+            stack.enter_context(folder.lock())
             pool = None
-            if on == "local" and not (parts.is_dir() and any(parts.iterdir())):
-                pool = stack.enter_context(_pool(on, address, workers, plan))  # it starts while the rest is imported
+            if on == "local" and not plan.done:
+                pool = stack.enter_context(
+                    _pool(on, address, workers, plan, patience)
+                )  # it starts while the rest is imported
             from offtrace.studies import progress_display, provenance, running
 
-            folder, versions = self._records(), provenance.versions(self.task)
-            folder.prepare(self._about(versions, provenance.machine(), self.code.about()), self.as_toml())
-            stack.enter_context(folder.lock())
-            folder.tidy()
-            found = folder.look(plan.units)
-            plan.done = dict(found.done)
-            for problem in found.problems:
-                warnings.warn(f"not read: {folder.path / problem}", stacklevel=3)
+            versions = provenance.versions(self.task)
+            about = self._about(versions, provenance.machine(), self.code.about())
+            problems = folder.prepare(about, self.as_toml())
+            found = look()
+            folder.tidy(found)
+            folder.keep_code({**self.code.source(), "versions": versions})
+            for problem in (*problems, *(str(folder.path / problem) for problem in found.problems)):
+                warnings.warn(f"not read: {problem}", stacklevel=4)
             if not plan.finished:
-                pool = pool or stack.enter_context(_pool(on, address, workers, plan))
+                pool = pool or stack.enter_context(_pool(on, address, workers, plan, patience))
                 with progress_display.display(plan, str(pool), progress) as shown:
                     running.run(plan, folder, pool, shown, versions)
         return self
@@ -229,10 +279,11 @@ class Study:
             raise StudyError(
                 f"{len(unknown)} of these units are of another study, such as {unknown[0]}: {self.name} has no such"
             )
-        folder.prepare(self._about(versions, machine, code), self.as_toml())
         with folder.lock():
-            folder.tidy()
-            done = folder.look(plan.units).done
+            folder.prepare(self._about(versions, machine, code), self.as_toml())
+            found = folder.look(plan.units)
+            folder.tidy(found)
+            done = found.done
             new = [f for f in finished if f.outcome.unit.id not in done]
             if new:
                 folder.write(new, dict(versions))
@@ -253,7 +304,8 @@ class Study:
         self = self.at(out)
         plan, folder = Plan(self), self._records()
         found = folder.look(plan.units)
-        plan.done = dict(found.done)
+        plan.take(found.done)
+        changed = [unit for unit, code in found.codes.items() if unit in plan.done and code != self.code.digest]
         shown = Display(plan, "")
         places = [place.name for place in self.environments if place.name in shown.best]
         return Status(
@@ -264,15 +316,17 @@ class Study:
             seconds=found.seconds,
             workers=len(found.workers),
             versions=tuple(sorted(found.versions)),
-            problems=tuple(found.problems),
+            problems=tuple(found.problems) + folders.problems(folder.path),
             best=tuple(f"{name}: {shown.spelt_best(name)}" for name in places),
-            code=self._differences() if found.codes - {self.code.digest} else "",
+            code=self._differences(found.codes.values()) if changed else "",
+            changed=tuple(str(plan.units[unit]) for unit in sorted(changed, key=plan.order.__getitem__)),
+            failed=tuple(found.failed.values()),
             others=tuple(self._others()) if not self.recorded else (),
         )
 
     def facts(self) -> Table:
         """Return what a report says of the study beside its rows."""
-        status, about = self.status(), about_of(self.folder)
+        status, about = self.status(), study_file.about_of(self.folder)
         units = sum(done for done, _ in status.done.values())
         return {
             "name": self.name,
@@ -308,10 +362,12 @@ class Study:
         if not folder.path.is_dir():
             others = "".join(f"; {spelt_other(other)}" for other in self._others())
             raise StudyError(f"there are no records of {self.name} in {folder.path}: run the study first{others}")
-        frame, found = folder.read(kind, Plan(self).units)
+        plan = Plan(self)
+        frame, found = folder.read(kind, plan.units)
+        plan.take(found.done)
         for problem in found.problems:
             warnings.warn(f"not read: {folder.path / problem}", stacklevel=4)
-        return frame
+        return frame if len(plan.done) == len(found.done) else frame.filter(frame["unit"].is_in(list(plan.done)))
 
     def as_toml(self) -> str:
         """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
@@ -347,7 +403,9 @@ class Study:
 
 
 @contextlib.contextmanager
-def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Generator[Pool, None, None]:
+def _pool(
+    on: str, address: str | None, workers: int | None, plan: Plan, patience: float
+) -> Generator[Pool, None, None]:
     if on == "ray":
         from offtrace.studies.on_ray import RayPool
 
@@ -359,7 +417,9 @@ def _pool(on: str, address: str | None, workers: int | None, plan: Plan) -> Gene
     else:
         from offtrace.studies.local_processes import AHEAD, LocalPool
 
-        pool = LocalPool(min(workers or cores(), plan.total), ahead=1 if plan.study.task == "deep" else AHEAD)
+        pool = LocalPool(
+            min(workers or cores(), plan.total), ahead=1 if plan.study.task == "deep" else AHEAD, patience=patience
+        )
     try:
         yield pool
     finally:

@@ -1,7 +1,11 @@
-"""A local worker: `python -m offtrace.studies.worker` takes jobs from its standard input and answers on its standard output.
+"""A local worker: `python worker.py PIPE SECONDS` takes jobs from its standard input and answers on its standard output.
 
 It is a plain subprocess and not one of `multiprocessing`, which would import the caller's main module again: so a study runs from
 a script, a notebook or a prompt alike. When the coordinator is gone, however it went, the worker ends at once.
+
+It answers True when it begins a unit, and then the outcome, or the traceback as a text. Meanwhile its heart beats: every so many
+SECONDS it writes a byte into PIPE. The system's timer and Python's C code do that, so that a unit which holds Python's lock for
+hours does not stop it; a process that is stopped, or frozen, beats no more.
 """
 
 from __future__ import annotations
@@ -13,29 +17,48 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def main() -> None:
     """Work until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's
+    if len(sys.argv) > 2:
+        _beat(int(sys.argv[1]), float(sys.argv[2]))
+    for name in ("SIGINT", "SIGHUP"):  # they are the coordinator's
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     inward, outward = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print must not get between the answers
+    from offtrace.studies import (
+        work,
+    )  # before a thread reads jobs: two that import at the same time wait for each other
+
     jobs: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(inward, jobs), daemon=True).start()
-    from offtrace.studies import work
-
     while True:
         job = jobs.get()
+        _say(True, outward)
         try:
             answer: Any = work.run(job)
         except Exception:
             answer = traceback.format_exc()
-        pickle.dump(answer, outward, protocol=pickle.HIGHEST_PROTOCOL)
-        outward.flush()
+        _say(answer, outward)
 
 
-def _listen(inward: Any, jobs: queue.Queue[Any]) -> None:
+def _beat(pipe: int, seconds: float) -> None:
+    os.set_blocking(pipe, False)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.siginterrupt(signal.SIGALRM, False)  # system calls of others go on
+    signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+
+
+def _say(answer: Any, outward: BinaryIO) -> None:
+    pickle.dump(answer, outward, protocol=pickle.HIGHEST_PROTOCOL)
+    outward.flush()
+
+
+def _listen(inward: BinaryIO, jobs: queue.Queue[Any]) -> None:
     try:
         while True:
             jobs.put(pickle.load(inward))

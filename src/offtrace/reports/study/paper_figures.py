@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from offtrace import figures
+from offtrace.reports.files import put
 from offtrace.reports.study import statistics
 from offtrace.reports.study.views import Cloud, Line, Views
 from offtrace.reports.study.words import age_label, curve, metric
@@ -16,14 +18,15 @@ from offtrace.reports.study.words import age_label, curve, metric
 def write(shown: Views, folder: str | Path) -> list[Path]:
     """All figures of a study, each as PNG and as PDF. What the study has nothing for is left out."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths: list[Path] = []
     for name, figure in draw(shown).items():
         for kind in ("png", "pdf"):
             path = folder / f"{name}.{kind}"
             # No date in the PDF: the same records give the same file.
             about = {"CreationDate": None} if kind == "pdf" else {}
-            figure.savefig(path, metadata=about)
+            made = io.BytesIO()
+            figure.savefig(made, format=kind, metadata=about)
+            put(made.getvalue(), path)
             paths.append(path)
     return paths
 
