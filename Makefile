@@ -9,16 +9,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check lint types docs bench clean
+.PHONY: run test tested quick check lint types docs bench clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
 	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
-# Types and docs take one core each, the tests two.
+# The tests have two cores to themselves once types and docs, which take one each, are done: until then they take what is left.
+# Types and docs go first, by `nice`, since whatever ran last alone would leave a core idle.
 test: lint
-	$(MAKE) --no-print-directory -j 2 --output-sync=target types docs
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(MAKE) --no-print-directory -j 3 types docs tested
+
+tested: $(VENV)/ready
+	nice -n 10 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py

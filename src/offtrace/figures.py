@@ -69,10 +69,10 @@ def heat_maps(
             head.set_yticks([-1, 1], labels=[".1", "10"] if column == 0 else ["", ""], fontsize=6)
             head.tick_params(length=2)
             if column == 0:
-                head.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", labelpad=4)
+                head.set_ylabel(literal(label), fontsize=8, rotation=0, ha="right", va="center", labelpad=4)
             for spine in head.spines.values():
                 spine.set_visible(False)
-        head.set_title(name, fontsize=9, pad=3)
+        head.set_title(literal(name), fontsize=9, pad=3)
     bar_axes = figure.add_axes(
         ((width - right + 0.18) / width, bottom / height, 0.14 / width, (height - top - bottom) / height)
     )
@@ -80,7 +80,7 @@ def heat_maps(
     bar.ax.tick_params(labelsize=7)
     bar.ax.set_title("β", fontsize=9)
     if title:
-        figure.text(left / width, 1 - 0.2 / height, title, fontsize=10, va="center")
+        figure.text(left / width, 1 - 0.2 / height, literal(title), fontsize=10, va="center")
     return figure
 
 
@@ -105,15 +105,15 @@ def line_panels(
                 )
         if level is not None:
             axes.axhline(level, color="0.6", linewidth=0.6)
-        axes.set_xlabel(xlabel, fontsize=9)
+        axes.set_xlabel(literal(xlabel), fontsize=9)
         axes.tick_params(labelsize=8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    all_axes[0][0].set_ylabel(ylabel, fontsize=9)
+    all_axes[0][0].set_ylabel(literal(ylabel), fontsize=9)
     if top is not None and all_axes[0][0].get_ylim()[1] > top:
         all_axes[0][0].set_ylim(top=top)  # what rises above it leaves the picture
     rows = -(-len(handles) // 6)
-    figure.legend(handles.values(), handles.keys(), fontsize=8, ncols=6, loc="lower center", frameon=False)
+    figure.legend(handles.values(), map(literal, handles), fontsize=8, ncols=6, loc="lower center", frameon=False)
     figure.tight_layout(rect=(0, 0.055 * rows, 1, 1))
     return figure
 
@@ -168,12 +168,12 @@ def band_panels(
             axes.set_xscale("log")
         elif any(np.max(x, initial=0.0) >= 1e5 for _, x, *_ in lines):
             axes.xaxis.set_major_formatter(_short)  # no power of ten beside the axis
-        axes.set_title(title, fontsize=8.5, loc="left")
+        axes.set_title(literal(title), fontsize=8.5, loc="left")
         _plain(axes)
     _labels(all_axes, len(panels), xlabel, ylabel)
     figure.legend(
         handles.values(),
-        handles.keys(),
+        map(literal, handles),
         fontsize=7.5,
         ncols=across,
         loc="lower center",
@@ -216,14 +216,14 @@ def cell_maps(
         for axis, numbers in ((axes.xaxis, x), (axes.yaxis, y)):
             every = -(-len(numbers) // 6)
             axis.set_ticks(range(0, len(numbers), every), labels=[f"{v:g}" for v in numbers[::every]])
-        axes.set_title(title, fontsize=8, loc="left")
+        axes.set_title(literal(title), fontsize=8, loc="left")
         axes.tick_params(labelsize=6.5, length=2)
     _labels(all_axes, len(maps), xlabel, ylabel)
     width, height = figure.get_size_inches()
     bar = figure.colorbar(
         image, cax=figure.add_axes((1 - 0.72 / width, 0.45 / height, 0.12 / width, 1 - 0.75 / height))
     )
-    bar.set_label(label, fontsize=8)
+    bar.set_label(literal(label), fontsize=8)
     bar.ax.tick_params(labelsize=6.5, length=2)
     return figure
 
@@ -242,12 +242,21 @@ def interval_bars(
             colour, _, marker = LOOKS[looks[name] % len(LOOKS)]
             axes.plot([low, high], [place, place], color=colour, linewidth=4.5, alpha=0.35, solid_capstyle="round")
             axes.plot([value], [place], marker=marker, color=colour, markersize=4.5)
-        axes.set_yticks(range(len(rows)), labels=[name for name, *_ in rows], fontsize=7.5)
+        axes.set_yticks(range(len(rows)), labels=[literal(name) for name, *_ in rows], fontsize=7.5)
         axes.set_ylim(longest - 0.4, -0.6)
-        axes.set_xlabel(label, fontsize=8)
+        axes.set_xlabel(literal(label), fontsize=8)
         _plain(axes)
         axes.tick_params(axis="y", length=0)
     return figure
+
+
+def literal(text: str) -> str:
+    r"""The text such that matplotlib shows it as it is: what stands between two dollars would be read as mathematics.
+
+    >>> print(literal(r"$\foo$"))
+    \$\foo\$
+    """
+    return text.replace("$", r"\$")
 
 
 def _short(x: float, _: int) -> str:
@@ -307,9 +316,9 @@ def _labels(all_axes: Any, n: int, xlabel: str, ylabel: str) -> None:
         if i >= n:
             axes.set_visible(False)
         if i + columns >= n:
-            axes.set_xlabel(xlabel, fontsize=8)
+            axes.set_xlabel(literal(xlabel), fontsize=8)
         if i % columns == 0:
-            axes.set_ylabel(ylabel, fontsize=8)
+            axes.set_ylabel(literal(ylabel), fontsize=8)
 
 
 def _plain(axes: Any) -> None:

@@ -196,3 +196,36 @@ def test_nothing_is_left_of_cut_steps_without_a_next_state() -> None:
     with pytest.raises(LogsError, match="declare Columns\\(next_state"):
         read(frame)
     assert len(read(frame, columns=Columns(next_state="next"))) == 4
+
+
+HEAD = "episode,step,state,action,reward,terminated,truncated"
+BAD_FILES = {
+    "nothing": ("", "is empty: a CSV file begins with the names"),
+    "blank lines": ("\n\n", "is empty: a CSV file begins with the names"),
+    "a header only": (f"{HEAD}\n", "has no rows"),
+    "a name twice": (f"{HEAD},state\n0,0,0,1,1.0,1,0,7\n", "has 2 columns that are called 'state': rename all but"),
+    "a long row": (f"{HEAD}\n0,0,0,1,1.0,0,0\n0,1,0,1,1.0,1,0,8,9\n", "row 1 of .* has 9 fields, .* names 7 columns"),
+    "a flag of 0.0": (f"{HEAD}\n0,0,0,1,1.0,1.0,0\n", "'terminated' holds Float64: .astype"),
+    "a flag of 0.5": (f"{HEAD}\n0,0,0,1,1.0,1,0.5\n", "truncated must be booleans, or the integers 0 and 1"),
+    "a flag of a word": (f"{HEAD}\n0,0,0,1,1.0,yes,0\n", "'terminated' holds String$"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_what_is_wrong_with_a_csv_file_is_said(name: str, tmp_path: Path) -> None:
+    text, words = BAD_FILES[name]
+    (tmp_path / "logs.csv").write_text(text)
+    with pytest.raises((LogsError, TypeError), match=words):
+        read(tmp_path / "logs.csv")
+
+
+def test_a_name_twice_that_nobody_reads_is_no_matter(tmp_path: Path) -> None:
+    (tmp_path / "logs.csv").write_text(f"{HEAD},note,note\n0,0,0,1,1.0,1,0,first,second\n")
+    assert len(read(tmp_path / "logs.csv")) == 1
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_an_empty_file_is_said_to_be_empty(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"logs.{suffix}").touch()
+    with pytest.raises(LogsError, match="is empty"):
+        read(tmp_path / f"logs.{suffix}")

@@ -200,13 +200,19 @@ def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: fl
         columns = new if several else (new,)
         carry = np.stack([np.broadcast_to(np.asarray(c, dtype=float), mass.shape) for c in columns], axis=1)
         np.add.at(C, (start, pair), mass * beta)
-        keys = (*np.round(carry, 9).T, pair, start)
-        order = np.lexsort(keys)
-        new_group = np.any([np.diff(key[order], prepend=np.nan) != 0 for key in keys], axis=0)
-        first = order[new_group]
-        mass = np.add.reduceat(mass[order], np.flatnonzero(new_group))
-        start, pair, carry = start[first], pair[first], carry[first]
-        if len(mass) > most:
-            keep = np.argpartition(mass, -most)[-most:]
-            mass, start, pair, carry = mass[keep], start[keep], pair[keep], carry[keep]
+        mass, start, pair, carry = _met(mass, start, pair, carry, most)
     return C
+
+
+def _met(
+    mass: np.ndarray, start: np.ndarray, pair: np.ndarray, carry: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Histories with equal start, pair and carry are one, with the sum of their masses; the heaviest `most` are kept."""
+    keys = (*np.round(carry, 9).T, pair, start)
+    order = np.lexsort(keys)
+    new_group = np.any([np.diff(key[order], prepend=np.nan) != 0 for key in keys], axis=0)
+    first, mass = order[new_group], np.add.reduceat(mass[order], np.flatnonzero(new_group))
+    if len(mass) > most:
+        keep = np.argpartition(mass, -most)[-most:]
+        first, mass = first[keep], mass[keep]
+    return mass, start[first], pair[first], carry[first]

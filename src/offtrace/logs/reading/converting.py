@@ -193,10 +193,13 @@ class Conversion:
     def _flag(self, what: str, column: str) -> pl.Expr:
         pl = polars()
         kind, value = self.schema[column], pl.col(column)
-        if kind.is_numeric():
+        if kind.is_integer():
             value = pl.when(value.is_in([0, 1])).then(value)
         elif kind != pl.Boolean:
-            raise TypeError(f"{what} must be booleans, or 0 and 1, but column {column!r} holds {kind}")
+            hint = ": .astype(int) in pandas and .cast(int) in polars make integers of them" if kind.is_float() else ""
+            raise TypeError(
+                f"{what} must be booleans, or the integers 0 and 1, but column {column!r} holds {kind}{hint}"
+            )
         return value.cast(pl.UInt8).fill_null(NO_FLAG)
 
     def _features(self, what: str, columns: str | tuple[str, ...]) -> list[pl.Expr]:

@@ -7,7 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offtrace.logs.reading import csv_files
 from offtrace.logs.reading.columns import Columns
+from offtrace.logs.reading.problems import LogsError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +24,11 @@ def polars() -> Any:
     except ImportError:
         raise ImportError("logs in tables need polars: pip install 'offtrace[logs]'", name="polars") from None
     return polars
+
+
+def unreadable() -> tuple[type[BaseException], ...]:
+    """What polars raises where it cannot read a source; it panics at some damaged files, which is no `Exception`."""
+    return polars().exceptions.PolarsError, polars().exceptions.PanicException
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,28 @@ def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
         raise ValueError(
             f"{source}: files must be of one kind, ending in {', '.join(SUFFIXES)}; got {', '.join(kinds)}"
         )
+    if kinds == ["csv"]:
+        csv_files.check_heads(files, {column for _, column in columns.used()})
+    elif empty := [file for file in files if not file.stat().st_size]:
+        raise LogsError(f"{empty[0]} is empty")
     return Table(_scan(files, columns), source, files)
+
+
+def check_rows(table: Table) -> None:
+    """Check that there are rows, and that no row of a CSV file is longer than its header.
+
+    Polars tells of a long row only where all columns are read.
+    """
+    pl = polars()
+    of_csv = bool(table.files) and SUFFIXES[table.files[0].suffix.lower()] == "csv"
+    try:
+        rows = table.frame.select(pl.len(), *([pl.all().null_count()] if of_csv else [])).collect()["len"].item()
+    except pl.exceptions.ComputeError:
+        if of_csv:
+            csv_files.explain_long_row(table.files)
+        raise
+    if not rows:
+        raise LogsError(f"{table.name} has no rows")
 
 
 def _scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:

@@ -65,8 +65,9 @@ def read(
     found = _found(source, columns)
     if isinstance(found, polars_tables.Table):
         try:
+            polars_tables.check_rows(found)
             return _table(found, columns, truncated, on_error == "drop", *given)
-        except polars_tables.polars().exceptions.PolarsError as error:
+        except polars_tables.unreadable() as error:
             raise LogsError(f"{found.name} cannot be read: {error}") from error
     return episodes.read(found, columns, truncated, on_error == "drop", *given)
 
@@ -90,8 +91,6 @@ def _table(
     made = Conversion(table, columns, has_truncated, states, actions)
     problems = Problems()
     found = order(made.order, problems)
-    if not found.starts[-1]:
-        raise LogsError(f"{table.name} has no rows")
     filling = Filling(
         n=int(found.starts[-1]),
         features=made.features,
