@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from itertools import product
@@ -332,6 +333,15 @@ def test_bad_input(change: dict[str, Any], message: str, block: int, monkeypatch
     given = {"trace": IS, "log_pi": np.zeros((2, 3)), "log_mu": np.zeros((2, 3))} | change
     with pytest.raises((ValueError, TypeError), match=message):
         ot.weights(given.pop("trace"), **given)
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "stale_rollouts.py"))
+    found["main"].__globals__["ROWS"] = 64
+    found["main"]()
+    printed = capsys.readouterr().out
+    assert all(name in printed for name, _, _ in found["WEIGHTS"])
+    assert "1536 decisions in 64 sequences" in printed
 
 
 PROCESSES = """

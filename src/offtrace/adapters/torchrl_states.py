@@ -116,7 +116,7 @@ class StateEstimator(Estimator):
                 )
             made = state_targets(
                 **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options,
-                time_major=False, differentiable=self.differentiable,
+                skip=None, time_major=False, differentiable=self.differentiable,
             )  # fmt: skip
             target, advantage = made
             if self.actor_network is None:

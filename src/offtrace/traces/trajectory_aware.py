@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.traces.base import INFINITY, Math, Numbers, Sweep, ThreeFactors, Trace, number
+from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, number
 from offtrace.traces.pytrees import STATIC
 from offtrace.traces.registry import register
 
@@ -189,7 +189,7 @@ class FlattenedIS(TrajectoryAware):
 
     title: ClassVar = "Flattened IS"
     formula: ClassVar = "min(C, β_{t-1} ρ_t^κ), C = bound"
-    sweep: ClassVar = Sweep("kappa", "κ")
+    sweep: ClassVar = None  # κ = 0 is far from one-step, where the other sweeps begin
     aliases: ClassVar = ("flattened importance sampling", "adaptive importance weights")
     per_decision: ClassVar = HasCap(False)  # pyright: ignore[reportAssignmentType]
     recursive: ClassVar = HasCap(True)  # pyright: ignore[reportAssignmentType]

@@ -11,13 +11,12 @@ min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Pro
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-from numba.extending import register_jitable
 
 from offtrace.returns.numpy import compiled_pass
+from offtrace.returns.numpy.by_address import kernel_part
 from offtrace.returns.numpy.scaled_numbers import clipped, raised, times
 from offtrace.returns.numpy.sequences import Sequences, sequences
 from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
@@ -66,7 +65,7 @@ def weigh(
     if how.normalize is not None or x.pair is not None:
         found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
-    run = compiled_pass.compiled(_weigh, sys.modules[__name__])
+    run = compiled_pass.compiled(_weigh)
     rows = B if whole else max(1, BLOCK // T)
     for b in range(0, B, rows):
         block = _rows(x, slice(b, b + rows)) if rows < B else x
@@ -151,7 +150,7 @@ def merged(all_totals: Iterable[Totals]) -> Totals:
     return made
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _product(f, n, r):
     """f · 2^{512n} · r, which is 0 where either is, even if the other is infinite."""
     if f == 0.0 or r == 0.0:
@@ -159,7 +158,7 @@ def _product(f, n, r):
     return times(f, n, r)
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _least(f, n, g, m):
     """The smaller of f · 2^{512n} and g · 2^{512m}."""
     if f == 0.0 or g == 0.0:
@@ -167,7 +166,7 @@ def _least(f, n, g, m):
     return (f, n) if raised(f, n - m) < g else (g, m)
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _read(D, Dn, x, xn, cap, lag, lags):
     """D min(cap, d_lag, x), as a number and its power; 0 from the horizon on."""
     if len(lags) and lag > 0:
@@ -178,7 +177,7 @@ def _read(D, Dn, x, xn, cap, lag, lags):
     return (0.0, 0) if D == 0.0 or f == 0.0 else (D * f, Dn + n)
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
     """The weights of rows into `out` [n, T]. An empty mask or segment stands for none."""
     B, T = out.shape
@@ -209,7 +208,7 @@ def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
             out[b, t] = raised(w, wn)
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _fill(w, wn, n, level, mask, b, start, stop, out):
     """The weight of a sequence of n decisions, or its n-th root, at each of them."""
     value = raised(w, wn)
@@ -220,7 +219,7 @@ def _fill(w, wn, n, level, mask, b, start, stop, out):
             out[b, t] = value
 
 
-@register_jitable(error_model="numpy")
+@kernel_part
 def _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out):
     """β after the last decision, of a trace that starts at t and has not met the action of t."""
     D, Dn, A, An, B, Bn, lag, after = 1.0, 0, 1.0, 0, np.inf, 0, 0, -1
