@@ -216,25 +216,15 @@ def test_play_has_nothing_to_play(folder: Path, tmp_path: Path, capsys: Any) -> 
 
 
 def test_a_damaged_checkpoint_is_never_used(folder: Path, tmp_path: Path, capsys: Any) -> None:
-    """Wherever a byte is changed: either nothing of what is read has changed, or it is an error."""
+    """Wherever a bit is flipped, one error names the file."""
     shutil.copytree(folder, tmp_path / "copy")
     before, path = checkpoints.found(tmp_path / "copy")
     whole = path.read_bytes()
-    with np.load(path) as file:
-        names, arrays = file.files, dict(file)
-    like = [arrays[f"leaf{i}"] for i in range(len(names) - 2)]
     rng = np.random.default_rng(0)
-    found = 0
-    headers = [whole.find(b"PK", at) + int(rng.integers(80)) for at in rng.integers(len(whole) - 200, size=100)]
-    for at in [*headers, *rng.integers(len(whole), size=100)]:
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1 :])
-        try:
-            assert checkpoints.about(path)["seeds"] == [0, 1]
-            for have, want in zip(checkpoints.filled(path, like), like, strict=True):
-                np.testing.assert_array_equal(have, want)
-        except CheckpointError as error:
-            found += "damaged" in str(error)
-    assert found > 100
+    for at in np.linspace(0, len(whole) - 1, 150).astype(int):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << rng.integers(8))]) + whole[at + 1 :])
+        with pytest.raises(CheckpointError, match=f"{path.name} is damaged"):
+            checkpoints.about(path)
     path.write_bytes(whole[:-100])
     assert cli.main(["deep", "play", str(tmp_path / "copy")]) == 2
     assert f"{path} is damaged" in capsys.readouterr().err
@@ -321,9 +311,13 @@ def test_a_gymnasium_game_shows_its_own_pictures(tmp_path: Path, monkeypatch: An
     small = ["--frames", "300", "--envs", "2", "--every", "8", "--batch", "4", "--length", "4", "--warm-up", "50"]
     run = str(tmp_path / "run")
     assert cli.main(["deep", "train", "gym/corridor_game:Corridor-v0", *small, "--out", run, "--quiet"]) == 0
-    assert cli.main(["deep", "play", run, "--epsilon", "0.5", "--episodes", "3"]) == 0
+    assert cli.main(["deep", "play", run, "--epsilon", "0.5", "--episodes", "3", "--module", "corridor_game"]) == 0
     assert capsys.readouterr().err == ""
-    game = play(run, epsilon=0.5, episodes=3)
+    sys.modules.pop("corridor_game")
+    assert cli.main(["deep", "play", run]) == 2  # whose folder it is does not matter
+    assert "the Python module 'corridor_game' would be imported and run" in capsys.readouterr().err
+    assert "corridor_game" not in sys.modules
+    game = play(run, epsilon=0.5, episodes=3, trust=True)
     assert len(game.returns) == 3
     assert game.pace == 100
     for moment in game.moments:

@@ -77,6 +77,14 @@ def _add_play(of_deep: Commands) -> None:
         "--steps", type=integer, default=1_000, metavar="N", help="after which it ends in any case (1_000)"
     )
     play.add_argument("--epsilon", type=float, default=0.0, metavar="X", help="the share of random actions (0: greedy)")
+    play.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a Python module that may be imported for the game",
+    )
+    play.add_argument("--trust", action="store_true", help="import whatever module the checkpoint names: that runs it")
     play.add_argument("--output", "-o", type=Path, metavar="FILE", help="the GIF (play-seed-N.gif in FOLDER)")
     play.set_defaults(run=lambda args: _said(_play, args))
 
@@ -155,7 +163,8 @@ def summary(trained: Trained, folder: Path) -> str:
 def _play(args: argparse.Namespace) -> int:
     from offtrace.deep.player import play
 
-    game = play(args.folder, seed=args.seed, episodes=args.episodes, steps=args.steps, epsilon=args.epsilon)
+    given = {name: getattr(args, name) for name in ("seed", "episodes", "steps", "epsilon", "trust")}
+    game = play(args.folder, **given, modules=args.module)
     path = game.save(args.output or args.folder / f"play-seed-{game.seed}.gif")
     last = game.moments[-1]
     cut = (

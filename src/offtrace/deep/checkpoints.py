@@ -1,13 +1,16 @@
 """Checkpoints: one file with the whole state of a run, written beside and moved into place, the last few of which are kept.
 
 A file is a ZIP of NumPy arrays (`numpy.load` reads it), one for each leaf of the state, the rows of the curve so far, and the
-configuration as JSON. Every array has its check sum, so a damaged file is seen.
+configuration as JSON. Its checksum follows, and is compared before anything is read: a damaged file is seen.
+
+One process at a time writes to a folder: it holds the lock (`held`). A folder belongs to the run whose checkpoints it has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,8 +18,9 @@ import jax
 import numpy as np
 from jax import Array
 
+from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.typed_jax import asarray
-from offtrace._shared.whole_files import written_whole
+from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
 from offtrace.deep.config import Config, Spelt
 from offtrace.deep.training import State
 from offtrace.traces import Rule
@@ -25,6 +29,8 @@ Tree = TypeVar("Tree")
 
 FREE = ("frames",)
 """The settings that may differ between a checkpoint and the run that goes on from it."""
+OLD_LEFTOVERS = ".writing-*"
+"""What older versions left when they were killed while they wrote."""
 RENAMED = {"explore": "explore_epsilon", "behavior": "behavior_epsilon", "target": "target_epsilon"}
 """The names of settings that older checkpoints have under another name."""
 
@@ -50,17 +56,36 @@ def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -
     path = folder / f"checkpoint-{frames:012d}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as file:
+        with written_whole(path, sealed=True) as file:
             np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
     except OSError as error:
         held = found(folder)
-        last = f"the last checkpoint is {held[-1].name}" if held else "there is no checkpoint yet"
-        raise CheckpointError(
-            f"{path} cannot be written: {error.strerror or error}; {last}, and it is whole"
-        ) from error
+        last = f"the last checkpoint is {held[-1].name}, and it is whole" if held else "there is no checkpoint yet"
+        raise CheckpointError(f"{path} cannot be written: {why_not_written(error)}; {last}") from error
     for old in found(folder)[:-keep]:
         old.unlink()
     return path
+
+
+@contextmanager
+def held(folder: Path, run: Spelt) -> Generator[None, None, None]:
+    """Hold the lock of a folder, which belongs to this run or to none; remove what killed processes have left there."""
+    with ExitStack() as at_the_end:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            at_the_end.enter_context(locked(folder))
+        except LockedError as error:
+            raise CheckpointError(
+                f"process {error} is training in {folder}: wait until it ends, or give another folder"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"nothing can be written to {folder}: {why_not_written(error)}") from error
+        if known := found(folder):
+            require_same(known[-1], run)
+        sweep(folder)
+        for left in folder.glob(OLD_LEFTOVERS):
+            left.unlink()
+        yield
 
 
 def found(folder: Path) -> list[Path]:
@@ -70,18 +95,26 @@ def found(folder: Path) -> list[Path]:
 
 def about(path: Path) -> Spelt:
     """Return the configuration and the seeds of a checkpoint."""
-    stored: Spelt = json.loads(bytes(_read(path, ["about"])["about"]))
+    try:
+        stored: Spelt = dict(json.loads(bytes(_read(path, ["about"])["about"])))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} does not say of which run it is ({error})") from error
     return {RENAMED.get(name, name): value for name, value in stored.items()}
 
 
 def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:
     """Return the state, in the structure of `like`, and the curve so far; raise if the checkpoint is of another run."""
+    require_same(path, run)
+    return filled(path, like), _read(path, ["curve"])["curve"]
+
+
+def require_same(path: Path, run: Spelt) -> None:
+    """Raise if a checkpoint is of another run."""
     stored = about(path)
     differ = [k for k in run if k not in FREE and run[k] != stored.get(k)]
     if differ:
         words = "; ".join(f"{k} is {stored.get(k)!r} there and {run[k]!r} here" for k in differ)
         raise CheckpointError(f"{path} is of another run: {words}. Give another folder, or the same settings")
-    return filled(path, like), _read(path, ["curve"])["curve"]
 
 
 def filled(path: Path, like: Tree) -> Tree:
@@ -103,9 +136,9 @@ def filled(path: Path, like: Tree) -> Tree:
 
 def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with opened_sealed(path) as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in names}
-    except Exception as error:  # a changed byte can lead a reader of ZIP files anywhere
+    except Exception as error:  # whatever a file that anybody may have written leads to
         raise CheckpointError(
             f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run goes on from the "
             "one before"

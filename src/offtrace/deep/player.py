@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,11 +103,20 @@ class Game:
 
 
 def play(
-    folder: str | Path, *, seed: int | None = None, episodes: int = 1, steps: int = 1_000, epsilon: float = 0.0
+    folder: str | Path,
+    *,
+    seed: int | None = None,
+    episodes: int = 1,
+    steps: int = 1_000,
+    epsilon: float = 0.0,
+    trust: bool = False,
+    modules: Sequence[str] = (),
 ) -> Game:
     """Play episodes with the latest checkpoint in a folder, by the network of one of its seeds (the first, if none is given).
 
     With the chance `epsilon` an action is drawn from all. The game ends after `episodes` episodes, or `steps` steps in all.
+    A checkpoint may name a Python module that registers its game, as "gym/my_games:Corridor-v0" does. Importing it runs it, so it
+    is imported only if it is one of `modules`, or with `trust`.
     """
     if episodes < 1 or steps < 1 or not 0 <= epsilon <= 1:
         raise ValueError(
@@ -115,6 +124,7 @@ def play(
         )
     path = _latest(Path(folder))
     config, rule, seeds = _of(path)
+    _require_trust(path, config.game, trust, modules)
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
@@ -152,6 +162,16 @@ def play(
     return Game(config, rule, seed, moments, stage.pace)
 
 
+def _require_trust(path: Path, game: str, trust: bool, modules: Sequence[str]) -> None:
+    """Refuse a game for which a module would be imported that the user has not named."""
+    module, colon, _ = game.removeprefix("gym/").partition(":")
+    if colon and not trust and module not in modules:
+        raise CheckpointError(
+            f"{path} is of the game {game!r}, for which the Python module {module!r} would be imported and run: if you trust it, "
+            f"give --module {module} or --trust (in Python, modules=[{module!r}] or trust=True)"
+        )
+
+
 def _latest(folder: Path) -> Path:
     held = checkpoints.found(folder)
     if not held:
@@ -164,6 +184,8 @@ def _of(path: Path) -> tuple[Config, str, list[int]]:
     about = checkpoints.about(path)
     try:
         seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        if not seeds or not all(isinstance(seed, int) for seed in seeds):
+            raise ValueError(f"its seeds are {seeds!r}")
         return Config(**about, hidden=tuple(hidden)), ", ".join(traces) if traces else rule, seeds
     except (TypeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} was written by another version ({error})") from error

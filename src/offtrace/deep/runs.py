@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -88,9 +88,10 @@ def train(
     """Train for `config.frames` frames with each seed, all side by side in one program; to be exact, until `config.end`.
 
     With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
-    interrupted; the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit as if it had not stopped (a
-    Gymnasium game, which cannot be saved, begins new episodes). `traces` and `capacities`, one for each seed, let numbers
-    such as λ, and the size of the memory up to config.capacity, differ.
+    interrupted (by Ctrl-C, SIGTERM or SIGHUP); the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit
+    as if it had not stopped (a Gymnasium game, which cannot be saved, begins new episodes). The folder is this run's alone:
+    while another process trains there, or if its checkpoints are of other settings, CheckpointError is raised.
+    `traces` and `capacities`, one for each seed, let numbers such as λ, and the size of the memory up to config.capacity, differ.
     A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
     >>> from offtrace.deep import Config, train
@@ -108,38 +109,40 @@ def train(
     made = trainer(config, chosen)
     slots = _slots(capacities, config, len(chosen))
     run = checkpoints.described(config, chosen, traces, capacities)
-    state, curve = _begun(made, run, slots, Path(folder) if folder else None)
-    line = Line(config, len(chosen)) if progress else None
-    board = TensorBoard(Path(folder), chosen) if folder else None
-    saved = time.monotonic()
-    reporters = [reporter for reporter in (line, board) if reporter]
-    with ExitStack() as at_the_end, _interruptible() as interrupted:
-        for reporter in reporters:
-            at_the_end.callback(reporter.close)
-        while (frames := int(state.frames[0])) < config.end and not interrupted():
-            n = rounds(config, frames)
-            state, found = made.advance(stacked, state, n)
-            tally = Tally(*(np.asarray(a) for a in found))
-            frames += n * config.round
-            if not go_on and not np.isfinite(tally.loss).all():
-                _diverged(config, tally, chosen, Path(folder) if folder else None)
-            rows = _rows(frames, chosen, tally)
-            curve = np.concatenate([curve, rows])
+    where = Path(folder) if folder else None
+    with checkpoints.held(where, run) if where else nullcontext():
+        state, curve = _begun(made, run, slots, where)
+        line = Line(config, len(chosen)) if progress else None
+        board = TensorBoard(where, chosen) if where else None
+        saved = time.monotonic()
+        reporters = [reporter for reporter in (line, board) if reporter]
+        with ExitStack() as at_the_end, _interruptible() as interrupted:
             for reporter in reporters:
-                reporter.report(frames, rows)
-            if on_report:
-                on_report(frames, tally)
-            if folder and time.monotonic() - saved > save_every:
-                checkpoints.save(Path(folder), state, curve, run, keep)
-                saved = time.monotonic()
-        stopped = interrupted()
-    if folder:
-        checkpoints.save(Path(folder), state, curve, run, keep)
+                at_the_end.callback(reporter.close)
+            while (frames := int(state.frames[0])) < config.end and not interrupted():
+                n = rounds(config, frames)
+                state, found = made.advance(stacked, state, n)
+                tally = Tally(*(np.asarray(a) for a in found))
+                frames += n * config.round
+                if not go_on and not np.isfinite(tally.loss).all():
+                    _diverged(config, tally, chosen, where)
+                rows = _rows(frames, chosen, tally)
+                curve = np.concatenate([curve, rows])
+                for reporter in reporters:
+                    reporter.report(frames, rows)
+                if on_report:
+                    on_report(frames, tally)
+                if where and time.monotonic() - saved > save_every:
+                    checkpoints.save(where, state, curve, run, keep)
+                    saved = time.monotonic()
+            stopped = interrupted()
+        if where:
+            checkpoints.save(where, state, curve, run, keep)
     if stopped and progress:
-        where = (
-            "its state is saved, and the same command goes on from there" if folder else "nothing was saved: no folder"
+        words = (
+            "its state is saved, and the same command goes on from there" if where else "nothing was saved: no folder"
         )
-        print(f"interrupted after {int(state.frames[0]):,} frames; {where}", file=sys.stderr)
+        print(f"interrupted after {int(state.frames[0]):,} frames; {words}", file=sys.stderr)
     return Trained(config, chosen, curve, state, made.agent, not stopped)
 
 
@@ -198,7 +201,7 @@ def _diverged(config: Config, tally: Tally[np.ndarray], seeds: list[int], folder
 
 @contextmanager
 def _interruptible() -> Generator[Callable[[], bool], None, None]:
-    """Remember Ctrl-C instead of raising it, so that the piece that is being computed is finished; raise the second one."""
+    """Remember Ctrl-C, SIGTERM and SIGHUP, so that the piece that is being computed is finished; the second one raises."""
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set
@@ -209,7 +212,10 @@ def _interruptible() -> Generator[Callable[[], bool], None, None]:
             raise KeyboardInterrupt
         pressed.set()
 
-    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup wants it ignored
+        heeded.append(signal.SIGHUP)
+    before = {number: signal.signal(number, press) for number in heeded}
     try:
         yield pressed.is_set
     finally:

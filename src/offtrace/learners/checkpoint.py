@@ -5,11 +5,11 @@ It is replaced as a whole, every minute and when the run is interrupted; the sam
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import os
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace._shared.whole_files import written_whole
+from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
 from offtrace.learners.core.compiling import source_digest
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
@@ -86,17 +86,23 @@ class Checkpoint:
         """Seeds in a block: as many as when the file was first written, whatever the number of threads is now."""
         self.saved: dict[str, Array] = {}
         self.snapshots: list[dict[str, Array]] = []
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path} cannot be a checkpoint: there is no folder {path.parent}")
+        if not os.access(path.parent, os.W_OK):  # better now than when hours have gone into it
+            raise PermissionError(f"{path} cannot be a checkpoint: nothing can be written to {path.parent}")
         if not path.exists():
-            if not path.parent.is_dir():
-                raise FileNotFoundError(f"{path} cannot be a checkpoint: there is no folder {path.parent}")
             return
+        sweep(path.parent, f"{glob.escape(path.name)}.*")
+        path.with_name(f"{path.name}.new").unlink(missing_ok=True)  # so older versions called what they had left
         try:
-            with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            with opened_sealed(path) as opened, np.load(opened, allow_pickle=False) as file:
                 self.saved = {name: file[name] for name in file.files}
             head = json.loads(str(self.saved.pop("head")))
             written, self.wall, self.each = head["key"], float(head["wall"]), int(head["each"])
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:  # whatever a file that anybody may have written leads to
             raise ValueError(f"{path} is not a checkpoint of a learner, or it is damaged: {error}") from error
+        if self.each < 1:
+            raise ValueError(f"{path} is not a checkpoint of a learner: it has {self.each} seeds in a block")
         if written != self.key:
             raise ValueError(
                 f"{path} is the checkpoint of another run: its arguments differ, or the code of the trace or of offtrace has "
@@ -105,6 +111,12 @@ class Checkpoint:
 
     def restore(self, units: Sequence[Saved]) -> None:
         """Take all blocks to where they were."""
+        try:
+            self._restore(units)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"{self.path} cannot be gone on from: {error}. Remove it, or give another path") from error
+
+    def _restore(self, units: Sequence[Saved]) -> None:
         for i, block in enumerate(units):
             own = {name.split("/", 1)[1]: a for name, a in self.saved.items() if name.startswith(f"{i}/")}
             self.snapshots.append(own)
@@ -127,6 +139,10 @@ class Checkpoint:
     def _replace(self, started: float) -> None:
         head = json.dumps({"key": self.key, "each": self.each, "wall": time.perf_counter() - started})
         arrays = {f"{i}/{name}": a for i, of in enumerate(self.snapshots) for name, a in of.items()}
-        with written_whole(self.path) as file:
-            np.savez(file, head=np.array(head), **arrays)  # pyright: ignore[reportArgumentType]
+        try:
+            with written_whole(self.path, sealed=True) as file:
+                np.savez(file, head=np.array(head), **arrays)  # pyright: ignore[reportArgumentType]
+        except OSError as error:
+            why = f"the checkpoint {self.path} cannot be written: {why_not_written(error)}"
+            raise OSError(error.errno, f"{why}; what was written before is whole") from error
         self.last = time.monotonic()

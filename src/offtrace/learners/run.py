@@ -27,9 +27,14 @@ from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.learned import BEYOND, Curve, Learned, beyond
 
 G = TypeVar("G", bound=np.generic)
+clock = time.perf_counter
 
 SLICE = 500_000
-"""Steps between two looks at the clock."""
+"""Steps between two looks at the clock, and at whether to stop, at most."""
+FIRST = 100
+"""Steps before the first look."""
+PAUSE = 0.5
+"""Seconds between two looks, about: a trace or an environment in Python may take long for a step."""
 BLOCK = 64
 """Seeds in a block at most."""
 
@@ -111,8 +116,11 @@ def _work(units: Sequence[Unit], threads: int, file: Checkpoint | None, started:
     total, stop, lock = sum(len(unit.out.seeds) for unit in units), threading.Event(), threading.Lock()
 
     def work(i: int) -> None:
+        steps = min(FIRST, SLICE)
         while not stop.is_set():
-            done = units[i].advance(SLICE)
+            began = clock()
+            done = units[i].advance(steps)
+            steps = next_slice(steps, clock() - began)
             if file:
                 with lock:
                     file.keep(i, units[i], started)
@@ -136,6 +144,15 @@ def _work(units: Sequence[Unit], threads: int, file: Checkpoint | None, started:
             raise
     if file:
         file.write(units, started)
+
+
+def next_slice(steps: int, seconds: float) -> int:
+    """So many steps that they take about PAUSE seconds, after `steps` have taken `seconds`.
+
+    >>> next_slice(1_000, 0.001), next_slice(1_000, 10.0)
+    (4000, 50)
+    """
+    return int(min(max(1, steps * min(4.0, PAUSE / max(seconds, 1e-9))), SLICE))
 
 
 def _show(bar: ProgressBar, done: float, total: int, started: float, steps: int) -> None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from offtrace.learners.core import loop
 from offtrace.learners.core.acting import Coded
 from offtrace.learners.core.eligibility import kept as eligibility
-from offtrace.learners.core.eligibility.kept import Kept
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import BAD, DONE, ROOM
-from offtrace.learners.core.memory import REPLAY, Features, Memory, Out, Settings, memory, room_for
+from offtrace.learners.core.memory import REPLAY, Features, Out, Settings, memory, room_for
 from offtrace.learners.core.plan import STEP, compiled, plan
+from offtrace.learners.core.restored import Room, read_kept, read_memory, read_out, require
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
 
@@ -49,6 +49,7 @@ class Life:
 
     def __init__(self, job: Job, features: Features, lanes: int, capacity: int) -> None:
         where, settings, self.method = job.where, job.settings, job.method
+        self.job, self.room = job, Room(len(features.tile), features.A, where.size)
         self.past = Past(job.method.trace, STEP) if job.method.trace.form == "history" else None
         self.plan, self.pointers = plan(job.method, where.shape, self.past)
         k = features.tile.shape[1]
@@ -92,12 +93,14 @@ class Life:
             saved |= {f"{part}.{name}": array.copy() for name, array in zip(of._fields, of, strict=True)}
         return saved if self.past is None else {**saved, "past": self.past.steps.copy()}
 
-    def restore(self, saved: Mapping[str, Array]) -> None:
-        """Go on from a snapshot. A file does not tell records from other types with fields, hence the views."""
-        self.m = Memory._make(saved[f"m.{n}"].view(a.dtype) for n, a in zip(Memory._fields, self.m, strict=True))
-        self.kept = Kept._make(saved[f"kept.{n}"].view(a.dtype) for n, a in zip(Kept._fields, self.kept, strict=True))
+    def restore(self, saved: Mapping[str, Array], out: Out) -> None:
+        """Go on from a snapshot, whose numbers are checked; `out` is what came of the seeds so far."""
+        policies = self.job.behavior, self.job.target
+        self.m = read_memory(saved, self.m, self.job.settings, policies, self.room, out)
+        self.kept = read_kept(saved, self.kept, self.plan.way, self.room)
         if self.past is not None:
-            self.past.steps = saved["past"].view(np.float64)
+            require(saved["past"].ndim == 2 and saved["past"].shape[1] == 3, "history")
+            self.past.steps = saved["past"].astype(np.float64)
 
 
 class Block:
@@ -144,15 +147,10 @@ class Block:
 
     def restore(self, saved: Mapping[str, Array]) -> None:
         """Go on from a snapshot."""
-        self.life.restore(saved)
-        self.out = out_from(self.out, saved)
+        self.out = read_out(saved, self.out)
+        self.life.restore(saved, self.out)
 
 
 def out_of(out: Out) -> dict[str, Array]:
     """What came of seeds so far, copied, for a snapshot."""
     return {f"out.{name}": array.copy() for name, array in zip(Out._fields, out, strict=True)}
-
-
-def out_from(old: Out, saved: Mapping[str, Array]) -> Out:
-    """The same from a snapshot."""
-    return Out._make(saved[f"out.{name}"].view(a.dtype) for name, a in zip(Out._fields, old, strict=True))

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.learners.core import gymnasium_loop
-from offtrace.learners.core.blocks import Array, Job, Life, out_from, out_of
+from offtrace.learners.core.blocks import Array, Job, Life, out_of
 from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.core.loop import BAD, DONE, PAUSED
-from offtrace.learners.core.memory import REPLAY, Features, room_for
+from offtrace.learners.core.memory import REPLAY, Features, Out, room_for
 from offtrace.learners.core.plan import compiled
+from offtrace.learners.core.restored import read_out, require, require_within
 from offtrace.learners.gymnasium.outside import Outside
 from offtrace.learners.gymnasium.source import NEXT_STEP, SAME_STEP
 
@@ -57,12 +58,22 @@ class Awake:
         saved |= {"rows": self.features.tile.copy()}
         return {**saved, "environments": _pickled((self.outside.env, self.outside.looker))}
 
-    def restore(self, saved: Mapping[str, Array]) -> None:
-        """Go on from a snapshot."""
-        self.life.restore(saved)
+    def restore(self, saved: Mapping[str, Array], out: Out) -> None:
+        """Go on from a snapshot, whose numbers are checked."""
+        self.life.restore(saved, out)
+        room, rows = self.life.room, self.features.tile
+        states, actions = (-1, room.states), (-1, room.actions)
+        limits = {"state": states, "start": states, "action": actions, "rows": (0, 2**62)}
         for name, array in zip(Box._fields, self.box, strict=True):
-            array[...] = saved[f"box.{name}"]
-        self.features.tile[...] = saved["rows"]
+            found = saved[f"box.{name}"]
+            require(found.shape == array.shape and found.dtype == array.dtype, f"box.{name}")
+            if name in limits:
+                require_within(found, *limits[name], f"box.{name}")
+            require(name != "rows" or bool(found[-1] == array[-1]), f"box.{name}")
+            array[...] = found
+        require(saved["rows"].shape == rows.shape and saved["rows"].dtype == rows.dtype, "rows of features")
+        require_within(saved["rows"], 0, room.weights // room.actions, "rows of features")
+        rows[...] = saved["rows"]
         self.outside.env, self.outside.looker = pickle.loads(saved["environments"].tobytes())
 
 
@@ -154,12 +165,12 @@ class HostBlock:
 
     def restore(self, saved: Mapping[str, Array]) -> None:
         """Go on from a snapshot."""
-        self.out = out_from(self.out, saved)
+        self.out = read_out(saved, self.out)
         if "done" in saved:
             self.done = bool(saved["done"])
             return
         self.awake = self._wake()
-        self.awake.restore(saved)
+        self.awake.restore(saved, self.out)
 
 
 def _pickled(what: object) -> NDArray[np.uint8]:
