@@ -313,10 +313,11 @@ def test_a_gymnasium_game_shows_its_own_pictures(tmp_path: Path, monkeypatch: An
     assert cli.main(["deep", "train", "gym/corridor_game:Corridor-v0", *small, "--out", run, "--quiet"]) == 0
     assert cli.main(["deep", "play", run, "--epsilon", "0.5", "--episodes", "3", "--module", "corridor_game"]) == 0
     assert capsys.readouterr().err == ""
-    sys.modules.pop("corridor_game")
+    module = sys.modules.pop("corridor_game")
     assert cli.main(["deep", "play", run]) == 2  # whose folder it is does not matter
     assert "the Python module 'corridor_game' would be imported and run" in capsys.readouterr().err
     assert "corridor_game" not in sys.modules
+    sys.modules["corridor_game"] = module
     game = play(run, epsilon=0.5, episodes=3, trust=True)
     assert len(game.returns) == 3
     assert game.pace == 100

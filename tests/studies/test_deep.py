@@ -114,6 +114,46 @@ def test_several_ages_in_one_program_are_what_each_is_alone(study: Study) -> Non
     assert (old["value"] != young["value"]).any()
 
 
+def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: Path) -> None:
+    """And gives what it would have given; the study removes the checkpoints once the unit's records are written."""
+    from offtrace.deep import checkpoints, runs
+
+    plan = Plan(study)
+    job = replace(plan.job(next(iter(plan.units.values()))), unfinished=str(tmp_path / "unfinished" / "unit"))
+    assert not Path(plan.job(job.unit).unfinished).exists()
+    pieces, rounds, save = 0, runs.rounds, checkpoints.save
+
+    class Killed(Exception):
+        """In the middle of it."""
+
+    def counted(*given: Any) -> Any:
+        nonlocal pieces
+        pieces += 1
+        return rounds(*given)
+
+    def killed(*given: Any, **named: Any) -> Any:
+        if pieces > 4:
+            save(*given, **named)
+            raise Killed
+        return save(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runs, "rounds", counted)
+        whole = deep_units.run(replace(job, unfinished=""), work._traces(job))
+        of_the_whole, pieces = pieces, 0
+        patched.setattr(checkpoints, "save", killed)
+        patched.setattr(deep_units, "SAVE_EVERY", 0.0)
+        with pytest.raises(Killed):
+            deep_units.run(job, work._traces(job))
+        patched.setattr(checkpoints, "save", save)
+        (latest, *_) = reversed(checkpoints.found(Path(job.unfinished)))
+        latest.write_bytes(latest.read_bytes()[:-1])  # it was damaged, too
+        again = deep_units.run(job, work._traces(job))
+    assert of_the_whole < pieces < 2 * of_the_whole  # some were done again, but not all
+    for one, other in zip(whole, again, strict=True):
+        assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+
+
 def test_a_run_that_diverges_is_a_row() -> None:
     """Peng's Q(λ) with a step size that overflows in one update: no error, and the rows say so."""
     protocol = {**declared()["protocol"], "learning_rate": 1e38, "frames": 1_000, "loss": "squared", "clip": 0.0}

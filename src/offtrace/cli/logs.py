@@ -12,10 +12,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
-import numpy as np
-
+from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli import trace_options
 from offtrace.cli.commands import INTERRUPTED, Commands, Run
@@ -159,12 +157,10 @@ def _from_python(file: Path, name: str) -> object:
 
 def _from_npz(file: Path) -> Target:
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            there = {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, TypeError, BadZipFile):  # np.load has no error of its own
+        there = read_arrays(file)
+    except ValueError as error:
         raise ValueError(
-            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one; what a Python file makes is "
-            "FILE.py:NAME"
+            f"{error}: np.savez(file, probabilities=pi) writes one; what a Python file makes is FILE.py:NAME"
         ) from None
     if "probabilities" not in there:
         raise ValueError(

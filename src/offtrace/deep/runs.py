@@ -83,14 +83,16 @@ def train(
     save_every: float = 60.0,
     progress: bool = True,
     go_on: bool = False,
+    logs: bool = True,
     on_report: Callable[[int, Tally[np.ndarray]], None] | None = None,
 ) -> Trained:
     """Train for `config.frames` frames with each seed, all side by side in one program; to be exact, until `config.end`.
 
-    With a `folder`, TensorBoard logs and checkpoints go there: every `save_every` seconds, at the end, and when it is
-    interrupted (by Ctrl-C, SIGTERM or SIGHUP); the last `keep` are kept. If there is a checkpoint it goes on from it, to the bit
-    as if it had not stopped (a Gymnasium game, which cannot be saved, begins new episodes). The folder is this run's alone:
-    while another process trains there, or if its checkpoints are of other settings, CheckpointError is raised.
+    With a `folder`, checkpoints and, unless `logs` is False, logs for TensorBoard go there: checkpoints every `save_every`
+    seconds, at the end, and when it is interrupted (by Ctrl-C, SIGTERM or SIGHUP); the last `keep` are kept. If there is a
+    checkpoint it goes on from it, to the bit as if it had not stopped (a Gymnasium game, which cannot be saved, begins new
+    episodes). The folder is this run's alone: while another process trains there, or if its checkpoints are of other
+    settings, CheckpointError is raised.
     `traces` and `capacities`, one for each seed, let numbers such as λ, and the size of the memory up to config.capacity, differ.
     A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
@@ -113,7 +115,7 @@ def train(
     with checkpoints.held(where, run) if where else nullcontext():
         state, curve = _begun(made, run, slots, where)
         line = Line(config, len(chosen)) if progress else None
-        board = TensorBoard(where, chosen) if where else None
+        board = TensorBoard(where, chosen) if where and logs else None
         saved = time.monotonic()
         reporters = [reporter for reporter in (line, board) if reporter]
         with ExitStack() as at_the_end, _interruptible() as interrupted:

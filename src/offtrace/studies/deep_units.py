@@ -5,6 +5,8 @@ Nothing here needs polars or rich: a machine that only computes may lack them.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,6 +18,9 @@ POINTS = 50
 """Of a run's curve, at most."""
 LAST = 0.1
 """The share of the frames at the end over which the metric "return" is taken."""
+
+SAVE_EVERY = 60.0
+"""Seconds between two checkpoints of a unit."""
 
 
 def run(job: Job, traces: list[Rule]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -33,7 +38,8 @@ def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.nda
     config = job.protocol.config(job.unit.environment, traces[0], max(ages))
     capacities = [age for age in ages for _ in of_slot]
     trained = train(
-        config, seeds * len(traces) * len(ages), traces=of_slot * len(ages), capacities=capacities, progress=False, go_on=True
+        config, seeds * len(traces) * len(ages), _folder(jobs, config.game), traces=of_slot * len(ages),
+        capacities=capacities, progress=False, go_on=True, logs=False, save_every=SAVE_EVERY,
     )  # fmt: skip
     if not trained.finished:
         raise StudyError("the unit was interrupted")
@@ -43,6 +49,25 @@ def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.nda
     lams = np.array([np.nan if lam is None else lam for lam in job.lams])
     slots = np.repeat(lams, len(seeds)), np.tile(seeds, len(lams))
     return [tidy(reports[:, i], *slots, job.metric) for i in range(len(ages))]
+
+
+def _folder(jobs: list[Job], game: str) -> Path | None:
+    """Where a unit keeps its checkpoints, so that it goes on if it is killed; None if it must begin anew.
+
+    It must if the records are on another machine, and if it is a Gymnasium game: that would go on with new episodes, and a result
+    must not depend on when a worker was killed. Checkpoints that are damaged are removed.
+    """
+    folder = Path(jobs[0].unfinished)
+    if len(jobs) > 1 or not jobs[0].unfinished or game.startswith("gym/") or not folder.parents[1].is_dir():
+        return None
+    from offtrace.deep import CheckpointError, checkpoints
+
+    for path in checkpoints.found(folder):
+        try:
+            checkpoints.about(path)
+        except CheckpointError:
+            path.unlink()
+    return folder
 
 
 def tidy(

@@ -67,6 +67,8 @@ class Job:
     modules: tuple[str, ...]
     code: str = ""
     """The digest of the code that is to run it; a worker that has other code refuses."""
+    unfinished: str = ""
+    """The folder where a long unit keeps its checkpoints until it is done; empty: it begins anew if it is killed."""
 
     @property
     def cost(self) -> float:
@@ -204,7 +206,10 @@ class Plan:
         if study.task == "deep":
             lams = next(t.lams for t in study.traces if (t.title, t.spelt) == (unit.trace, unit.parameters))
         about = study.task, study.metric, protocol, lams, seeds.first, seeds.count, study.modules
-        return Job(unit, *about, code=study.code.digest)
+        code, unfinished = study.code.digest, ""
+        if study.task == "deep":
+            unfinished = str(study.folder.absolute() / "unfinished" / f"{unit.id}-{code[:12]}")
+        return Job(unit, *about, code, unfinished)
 
     def _units(self, phase: str) -> Iterator[Unit]:
         study = self.study

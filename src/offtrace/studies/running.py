@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
 
 from offtrace.studies.checks import StudyError
@@ -71,6 +74,8 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
         nonlocal written
         if batch:
             folder.write(batch, versions)
+            for finished in batch:
+                _forget_checkpoints(plan.job(finished.outcome.unit))
             batch.clear()
         written = time.monotonic()
 
@@ -89,3 +94,11 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
             f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
             f"wait for them. The same command tries again.{each}"
         )
+
+
+def _forget_checkpoints(job: Job) -> None:
+    """Remove what a unit has kept to go on from: its records are written."""
+    if job.unfinished:
+        shutil.rmtree(job.unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are under way
+            Path(job.unfinished).parent.rmdir()
