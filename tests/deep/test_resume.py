@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.deep import CheckpointError, Config, DivergedError, Trained, checkpoints, progress_line, runs, train
+from offtrace.deep.games import Hosted, Stepped
 from offtrace.deep.training import OnHost, Tally, rounds, trainer
 
 CONFIG = Config(
@@ -143,6 +145,25 @@ def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
                     steps += 1
     assert steps > 500
     assert train(replace(config, frames=600), 2, tmp_path, progress=False).curve["frames"].max() >= 600
+
+
+def test_a_slow_gymnasium_game_stops_after_the_round_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, game="gym/CartPole-v1", frames=2_000)
+    assert rounds(config) == 6
+    step, calls = Hosted.step, 0
+
+    def interrupted(world: Hosted, action: np.ndarray) -> Stepped[np.ndarray]:
+        nonlocal calls
+        calls += 1
+        if calls == (config.begin + config.round) // config.envs - 1:  # in the first round
+            signal.raise_signal(signal.SIGTERM)
+        return step(world, action)
+
+    monkeypatch.setattr(Hosted, "step", interrupted)
+    trained = train(config, 2, tmp_path, progress=False)
+    assert not trained.finished
+    assert trained.curve["frames"].tolist() == [config.begin + config.round] * 2
+    assert train(config, 2, tmp_path, progress=False).finished
 
 
 def test_reports_are_pieces_of_equal_size() -> None:

@@ -121,11 +121,13 @@ def train(
         with ExitStack() as at_the_end, _interruptible() as interrupted:
             for reporter in reporters:
                 at_the_end.callback(reporter.close)
+            if isinstance(made, OnHost):
+                made.stop = interrupted
             while (frames := int(state.frames[0])) < config.end and not interrupted():
                 n = rounds(config, frames)
                 state, found = made.advance(stacked, state, n)
                 tally = Tally(*(np.asarray(a) for a in found))
-                frames += n * config.round
+                frames = int(state.frames[0])
                 if not go_on and not np.isfinite(tally.loss).all():
                     _diverged(config, tally, chosen, where)
                 rows = _rows(frames, chosen, tally)

@@ -188,6 +188,8 @@ class OnHost:
 
     def __init__(self, config: Config, seeds: list[int]) -> None:
         self.config, self.seeds = config, len(seeds)
+        self.stop: Callable[[], bool] = lambda: False
+        """Whether to come back after the round under way: an environment may be slow."""
         self.world = Hosted(config, len(seeds) * config.envs, seeds[0])
         self.programs = _programs(_compiled_for(config), self.world.shape, self.world.actions)
         self.agent = self.programs.agent
@@ -240,7 +242,7 @@ class OnHost:
         return self._play(state, self.config.begin // self.config.envs)[0]
 
     def advance(self, traces: Rule, state: State, n: int) -> tuple[State, Tally[Array]]:
-        """Play n rounds."""
+        """Play n rounds, or fewer if it is told to stop."""
         episodes, total = jnp.zeros(self.seeds, jnp.int32), jnp.zeros(self.seeds)
         losses: list[Array] = []
         for _ in range(n):
@@ -248,6 +250,8 @@ class OnHost:
             state, loss = self.programs.learn(traces, state)
             episodes, total = episodes + ended, total + returns
             losses.append(loss)
+            if self.stop():
+                break
         credit = self.programs.credit(traces, state.learner, state.memory, state.key)
         return state, Tally(episodes, total, jnp.mean(jnp.stack(losses), axis=0), *credit)
 
