@@ -1,11 +1,12 @@
 """Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
 
-STUDY waits half-way for the file GATE. It is run on a cluster of two nodes on this machine, then again while one of them dies,
-and then by the command line, on a new cluster.
+STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine,
+again while one of them dies, and once more while the head is lost.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -15,16 +16,17 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 from offtrace import cli
-from offtrace.studies import Study
+from offtrace.studies import Study, StudyError
 
 
 def main(file: str, out: Path, gate: Path) -> None:
+    gate.touch()
+    cli.main(["study", "run", file, "--on", "ray", "--workers", "1", "-q", "--out", str(out / "new")])
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
     second = cluster.add_node(**small)
     cluster.wait_for_nodes()
     whole, broken = Study.load(file, out=out / "two"), Study.load(file, out=out / "one")
-    gate.touch()
     whole.run("ray", address=cluster.address, progress=False)
     print(f"nodes of the first: {len(cluster.list_all_nodes())}", flush=True)
     gate.unlink()
@@ -33,9 +35,22 @@ def main(file: str, out: Path, gate: Path) -> None:
     broken.run("ray", address=cluster.address, progress=False)
     killer.join()
     print(f"nodes of the second: {len(cluster.list_all_nodes())}", flush=True)
-    cluster.shutdown()
-    options = ["--on", "ray", "--workers", "1", "-q", "--out", str(out / "new")]
-    sys.exit(cli.main(["study", "run", file, *options]))
+    gate.unlink()
+    lost = Study.load(file, out=out / "lost")
+    killer = threading.Thread(target=lose_head, args=(cluster, lost), daemon=True)
+    killer.start()
+    try:
+        lost.run("ray", address=cluster.address, progress=False)
+    except StudyError as error:
+        print(f"lost: {error}", flush=True)
+    os._exit(0)  # Ray would wait for its head
+
+
+def lose_head(cluster: Any, study: Study) -> None:
+    """When some units are written and others are not."""
+    while not list((study.folder / "units").glob("part-*.parquet")):
+        time.sleep(0.05)
+    cluster.head_node.kill_gcs_server()
 
 
 def end(cluster: Any, node: Any, study: Study, gate: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -36,9 +37,25 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
         assert equal(study.records(), local.records())
         assert equal(study.curves(), local.curves())
         assert not study.status().problems
+    assert "lost: the head of the Ray cluster at " in ran.stdout
+    assert "no longer answers" in ran.stdout
+    lost = local.at(tmp_path / "lost")
+    assert 0 < lost.status().rows < local.status().rows
+    assert equal(lost.run(workers=0, progress=False).records(), local.records())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense"])
 def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=f"there is no Ray cluster at '{address}'"):
         Study.declared(declared()).run("ray", address=address, out=tmp_path)
+
+
+def test_a_port_on_which_something_else_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray takes 127.0.0.1 for another address of this machine, and would wait there for ever."""
+    monkeypatch.setattr("offtrace.studies.on_ray.START", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(
+            StudyError, match=f"there is no Ray cluster at '{address}' .*Ray takes 127.0.0.1 for|within 1 s"
+        ):
+            Study.declared(declared()).run("ray", address=address, out=tmp_path)

@@ -104,10 +104,10 @@ def read(name: str | Path) -> Table:
     return {"name": path.stem, **parsed(path)}
 
 
-def parsed(path: Path) -> Table:
-    """What a TOML file says."""
+def parsed(path: Path, text: str | None = None) -> Table:
+    """What a TOML file says, or a text that stands for it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DeclarationError("study", str(path), f"a TOML file, which it is not: {error}") from error
 

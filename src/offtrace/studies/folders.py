@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +48,8 @@ def _declared(folder: Path, about: Table, out: Path, trust: bool | Collection[st
     from offtrace.studies.study import Study
 
     toml = about.get("toml")
-    given = tomllib.loads(toml) if isinstance(toml, str) else declaration.parsed(folder / "study.toml")
-    modules = given.get("modules", [])
+    given = declaration.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
+    modules = [str(module) for module in given.get("modules") or []]
     if trust is True or (modules and not isinstance(trust, bool) and set(modules) <= set(trust)):
         return Study.declared(given, None, out)
     try:

@@ -5,22 +5,34 @@ Nodes may join and leave while it runs. They need the same version of offtrace.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
+import threading
+import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import offtrace
 from offtrace._shared.cores import cores
 from offtrace.studies.checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
-from offtrace.studies.plan import Job, Outcome
+from offtrace.studies.plan import Failure, Job, Outcome
 
 RETRIES = 20
-"""By Ray itself, when a worker or a node is lost."""
+"""So often may a unit be lost with its node; with its worker alone, as often as a local one."""
+START = 300.0
+"""Seconds within which a cluster must have run a first, empty task."""
+HEAD = 5.0
+"""Seconds between two knocks at the head. When it is lost, Ray waits for ever, or ends this process after a minute."""
 
 ENVIRONMENT = {"env_vars": ONE_THREAD | SHARED}
+
+
+def nothing() -> None:
+    """A task that shows that the cluster runs tasks."""
 
 
 def task(job: Job) -> tuple[Any, str, str]:
@@ -45,42 +57,44 @@ class RayPool:
             self.ray, self.own = ray, False
             if not ray.is_initialized():
                 self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)
+        by_client = bool(address) and str(address).startswith("ray://")
+        self.head = str(address) if by_client else str(ray.get_runtime_context().gcs_address)
+        self.looked, self.missed, self.cpus = time.monotonic(), 0, self._count()
         # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
         settings = {} if self.own else {"runtime_env": ENVIRONMENT}
-        self.remote = ray.remote(task).options(num_cpus=1, max_retries=RETRIES, name="offtrace unit", **settings)
+        self.remote = ray.remote(task).options(num_cpus=1, max_retries=0, name="offtrace unit", **settings)
         self.waiting: dict[Any, Job] = {}
         self.deaths: dict[str, int] = {}
         self.failure: StudyError | None = None
 
     def _connect(self, address: str, workers: int | None) -> None:
         quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": ENVIRONMENT}
+        if address == "local":
+            quiet |= {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
+            quiet |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
         try:
-            if address == "local":
-                self.ray.init(
-                    address="local",
-                    num_cpus=workers or cores(),
-                    num_gpus=0,
-                    include_dashboard=False,
-                    object_store_memory=100 * 2**20,
-                    _node_ip_address="127.0.0.1",
-                    **quiet,
-                )
+            _knock(address, self.ray.util.get_node_ip_address)
+            if address == "local":  # its processes end with the thread that starts them
+                self._start(address, quiet)
             else:
-                _knock(address)
-                self.ray.init(address=address, **quiet)
+                _within(START, lambda: self._start(address, quiet), f"no answer within {START:g} s")
         except (OSError, RuntimeError, ValueError) as error:
-            why = str(error).strip().splitlines()[0]
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise StudyError(
                 f"there is no Ray cluster at {address!r} ({why}). Start one with `ray start --head` and give its address, or "
                 "leave --address out for a new one on this machine"
             ) from error
         self.own = True
 
+    def _start(self, address: str, settings: dict[str, Any]) -> None:
+        self.ray.init(address=address, **settings)
+        self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote(), timeout=START)
+
     def __str__(self) -> str:
         nodes = sum(node["Alive"] for node in self.ray.nodes())
-        return f"Ray, {nodes} node{'s' if nodes > 1 else ''}, {self._cpus()} CPUs"
+        return f"Ray, {nodes} node{'s' if nodes > 1 else ''}, {self._count()} CPUs"
 
-    def _cpus(self) -> int:
+    def _count(self) -> int:
         return int(self.ray.cluster_resources().get("CPU", 0))
 
     @property
@@ -91,20 +105,21 @@ class RayPool:
     @property
     def room(self) -> int:
         """How many more jobs it would take: enough that nodes which join find some."""
-        return max(0, 8 + 3 * self._cpus() - self.pending)
+        return max(0, 8 + 3 * self.cpus - self.pending)
 
     def submit(self, job: Job) -> None:
         """Take a job."""
         self.waiting[self.remote.remote(job)] = job
 
-    def answered(self, timeout: float) -> list[tuple[Outcome, str]]:
+    def answered(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
         """What has come in: (outcome, worker); after `timeout` seconds, perhaps nothing."""
         if self.failure:  # what came in with it has been handed on by now
             raise self.failure
         ready, _ = self.ray.wait(list(self.waiting), timeout=timeout)
+        self._look_at_head()
         if ready:
             ready, _ = self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=0)
-        found = []
+        found: list[tuple[Outcome | Failure, str]] = []
         for ref in ready:
             job = self.waiting.pop(ref)
             try:
@@ -114,8 +129,9 @@ class RayPool:
                 continue
             except self.ray.exceptions.RayError as error:
                 self.deaths[job.unit.id] = self.deaths.get(job.unit.id, 0) + 1
-                if self.deaths[job.unit.id] >= ATTEMPTS:
-                    self.failure = StudyError(f"a unit was lost {ATTEMPTS} times: {job.unit}\n{error}")
+                crashed = isinstance(error, self.ray.exceptions.WorkerCrashedError)
+                if self.deaths[job.unit.id] >= (ATTEMPTS if crashed else RETRIES):
+                    found.append((Failure(job.unit, f"it was lost {self.deaths[job.unit.id]} times: {error}"), "ray"))
                 else:
                     self.submit(job)
                 continue
@@ -127,20 +143,75 @@ class RayPool:
             found.append((outcome, worker))
         return found
 
+    def _look_at_head(self) -> None:
+        """Count the CPUs anew; an error if the head no longer answers, of which Ray itself would not tell."""
+        if time.monotonic() - self.looked < HEAD:
+            return
+        self.looked = time.monotonic()
+        try:
+            _knock(self.head)
+        except OSError as error:
+            self.missed += 1
+            if self.missed > 1:
+                raise StudyError(
+                    f"the head of the Ray cluster at {self.head} no longer answers ({error}). What has come in is written; start "
+                    "the cluster again, and the same command goes on from here"
+                ) from error
+        else:
+            self.missed, self.cpus = 0, self._count()
+
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        for ref in self.waiting:
-            self.ray.cancel(ref, force=True)
-        if self.own:
-            self.ray.shutdown()
+        """Leave the cluster; one that was started here ends. Of a head that is lost no answer is waited for."""
+
+        def leave() -> None:
+            for ref in self.waiting:
+                self.ray.cancel(ref, force=True)
+            if self.own:
+                self.ray.shutdown()
+
+        if not self.missed:
+            leave()
+            return
+        with contextlib.suppress(TimeoutError):
+            _within(HEAD, leave, "")
 
 
-def _knock(address: str) -> None:
-    """Ray itself would try for a long time."""
-    if address == "auto":
+def _knock(address: str, own: Callable[[], str] | None = None) -> None:
+    """An OSError where nothing listens: Ray would try for a long time. `own` is the address of this node, as Ray sees it."""
+    if address in ("auto", "local"):
         return
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("an address is host:port, ray://host:port or auto")
     with socket.create_connection((host, int(port)), timeout=5):
         pass
+    if own is None or address.startswith("ray://") or host not in ("127.0.0.1", "localhost", "::1"):
+        return
+    seen = own()
+    try:
+        with socket.create_connection((seen, int(port)), timeout=5):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"Ray takes {host} for {seen}, where nothing listens ({error}): start the head without --node-ip-address={host}, or "
+            f"with --node-ip-address={seen}"
+        ) from error
+
+
+def _within(seconds: float, what: Callable[[], None], why: str) -> None:
+    """Do it in a thread, since much of Ray waits for ever; a TimeoutError if it takes too long."""
+    failed: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            what()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(why)
+    if failed:
+        raise failed[0]

@@ -37,7 +37,9 @@ def restored(plain: object) -> Table:
 
     def trace(key: str, given: object) -> TraceGrid:
         entry = table(key, given, ("title", "parameters", "lams"))
-        parameters = table(f"{key}.parameters", entry.get("parameters"), entry.get("parameters") or ())
+        parameters = entry.get("parameters")
+        if not is_table(parameters):
+            raise DeclarationError(f"{key}.parameters", parameters, "a table")
         lams = entry.get("lams")
         found = (None,) if lams == [None] else several(number(0, 1), "λ")(f"{key}.lams", lams)
         return TraceGrid(text(f"{key}.title", entry.get("title")), tuple(sorted(parameters.items())), found)
