@@ -1,7 +1,8 @@
 """`offtrace logs describe` and `offtrace logs evaluate`.
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
-`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes.
+`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes. The file is
+executed for that, whatever it does; an .npz file is only read.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import argparse
 import runpy
 import sys
 from dataclasses import fields
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -55,7 +56,8 @@ def add(commands: Commands) -> None:
             metavar="FILE",
             required=name == "evaluate",
             help="the target: an .npz file of `probabilities` [S, A] and, where the log has names, `states` and `actions`; or "
-            "FILE.py:NAME, a function (states → probabilities) or a classifier",
+            "FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. offtrace executes the "
+            "whole file: name only files that you would run yourself",
         )
         if name == "evaluate":
             _add_estimation(made)
@@ -158,13 +160,14 @@ def _from_python(file: Path, name: str) -> object:
 
 
 def _from_npz(file: Path) -> Target:
+    content = BytesIO(file.read_bytes())
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+        with np.load(content, allow_pickle=False) as arrays:
             there = {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, TypeError, BadZipFile):  # np.load has no error of its own
+    except Exception:  # np.load has no error of its own: a damaged file may raise any of a dozen
         raise ValueError(
-            f"{file} is no .npz file of plain arrays: np.savez(file, probabilities=pi) writes one; what a Python file makes is "
-            "FILE.py:NAME"
+            f"{file} is no .npz file of plain arrays, or it is damaged: np.savez(file, probabilities=pi) writes one; what a "
+            "Python file makes is FILE.py:NAME"
         ) from None
     if "probabilities" not in there:
         raise ValueError(
