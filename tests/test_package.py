@@ -57,5 +57,5 @@ def test_lines_of_generated_functions_lie_beyond_the_file_that_they_name() -> No
     assert len(Path(rule_rows.__file__).read_text().splitlines()) < rule_rows.BEYOND
     space: dict[str, object] = {}
     exec(compile("\n" * rule_rows.BEYOND + "def f(): pass", rule_rows.__file__, "exec"), space)
-    with pytest.raises(OSError, match="out of bounds|could not get source"):
+    with pytest.raises(OSError, match=r"out of bounds|could not get source"):
         inspect.getsourcelines(space["f"])  # pyright: ignore[reportArgumentType]
