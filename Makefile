@@ -2,6 +2,7 @@
 # make test  everything that must hold: formatting, lint, types, layers, tests, docs
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
+# make oldest the oldest versions of Python and of our dependencies that we claim, really tried
 # make docs  the documentation, into docs/_build/html
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test tested quick check lint types docs bench clean
+.PHONY: run test tested quick check lint types docs bench oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -41,6 +42,9 @@ docs: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py
+
+oldest: $(VENV)/ready
+	$(BIN)/python benchmarks/oldest.py
 
 # uv installs in seconds; where it cannot be had, pip does the same.
 $(VENV)/ready: requirements-dev.txt pyproject.toml

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from listed_rules import trajectory_aware
 from timing import emit
 
 import offtrace as ot
@@ -83,10 +84,8 @@ def speed() -> None:
 
 def traces() -> None:
     """Frames per second of each trace and of one-step, in turns."""
-    one, rules = (
-        ot.OneStep(),
-        (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.TruncatedIS(lam=0.9)),
-    )
+    one = ot.OneStep()
+    rules = (ot.Retrace(lam=0.9), *trajectory_aware(0.9))
     runs = {rule.title: Run(Config(game="minatar/breakout", trace=rule)) for rule in (one, *rules)}
     rates: dict[str, list[float]] = {title: [] for title in runs}
     for _ in range(15):
@@ -99,7 +98,7 @@ def traces() -> None:
 
 def cartpole(seeds: int = 10) -> None:
     """A table of frames until solved."""
-    for rule in (ot.Retrace(lam=0.9), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9)):
+    for rule in (ot.Retrace(lam=0.9), *(rule for rule in trajectory_aware(0.9) if rule.recursive)):
         config = Config(game="CartPole-v1", trace=rule, **CARTPOLE)
         made, each, state = begun(config, seeds)
         solved, started = np.zeros(seeds, int), time.perf_counter()

@@ -40,14 +40,14 @@ def ensure(name: str) -> tuple[Path, dict[str, str]]:
     python = HOME / name / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     HOME.mkdir(exist_ok=True)
     missing = {}
-    if not python.exists() and not _uv("venv", "--python", sys.executable, str(HOME / name), log=name):
+    if not python.exists() and not installed("venv", "--python", sys.executable, str(HOME / name), log=name):
         return python, dict.fromkeys(PEERS[name], _why(name))
     for peer, packages in {"base": [], **PEERS[name]}.items():
         stamp, wanted = HOME / name / f"{peer}.installed", "\n".join(BASE + packages)
         if stamp.exists() and stamp.read_text() == wanted:
             continue
         print(f"installing {peer} into .bench/{name} …", flush=True)
-        if _uv("pip", "install", "--python", str(python), *BASE, *packages, log=name):
+        if installed("pip", "install", "--python", str(python), *BASE, *packages, log=name):
             stamp.write_text(wanted)
         elif peer == "base":
             return python, dict.fromkeys(PEERS[name], _why(name))
@@ -60,7 +60,8 @@ def _why(name: str) -> str:
     return f"not installed: its installation failed, see .bench/{name}.log"
 
 
-def _uv(*arguments: str, log: str) -> bool:
+def installed(*arguments: str, log: str) -> bool:
+    """Whether uv did what was asked of it; what it said is in `.bench/LOG.log`."""
     names = variables()
     ask = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]  # uv does not read pip's settings
     links = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split()

@@ -11,11 +11,12 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from listed_rules import trajectory_aware, typical
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -143,7 +144,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, formula in OPERATIONS.items():
         yield f"rule, {name}", close("torch", rule_of(formula), small)
         yield f"step, {name}", close("torch", step_of(formula), small)
-    long = [ot.Retrace(0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(0.9), ot.TruncatedIS(1.0, 0.9), ot.RBIS(0.9, horizon=5)]
+    long = [ot.Retrace(0.9), *trajectory_aware(0.9), *(replace(rule, horizon=5) for rule in trajectory_aware(0.9))]
     for dtype in (np.float32, np.float64):
         for ends in (0.001, 0.0):
             row = batch((1, 1 << 20), dtype, ends=ends)
@@ -153,12 +154,10 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for trace in long:
         yield f"70000 rows, {trace!r}", close("torch", trace, many)
     row = batch((1, 1 << 20), np.float32, ends=0.001)
-    for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
+    for trace in (ot.Retrace(0.9), *(rule for rule in trajectory_aware(0.9) if rule.recursive)):
         yield f"2^20 steps, JAX, {trace!r}", close("jax", trace, row)
     rules = [
-        ot.ImportanceSampling(0.9), ot.Retrace(0.9), ot.TruncatedIS(), ot.TruncatedIS((2.0, 1.0)), ot.RBIS(0.9),
-        ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0), ot.TruncatedIS(horizon=60), ot.ABQ(0.9, 0.9, 3.0),
-        ot.TruncatedIS(1e-200),
+        *typical(), ot.TruncatedIS((2.0, 1.0)), ot.TruncatedIS(horizon=60), ot.TruncatedIS(1e-200),
     ]  # fmt: skip
     for backend in BACKENDS:
         for trace in rules:

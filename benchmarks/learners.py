@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import scipy.sparse as sp
+from listed_rules import trajectory_aware
 from numba import njit
 from timing import emit
 
@@ -22,11 +23,12 @@ from offtrace.mdps import MDP, bifurcation
 
 PYTHON = 0.27  # seconds of CPU that one trial takes independent Python code
 RULES = {
-    "Retrace": (ot.Retrace, 0),
-    "Non-Markov Retrace": (ot.NonMarkovRetrace, 1),
-    "RBIS": (ot.RBIS, 2),
-    "Truncated IS": (ot.TruncatedIS, 3),
+    "Retrace": (ot.Retrace, 0, 0.9),
+    "Non-Markov Retrace": (ot.NonMarkovRetrace, 1, 0.9),
+    "RBIS": (ot.RBIS, 2, 0.9),
+    "Truncated IS": (ot.TruncatedIS, 3, 0.7),
 }
+"""The rule, its number in the peers, which print these four themselves, and α."""
 
 
 @njit(cache=True)
@@ -152,8 +154,8 @@ def trials(seconds: float) -> None:
     mdp = bifurcation(1)
     to = np.asarray(mdp.P.argmax(axis=1)).reshape(mdp.S, mdp.A)[:-1]
     table = (to.astype(np.int64), np.array(mdp.R[:-1]), mdp.S - 1, int(np.argmax(mdp.start)), mdp.gamma)
-    for name, (rule, number) in RULES.items():
-        lam, alpha = 0.9, 0.7 if rule is ot.TruncatedIS else 0.9
+    lam = 0.9
+    for name, (rule, number, alpha) in RULES.items():
         ours, theirs, spent = [], [], 0.0
         for repetition in range(100):
             if repetition > 5 and spent > seconds:
@@ -208,7 +210,7 @@ def corridor(states: int) -> MDP:
 def growth() -> None:
     mdp = corridor(10_001)
     pi, mu = np.tile([0.45, 0.55], (mdp.S, 1)), np.full((mdp.S, 2), 0.5)
-    for rule in (ot.Retrace(0.9), ot.NonMarkovRetrace(0.9), ot.RBIS(0.9)):
+    for rule in (ot.Retrace(0.9), *(rule for rule in trajectory_aware(0.9) if rule.recursive)):
         for length in (1_000, 10_000, 100_000, 1_000_000):
             taken = []
             for repetition in range(4):

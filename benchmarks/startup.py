@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 from timing import emit
@@ -34,11 +35,12 @@ FIRST_CALL = """
 import json, time
 import numpy as np
 import offtrace as ot
+from listed_rules import trajectory_aware
 rng, shape = np.random.default_rng(0), (8, 300)
 x = {name: rng.normal(size=shape).astype("f4") for name in ("reward", "q", "next_value", "log_pi", "log_mu")}
 x |= {"terminated": np.zeros(shape, bool), "truncated": np.zeros(shape, bool), "gamma": 0.99}
 seconds = {}
-for rule in (ot.Retrace(0.95), ot.NonMarkovRetrace(0.95), ot.TruncatedIS(1.0, 0.95)):
+for rule in (ot.Retrace(0.95), *trajectory_aware(0.95)):
     start = time.perf_counter()
     ot.targets(rule, **x)
     seconds[type(rule).__name__] = time.perf_counter() - start
@@ -48,7 +50,12 @@ print(json.dumps(seconds))
 
 def fresh(code: str, **variables: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        cwd=Path(__file__).parent,  # where `listed_rules` is
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout)
 

@@ -17,14 +17,16 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from listed_rules import trajectory_aware
 from timing import emit
 
+import offtrace as ot
 from offtrace import studies
 from offtrace.reports.study import statistics
 from offtrace.studies import work
 from offtrace.studies.plan import Plan
 
-TRACES = ["Retrace", "Truncated IS", "Non-Markov Retrace", "RBIS"]
+TRACES = [rule.title for rule in (ot.Retrace(), *trajectory_aware(0.9))]
 
 
 def part(out: Path, seeds: int = 1000) -> studies.Study:

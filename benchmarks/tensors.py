@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from batches import NEAR, Batch, draw
+from listed_rules import trajectory_aware
 from timing import Competitor, emit, interleave
 
 import offtrace as ot
@@ -45,7 +46,7 @@ def measured(rule: ot.Trace, B: int, T: int, calls: int) -> dict[str, np.ndarray
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for rule in (ot.Retrace(lam=0.95), ot.RBIS(lam=0.95)):
+    for rule in (ot.Retrace(lam=0.95), *(rule for rule in trajectory_aware(0.95) if rule.recursive)):
         for B, T in SHAPES:
             warm, cold = (measured(rule, B, T, calls) for calls in (20, 1))
             for name in ("PyTorch", "JAX"):

@@ -6,6 +6,7 @@ The oracles (`by_definition.py`) print each rule as its source does, and the cla
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,30 @@ def test_no_module_asks_for_a_rule_or_lists_rules() -> None:
             found[path] = told
     assert {path: told for path, told in found.items() if path not in ALLOWED} == {}
     assert set(found) >= ALLOWED, "a file is clean now: take it from the list"
+
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CHOSEN = {
+    "learners.py": "the peers, which it holds too, print four rules themselves",
+    "evaluation_table.py": "the published table is of three chosen traces",
+    "gpu.py": "corners of two rules, beside all that are listed",
+    "gpu_report.py": "limits of speed that were promised for four rules",
+    "against_tianshou.py": "the peer does the work of two rules",
+}
+
+
+def test_benchmarks_take_rules_from_the_list() -> None:
+    found = {file.name for file in BENCHMARKS.glob("*.py") if tellings(file.read_text())}
+    assert found == set(CHOSEN)
+
+
+def test_the_tables_that_people_read_name_every_rule() -> None:
+    readme, theory = (BENCHMARKS.parent / name for name in ("README.md", "docs/theory.md"))
+    names = set(re.findall(r"\w+", readme.read_text()))
+    assert {rule.__name__ for rule in registry.rules() if issubclass(rule, Trace)} - names == set()
+    table = theory.read_text().partition("| rule | decay |")[2].partition("\n\n")[0]
+    first = " ".join(line.split("|")[1] for line in table.splitlines()[2:]).casefold()
+    assert [r.title for r in registry.rules() if issubclass(r, Trace) and r.title.casefold() not in first] == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 import offtrace as ot
 from logs.test_read import drawn
 from offtrace import cli
+from offtrace.cli.logs import load_policy
 from offtrace.logs import Columns, describe, evaluate, read
 
 NEXT = Columns(mu="mu", next_state="next")
@@ -176,3 +177,30 @@ def test_errors_are_words(files: Any, capsys: pytest.CaptureFixture[str], extra:
     said = capsys.readouterr().err
     assert words in said
     assert said.startswith("offtrace: ")
+
+
+def test_a_damaged_policy_file_is_named(tmp_path: Path) -> None:
+    """Any one flipped bit gives the policy that was written, or words: no other error than these."""
+    file = tmp_path / "policy.npz"
+    np.savez(file, probabilities=[[0.25, 0.75]], actions=["wait", "up"])
+    whole, rng = file.read_bytes(), np.random.default_rng(0)
+    words = []
+    for place, bit in zip(rng.integers(len(whole), size=300), rng.integers(8, size=300), strict=True):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        file.write_bytes(damaged)
+        try:
+            target = load_policy(str(file))
+        except ValueError as error:
+            words.append(str(error))
+        else:
+            np.testing.assert_array_equal(target.policy, [[0.25, 0.75]])
+    assert len(words) > 100
+    assert all("policy.npz" in each for each in words)
+
+
+@pytest.mark.parametrize("command", ["describe", "evaluate"])
+def test_help_says_that_a_python_file_is_executed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["logs", command, "--help"])
+    assert "offtrace executes the whole file" in " ".join(capsys.readouterr().out.split())

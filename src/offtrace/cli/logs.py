@@ -1,7 +1,8 @@
 """`offtrace logs describe` and `offtrace logs evaluate`.
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
-`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes.
+`actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes. The file is
+executed for that, whatever it does; an .npz file is only read.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def add(commands: Commands) -> None:
             metavar="FILE",
             required=name == "evaluate",
             help="the target: an .npz file of `probabilities` [S, A] and, where the log has names, `states` and `actions`; or "
-            "FILE.py:NAME, a function (states → probabilities) or a classifier",
+            "FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. offtrace executes the "
+            "whole file: name only files that you would run yourself",
         )
         if name == "evaluate":
             _add_estimation(made)

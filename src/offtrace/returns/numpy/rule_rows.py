@@ -70,9 +70,15 @@ def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -
     return "\n".join(text), printer.numbers
 
 
+BEYOND = 10_000
+"""More lines than this file has."""
+
+
 @cache
 def compiled(text: str) -> int:
     """The address of the function of this text."""
     space: dict[str, Any] = {"np": np, "__name__": __name__}
-    exec(compile(text, __file__, "exec"), space)  # Numba keeps compiled code beside the file that is named here
+    # Numba keeps compiled code beside the file that is named here. It also looks up the function's lines in it, and Python 3.13
+    # fails where these are something else; it does not look for lines beyond the end of the file.
+    exec(compile("\n" * BEYOND + text, __file__, "exec"), space)
     return compiled_at(SIGNATURE, space["making"](text))
