@@ -5,6 +5,8 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -63,15 +65,28 @@ def by_rows(trace: Any, level: str, batch: dict[str, Any]) -> np.ndarray:
     )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=LIMITS)
-@given(
-    batch=batches(), trace=st.sampled_from(BUILT_IN), level=st.sampled_from(LEVELS), block=st.sampled_from([1, 10**6])
-)
-def test_weights_are_the_definition(batch: dict[str, Any], trace: ot.Trace, level: str, block: int) -> None:
+@contextmanager
+def by_tensors() -> Iterator[None]:
+    """Tensors on the CPU are computed with as those on a GPU are, by PyTorch's operations, and no value is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        backend = pytest.importorskip("offtrace.returns.torch.torch_backend").TorchBackend
+        patch.setattr(backend, "_by_host", lambda *_: None)
+        yield
+
+
+SOME = [ot.NonMarkovRetrace(lam=0.9), ot.TruncatedIS(bound=2.5, lam=0.9), ot.TruncatedIS(bound=(0.5, 2.0), lam=0.8)]
+SOME += [ot.RBIS(lam=0.0), ot.NonMarkovRetrace(lam=0.9, horizon=4), IS, ot.HistoryBounded(0.0), ot.WatkinsQ(0.7)]
+"""Between them they have both kinds of cap, bounds by lag, a horizon, and what is 0."""
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=LIMITS)
+@given(batch=batches(), trace=st.sampled_from(SOME) | st.sampled_from(BUILT_IN), block=st.sampled_from([1, 10**6]))
+def test_weights_are_the_definition(batch: dict[str, Any], trace: ot.Trace, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weight_rows, "BLOCK", block)
-        found = ot.weights(trace, **batch, level=level)
-    np.testing.assert_allclose(found, by_rows(trace, level, batch), rtol=1e-12, atol=0)
+        for level in LEVELS:
+            found = ot.weights(trace, **batch, level=level)
+            np.testing.assert_allclose(found, by_rows(trace, level, batch), rtol=1e-12, atol=0, err_msg=level)
 
 
 def test_a_rule_with_a_number_for_each_step() -> None:
@@ -88,18 +103,18 @@ def arrays(kind: str, batch: dict[str, Any]) -> dict[str, Any]:
     return {name: KINDS[kind](a) for name, a in batch.items()}
 
 
-SOME = [ot.NonMarkovRetrace(lam=0.9), ot.TruncatedIS(bound=2.5, lam=0.9), ot.TruncatedIS(bound=(0.5, 2.0), lam=0.8)]
-SOME += [ot.RBIS(lam=0.0), ot.NonMarkovRetrace(lam=0.9, horizon=4), IS, ot.HistoryBounded(0.0), ot.WatkinsQ(0.7)]
-
-
-@pytest.mark.parametrize("check", [None, False])
-@settings(max_examples=50, deadline=None, suppress_health_check=LIMITS)
-@given(batch=batches(), trace=st.sampled_from(SOME), level=st.sampled_from(LEVELS))
-def test_tensors(check: bool | None, batch: dict[str, Any], trace: ot.Trace, level: str) -> None:
+@settings(max_examples=80, deadline=None, suppress_health_check=LIMITS)
+@given(batch=batches(), trace=st.sampled_from(SOME))
+def test_tensors(batch: dict[str, Any], trace: ot.Trace) -> None:
     torch = pytest.importorskip("torch")
-    found = ot.weights(trace, **arrays("torch", batch), level=level, check=check)
-    assert found.dtype == torch.float64
-    np.testing.assert_allclose(found.numpy(), by_rows(trace, level, batch), rtol=1e-10, atol=0)
+    given = arrays("torch", batch)
+    for level in LEVELS:
+        wanted = by_rows(trace, level, batch)
+        for way in (nullcontext, by_tensors):
+            with way():
+                found = ot.weights(trace, **given, level=level)
+            assert found.dtype == torch.float64
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-10, atol=0, err_msg=level)
 
 
 @pytest.mark.parametrize("trace", SOME[:3], ids=name_of)
@@ -132,6 +147,10 @@ def test_compiled_and_mapped_by_torch() -> None:
     wanted = ot.weights(SOME[0], log_pi=log_pi.reshape(6, 5), log_mu=log_mu.reshape(6, 5)).reshape(2, 3, 5)
     found = torch.vmap(lambda p, m: ot.weights(SOME[0], log_pi=p, log_mu=m))(log_pi, log_mu)
     torch.testing.assert_close(found, wanted)
+    nothing = torch.full((2, 3), torch.nan)
+    assert ot.weights(IS, log_pi=nothing, log_mu=nothing, check=False).isnan().all()
+    once = torch.compile(lambda p, m: ot.weights(SOME[0], log_pi=p, log_mu=m), backend="eager", fullgraph=True)
+    torch.testing.assert_close(once(log_pi[0], log_mu[0]), wanted[0])
     assert not ot.weights(IS, log_pi=log_pi[0].requires_grad_(), log_mu=log_mu[0]).requires_grad
 
 
@@ -225,8 +244,9 @@ def test_normalised(level: str) -> None:
         more = {"group": group} if normalize == "group" else {}
         for kind in KINDS:
             for check in (None, False):
+                with by_tensors() if check is False else nullcontext():
+                    found = ot.weights(ot.NonMarkovRetrace(), **arrays(kind, batch | more), **options, check=check)
                 tolerance = 1e-6 if kind == "jax" else 1e-12
-                found = ot.weights(ot.NonMarkovRetrace(), **arrays(kind, batch | more), **options, check=check)
                 np.testing.assert_allclose(found, wanted, rtol=tolerance, err_msg=f"{kind}, check={check}")
     nothing = np.full((2, 3), -np.inf), np.zeros((2, 3))
     np.testing.assert_array_equal(ot.weights(IS, log_pi=nothing[0], log_mu=nothing[1], normalize="batch"), 0)
@@ -255,7 +275,8 @@ def test_dtypes_beside_each_other(kind: str) -> None:
         log_pi, log_mu = cast(kind, logs[0], one), cast(kind, logs[1], two)
         wanted = ot.weights(IS, log_pi=exactly(log_pi), log_mu=exactly(log_mu))
         for check in (None, False):
-            found = ot.weights(IS, log_pi=log_pi, log_mu=log_mu, check=check)
+            with by_tensors() if check is False else nullcontext():
+                found = ot.weights(IS, log_pi=log_pi, log_mu=log_mu, check=check)
             assert str(found.dtype).removeprefix("torch.") == result
             tolerance = {"float64": 1e-14, "float32": 1e-7}.get(result, 5e-3)
             np.testing.assert_allclose(exactly(found), wanted, rtol=tolerance)
@@ -347,6 +368,9 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 PROCESSES = """
 import os, sys, numpy as np, torch, torch.distributed as dist
 import offtrace as ot
+from offtrace.returns.torch.torch_backend import TorchBackend
+
+by_host = TorchBackend._by_host
 
 def work(rank, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
@@ -360,8 +384,9 @@ def work(rank, file):
             wanted = ot.weights(ot.RBIS(), **whole, level=level, **options)[mine]
             options = {n: torch.from_numpy(v[mine]) if n == "group" else v for n, v in options.items()}
             part = {n: torch.from_numpy(a[mine]) for n, a in whole.items()}
-            for check in (None, False):
-                found = ot.weights(ot.RBIS(), **part, level=level, **options, process_group=dist.group.WORLD, check=check)
+            for way in (by_host, lambda *_: None):
+                TorchBackend._by_host = way
+                found = ot.weights(ot.RBIS(), **part, level=level, **options, process_group=dist.group.WORLD)
                 np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-12)
     # A process without a decision takes part, so that the others need not wait.
     empty = torch.zeros(2, 3, dtype=torch.bool)

@@ -38,7 +38,17 @@ def of_weights(
     each = w[found.starts] if level in ONE_A_ROW else w  # of which the shares are
     low = 1.0 / upper if lower is None else lower
     means = _row_means(w, found)
-    made = {
+    made = _figures(w, each, used, means, low, upper)
+    if lower is not None:
+        made["rollout_is_oob_ratio"] = np.mean((w < lower) | (w > upper))
+    return {name: float(value) for name, value in made.items()}
+
+
+@np.errstate(over="ignore", invalid="ignore")  # of weights beyond the floats, whose mean is infinite
+def _figures(
+    w: np.ndarray, each: np.ndarray, used: np.ndarray, means: np.ndarray, low: float, upper: float
+) -> dict[str, Any]:
+    return {
         "rollout_is_mean": w.mean(),
         "rollout_is_max": w.max(),
         "rollout_is_min": w.min(),
@@ -56,9 +66,6 @@ def of_weights(
         "rollout_is_applied_mean": used.mean(),
         "rollout_is_applied_eff_sample_size": _effective(used),
     }
-    if lower is not None:
-        made["rollout_is_oob_ratio"] = np.mean((w < lower) | (w > upper))
-    return {name: float(value) for name, value in made.items()}
 
 
 def _effective(w: np.ndarray) -> float:

@@ -114,7 +114,9 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
     if not first:
         raise TypeError("there is no array: pass log_pi and log_mu, or the mask of the decisions")
     ready.pop("greedy", None)
-    return Decisions(shape, **ready, dtypes=tuple(a.dtype for name, a in ready.items() if name.startswith("log_")))
+    return Decisions(
+        shape, **ready, dtypes=tuple(kind.native(a.dtype) for name, a in ready.items() if name.startswith("log_"))
+    )
 
 
 def _check(

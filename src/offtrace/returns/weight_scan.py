@@ -137,7 +137,7 @@ def weigh(
         maps = found if recursive else found._replace(b=maps.b)
     x = xp.minimum(maps.a, maps.b)
     if bounds is not None:
-        x = xp.minimum(x, xp.take(bounds, maps.count))
+        x = xp.minimum(x, bounds[maps.count])
     log = _sum(xp, maps.decay, x)
     if how.level in ONE_A_ROW:
         log = log / xp.where(decision, maps.count, 1) if how.level == "geometric" else log

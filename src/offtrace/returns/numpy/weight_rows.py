@@ -37,13 +37,18 @@ def trajectory(given: Decisions[np.ndarray], bounded: tuple[str, ...]) -> Trajec
     """The decisions as a trajectory of rows [B, T]: `valid` is the mask, `pair` the segment, and nothing ends."""
     shape = given.shape if len(given.shape) == 2 else (1, *given.shape)
     nothing = np.broadcast_to(np.False_, shape)
-    mask = None if given.mask is None else np.ascontiguousarray(flags(given.mask).reshape(shape))
-    segment = None if given.segment is None else np.ascontiguousarray(given.segment.reshape(shape), np.int64)
+    mask = None if given.mask is None else _plain(flags(given.mask).reshape(shape))
+    segment = None if given.segment is None else _plain(given.segment.reshape(shape).astype(np.int64, copy=False))
     log_pi, log_mu = (None if log is None else log.reshape(shape) for log in (given.log_pi, given.log_mu))
     return Trajectory(
         given.shape, np.dtype(np.float64), nothing, nothing, 1.0,
         log_pi=log_pi, log_mu=log_mu, valid=mask, pair=segment, bounded=bounded,
     )  # fmt: skip
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Contiguous and writeable: what is not, is another type to Numba, and would be compiled again."""
+    return array if array.flags.carray else array.copy()
 
 
 def weigh(
@@ -235,9 +240,8 @@ def _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out):
         w, wn = _read(D, Dn, x, xn, np.inf, lag, lags)
         out[b, t] = raised(w, wn)
         c = cap[b, t]
-        if c < np.inf and (
-            recursive or lag == 0
-        ):  # without recursion the cap acts where β is read, after the last action
+        # Without recursion the cap acts where β is read, after the last action.
+        if c < np.inf and (recursive or lag == 0):
             f, n = _product(A, An, c)
             B, Bn = _least(f, n, B, Bn)
         A, An = _product(A, An, ratio[b, t])

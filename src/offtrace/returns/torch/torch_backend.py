@@ -7,7 +7,7 @@ imported when the first tensor arrives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 import numpy as np
@@ -122,20 +122,34 @@ class TorchBackend(Backend[Tensor]):
         given = decisions(self, trace, arrays)
         dtypes = given.dtypes or (torch.get_default_dtype(),)
         any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
-        if self.looks(check, {"any": any_array}):
-            merge = None if how.process_group is None else weight_tensors.over(how.process_group)
-            made = torch.from_numpy(numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge))
-        else:
+        merge = None if how.process_group is None else weight_tensors.over(how.process_group)
+        made = self._by_host(
+            check, any_array, lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge)
+        )
+        if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device)  # the place for a kernel of Triton's
         return made.to(any_array.device, reduce(torch.promote_types, dtypes))
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Tensor:
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
-        if self.looks(check, arrays):
-            kept = torch.from_numpy(rejected_rows.keep(criteria, given.mapped(self.as_numpy)))
-            return kept.to(given.arrays()["log_pi"].device)
-        return weight_tensors.keep(criteria, given)
+        log_pi = given.arrays()["log_pi"]
+        made = self._by_host(check, log_pi, lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy)))
+        return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
+
+    def _by_host(self, check: bool | None, like: Tensor, compute: Callable[[], np.ndarray]) -> Tensor | None:
+        """What is computed on the host, if the tensors are there or their values are to be looked at.
+
+        A bad value is an error unless check=False: then PyTorch computes, and it becomes NaN.
+        """
+        if seen_by_torch() or not (like.is_cpu or check):
+            return None
+        try:
+            return torch.from_numpy(compute())
+        except ValueError:
+            if check is not False:
+                raise
+            return None
 
     def as_numpy(self, array: Tensor) -> np.ndarray:
         """The tensor on the host, without gradient; bfloat16, which NumPy does not have, as float32."""
