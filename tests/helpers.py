@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import hypothesis.strategies as st
@@ -60,20 +58,6 @@ def _jax_array(array: Any) -> Any:
 
 KINDS: dict[str, Any] = {"numpy": np.array, "torch": _tensor, "jax": _jax_array}
 """From a NumPy array to each kind of array."""
-
-
-@contextmanager
-def optimised() -> Iterator[None]:
-    """JAX programs that are compiled in here are optimised, as those of users are; most of the other tests' are not."""
-    jax = pytest.importorskip("jax")
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.clear_caches()
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-        jax.clear_caches()
 
 
 LOG_RATIOS = st.one_of(
