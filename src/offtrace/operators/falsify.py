@@ -93,11 +93,12 @@ def falsify(
     actions: int = 2,
     gamma: float = 0.98,
     budget: float = 60.0,
+    tries: int | None = None,
     seed: Seed = 0,
 ) -> Falsification:
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
-    The same arguments find the same MDP, unless the clock stops the search first. It runs on one core; on several, search with
+    The same arguments find the same MDP, unless the clock stops the search first: with `tries` it ends after so many MDPs. It runs on one core; on several, search with
     several seeds. A custom trace (`StepTrace`) is slow to evaluate unless it has a short `horizon`.
 
     >>> import offtrace as ot
@@ -105,8 +106,10 @@ def falsify(
     True
     """
     _check(trace, states, actions, gamma, budget)
+    if tries is not None and tries < 1:
+        raise ValueError(f"tries must be a number of MDPs, at least 1, got {tries!r}")
     search = _Search(trace, states, actions, gamma)
-    search.run(generator(seed), budget)
+    search.run(generator(seed), budget, tries)
     return search.result()
 
 
@@ -146,11 +149,12 @@ class _Search:
         P, pi, mu = falsify_objective.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
         self._eigenvalues(P, pi, mu, ONE)  # compiles
 
-    def run(self, rng: np.random.Generator, budget: float) -> None:
+    def run(self, rng: np.random.Generator, budget: float, tries: int | None) -> None:
         """Climb. What is compiled was compiled before: it is no part of the budget."""
         began, enough = time.monotonic(), ENOUGH
+        most = np.inf if tries is None else tries
         lanes = _Lanes(1 if self.trace.custom else LANES, self.S, self.A, rng)
-        while self.certificate is None and (self.tried == 0 or time.monotonic() < began + budget):
+        while self.certificate is None and self.tried < most and (self.tried == 0 or time.monotonic() < began + budget):
             near = lanes.neighbours()
             P, pi, mu = falsify_objective.decode(near, self.S, self.A, lanes.h, lanes.reach)
             λ = self._eigenvalues(P, pi, mu, lanes.h)
