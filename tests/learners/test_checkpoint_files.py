@@ -163,7 +163,7 @@ def test_slow_steps_are_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) ->
     """A trace or an environment in Python may take long: Ctrl-C must not wait for half a million of its steps."""
     unit = Slow()
     monkeypatch.setattr(running, "clock", lambda: unit.now)
-    running._work([unit], 1, None, 0.0, False)
+    running._work([unit], 1, None, 0.0, False, running.FIRST[True])
     assert max(unit.budgets) * 0.01 <= 2.0
     fast = 1000
     for _ in range(10):

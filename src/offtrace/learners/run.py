@@ -31,8 +31,8 @@ clock = time.perf_counter
 
 SLICE = 500_000
 """Steps between two looks at the clock, and at whether to stop, at most."""
-FIRST = 100
-"""Steps before the first look."""
+FIRST = {True: 100, False: 20_000}
+"""Steps before the first look: where a trace or an environment is in Python, and where all is compiled."""
 PAUSE = 0.5
 """Seconds between two looks, about: a trace or an environment in Python may take long for a step."""
 BLOCK = 64
@@ -88,7 +88,7 @@ def run(
         file.restore(units)
     started = time.perf_counter() - (file.wall if file else 0.0)
     bar = sys.stderr.isatty() if progress is None else progress
-    _work(units, 1 if in_python else threads, file, started, bar)  # Python works a thread at a time
+    _work(units, 1 if in_python else threads, file, started, bar, FIRST[in_python])  # Python works a thread at a time
     return _learned(units, job, seeds, alone, time.perf_counter() - started)
 
 
@@ -111,16 +111,21 @@ def _threads(given: object) -> int:
     return given
 
 
-def _work(units: Sequence[Unit], threads: int, file: Checkpoint | None, started: float, progress: bool) -> None:
+def _work(
+    units: Sequence[Unit], threads: int, file: Checkpoint | None, started: float, progress: bool, first: int
+) -> None:
     """Take blocks in turn, a slice at a time, until all are done."""
     total, stop, lock = sum(len(unit.out.seeds) for unit in units), threading.Event(), threading.Lock()
 
+    steps = min(first, SLICE)
+
     def work(i: int) -> None:
-        steps = min(FIRST, SLICE)
+        nonlocal steps  # what one unit has found out serves the next
         while not stop.is_set():
-            began = clock()
-            done = units[i].advance(steps)
-            steps = next_slice(steps, clock() - began)
+            began, taken = clock(), steps
+            done = units[i].advance(taken)
+            if not done:  # else it took fewer steps
+                steps = next_slice(taken, clock() - began)
             if file:
                 with lock:
                     file.keep(i, units[i], started)
