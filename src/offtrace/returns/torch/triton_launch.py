@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns.torch import triton_caps, triton_scan, triton_walks
+from offtrace.returns.torch import triton_caps, triton_scan, triton_tree, triton_walks
 from offtrace.returns.torch.triton_rules import MOST, bound, factors, step
 from offtrace.traces import Trace
 from offtrace.traces.symbols import Lines
@@ -76,6 +76,8 @@ def _bound(lines: Lines) -> dict[str, Any]:
         "prepare": bound(triton_caps.prepare, enters=enters),
         "sweep": bound(triton_caps.sweep, walk_of_any_size=of_any_size),
         "walk": bound(triton_walks.walk_rows, walk=walk, walk_of_any_size=of_any_size),
+        "leaf_tables": bound(triton_tree.leaf_tables, leaf=bound(triton_tree.leaf, link=link)),
+        "starts": bound(triton_tree.starts, leaf=bound(triton_tree.leaf, link=link)),
     }
 
 
@@ -87,6 +89,8 @@ GIVEN = {
     "prepare": triton_caps.prepare,
     "sweep": triton_caps.sweep,
     "walk": triton_walks.walk_rows,
+    "leaf_tables": triton_tree.leaf_tables,
+    "starts": triton_tree.starts,
 }
 
 
@@ -144,10 +148,12 @@ def _launch(
         starts = min(STARTS, length)
         groups = triton.cdiv(B, rows)
         made["walk"][grid(groups, triton.cdiv(T, starts))](
-            *arrays, out, lags, len(lags) + 1, B, T, groups, *numbers, **flags,
-            RECURSIVE=recursive, LAGS=True, ROWS=rows, M=starts, num_warps=1,
+            *arrays, out, lags, len(lags) + 1, out, B, T, groups, *numbers, **flags,
+            RECURSIVE=recursive, LAGS=True, SOME=False, ROWS=rows, M=starts, num_warps=1,
         )  # fmt: skip
         return out
+    if recursive and TREE:
+        return _tree(made, arrays, numbers, flags, out)
     kind = torch.float64 if out.dtype is torch.float64 or T > LONGEST else torch.float32
     starts = max(BLOCK, min(STARTS, length))
     groups, parts = triton.cdiv(B, rows), triton.cdiv(T, starts)
@@ -164,6 +170,55 @@ def _launch(
     made["sweep"][grid(groups, parts)](
         *arrays, room, ends, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+TREE = True
+LEAF, FAN = 32, 32
+
+
+def _tree(made: dict[str, Any], arrays: list[Tensor], numbers: list[float], flags: dict[str, Any], out: Tensor) -> Tensor:
+    """Recursive caps by a tree over each row."""
+    B, T = out.shape
+    leaves = triton.cdiv(T, LEAF)
+    fan = min(FAN, max(2, triton.next_power_of_2(leaves)))
+    strides = [triton.cdiv(leaves, fan) * fan]
+    while strides[-1] > fan:
+        strides.append(triton.cdiv(strides[-1] // fan, fan) * fan)
+    levels = len(strides)
+    keys = out.dtype is not torch.float64
+    number = torch.float32 if keys else torch.float64
+    steps = (B, strides[0] * LEAF)
+    lowest = torch.empty(steps, dtype=torch.int32 if keys else torch.float64, device=out.device)
+    before = torch.empty(steps, dtype=number, device=out.device)
+    clipped = torch.empty(steps, dtype=number, device=out.device)
+    plane = B * (sum(strides) + fan)
+    nodes = torch.empty((9, plane), dtype=torch.float64, device=out.device)
+    odd = torch.zeros(B, dtype=torch.int32, device=out.device)
+    wide = B * sum(strides[1:]) * fan
+    beyond = torch.empty((4, wide), dtype=torch.float64, device=out.device)
+    tables = (lowest, before, clipped, nodes, plane)
+    add_q = flags["ADD_Q"]
+    flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
+    programs = strides[0] // fan
+    warps = max(1, fan // 8)
+    made["leaf_tables"][grid(programs, B)](
+        *arrays, *tables, odd, B, T, programs, strides[0], *numbers, **flags, FAN=fan, KEYS=keys, num_warps=warps
+    )
+    for level, stride in enumerate(strides, 1):
+        kernel: Any = triton_tree.group
+        parents = stride // fan
+        kernel[grid(parents, B)](*tables, beyond, wide, B, T, parents, LEVEL=level, FAN=fan, KEYS=keys, num_warps=warps)
+    made["starts"][grid(programs, B)](
+        *arrays, *tables, beyond, wide, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=fan, KEYS=keys,
+        num_warps=warps,
+    )  # fmt: skip
+    rows, n = min(ROWS, triton.next_power_of_2(B)), min(STARTS, triton.next_power_of_2(T))
+    groups = triton.cdiv(B, rows)
+    made["walk"][grid(groups, triton.cdiv(T, n))](
+        *arrays, out, out, 0, odd, B, T, groups, *numbers, **flags, ADD_Q=add_q,
+        RECURSIVE=True, LAGS=False, SOME=True, ROWS=rows, M=n, num_warps=1,
     )  # fmt: skip
     return out
 
