@@ -14,8 +14,9 @@ The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the o
 and what ratios raise the product by since then is the most that it can have come back by. So does the highest, which for a cap
 at read-out may leave the range at the other end.
 
-Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
-numbers of any size.
+Where one does, or products within a block leave the range in which all this is exact, the starts of a cap at read-out are walked
+by definition, with numbers of any size, and the rows of a recursive cap are marked for `triton_tree`. So are rows in which a trace
+lives for more than LOOK blocks: a sweep takes as long as traces live.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -104,17 +105,43 @@ def mantissa(P):
 
 @triton.jit
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, out, B, T, steps, groups,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, groups,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
+    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, LOOK: tl.constexpr,
+):  # fmt: skip
+    """Compute Δ of M starts in each of ROWS rows."""
+    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
+    lives_on = 0
+    if LOOK > 0:
+        block = first // N + M // N + tl.arange(0, LOOK)[:, None]
+        there = ends + (rows * (steps // N) + block) * (2 * ROWS) + tl.arange(0, ROWS)[None, :]
+        cut = (block >= steps // N) | (tl.load(there, block < steps // N, 0.0) < 0.0)
+        lives_on = 1 - tl.min(tl.max(cut.to(tl.int32), 0))
+    if lives_on != 0:
+        row = rows * ROWS + tl.arange(0, ROWS)
+        tl.store(left_over + row, 1, row < B)
+    else:
+        sweep_starts(
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, rows, first,
+            gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART, LEAST, LOST, BACK,
+        )  # fmt: skip
+
+
+@triton.jit
+def sweep_starts(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, rows, first,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
     LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows."""
+    """Compute Δ of M starts from `first` on in each of ROWS rows."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     kind = room.dtype.element_ty
     lane = tl.arange(0, ROWS)[None, :]
-    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane
     end = ends + (rows * (steps // N) + first // N) * (2 * ROWS) + lane
@@ -191,7 +218,10 @@ def sweep(
         left = tl.max((W != 0.0).to(tl.int32))
     row = rows * ROWS + lane
     b = tl.minimum(row, B - 1)
-    if tl.max(odd) == 0:
+    if RECURSIVE:
+        write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
+        tl.store(left_over + row, 1, (row < B) & (odd != 0))
+    elif tl.max(odd) == 0:
         write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
     else:
         gamma = number(gh, gm, gl)

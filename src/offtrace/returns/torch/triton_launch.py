@@ -27,6 +27,10 @@ RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 9
 """How large products within a block may be, or how small their inverses; how small the weights of a program's starts; by how many
 powers of two a trace may fall before it may be lost, and then grow."""
 PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
+SWEPT, NEAR, LOOK = 1024, 256, 16
+"""Recursive caps: the longest row that is swept before it is left to the tree; beyond how many steps a sweep looks ahead, and how many
+blocks: if a trace lives longer than that, the row is left to the tree."""
+LEAF, FAN = triton_tree.LEAF.value, 32  # of the tree
 LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
 
@@ -152,8 +156,8 @@ def _launch(
             RECURSIVE=recursive, LAGS=True, SOME=False, ROWS=rows, M=starts, num_warps=1,
         )  # fmt: skip
         return out
-    if recursive and TREE:
-        return _tree(made, arrays, numbers, flags, out)
+    if recursive and T > SWEPT:
+        return _tree(made, arrays, numbers, flags, out, None, None)
     kind = torch.float64 if out.dtype is torch.float64 or T > LONGEST else torch.float32
     starts = max(BLOCK, min(STARTS, length))
     groups, parts = triton.cdiv(B, rows), triton.cdiv(T, starts)
@@ -161,25 +165,31 @@ def _launch(
     room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
     ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
     most, least, lost, back = RANGE[kind]
+    left_over = torch.zeros(B, dtype=torch.int32, device=out.device) if recursive else out
+    look = LOOK if recursive and T > NEAR else 0
     add_q = flags["ADD_Q"]
-    flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
+    every, flags = flags, {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     made["prepare"][grid(groups, parts)](
         *arrays, room, ends, B, T, steps, groups, *numbers, **flags,
         RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=most, num_warps=4,
     )  # fmt: skip
     made["sweep"][grid(groups, parts)](
-        *arrays, room, ends, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
-        ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, num_warps=1,
+        *arrays, room, ends, left_over, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
+        ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, LOOK=look, num_warps=1,
     )  # fmt: skip
-    return out
+    return _tree(made, arrays, numbers, every, out, left_over, room) if recursive else out
 
 
-TREE = True
-LEAF, FAN = 32, 32
-
-
-def _tree(made: dict[str, Any], arrays: list[Tensor], numbers: list[float], flags: dict[str, Any], out: Tensor) -> Tensor:
-    """Recursive caps by a tree over each row."""
+def _tree(
+    made: dict[str, Any],
+    arrays: list[Tensor],
+    numbers: list[float],
+    flags: dict[str, Any],
+    out: Tensor,
+    left_over: Tensor | None,
+    room: Tensor | None,
+) -> Tensor:
+    """Recursive caps by a tree over each row, or over those rows that a sweep has left over; its `room` is used again."""
     B, T = out.shape
     leaves = triton.cdiv(T, LEAF)
     fan = min(FAN, max(2, triton.next_power_of_2(leaves)))
@@ -189,30 +199,47 @@ def _tree(made: dict[str, Any], arrays: list[Tensor], numbers: list[float], flag
     levels = len(strides)
     keys = out.dtype is not torch.float64
     number = torch.float32 if keys else torch.float64
-    steps = (B, strides[0] * LEAF)
-    lowest = torch.empty(steps, dtype=torch.int32 if keys else torch.float64, device=out.device)
-    before = torch.empty(steps, dtype=number, device=out.device)
-    clipped = torch.empty(steps, dtype=number, device=out.device)
+    steps = B * strides[0] * LEAF
+    if room is None or room.dtype is not number or room.numel() < 3 * steps:
+        room = torch.empty(3 * steps, dtype=number, device=out.device)
+    lowest, before, clipped = room.view(-1)[: 3 * steps].view(3, steps)
+    lowest = lowest.view(torch.int32) if keys else lowest
     plane = B * (sum(strides) + fan)
     nodes = torch.empty((9, plane), dtype=torch.float64, device=out.device)
     odd = torch.zeros(B, dtype=torch.int32, device=out.device)
     wide = B * sum(strides[1:]) * fan
     beyond = torch.empty((4, wide), dtype=torch.float64, device=out.device)
     tables = (lowest, before, clipped, nodes, plane)
+    some, marks = left_over is not None, odd if left_over is None else left_over
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     programs = strides[0] // fan
-    warps = max(1, fan // 8)
+    warps = max(1, fan // (2 if fan == FAN else 4))  # with more for fewer leaves, Triton finds no layout for a gather
     made["leaf_tables"][grid(programs, B)](
-        *arrays, *tables, odd, B, T, programs, strides[0], *numbers, **flags, FAN=fan, KEYS=keys, num_warps=warps
+        *arrays,
+        *tables,
+        marks,
+        odd,
+        B,
+        T,
+        programs,
+        strides[0],
+        *numbers,
+        **flags,
+        FAN=fan,
+        KEYS=keys,
+        SOME=some,
+        num_warps=warps,
     )
     for level, stride in enumerate(strides, 1):
         kernel: Any = triton_tree.group
         parents = stride // fan
-        kernel[grid(parents, B)](*tables, beyond, wide, B, T, parents, LEVEL=level, FAN=fan, KEYS=keys, num_warps=warps)
+        kernel[grid(parents, B)](
+            *tables, beyond, wide, marks, B, T, parents, LEVEL=level, FAN=fan, KEYS=keys, SOME=some, num_warps=warps
+        )
     made["starts"][grid(programs, B)](
-        *arrays, *tables, beyond, wide, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=fan, KEYS=keys,
-        num_warps=warps,
+        *arrays, *tables, beyond, wide, marks, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=fan,
+        KEYS=keys, SOME=some, num_warps=warps,
     )  # fmt: skip
     rows, n = min(ROWS, triton.next_power_of_2(B)), min(STARTS, triton.next_power_of_2(T))
     groups = triton.cdiv(B, rows)

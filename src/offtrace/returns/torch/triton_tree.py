@@ -155,16 +155,19 @@ def shifted(x, first, SIZE: tl.constexpr):
 
 @triton.jit
 def leaf_tables(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, odd, B, T, programs, stride,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, left_over, odd, B, T, programs, stride,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    FAN: tl.constexpr, KEYS: tl.constexpr,
+    FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
     """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
+    if SOME:
+        if tl.load(left_over + b) == 0:
+            return
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
     C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO)
@@ -285,10 +288,14 @@ def land(
 
 @triton.jit
 def group(
-    lowest, before, clipped, nodes, plane, beyond, wide, B, T, programs, LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr
-):
+    lowest, before, clipped, nodes, plane, beyond, wide, left_over, B, T, programs,
+    LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
+):  # fmt: skip
     """Store what is kept of the children of a node, which are of a level, within it; and of the node itself."""
     b = (tl.program_id(0) // programs).to(tl.int64)
+    if SOME:
+        if tl.load(left_over + b) == 0:
+            return
     parent = tl.program_id(0) % programs
     offset, stride = place(B, T, LEVEL, FAN)
     above, above_stride = place(B, T, LEVEL + 1, FAN)
@@ -339,16 +346,19 @@ def group(
 
 @triton.jit
 def starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, beyond, wide, odd, out, B, T, programs,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, beyond, wide, left_over, odd, out, B, T, programs,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
+    ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
 ):  # fmt: skip
     """Compute Δ of the starts in FAN leaves of a row: first within the leaf, then beyond it, level by level."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
+    if SOME:
+        if tl.load(left_over + b) == 0:
+            return
     parent = tl.program_id(0) % programs
     row = tl.arange(0, FAN)[:, None]
     column = tl.arange(0, FAN)[None, :]

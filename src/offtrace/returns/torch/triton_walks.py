@@ -130,7 +130,9 @@ def walk_rows(
     if SOME:
         wanted = wanted & (tl.load(odd + b) != 0)
     if tl.max(wanted.to(tl.int32)) != 0:
-        total, beyond = walk(a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS)
+        total, beyond = walk(
+            a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
+        )
         if tl.max(beyond) != 0:
             total = walk_of_any_size(
                 a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
