@@ -15,8 +15,8 @@ and what ratios raise the product by since then is the most that it can have com
 at read-out may leave the range at the other end.
 
 Where one does, or products within a block leave the range in which all this is exact, the starts of a cap at read-out are walked
-by definition, with numbers of any size, and the rows of a recursive cap are marked for `triton_tree`. So are rows in which a trace
-lives for more than LOOK blocks: a sweep takes as long as traces live.
+by definition, with numbers of any size, and the rows of a recursive cap are marked for `triton_tree`. So are rows in which a
+trace lives for more than LOOK blocks: a sweep takes as long as traces live.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false

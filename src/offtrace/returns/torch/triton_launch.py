@@ -21,6 +21,7 @@ ROWS, STARTS = 32, 16
 which is right for at most two blocks of them: each shrinks a trace by at most 1e-18, so float32 still holds it."""
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
+PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
 LINE = 64  # starts of a program that has one row only
 PART = BLOCK  # starts of a program that are walked by definition at a time: the registers are taken all along
 RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 900, 70)}
@@ -28,8 +29,8 @@ RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 9
 powers of two a trace may fall before it may be lost, and then grow."""
 PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
 SWEPT, NEAR, LOOK = 1024, 256, 16
-"""Recursive caps: the longest row that is swept before it is left to the tree; beyond how many steps a sweep looks ahead, and how many
-blocks: if a trace lives longer than that, the row is left to the tree."""
+"""Recursive caps: the longest row that is swept before it is left to the tree; the longest in which a sweep does not look ahead;
+and how many blocks it looks ahead: if a trace lives longer than that, the row is left to the tree."""
 LEAF, FAN = triton_tree.LEAF.value, 32  # of the tree
 LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
@@ -141,12 +142,7 @@ def _launch(
     out = torch.empty_like(arrays[0])
     rows, length = min(ROWS, triton.next_power_of_2(B)), triton.next_power_of_2(T)
     if per_decision and lags is None:
-        groups = max(1, min(CHUNK, length) // 8)
-        rows = max(1, SCAN // (8 * groups))
-        made["linear"][grid(triton.cdiv(B, rows))](
-            *arrays, out, B, T, *numbers, **flags, ROWS=rows, GROUPS=groups, num_warps=4
-        )
-        return out
+        return _linear(made["linear"], arrays, numbers, flags, out)
     if lags is not None:
         lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=out.device)
         starts = min(STARTS, length)
@@ -178,6 +174,28 @@ def _launch(
         ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, LOOK=look, num_warps=1,
     )  # fmt: skip
     return _tree(made, arrays, numbers, every, out, left_over, room) if recursive else out
+
+
+def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any], out: Tensor) -> Tensor:
+    """Traces without a cap: one program for a few rows, or several for each row where rows are few and long."""
+    B, T = out.shape
+    groups = max(1, min(CHUNK, triton.next_power_of_2(T)) // 8)
+    rows = max(1, SCAN // (8 * groups))
+    chunks, programs = triton.cdiv(T, 8 * groups), triton.cdiv(B, rows)
+    given = {**flags, "ROWS": rows, "GROUPS": groups, "num_warps": 4}
+    if chunks < 2 * PART_CHUNKS or programs > FEW:
+        kernel[grid(programs)](*arrays, out, out, out, B, T, 1, chunks, *numbers, **given, PASS=triton_scan.WHOLE)
+        return out
+    parts = triton.cdiv(chunks, PART_CHUNKS)
+    maps = torch.empty((B, parts, 5), dtype=torch.float64, device=out.device)
+    odd = torch.empty(B, dtype=torch.int32, device=out.device)
+    ends: Any = triton_scan.linear_ends
+    shape = (*arrays, maps, odd, out, B, T)
+    kernel[grid(parts, programs)](*shape, parts, PART_CHUNKS, *numbers, **given, PASS=triton_scan.MAPS)
+    ends[grid(B)](maps, odd, B, parts, PARTS=triton.next_power_of_2(parts), num_warps=4)
+    kernel[grid(parts, programs)](*shape, parts, PART_CHUNKS, *numbers, **given, PASS=triton_scan.FROM_ENDS)
+    kernel[grid(programs)](*shape, 1, chunks, *numbers, **given, PASS=triton_scan.REST)
+    return out
 
 
 def _tree(

@@ -1,19 +1,19 @@
 """Triton kernels for recursive caps in rows of any length: near-linear work, whatever the data.
 
 A trace that enters a stretch of steps with x = A leaves it with min(R A, R C), where R is the product of ratios and C the lowest
-of C_t = cap_t / R_t: x ↦ min(a, b x) is closed under composition. It is clipped first at the first t with C_t ≤ A. Until then its
-terms are linear in A, and from there on they are those of the trace that stands at t with x = cap_t, whoever it was before. So
-a stretch is worth
+of C_t = cap_t / R_t: x ↦ min(a, b x) is closed under composition. It is clipped first at the first t with C_t ≤ A. Until then
+its terms are linear in A, and from there on they are those of the trace that stands at t with x = cap_t, whatever it was before.
+So a stretch is worth
 
-    A Σ_{s<t} D_s R_s δ_s + W_t        with D the product of h, and W_t what the trace clipped at t is worth, seen from the first step
+    A Σ_{s<t} D_s R_s δ_s + W_t        with D the product of h, and W_t what the trace clipped at t is worth from there
 
 and what it takes is W_t for each step, lowest_t = min_{s≤t} C_s, in which t is searched for, and A_t Σ_{s<t} D_s R_s δ_s with
 A_t = lowest_{t-1}, the largest A that is not clipped before t: it is bounded where the sum alone is not, and A / A_t ≤ 1.
 
-The same holds for a stretch of stretches, a *node* of a tree with LEAF steps in a leaf and FAN children in any other node. What
-is clipped in a child leaves it with R C, whatever it was before, so that W of a child is one number as well. Children are chained:
-W_c = (what c's trace meets until it is clipped next, in s) + D W_s, which pointer doubling resolves. `leaf_tables` and `group` build
-the tree from its leaves, and in `starts` each start looks for what is beyond its leaf, level by level.
+The same holds for a stretch of stretches, a *node* of a tree with LEAF steps in a leaf and FAN children in any other node. A
+trace that is clipped in a child leaves it with R C, whatever it was before, so that W of a child is one number as well. Children
+are chained: W_c = (what c's trace meets until it is clipped next, in s) + D W_s, which pointer doubling resolves. `leaf_tables`
+and `group` build the tree from its leaves, and in `starts` each start looks for what is beyond its leaf, level by level.
 
 Where a trace is cut, its cap is 0. No two sums are ever subtracted. Numbers of a leaf are products in float64, from its first
 step; beyond a leaf R, C and A are logarithms. A row with a leaf out of this range, or a number that is not known, is walked by
@@ -37,8 +37,8 @@ MOST = tl.constexpr(1e100)
 """How large a product within a leaf may be, or its inverse."""
 LOG_R, LOG_C, WEIGHT, SUM, LOWEST, BEFORE, LOG_THERE, THERE, CLIPPED = (tl.constexpr(i) for i in range(9))
 """What is kept of a node, each as a plane of `nodes`. Of itself: log R, log C, D and C Σ D R δ. Within its parent, from the
-parent's first step on: the log of the lowest C up to here, A Σ D R δ of all before it, log R and D where it begins; and what a trace
-that was clipped here is worth from the node's end to the parent's, times D of this node."""
+parent's first step on: the log of the lowest C up to here, A Σ D R δ of all before it, log R and D where it begins; and what a
+trace that was clipped here is worth from the node's end to the parent's, times D of this node."""
 NUMBERS = 9
 
 
@@ -245,7 +245,10 @@ def in_node(
 
 @triton.jit
 def siblings(nodes, plane, later, known):
-    """Return log R, log C, D and C Σ D R δ of stretches of siblings, those that come `later` up to each one. What is not `known` is beyond the row."""
+    """Return log R, log C, D and C Σ D R δ of stretches of siblings: those that come `later`, up to each one.
+
+    What is not `known` is beyond the row.
+    """
     r = tl.where(later, tl.load(nodes + LOG_R * plane, known, 0.0), 0.0)
     c = tl.where(later, tl.load(nodes + LOG_C * plane, known, NEVER), NEVER)
     d = tl.where(later, tl.load(nodes + WEIGHT * plane, known, 0.0), 1.0)
@@ -267,7 +270,7 @@ def land(
     r, c, d, total, log_x, lowest, before, clipped, nodes, plane, B, T, b, first,
     LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
-    """Return what siblings are worth to traces [n, m] until they have passed the one, s, in which they are clipped; its weight, and s.
+    """Return what siblings are worth to traces [n, m] until they have passed s, in which they are clipped; its weight, and s.
 
     r, c, d and total are those of `siblings`, which are nodes of a level; `first` is the first of them.
     """
