@@ -14,9 +14,9 @@ The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the o
 and what ratios raise the product by since then is the most that it can have come back by. So does the highest, which for a cap
 at read-out may leave the range at the other end.
 
-Where one does, or products within a block leave the range in which all this is exact, the starts of a cap at read-out are walked
-by definition, with numbers of any size, and the rows of a recursive cap are marked for `triton_tree`. So are rows in which a
-trace lives for more than LOOK blocks: a sweep takes as long as traces live.
+Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
+numbers of any size. With LOOK > 0 such rows are marked instead, for `triton_tree`, and so are those in which a trace lives for
+more than LOOK blocks: a sweep takes as long as traces live.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -126,7 +126,7 @@ def sweep(
         sweep_starts(
             x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, rows, first,
             gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
-            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART, LEAST, LOST, BACK,
+            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART, LEAST, LOST, BACK, LOOK,
         )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def sweep_starts(
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr,
+    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Compute Δ of M starts from `first` on in each of ROWS rows."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
@@ -218,11 +218,10 @@ def sweep_starts(
         left = tl.max((W != 0.0).to(tl.int32))
     row = rows * ROWS + lane
     b = tl.minimum(row, B - 1)
-    if RECURSIVE:
+    if tl.max(odd) == 0:
         write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
-        tl.store(left_over + row, 1, (row < B) & (odd != 0))
-    elif tl.max(odd) == 0:
-        write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
+    elif LOOK > 0:
+        tl.store(left_over + row, 1, row < B)
     else:
         gamma = number(gh, gm, gl)
         p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))

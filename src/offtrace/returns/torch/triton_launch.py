@@ -29,8 +29,8 @@ RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 9
 powers of two a trace may fall before it may be lost, and then grow."""
 PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
 SWEPT, NEAR, LOOK = 1024, 256, 16
-"""Recursive caps: the longest row that is swept before it is left to the tree; the longest in which a sweep does not look ahead;
-and how many blocks it looks ahead: if a trace lives longer than that, the row is left to the tree."""
+"""Recursive caps: the longest row that is swept at all, the longest that is only swept, and how many blocks a sweep looks ahead
+in rows between: if a trace lives longer than that, the row is left to the tree."""
 LEAF, FAN = triton_tree.LEAF.value, 32  # of the tree
 LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
@@ -79,7 +79,7 @@ def _bound(lines: Lines) -> dict[str, Any]:
             linear_of_any_size=bound(triton_scan.linear_of_any_size, enters=enters),
         ),
         "prepare": bound(triton_caps.prepare, enters=enters),
-        "sweep": bound(triton_caps.sweep, walk_of_any_size=of_any_size),
+        "sweep": bound(triton_caps.sweep, sweep_starts=bound(triton_caps.sweep_starts, walk_of_any_size=of_any_size)),
         "walk": bound(triton_walks.walk_rows, walk=walk, walk_of_any_size=of_any_size),
         "leaf_tables": bound(triton_tree.leaf_tables, leaf=bound(triton_tree.leaf, link=link)),
         "starts": bound(triton_tree.starts, leaf=bound(triton_tree.leaf, link=link)),
@@ -161,8 +161,8 @@ def _launch(
     room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
     ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
     most, least, lost, back = RANGE[kind]
-    left_over = torch.zeros(B, dtype=torch.int32, device=out.device) if recursive else out
     look = LOOK if recursive and T > NEAR else 0
+    left_over = torch.zeros(B, dtype=torch.int32, device=out.device) if look else out
     add_q = flags["ADD_Q"]
     every, flags = flags, {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     made["prepare"][grid(groups, parts)](
@@ -173,7 +173,7 @@ def _launch(
         *arrays, room, ends, left_over, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, LOOK=look, num_warps=1,
     )  # fmt: skip
-    return _tree(made, arrays, numbers, every, out, left_over, room) if recursive else out
+    return _tree(made, arrays, numbers, every, out, left_over, room) if look else out
 
 
 def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any], out: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
 NEVER = tl.constexpr(1e30)
 """The logarithm of what is never reached; differences of two such numbers are 0."""
-MOST = tl.constexpr(1e100)
-"""How large a product within a leaf may be, or its inverse."""
+MOST, FADED = tl.constexpr(1e100), tl.constexpr(1e70)
+"""How large a product within a leaf may be, or its inverse; and how large 1 / D, where W is kept in float32."""
 LOG_R, LOG_C, WEIGHT, SUM, LOWEST, BEFORE, LOG_THERE, THERE, CLIPPED = (tl.constexpr(i) for i in range(9))
 """What is kept of a node, each as a plane of `nodes`. Of itself: log R, log C, D and C Σ D R δ. Within its parent, from the
 parent's first step on: the log of the lowest C up to here, A Σ D R δ of all before it, log R and D where it begins; and what a
@@ -72,7 +72,7 @@ def then(a_r, a_c, a_d, a_s, r, c, d, s):
 @triton.jit
 def leaf(
     a, b, t, T, gamma, p, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr,
-    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Return C, E = D R δ, R and D of the steps t [leaves, LEAF], and 1 where a leaf is out of range."""
     delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
@@ -81,9 +81,9 @@ def leaf(
     R = tl.associative_scan(tl.where(cut, 1.0, ratio), 1, times)
     D = tl.associative_scan(tl.where(cut, 1.0, h), 1, times)
     C = tl.where(cut, 0.0, cap) / R
-    size = tl.maximum(tl.maximum(R, 1.0 / R), tl.maximum(C, 1.0 / D))
-    odd = (size <= MOST) & (tl.abs(delta) < float("inf"))  # whatever is not known is neither
-    return C, D * R * delta, R, D, tl.max(tl.where(odd, 0, 1), 1)
+    plain = (R <= MOST) & (R >= 1.0 / MOST) & (C <= MOST)  # a NaN is neither
+    plain = plain & (1.0 / (FADED if KEYS else MOST) <= D) & (tl.abs(delta) < float("inf"))
+    return C, D * R * delta, R, D, tl.max(tl.where(plain, 0, 1), 1)
 
 
 @triton.jit
@@ -170,7 +170,7 @@ def leaf_tables(
             return
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
-    C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO)
+    C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
     t_next, total = next_clip(C, E, C)
     W = (E + total) * C
     for _ in tl.static_range(5):  # the chain of clips, at most 2⁵ of them
@@ -181,7 +181,7 @@ def leaf_tables(
     at = b * stride * LEAF + t
     tl.store(lowest + at, packed(least, KEYS))
     tl.store(before + at, shifted(total, 0.0, LEAF) * shifted(least, 0.0, LEAF))
-    tl.store(clipped + at, W)
+    tl.store(clipped + at, W / tl.sqrt(last(D, LEAF))[:, None])  # so the first and the last step's are as far from 1
     node = nodes + b * stride + c
     tl.store(node + LOG_R * plane, log(last(R, LEAF)))
     tl.store(node + LOG_C * plane, log(last(least, LEAF)))
@@ -192,8 +192,9 @@ def leaf_tables(
 
 
 @triton.jit
-def in_leaf(lowest, before, clipped, at, log_a, wanted, KEYS: tl.constexpr):
-    """Return what the leaf at `at` is worth to traces that enter it with these log x and are clipped there."""
+def in_leaf(lowest, before, clipped, weights, leaf, log_a, wanted, KEYS: tl.constexpr):
+    """Return what a leaf is worth to traces that enter it with these log x and are clipped there."""
+    at = leaf * LEAF
     A = tl.maximum(tl.exp(log_a), unpacked(tl.load(lowest + at + LEAF - 1, wanted, 0), KEYS))
     t = tl.zeros_like(at).to(tl.int32)
     for i in tl.static_range(5):
@@ -201,7 +202,8 @@ def in_leaf(lowest, before, clipped, at, log_a, wanted, KEYS: tl.constexpr):
         t = tl.where(probe > A, t + (LEAF >> (i + 1)), t)
     largest = unpacked(tl.load(lowest + at + t - 1, wanted & (t > 0), 0), KEYS)
     linear = A / tl.where(largest > 0.0, largest, 1.0) * tl.load(before + at + t, wanted, 0.0)
-    return tl.where(t > 0, linear, 0.0) + tl.load(clipped + at + t, wanted, 0.0)
+    met = tl.load(clipped + at + t, wanted, 0.0) * tl.sqrt(tl.load(weights + leaf, wanted, 0.0))
+    return tl.where(t > 0, linear, 0.0) + met
 
 
 @triton.jit
@@ -240,7 +242,8 @@ def in_node(
         log_a += tl.load(first + LOG_THERE * plane + s, wanted, 0.0)
         node = node + s
     _, stride = place(B, T, 1, FAN)
-    return value + weight * in_leaf(lowest, before, clipped, (b * stride + node) * LEAF, log_a, wanted, KEYS)
+    weights = nodes + WEIGHT * plane
+    return value + weight * in_leaf(lowest, before, clipped, weights, b * stride + node, log_a, wanted, KEYS)
 
 
 @triton.jit
@@ -366,12 +369,13 @@ def starts(
     row = tl.arange(0, FAN)[:, None]
     column = tl.arange(0, FAN)[None, :]
     t = (parent * FAN + row) * LEAF + tl.arange(0, LEAF)[None, :]
-    C, E, R, D, _ = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO)
+    C, E, R, D, _ = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
     x = 1.0 / R
     t_next, total = next_clip(C, E, x)
     _, stride = place(B, T, 1, FAN)
     leaf_at = (b * stride + parent * FAN + row) * LEAF
-    total = ((E + total) * x + tl.load(clipped + leaf_at + t_next, t_next < LEAF, 0.0)) / D
+    met = tl.load(clipped + leaf_at + t_next, t_next < LEAF, 0.0) * tl.sqrt(last(D, LEAF))[:, None]
+    total = ((E + total) * x + met) / D
     later = tl.associative_scan(C, 1, lower, reverse=True)
     x = tl.minimum(x, at_column(later, tl.arange(0, LEAF)[None, :] + 1 + row * 0, NEVER))
     log_x = log(x) + log(last(R, LEAF))[:, None]
