@@ -225,6 +225,8 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
     monkeypatch.setattr(triton_calls, "_bound", lambda lines: dict.fromkeys(triton_calls.GIVEN, Launched()))
     monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
     monkeypatch.setattr(triton_calls.triton_walks, "transpose_rows", Launched())
+    for module, name in (("triton_tree", "group"), ("triton_scan", "linear_ends"), ("triton_caps", "lifetimes")):
+        monkeypatch.setattr(getattr(triton_calls, module), name, Launched())
     monkeypatch.setattr(triton_calls, "torch", torch)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)

@@ -28,9 +28,9 @@ RANGE = {torch.float32: (1e18, 1e-36, 100, 30), torch.float64: (1e100, 1e-200, 9
 """How large products within a block may be, or how small their inverses; how small the weights of a program's starts; by how many
 powers of two a trace may fall before it may be lost, and then grow."""
 PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
-SWEPT, NEAR, LOOK = 1024, 256, 16
-"""Recursive caps: the longest row that is swept at all, the longest that is only swept, and how many blocks a sweep looks ahead
-in rows between: if a trace lives longer than that, the row is left to the tree."""
+SWEPT, NEAR, LIFE = 1024, 256, 20
+"""Recursive caps: the longest row that is swept at all, the longest that is only swept, and for how many blocks, in the mean, a
+trace may live in the rows between: those in which it lives longer are left to the tree."""
 LEAF, FAN = triton_tree.LEAF.value, 32  # of the tree
 LONGEST = 4096  # rows of float32 that are swept in float32: a sum of more numbers would lose too many digits
 
@@ -161,19 +161,25 @@ def _launch(
     room = torch.empty((groups, steps, 4, rows), dtype=kind, device=out.device)
     ends = torch.empty((groups, steps // BLOCK, 2, rows), dtype=torch.float64, device=out.device)
     most, least, lost, back = RANGE[kind]
-    look = LOOK if recursive and T > NEAR else 0
-    left_over = torch.zeros(B, dtype=torch.int32, device=out.device) if look else out
+    marks = recursive and T > NEAR
+    left_over = torch.empty(B, dtype=torch.int32, device=out.device) if marks else out
     add_q = flags["ADD_Q"]
     every, flags = flags, {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     made["prepare"][grid(groups, parts)](
         *arrays, room, ends, B, T, steps, groups, *numbers, **flags,
         RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=most, num_warps=4,
     )  # fmt: skip
+    if marks:
+        kernel: Any = triton_caps.lifetimes
+        blocks = steps // BLOCK
+        kernel[grid(groups)](
+            ends, left_over, B, blocks, ROWS=rows, BLOCKS=triton.next_power_of_2(blocks), LIFE=LIFE, num_warps=4
+        )
     made["sweep"][grid(groups, parts)](
         *arrays, room, ends, left_over, out, B, T, steps, groups, *numbers, **flags, ADD_Q=add_q, RECURSIVE=recursive,
-        ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, LOOK=look, num_warps=1,
+        ROWS=rows, M=starts, N=BLOCK, PART=PART, LEAST=least, LOST=lost, BACK=back, MARKS=marks, num_warps=1,
     )  # fmt: skip
-    return _tree(made, arrays, numbers, every, out, left_over, room) if look else out
+    return _tree(made, arrays, numbers, every, out, left_over, room) if marks else out
 
 
 def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any], out: Tensor) -> Tensor:
@@ -210,7 +216,7 @@ def _tree(
     """Recursive caps by a tree over each row, or over those rows that a sweep has left over; its `room` is used again."""
     B, T = out.shape
     leaves = triton.cdiv(T, LEAF)
-    fan = min(FAN, max(2, triton.next_power_of_2(leaves)))
+    fan = FAN
     strides = [triton.cdiv(leaves, fan) * fan]
     while strides[-1] > fan:
         strides.append(triton.cdiv(strides[-1] // fan, fan) * fan)
@@ -232,7 +238,7 @@ def _tree(
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
     programs = strides[0] // fan
-    warps = max(1, fan // (2 if fan == FAN else 4))  # with more for fewer leaves, Triton finds no layout for a gather
+    warps = max(1, fan // 2)
     made["leaf_tables"][grid(programs, B)](
         *arrays,
         *tables,

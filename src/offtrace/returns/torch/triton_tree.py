@@ -31,8 +31,8 @@ from offtrace.returns.torch.triton_scan import link, number, td_error, write
 
 LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
-NEVER = tl.constexpr(1e30)
-"""The logarithm of what is never reached; differences of two such numbers are 0."""
+NEVER = tl.constexpr(2.0**100)
+"""The logarithm of what is never reached, which float32 holds as well: the difference of two such numbers is 0."""
 MOST, FADED = tl.constexpr(1e100), tl.constexpr(1e70)
 """How large a product within a leaf may be, or its inverse; and how large 1 / D, where W is kept in float32."""
 LOG_R, LOG_C, WEIGHT, SUM, LOWEST, BEFORE, LOG_THERE, THERE, CLIPPED = (tl.constexpr(i) for i in range(9))
@@ -101,10 +101,10 @@ def next_clip(C, E, x):
     """
     column = tl.broadcast_to(tl.arange(0, LEAF)[None, :], C.shape)
     c1, e1 = C, E
-    c2, e2 = tl.minimum(c1, at_column(c1, column + 1, NEVER)), e1 + at_column(e1, column + 1, 0.0)
-    c4, e4 = tl.minimum(c2, at_column(c2, column + 2, NEVER)), e2 + at_column(e2, column + 2, 0.0)
-    c8, e8 = tl.minimum(c4, at_column(c4, column + 4, NEVER)), e4 + at_column(e4, column + 4, 0.0)
-    c16, e16 = tl.minimum(c8, at_column(c8, column + 8, NEVER)), e8 + at_column(e8, column + 8, 0.0)
+    c2, e2 = tl.minimum(c1, at_column(c1, column + 1, float("inf"))), e1 + at_column(e1, column + 1, 0.0)
+    c4, e4 = tl.minimum(c2, at_column(c2, column + 2, float("inf"))), e2 + at_column(e2, column + 2, 0.0)
+    c8, e8 = tl.minimum(c4, at_column(c4, column + 4, float("inf"))), e4 + at_column(e4, column + 4, 0.0)
+    c16, e16 = tl.minimum(c8, at_column(c8, column + 8, float("inf"))), e8 + at_column(e8, column + 8, 0.0)
     t = column + 1
     total = tl.zeros_like(C)
     t, total = passing(c16, e16, x, t, total, 16)
@@ -377,7 +377,7 @@ def starts(
     met = tl.load(clipped + leaf_at + t_next, t_next < LEAF, 0.0) * tl.sqrt(last(D, LEAF))[:, None]
     total = ((E + total) * x + met) / D
     later = tl.associative_scan(C, 1, lower, reverse=True)
-    x = tl.minimum(x, at_column(later, tl.arange(0, LEAF)[None, :] + 1 + row * 0, NEVER))
+    x = tl.minimum(x, at_column(later, tl.arange(0, LEAF)[None, :] + 1 + row * 0, float("inf")))
     log_x = log(x) + log(last(R, LEAF))[:, None]
     weight = last(D, LEAF)[:, None] / D
     for i in tl.static_range(LEVELS):
