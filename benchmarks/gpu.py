@@ -1,6 +1,6 @@
 """The kernels on a real GPU, through PyTorch and through JAX: checked against float64, then timed.
 
-    python benchmarks/gpu.py > benchmarks/gpu.jsonl     on a machine with a GPU: one record a line
+    python benchmarks/gpu.py > benchmarks/gpu.jsonl     on a machine with a GPU: one record a line (`torch` or `jax`: one part)
     python benchmarks/gpu_report.py                     anywhere: those records into RESULTS.md
 
 PyTorch: medians of device events around replays of a CUDA graph that holds one call, or twenty (the time is then divided by
@@ -26,6 +26,16 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 SHAPES = ((4096, 256), (1024, 1024))
+EASY = {"λ": 0.9, "γ": 0.99, "lowest π, μ": 0.2, "episode": 50}
+WIDE = {"λ": 1.0, "γ": 0.999, "lowest π, μ": 0.001, "episode": None}
+NEAR = {"λ": 1.0, "γ": 1.0, "lowest π, μ": 0.5, "episode": None}
+LONG = (
+    *(((B, T), data) for data in (EASY, WIDE) for B, T in SHAPES),
+    ((256, 4096), WIDE), ((64, 16384), NEAR), ((16, 65536), NEAR), ((16, 65536), WIDE), ((1, 1 << 20), NEAR),
+)  # fmt: skip
+"""A million steps each, in rows of any length. π and μ are uniform between the lowest and 1, independently."""
+SLOW = 1 << 20
+"""Caps at read-out take time that grows with T²: rows of so many steps are left out."""
 DEVICE = "cuda"
 
 
@@ -70,7 +80,10 @@ def reference(trace: Any, x: dict[str, Any]) -> tuple[Any, Any]:
     decay, ratio, cap = (torch.as_tensor(np.array(np.broadcast_to(a, pi.shape), float)).to(DEVICE) for a in factors)
     delta = f["reward"] + x["gamma"] * torch.where(x["terminated"], 0.0, f["next_value"]) - f["q"]
     T = delta.shape[1]
-    total, scale = delta.clone(), delta.abs()
+    rounded = (
+        f["reward"].abs() + (x["gamma"] * f["next_value"]).abs() + f["q"].abs()
+    )  # δ may be the difference of large numbers
+    total, scale = delta.clone(), delta.abs() + 1e-3 * rounded
     w, y = torch.ones_like(delta), torch.ones_like(delta)
     k = torch.arange(T, device=DEVICE)
     bounds = torch.tensor(trace.lag_bound or [torch.inf], device=DEVICE, dtype=torch.float64)
@@ -243,7 +256,7 @@ def check_jax() -> None:
                 raise AssertionError(f"the gradient of {trace} on the GPU is not that on the CPU")
 
 
-def in_graph(call: Any, repeats: int = 1) -> float:
+def in_graph(call: Any, repeats: int = 1, times_over: int = 60) -> float:
     """Microseconds of one call inside a graph of so many."""
     import torch
 
@@ -257,14 +270,70 @@ def in_graph(call: Any, repeats: int = 1) -> float:
         for _ in range(repeats):
             call()
     times = []
-    for _ in range(60):
+    for _ in range(times_over):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         stop.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(stop) * 1e3 / repeats)
-    return statistics.median(times[10:])
+    return statistics.median(times[times_over // 6 :])
+
+
+def long_example(shape: tuple[int, int], data: dict[str, Any], seed: int) -> dict[str, Any]:
+    import torch
+
+    x = example(*shape, torch.float32, seed, ends=0.0, spread=1.0 - data["lowest π, μ"]) | {"gamma": data["γ"]}
+    if data["episode"]:
+        x["terminated"][:, data["episode"] - 1 :: data["episode"]] = True
+    return x
+
+
+def worst_against_host(trace: Any, x: dict[str, Any]) -> float:
+    """The largest error, of Σ|γβδ|, beside our own float64 on the host, which the tests hold to the definition."""
+    import torch
+
+    import offtrace as ot
+
+    host = {n: a.cpu() if isinstance(a, torch.Tensor) else a for n, a in x.items()}
+    host = {n: a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for n, a in host.items()}
+    delta = host["reward"] + x["gamma"] * torch.where(host["terminated"], 0.0, host["next_value"]) - host["q"]
+    none = torch.zeros_like(delta)
+    scale = ot.corrections(trace, **(host | {"reward": delta.abs(), "q": none, "next_value": none}))
+    return ((ot.corrections(trace, **x).cpu() - ot.corrections(trace, **host)).abs() / scale).max().item()
+
+
+def time_long() -> list[dict[str, Any]]:
+    """Rows of any length, easy data and hard: error, time in a graph, memory beside the inputs and the result."""
+    import torch
+
+    import offtrace as ot
+
+    records = []
+    for i, (shape, data) in enumerate(LONG):
+        x = long_example(shape, data, seed=int(time.time()) + i)
+        copy = in_graph(x["reward"].clone)
+        for trace in timed_traces():
+            trace = replace(trace, lam=data["λ"])
+            at_readout = not (trace.per_decision or trace.recursive)
+            if at_readout and shape[1] >= SLOW:
+                continue
+
+            def call(trace: Any = trace, x: Any = x) -> Any:
+                return ot.corrections(trace, **x)
+
+            worst = worst_against_host(trace, x)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            out = call()
+            torch.cuda.synchronize()
+            most = torch.cuda.max_memory_allocated() - before
+            records.append({
+                "table": "gpu long", "rule": type(trace).__name__, "shape": shape, "data": data, "worst": worst, "copy": copy,
+                "one": in_graph(call, times_over=12 if at_readout else 60), "arrays": most / out.nbytes - 1,
+            })  # fmt: skip
+    return records
 
 
 def seen_by_host(call: Any, wait: Any, calls: int = 1, repeats: int = 40) -> float:
@@ -364,7 +433,8 @@ def machine() -> list[dict[str, Any]]:
 
 def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    for part in (machine, partial(check, "PyTorch"), time_torch, partial(check, "JAX"), time_jax):
+    parts = {"torch": (partial(check, "PyTorch"), time_torch, time_long), "jax": (partial(check, "JAX"), time_jax)}
+    for part in (machine, *(part for name in sys.argv[1:] or parts for part in parts[name])):
         for record in part():
             print(json.dumps(record), flush=True)
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
+import only_compile
 import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
@@ -224,6 +225,8 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
     monkeypatch.setattr(triton_calls, "_bound", lambda lines: dict.fromkeys(triton_calls.GIVEN, Launched()))
     monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
     monkeypatch.setattr(triton_calls.triton_walks, "transpose_rows", Launched())
+    for module, name in (("triton_tree", "group"), ("triton_scan", "linear_ends"), ("triton_caps", "lifetimes")):
+        monkeypatch.setattr(getattr(triton_calls, module), name, Launched())
     monkeypatch.setattr(triton_calls, "torch", torch)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
@@ -241,38 +244,9 @@ def test_a_batch_beyond_all_grids_is_refused() -> None:
         triton_calls.grid(1 << 20, 1 << 12)
 
 
-COMPILE = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
-
-
-class NoGPU:
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def compile_only(self, *arguments, **named):
-    made.append((self.fn.__name__, "cubin" in run(self, *arguments, **(named | {"warmup": True})).asm))
-
-
-made, run, JITFunction.run = [], JITFunction.run, compile_only
-driver.set_active(NoGPU())
-
-import offtrace as ot
-from offtrace.returns.torch import tensor_operations as on_torch, triton_launch as triton_calls
-
-@dataclass(frozen=True)
+COMPILE = (
+    only_compile.BEFORE
+    + """@dataclass(frozen=True)
 class Everything(ot.Trace):
     c: float = 0.5
     reads: ClassVar = ("pi", "mu", "rho")
@@ -301,6 +275,7 @@ assert all(done for _, done in made), made
 names = {"linear_rows", "prepare", "sweep", "walk_rows", "step_rows", "transpose_rows"}
 assert {name for name, _ in made} == names, made
 """
+)
 
 
 def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:

@@ -15,7 +15,8 @@ and what ratios raise the product by since then is the most that it can have com
 at read-out may leave the range at the other end.
 
 Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
-numbers of any size.
+numbers of any size. With MARKS such rows are marked instead, for `triton_tree`, and `lifetimes` has marked those in which traces
+live long: a sweep takes as long as they live.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -94,6 +95,24 @@ def prepare(
 
 
 @triton.jit
+def later(i, j):
+    """Return the smaller of two places."""
+    return tl.minimum(i, j)
+
+
+@triton.jit
+def lifetimes(ends, left_over, B, blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LIFE: tl.constexpr):
+    """Mark the rows in which a trace lives for more than LIFE blocks, in the mean over all starts."""
+    rows = tl.program_id(0).to(tl.int64)
+    row = rows * ROWS + tl.arange(0, ROWS)
+    i = tl.arange(0, BLOCKS)[:, None]
+    end = tl.load(ends + (rows * blocks + i) * (2 * ROWS) + tl.arange(0, ROWS)[None, :], i < blocks, -1.0)
+    next_cut = tl.associative_scan(tl.where(end < 0.0, i, BLOCKS), 0, later, reverse=True)
+    life = tl.sum(tl.where(i < blocks, tl.minimum(next_cut, blocks) - i, 0), 0)
+    tl.store(left_over + row, (life > LIFE * blocks).to(tl.int32), row < B)
+
+
+@triton.jit
 def mantissa(P):
     """Return m, 2ⁿ and n of P = m · 2ⁿ > 0, with m in [1, 2)."""
     bits = P.to(tl.int64, bitcast=True)
@@ -104,17 +123,38 @@ def mantissa(P):
 
 @triton.jit
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, out, B, T, steps, groups,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr,
+    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, MARKS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows."""
+    """Compute Δ of M starts in each of ROWS rows, but for rows that are marked."""
+    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
+    row = rows * ROWS + tl.arange(0, ROWS)
+    marked = tl.full([ROWS], 0, tl.int32)
+    if MARKS:
+        marked = tl.load(left_over + row, row < B, 1)
+    if tl.min(marked) == 0:
+        sweep_starts(
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, marked[None, :], out, B, T, steps, rows, first,
+            gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART, LEAST, LOST, BACK, MARKS,
+        )  # fmt: skip
+
+
+@triton.jit
+def sweep_starts(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, marked, out, B, T, steps, rows, first,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
+    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
+    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, MARKS: tl.constexpr,
+):  # fmt: skip
+    """Compute Δ of M starts from `first` on in each of ROWS rows."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     kind = room.dtype.element_ty
     lane = tl.arange(0, ROWS)[None, :]
-    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane
     end = ends + (rows * (steps // N) + first // N) * (2 * ROWS) + lane
@@ -159,6 +199,7 @@ def sweep(
         x = x * power.to(kind)
         W = W * tl.load(end + ROWS)
         end += 2 * ROWS
+    W = tl.where(marked != 0, 0.0, W)
     t = first + M
     left = 1
     while (t < steps) & (left != 0):
@@ -191,6 +232,10 @@ def sweep(
         left = tl.max((W != 0.0).to(tl.int32))
     row = rows * ROWS + lane
     b = tl.minimum(row, B - 1)
+    odd = tl.where(marked != 0, 0, odd)
+    if MARKS:
+        tl.store(left_over + row, 1, (row < B) & (odd != 0))
+        odd = odd * 0
     if tl.max(odd) == 0:
         write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
     else:

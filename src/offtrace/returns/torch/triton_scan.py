@@ -15,6 +15,8 @@ import triton.language as tl
 
 from offtrace.returns.torch import triton_scaled as scaled
 
+WHOLE, MAPS, FROM_ENDS, REST = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+"""The passes of `linear_rows`."""
 LITTLE, MUCH = tl.constexpr(70.0), tl.constexpr(900.0)
 """Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; one
 that moves by less than `MUCH` either way stays within it."""
@@ -199,11 +201,38 @@ def bits(s, g):
 
 
 @triton.jit
+def beyond(up, down):
+    """Tell whether products that are raised and lowered by so many powers of two may leave the range of floats."""
+    return (up > LITTLE) & ((up > MUCH) | (down > MUCH))
+
+
+@triton.jit
+def linear_ends(maps, odd, B, parts, PARTS: tl.constexpr):
+    """Turn what the parts of a row do into Δ of the step after each, and what that step is entered with. Mark odd rows."""
+    b = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, PARTS)[None, :]  # numbered from the row's end
+    at = maps + (b * parts + parts - 1 - i) * 5
+    there = i < parts
+    x, s = tl.load(at, there, 0.0), tl.load(at + 1, there, 0.0)
+    g = tl.load(at + 2, there, 0.0)
+    up, down = tl.sum(tl.load(at + 3, there, 0.0), 1), tl.sum(tl.load(at + 4, there, 0.0), 1)
+    x, g, s = tl.associative_scan((x, g, s), 1, then)
+    tl.debug_barrier()  # all was read before anything is written
+    before = maps + (b * parts + parts - 2 - i) * 5
+    tl.store(before, x, i < parts - 1)
+    tl.store(before + 1, s, i < parts - 1)
+    last = maps + (b * parts + parts - 1) * 5 + tl.arange(0, 1)
+    tl.store(last, tl.zeros([1], tl.float64))
+    tl.store(last + 1, tl.zeros([1], tl.float64))
+    tl.store(odd + b + tl.arange(0, 1), beyond(up, down).to(tl.int32))
+
+
+@triton.jit
 def linear_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, B, T,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, maps, odd, out, B, T, parts, chunks,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+    ADD_Q: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, PASS: tl.constexpr,
 ):  # fmt: skip
     """Compute Δ_k = δ_k + g_k s_{k+1} Δ_{k+1}, g = discount, s = decay · ratio, in chunks of GROUPS · 8 steps from the row's end.
 
@@ -211,23 +240,37 @@ def linear_rows(
     would be one line; Triton's turns all lanes round, which takes longer than all the rest.)
 
     Products of s that may leave the range of floats are scanned again, by `linear_of_any_size`.
+
+    Where there are few rows, each is taken in `parts` of so many chunks, in three passes: MAPS stores what a part does to the Δ
+    that follows it, `linear_ends` turns that into Δ at the parts' ends, from which FROM_ENDS goes on. Rows that are marked as odd
+    are left to a fourth, REST, which takes them WHOLE.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     LANES: tl.constexpr = ROWS * GROUPS
     lane = tl.arange(0, LANES)[:, None]
-    row = (tl.program_id(0) * ROWS + lane // GROUPS).to(tl.int64)
+    part = tl.program_id(0) % parts
+    rows = tl.program_id(0) // parts * ROWS
+    row = (rows + lane // GROUPS).to(tl.int64)
     b = tl.minimum(row, B - 1)
     group = tl.arange(0, GROUPS)[None, :]
+    own = rows + tl.arange(0, ROWS)
+    map_at = maps + (own.to(tl.int64) * parts + part) * 5
+    if PASS == REST:
+        if tl.max(tl.load(odd + own, own < B, 0)) == 0:
+            return
     later = tl.broadcast_to(tl.maximum(group - 1, 0), (ROWS, GROUPS))
     end_x = tl.zeros([ROWS, 1], tl.float64)  # Δ of the step after the chunk, and what it is entered with
     end_s = tl.zeros([ROWS, 1], tl.float64)
+    end_g = tl.zeros([ROWS, 1], tl.float64)  # what the part is left with
+    if PASS == FROM_ENDS:
+        end_x = tl.load(map_at, own < B, 0.0)[:, None]
+        end_s = tl.load(map_at + 1, own < B, 0.0)[:, None]
     up = tl.zeros([ROWS, GROUPS], tl.float32)
     down = tl.zeros([ROWS, GROUPS], tl.float32)
-    chunks = tl.cdiv(T, GROUPS * 8)
     for i in range(chunks):
-        t = ((chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
+        t = (((part + 1) * chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
         delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
         decay, ratio, _ = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, False)
         leaving, entering = leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID), passed(decay, ratio)
@@ -246,6 +289,9 @@ def linear_rows(
         x, g, s = tl.associative_scan(
             (tl.reshape(x, (ROWS, GROUPS)), tl.reshape(g, (ROWS, GROUPS)), tl.reshape(s0, (ROWS, GROUPS))), 1, then
         )
+        if PASS == MAPS:
+            alone = tl.sum(tl.where(group == GROUPS - 1, g, 0.0), 1)[:, None]
+            end_g = tl.where(i == 0, alone, passed(passed(alone, end_s), end_g))
         x, g, s = then(end_x, 0.0, end_s, x, g, s)
         next_x = tl.reshape(tl.where(group == 0, end_x, tl.gather(x, later, 1)), (LANES,))
         next_s = tl.reshape(tl.where(group == 0, end_s, tl.gather(s, later, 1)), (LANES,))
@@ -259,10 +305,17 @@ def linear_rows(
         d2 += passed(c2, d3)
         d1 += passed(c1, d2)
         d0 += passed(c0, d1)
-        total = together(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
-        write(a, out, b * T + t, (row < B) & (t < T), total, ADD_Q, VALID)
+        if PASS != MAPS:
+            total = together(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
+            write(a, out, b * T + t, (row < B) & (t < T), total, ADD_Q, VALID)
     up, down = tl.sum(up, 1), tl.sum(down, 1)
-    if tl.max(((up > LITTLE) & ((up > MUCH) | (down > MUCH))).to(tl.int32), 0) != 0:
+    if PASS == MAPS:
+        tl.store(map_at, tl.reshape(end_x, (ROWS,)), own < B)
+        tl.store(map_at + 1, tl.reshape(end_s, (ROWS,)), own < B)
+        tl.store(map_at + 2, tl.reshape(end_g, (ROWS,)), own < B)
+        tl.store(map_at + 3, up, own < B)
+        tl.store(map_at + 4, down, own < B)
+    elif PASS != FROM_ENDS and tl.max(beyond(up, down).to(tl.int32), 0) != 0:
         linear_of_any_size(
             a, out, B, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, ROWS, GROUPS
         )  # fmt: skip

@@ -113,12 +113,12 @@ def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr,
 
 @triton.jit
 def walk_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, lags, reach, B, T, groups,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, lags, reach, odd, B, T, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
+    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, SOME: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ by its definition, M starts of ROWS rows at a time."""
+    """Compute Δ by its definition, M starts of ROWS rows at a time; with SOME only in rows that are marked as odd."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
@@ -126,12 +126,18 @@ def walk_rows(
     b = tl.minimum(row, B - 1)
     first = tl.program_id(0) // groups * M
     k = first + tl.arange(0, M)[:, None]
-    total, odd = walk(a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS)
-    if tl.max(odd) != 0:
-        total = walk_of_any_size(
+    wanted = row < B
+    if SOME:
+        wanted = wanted & (tl.load(odd + b) != 0)
+    if tl.max(wanted.to(tl.int32)) != 0:
+        total, beyond = walk(
             a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
         )
-    write(a, out, b * T + k, (row < B) & (k < T), total, ADD_Q, VALID)
+        if tl.max(beyond) != 0:
+            total = walk_of_any_size(
+                a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
+            )
+        write(a, out, b * T + k, wanted & (k < T), total, ADD_Q, VALID)
 
 
 @triton.jit

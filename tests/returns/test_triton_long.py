@@ -1,0 +1,140 @@
+"""The Triton kernels for long rows, run by Triton's interpreter on rows that are long only because the limits are made small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import offtrace as ot
+import only_compile
+import triton_interpreter  # noqa: F401
+from helpers import assert_close, correct_by_definition
+from offtrace.returns.numpy import given_factors as by_numba
+
+triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+
+
+@pytest.fixture
+def small(monkeypatch: Any) -> None:
+    """A tree of four levels has 4³ leaves; rows are swept if traces live for a block."""
+    for name, value in {"SWEPT": 64, "NEAR": 8, "LIFE": 1, "FAN": 4, "CHUNK": 16, "PART_CHUNKS": 2}.items():
+        monkeypatch.setattr(triton_calls, name, value)
+
+
+def factors(case: str, B: int, T: int) -> tuple[np.ndarray, ...]:
+    """δ, g, ratio and cap."""
+    rng = np.random.default_rng(len(case) + T)
+    delta, g = rng.normal(size=(B, T)), rng.uniform(0.9, 1.0, (B, T))
+    ratio, cap = np.exp(rng.normal(size=(B, T))), rng.uniform(0.5, 1.5, (B, T))
+    match case:
+        case "cut":
+            g[:, ::9] = ratio[1::2, 5::20] = cap[:, 7::13] = 0.0
+        case "every step is clipped":
+            ratio[:], cap[:] = 1.01, 1.0
+        case "no step is clipped":
+            ratio[:], cap[:] = 0.97, 1.0
+        case "far away and back":
+            ratio[:, 40:80], ratio[:, 80:120] = 1e-9, 1e9
+        case "drops":
+            ratio[:, ::31] *= 1e-35
+        case "out of range":
+            ratio[0, 3::9] *= 1e-30
+            ratio[0, 5::9] *= 1e30
+        case "weights that vanish":
+            g *= 1e-3
+        case _:
+            assert case == "plain"
+    return delta, g, ratio, cap
+
+
+CASES = (
+    "plain",
+    "cut",
+    "every step is clipped",
+    "no step is clipped",
+    "far away and back",
+    "drops",
+    "out of range",
+    "weights that vanish",
+)
+
+
+DTYPES = ((torch.float32, 1e-6), (torch.float64, 1e-13))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recursive_caps(case: str, small: None) -> None:
+    """Rows that are swept, left over by the sweep, and given to a tree with one or two levels; a full one, too."""
+    which = CASES.index(case) % 2
+    for (B, T), (dtype, bound) in zip(((3, 60), (1, 256), (2, 140)), DTYPES[which:] + DTYPES + DTYPES, strict=False):
+        made = [torch.from_numpy(a).to(dtype) for a in factors(case, B, T)]
+        arrays = [*(a.double().numpy() for a in made), np.empty(0)]
+        wanted = by_numba.correct(*arrays, True)  # pyright: ignore
+        scale = by_numba.correct(np.abs(arrays[0]), *arrays[1:], True)  # pyright: ignore
+        with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
+            found = triton_calls.given(*made, None, per_decision=False, recursive=True)
+        assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
+
+
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.NonMarkovRetrace(1.0)], ids=lambda t: type(t).__name__)
+def test_a_rule_in_a_tree(trace: Any, small: None) -> None:
+    """From the user's arrays: ends, padding, a γ for each step, an action that π never takes."""
+    rng = np.random.default_rng(3)
+    B, T = 2, 150
+    arrays = {n: rng.normal(size=(B, T)) for n in ("reward", "q", "next_value")}
+    arrays |= {n: np.log(rng.uniform(0.05, 1.0, (B, T))) for n in ("log_pi", "log_mu")}
+    arrays |= {"terminated": rng.random((B, T)) < 0.01, "truncated": rng.random((B, T)) < 0.01}
+    arrays |= {"valid": np.arange(T) < np.array([[T], [141]]), "gamma": rng.uniform(0.9, 1.0, (B, T))}
+    arrays["log_pi"][0, 77] = -np.inf
+    wanted, scale = correct_by_definition(trace, arrays)
+    tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
+    with np.errstate(all="ignore"):
+        assert_close(triton_calls.correct(trace, tensors, None, add_q=False).numpy(), wanted, scale, np.float64)
+
+
+def test_what_is_not_known_spreads_as_far_as_its_traces_reach(small: None) -> None:
+    delta, g, ratio, cap = factors("plain", 2, 200)
+    ratio[0, 90], g[0, 30], g[0, 120] = np.nan, 0.0, 0.0
+    made = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
+    with np.errstate(all="ignore"):
+        found = triton_calls.given(*made, None, per_decision=False, recursive=True).isnan().numpy()
+    assert found[0, 31:90].all()
+    assert not found[0, :31].any()
+    assert not found[0, 90:].any()
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("case", ["plain", "cut", "out of range"])
+def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
+    """Rows of one part, of several, and with a part that ends where the row does."""
+    for T in (64, 65, 100):
+        delta, g, ratio, _ = factors(case, 5, T)
+        c = np.where(g > 0, g * ratio, 0.0)
+        made = [torch.from_numpy(a) for a in (delta, c)]
+        one = torch.ones_like(made[0])
+        with np.errstate(all="ignore"):
+            found = triton_calls.given(*made, one, one, None, per_decision=True, recursive=False).numpy()
+        scale = by_numba.solve(np.abs(delta), c)
+        assert (np.abs(found - by_numba.solve(delta, c)) <= 1e-13 * scale).all()
+
+
+def test_they_compile_for_a_gpu(tmp_path: Any) -> None:
+    """The interpreter takes what the compiler does not."""
+    script = f"""{only_compile.BEFORE}
+triton_calls.SWEPT, triton_calls.FAN, triton_calls.CHUNK, triton_calls.PART_CHUNKS = 8, 2, 16, 2
+x = {{n: torch.zeros(2, 70) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}}
+x |= {{n: torch.zeros(2, 70, dtype=torch.uint8) for n in ("terminated", "truncated")}} | {{"gamma": 0.9, "valid": None}}
+triton_calls.correct(ot.RBIS(0.9), x, None, add_q=True)
+triton_calls.correct(ot.Retrace(0.9), x, None, add_q=True)
+assert all(done for _, done in made), made
+names = {{"leaf_tables", "group", "starts", "walk_rows", "linear_rows", "linear_ends"}}
+assert {{name for name, _ in made}} == names, made
+"""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
