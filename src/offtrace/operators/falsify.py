@@ -98,9 +98,9 @@ def falsify(
 ) -> Falsification:
     """Look for an MDP and policies on which iterating M of this trace diverges, for `budget` seconds at most.
 
-    The same arguments find the same MDP, unless the clock stops the search first: with `tries` it ends after so many MDPs. It runs
-    on one core; on several, search with several seeds. A custom trace (`StepTrace`) is slow to evaluate unless it has a short
-    `horizon`.
+    The same arguments find the same MDP, unless the clock stops the search first: with `tries` it ends after so many MDPs. It
+    runs on one core; on several, search with several seeds. A custom trace (`StepTrace`) is slow to evaluate unless it has a
+    short `horizon`.
 
     >>> import offtrace as ot
     >>> print(falsify(ot.QLambda(1.0), states=2, gamma=0.9, budget=20.0).found)
