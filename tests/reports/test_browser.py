@@ -270,17 +270,14 @@ def test_all_controls_have_names(opened: Any) -> None:
 
 
 def test_a_script_that_somebody_put_into_the_page_is_not_run(
-    browser: Any, files: dict[str, Path], tmp_path: Path
+    open_file: Any, file: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """The page's policy names the hash of its own script: that one draws the figures, and no other one runs."""
     changed = tmp_path / "changed.html"
     foreign = "<script>document.title = 'foreign'</script><img src=x onerror=\"document.title = 'foreign'\">"
     changed.write_text(
-        files["map"].read_text(encoding="utf-8").replace("</main>", f"{foreign}</main>"), encoding="utf-8"
+        file("map").read_text(encoding="utf-8").replace("</main>", f"{foreign}</main>"), encoding="utf-8"
     )
-    context = browser.new_context(offline=True)
-    page = context.new_page()
-    page.goto(changed.as_uri())
+    page = open_file(changed)
     assert page.locator("svg").count() > 0
     assert page.title() != "foreign"
-    context.close()
