@@ -187,6 +187,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
         # What leaves the range is thrown away, and walked.
         patch.setattr(triton_launch, "PART", triton_launch.STARTS)
+        patch.setattr(triton_launch, "WALKED", 128)
         return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 

@@ -117,7 +117,9 @@ def child(request: dict[str, Any], output: int) -> None:
     from offtrace import cli
     from offtrace.studies import running
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run with it ignored
+    # The tests may run with these ignored: in the background, or under nohup.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(request.get("cwd", "."))
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     nothing = os.open(os.devnull, os.O_RDONLY)

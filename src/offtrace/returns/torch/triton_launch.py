@@ -19,6 +19,7 @@ from offtrace.traces.symbols import Lines
 ROWS, STARTS = 32, 16
 """Of a program that sweeps or walks: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
 which is right for at most two blocks of them: each shrinks a trace by at most 1e-18, so float32 still holds it."""
+WALKED = 16  # starts of a program that walks them by definition
 BLOCK = 8  # steps whose products are taken together: one thread's
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
@@ -145,7 +146,7 @@ def _launch(
         return _linear(made["linear"], arrays, numbers, flags, out)
     if lags is not None:
         lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=out.device)
-        starts = min(STARTS, length)
+        starts = min(WALKED, length)
         groups = triton.cdiv(B, rows)
         made["walk"][grid(groups, triton.cdiv(T, starts))](
             *arrays, out, lags, len(lags) + 1, out, B, T, groups, *numbers, **flags,
@@ -265,7 +266,7 @@ def _tree(
         *arrays, *tables, beyond, wide, marks, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=fan,
         KEYS=keys, SOME=some, num_warps=warps,
     )  # fmt: skip
-    rows, n = min(ROWS, triton.next_power_of_2(B)), min(STARTS, triton.next_power_of_2(T))
+    rows, n = min(ROWS, triton.next_power_of_2(B)), min(WALKED, triton.next_power_of_2(T))
     groups = triton.cdiv(B, rows)
     made["walk"][grid(groups, triton.cdiv(T, n))](
         *arrays, out, out, 0, odd, B, T, groups, *numbers, **flags, ADD_Q=add_q,
