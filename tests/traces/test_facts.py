@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import offtrace as ot
 from helpers import BUILT_IN, name_of
-from offtrace.learners import EpsilonGreedy, TraceLearner, control, evaluate
-from offtrace.learners.core.plan import plan
-from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
+from offtrace.mdps import garnet, random_policy
 from offtrace.operators import Operator, falsify_objective
 from offtrace.operators.falsify import _Search
 
@@ -29,34 +27,6 @@ def test_the_search_climbs_on_the_operator(trace: ot.Trace) -> None:
     for at in range(4):
         radius = search._operator(P[at], pi[at], mu[at]).spectral_radius
         assert radius.lower - 1e-3 <= found[at] <= radius.upper + 1e-3
-
-
-@dataclass(frozen=True)
-class Capped(ot.Trace):
-    """Truncated IS under another name, in a file of its own."""
-
-    bound: float = 1.0
-    lam: float = 1.0
-    reads = ("rho",)
-    per_decision = False
-
-    @staticmethod
-    def factors(xp, pi, mu, rho, bound, lam):
-        return lam, rho, bound
-
-
-def test_a_new_capped_rule_is_forgotten_like_a_built_in_one() -> None:
-    for bound in (0.5, 1.0, 3.0):
-        new, built_in = (plan(TraceLearner(t(bound, 0.9)), (3, 2))[0] for t in (Capped, ot.TruncatedIS))
-        assert new.forget == built_in.forget
-        assert new.log_forget == built_in.log_forget
-    mdp = random_walk(7, gamma=0.95)
-    pi = np.tile([0.8, 0.2], (mdp.S, 1))
-    runs = [
-        evaluate(rule, mdp, target=pi, behavior=uniform(mdp), alpha=0.1, steps=3000, certify=False).Q
-        for rule in (Capped(1.0, 0.9), ot.TruncatedIS(1.0, 0.9))
-    ]
-    np.testing.assert_array_equal(runs[0], runs[1])
 
 
 @pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)
@@ -79,15 +49,6 @@ def test_abq_has_the_published_constants() -> None:
     both = np.maximum(pi, mu)
     wanted = ot.ABQ(0.7, psi0=1 / both.max(), psi_max=1 / both.min())
     assert Operator(ot.ABQ(0.7), mdp, target=pi, behavior=mu).trace == wanted
-    run = {"target": pi, "behavior": mu, "alpha": 0.1, "steps": 500}
-    np.testing.assert_array_equal(evaluate(ot.ABQ(0.7), mdp, **run).Q, evaluate(wanted, mdp, **run).Q)
-
-
-def test_abq_of_epsilon_greedy_policies() -> None:
-    """Four actions, ε = 0.2 and 0.1: max(μ, π) is 0.925 on the greedy action and 0.05 on the others."""
-    run = {"behavior": EpsilonGreedy(0.2), "target": EpsilonGreedy(0.1), "alpha": 0.5, "steps": 500}
-    found = control(ot.ABQ(0.7), bifurcation(1), **run).Q
-    np.testing.assert_array_equal(found, control(ot.ABQ(0.7, 1 / 0.925, 1 / 0.05), bifurcation(1), **run).Q)
 
 
 def test_abq_without_its_constants_says_what_to_do() -> None:

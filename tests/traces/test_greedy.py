@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import offtrace as ot
-from offtrace.learners import EpsilonGreedy, Replay, bifurcation_auc, control, evaluate
-from offtrace.mdps import bifurcation, random_walk, uniform
+from offtrace.mdps import random_walk, uniform
 from offtrace.operators import certify, falsify
 
 LAM, GAMMA = 0.9, 0.97
@@ -96,30 +95,6 @@ def test_padding_is_not_read() -> None:
     soft_there = {n: a for n, a in x.items() if n != "greedy"}
     soft_there["log_pi"] = np.where(x["valid"], np.where(x["greedy"], 0.0, -np.inf), -0.5)
     np.testing.assert_array_equal(ot.targets(ot.WatkinsQ(LAM), gamma=GAMMA, **soft_there), wanted)
-
-
-@pytest.mark.parametrize(
-    "update", ["online", Replay(capacity=50, every=3, batch=2, length=8)], ids=["online", "replay"]
-)
-def test_learners_ask_q(update: Any) -> None:
-    """With a soft target it is neither Q(λ) nor what it would be with a greedy one (δ differs)."""
-    mdp = bifurcation(1)
-    run = {"behavior": EpsilonGreedy(0.2), "alpha": 0.1, "steps": 2000, "update": update}
-    Q = {rule: control(rule(0.9), mdp, target=EpsilonGreedy(0.1), **run).Q for rule in (ot.WatkinsQ, ot.QLambda)}
-    assert np.abs(Q[ot.WatkinsQ] - Q[ot.QLambda]).max() > 0.05
-    walk = random_walk(5, gamma=0.9)
-    pi = np.tile([0.7, 0.3], (walk.S, 1))
-    assert np.isfinite(
-        evaluate(ot.WatkinsQ(0.9), walk, target=pi, behavior=uniform(walk), alpha=0.1, steps=500).Q
-    ).all()
-
-
-@pytest.mark.filterwarnings("ignore:.*diverged")  # of Q(λ), some seeds do
-def test_watkins_scores_what_the_rule_scores() -> None:
-    """λ = α = 0.9 on Bifurcation 1: with a soft target Q(λ) is far behind (about 211), Watkins' rule is not (about 1,190)."""
-    found = {rule: bifurcation_auc(1, rule(0.9), alpha=0.9, seeds=100).mean() for rule in (ot.WatkinsQ, ot.QLambda)}
-    assert 1100 < found[ot.WatkinsQ] < 1280
-    assert found[ot.QLambda] < 400
 
 
 def test_operators_want_a_greedy_target() -> None:
