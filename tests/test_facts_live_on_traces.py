@@ -111,10 +111,13 @@ def test_benchmarks_take_rules_from_the_list() -> None:
 def test_the_tables_that_people_read_name_every_rule() -> None:
     readme, theory = (BENCHMARKS.parent / name for name in ("README.md", "docs/theory.md"))
     names = set(re.findall(r"\w+", readme.read_text()))
-    assert {rule.__name__ for rule in registry.rules() if issubclass(rule, Trace)} - names == set()
+    ours = [
+        r for r in registry.rules() if issubclass(r, Trace) and getattr(offtrace, r.__name__, None) is r
+    ]  # no test's own
+    assert {rule.__name__ for rule in ours} - names == set()
     table = theory.read_text().partition("| rule | decay |")[2].partition("\n\n")[0]
     first = " ".join(line.split("|")[1] for line in table.splitlines()[2:]).casefold()
-    assert [r.title for r in registry.rules() if issubclass(r, Trace) and r.title.casefold() not in first] == []
+    assert [rule.title for rule in ours if rule.title.casefold() not in first] == []
 
 
 @pytest.mark.parametrize(
