@@ -71,9 +71,10 @@ def trace(name: str, **parameters: object) -> Any:
       module that lists the rule, as "my_rules:capped"
     - `parameters`: what the rule's constructor takes, such as `lam`
 
-    >>> trace("non-markov retrace", lam=0.9)
+    >>> import offtrace as ot
+    >>> ot.trace("non-markov retrace", lam=0.9)
     NonMarkovRetrace(horizon=None, lam=0.9)
-    >>> trace("recursive retrace").lam
+    >>> ot.trace("recursive retrace").lam
     1.0
     """
     module, _, name = name.rpartition(":")
