@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from offtrace.studies.local_processes import LocalPool
+
 
 def declared(**changes: Any) -> dict[str, Any]:
     """Evaluation on a short walk: 24 units for tuning, 8 for the test, milliseconds each."""
@@ -35,3 +37,9 @@ def half_way(gate: Path) -> dict[str, Any]:
 def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
     """Row for row, bit for bit."""
     return one.schema == other.schema and one.equals(other, null_equal=True)
+
+
+def exhaust(pool: LocalPool) -> None:
+    """Take what a pool answers until it raises."""
+    while True:
+        pool.answered(1.0)

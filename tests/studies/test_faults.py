@@ -15,7 +15,7 @@ from offtrace.studies import DeclarationError, Study, StudyError
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
 from studies.forked import Forks
-from studies.small import declared, equal, half_way
+from studies.small import declared, equal, exhaust, half_way
 
 ONE = {"traces": ["Retrace"], "environments": ["random-walk:states=5"]}
 
@@ -102,11 +102,6 @@ def test_workers_that_cannot_start_end_the_study(monkeypatch: pytest.MonkeyPatch
             exhaust(pool)
     finally:
         pool.close()
-
-
-def exhaust(pool: LocalPool) -> None:
-    while True:
-        pool.answered(1.0)
 
 
 def test_a_folder_that_cannot_be_made(forks: Forks, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from offtrace.studies import DeclarationError, Study, StudyError, records, regis
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
 from studies.forked import Forks, Started
-from studies.small import declared, equal, half_way
+from studies.small import declared, equal, exhaust, half_way
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,6 @@ def test_a_unit_that_fails_is_named_and_the_rest_is_kept(tmp_path: Path) -> None
             exhaust(pool)
     finally:
         pool.close()
-
-
-def exhaust(pool: LocalPool) -> None:
-    while True:
-        pool.answered(1.0)
 
 
 def test_a_trace_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ few units of log x, and π = μ closes at once. A third reason to stop is that a
 sum. On a long walk the same two forms, over a group of 32 steps, leap over it where x stays on one side of the cap.
 
 **Halves.** A row for which this takes too many pairs (zero drift and no discount), or whose products leave the range of plain
-numbers (`scaled.tame`), or whose discount fades by 2^-128 within 32 steps, goes to `halves`, O(T log T). What is lost here is
-below 2^-940: a sum of discounted terms below 2^-1074, which is then divided by that discount.
+numbers (`scaled_numbers.tame`), or whose discount fades by 2^-128 within 32 steps, goes to `halves`, O(T log T). What is lost
+here is below 2^-940: a sum of discounted terms below 2^-1074, which is then divided by that discount.
 """
 
 from __future__ import annotations

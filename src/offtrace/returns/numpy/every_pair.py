@@ -11,7 +11,7 @@ all that is still to come,
     D_{k:t} · min(highest cap · E_t, x_{k:t} · F_t),   E_t = |δ_t| + g_t E_{t+1},   F_t = |δ_t| + g_t ratio_{t+1} F_{t+1}
 
 is below 2⁻⁶⁰ of each start's sum so far: less than a rounding error of the last addition. A row whose products leave the
-range of plain numbers (`scaled.tame`) is summed pair by pair, with products of any size.
+range of plain numbers (`scaled_numbers.tame`) is summed pair by pair, with products of any size.
 """
 
 from __future__ import annotations

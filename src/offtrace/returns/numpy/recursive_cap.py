@@ -22,7 +22,7 @@ Plain numbers hold these products, however far x falls or rises, if the cap is t
 cap_j·R_j at or above the cap of the entry below, so R_j ≥ 1: r begins as one ratio, and folding only raises it. It is folded
 while it is below cap_j / x, so it does not overflow either, and no term of S exceeds its δ. A cap that changes by a factor of c
 lets r fall to ratio / c. Where that may underflow, or where the cap is above 2^100, so that D underflows before D·x does, a row
-whose products leave the range of plain numbers (`scaled.tame`) is summed pair by pair.
+whose products leave the range of plain numbers (`scaled_numbers.tame`) is summed pair by pair.
 
 With cap > 1 a start at x = 1 lies *below* the traces that are at the cap, so reading it off must not pop. It walks down the
 stack instead, which is a step or two as a rule. A row in which it is many more is done again with skew-binary jump

@@ -26,14 +26,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch.triton_scan import apart, enters, leaves, number, td_error, together, write
+from offtrace.returns.torch.triton_scan import apart, enters, leaves, lower, number, td_error, times, together, write
 from offtrace.returns.torch.triton_walks import walk_of_any_size
-
-
-@triton.jit
-def times(a, b):
-    """Return the product."""
-    return a * b
 
 
 @triton.jit
@@ -95,19 +89,13 @@ def prepare(
 
 
 @triton.jit
-def later(i, j):
-    """Return the smaller of two places."""
-    return tl.minimum(i, j)
-
-
-@triton.jit
 def lifetimes(ends, left_over, B, blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LIFE: tl.constexpr):
     """Mark the rows in which a trace lives for more than LIFE blocks, in the mean over all starts."""
     rows = tl.program_id(0).to(tl.int64)
     row = rows * ROWS + tl.arange(0, ROWS)
     i = tl.arange(0, BLOCKS)[:, None]
     end = tl.load(ends + (rows * blocks + i) * (2 * ROWS) + tl.arange(0, ROWS)[None, :], i < blocks, -1.0)
-    next_cut = tl.associative_scan(tl.where(end < 0.0, i, BLOCKS), 0, later, reverse=True)
+    next_cut = tl.associative_scan(tl.where(end < 0.0, i, BLOCKS), 0, lower, reverse=True)
     life = tl.sum(tl.where(i < blocks, tl.minimum(next_cut, blocks) - i, 0), 0)
     tl.store(left_over + row, (life > LIFE * blocks).to(tl.int32), row < B)
 

@@ -217,10 +217,9 @@ def _tree(
     """Recursive caps by a tree over each row, or over those rows that a sweep has left over; its `room` is used again."""
     B, T = out.shape
     leaves = triton.cdiv(T, LEAF)
-    fan = FAN
-    strides = [triton.cdiv(leaves, fan) * fan]
-    while strides[-1] > fan:
-        strides.append(triton.cdiv(strides[-1] // fan, fan) * fan)
+    strides = [triton.cdiv(leaves, FAN) * FAN]
+    while strides[-1] > FAN:
+        strides.append(triton.cdiv(strides[-1] // FAN, FAN) * FAN)
     levels = len(strides)
     keys = out.dtype is not torch.float64
     number = torch.float32 if keys else torch.float64
@@ -229,17 +228,17 @@ def _tree(
         room = torch.empty(3 * steps, dtype=number, device=out.device)
     lowest, before, clipped = room.view(-1)[: 3 * steps].view(3, steps)
     lowest = lowest.view(torch.int32) if keys else lowest
-    plane = B * (sum(strides) + fan)
+    plane = B * (sum(strides) + FAN)
     nodes = torch.empty((9, plane), dtype=torch.float64, device=out.device)
     odd = torch.zeros(B, dtype=torch.int32, device=out.device)
-    wide = B * sum(strides[1:]) * fan
+    wide = B * sum(strides[1:]) * FAN
     beyond = torch.empty((4, wide), dtype=torch.float64, device=out.device)
     tables = (lowest, before, clipped, nodes, plane)
     some, marks = left_over is not None, odd if left_over is None else left_over
     add_q = flags["ADD_Q"]
     flags = {name: flag for name, flag in flags.items() if name != "ADD_Q"}
-    programs = strides[0] // fan
-    warps = max(1, fan // 2)
+    programs = strides[0] // FAN
+    warps = max(1, FAN // 2)
     made["leaf_tables"][grid(programs, B)](
         *arrays,
         *tables,
@@ -251,19 +250,19 @@ def _tree(
         strides[0],
         *numbers,
         **flags,
-        FAN=fan,
+        FAN=FAN,
         KEYS=keys,
         SOME=some,
         num_warps=warps,
     )
     for level, stride in enumerate(strides, 1):
         kernel: Any = triton_tree.group
-        parents = stride // fan
+        parents = stride // FAN
         kernel[grid(parents, B)](
-            *tables, beyond, wide, marks, B, T, parents, LEVEL=level, FAN=fan, KEYS=keys, SOME=some, num_warps=warps
+            *tables, beyond, wide, marks, B, T, parents, LEVEL=level, FAN=FAN, KEYS=keys, SOME=some, num_warps=warps
         )
     made["starts"][grid(programs, B)](
-        *arrays, *tables, beyond, wide, marks, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=fan,
+        *arrays, *tables, beyond, wide, marks, odd, out, B, T, programs, *numbers, **flags, ADD_Q=add_q, LEVELS=levels, FAN=FAN,
         KEYS=keys, SOME=some, num_warps=warps,
     )  # fmt: skip
     rows, n = min(ROWS, triton.next_power_of_2(B)), min(WALKED, triton.next_power_of_2(T))

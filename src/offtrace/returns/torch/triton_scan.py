@@ -29,6 +29,18 @@ def factors(pi, mu, rho, p0, p1, p2, p3):
 
 
 @triton.jit
+def times(a, b):
+    """Return the product, for scans."""
+    return a * b
+
+
+@triton.jit
+def lower(a, b):
+    """Return the smaller one, for scans."""
+    return tl.minimum(a, b)
+
+
+@triton.jit
 def live(a, at, inside, VALID: tl.constexpr):
     """Tell where there is a step that is not padding."""
     if VALID:

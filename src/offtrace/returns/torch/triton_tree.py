@@ -27,7 +27,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch.triton_scan import link, number, td_error, write
+from offtrace.returns.torch.triton_scan import link, lower, number, td_error, times, write
 
 LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
@@ -40,18 +40,6 @@ LOG_R, LOG_C, WEIGHT, SUM, LOWEST, BEFORE, LOG_THERE, THERE, CLIPPED = (tl.const
 parent's first step on: the log of the lowest C up to here, A Σ D R δ of all before it, log R and D where it begins; and what a
 trace that was clipped here is worth from the node's end to the parent's, times D of this node."""
 NUMBERS = 9
-
-
-@triton.jit
-def times(a, b):
-    """Return the product."""
-    return a * b
-
-
-@triton.jit
-def lower(a, b):
-    """Return the smaller one."""
-    return tl.minimum(a, b)
 
 
 @triton.jit
@@ -165,6 +153,7 @@ def leaf_tables(
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
+    plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if SOME:
         if tl.load(left_over + b) == 0:
             return
@@ -299,6 +288,7 @@ def group(
 ):  # fmt: skip
     """Store what is kept of the children of a node, which are of a level, within it; and of the node itself."""
     b = (tl.program_id(0) // programs).to(tl.int64)
+    plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if SOME:
         if tl.load(left_over + b) == 0:
             return
@@ -362,6 +352,7 @@ def starts(
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
+    plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if SOME:
         if tl.load(left_over + b) == 0:
             return
