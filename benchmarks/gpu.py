@@ -34,8 +34,8 @@ LONG = (
     ((256, 4096), WIDE), ((64, 16384), NEAR), ((16, 65536), NEAR), ((16, 65536), WIDE), ((1, 1 << 20), NEAR),
 )  # fmt: skip
 """A million steps each, in rows of any length. π and μ are uniform between the lowest and 1, independently."""
-SLOW = 1 << 20
-"""Caps at read-out take time that grows with T²: rows of so many steps are left out."""
+JAX_LONG = tuple(LONG[i] for i in (0, 3, 4, 5, 8))
+"""Compiling takes most of the time here."""
 DEVICE = "cuda"
 
 
@@ -315,9 +315,6 @@ def time_long() -> list[dict[str, Any]]:
         copy = in_graph(x["reward"].clone)
         for trace in timed_traces():
             trace = replace(trace, lam=data["λ"])
-            at_readout = not (trace.per_decision or trace.recursive)
-            if at_readout and shape[1] >= SLOW:
-                continue
 
             def call(trace: Any = trace, x: Any = x) -> Any:
                 return ot.corrections(trace, **x)
@@ -331,7 +328,7 @@ def time_long() -> list[dict[str, Any]]:
             most = torch.cuda.max_memory_allocated() - before
             records.append({
                 "table": "gpu long", "rule": type(trace).__name__, "shape": shape, "data": data, "worst": worst, "copy": copy,
-                "one": in_graph(call, times_over=12 if at_readout else 60), "arrays": most / out.nbytes - 1,
+                "one": in_graph(call), "arrays": most / out.nbytes - 1,
             })  # fmt: skip
     return records
 
@@ -420,6 +417,26 @@ def time_jax() -> list[dict[str, Any]]:
     return records
 
 
+def time_jax_long() -> list[dict[str, Any]]:
+    """Rows of any length under jit: a hundred calls in a row, divided by a hundred."""
+    import jax
+
+    import offtrace as ot
+
+    records = []
+    for i, (shape, data) in enumerate(JAX_LONG):
+        x = as_jax(long_example(shape, data, seed=int(time.time()) + i))
+        gamma = x.pop("gamma")
+        for trace in timed_traces():
+            trace = replace(trace, lam=data["λ"])
+            ours = jax.jit(lambda x, trace=trace, gamma=gamma: ot.corrections(trace, **x, gamma=gamma))
+            many = seen_by_host(lambda x=x, ours=ours: ours(x), jax.block_until_ready, 100, 5)
+            records.append({
+                "table": "gpu jax long", "rule": type(trace).__name__, "shape": shape, "data": data, "many": many
+            })  # fmt: skip
+    return records
+
+
 def machine() -> list[dict[str, Any]]:
     import jax
     import torch
@@ -433,7 +450,10 @@ def machine() -> list[dict[str, Any]]:
 
 def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    parts = {"torch": (partial(check, "PyTorch"), time_torch, time_long), "jax": (partial(check, "JAX"), time_jax)}
+    parts = {
+        "torch": (partial(check, "PyTorch"), time_torch, time_long),
+        "jax": (partial(check, "JAX"), time_jax, time_jax_long),
+    }
     for part in (machine, *(part for name in sys.argv[1:] or parts for part in parts[name])):
         for record in part():
             print(json.dumps(record), flush=True)

@@ -176,6 +176,7 @@ def by_pallas() -> Iterator[None]:
 def on_triton(trace: Any, arrays: Any) -> Any:
     """The interpreter takes as long for many numbers as for one: so all starts of a program are walked at once."""
     torch = pytest.importorskip("torch")
+    plans = pytest.importorskip("offtrace.returns.triton.plans")
     triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
     import triton_interpreter  # noqa: F401
 
@@ -186,8 +187,8 @@ def on_triton(trace: Any, arrays: Any) -> Any:
         lags = trace.bounds_by_lag(x["reward"].shape[1])
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
         # What leaves the range is thrown away, and walked.
-        patch.setattr(triton_launch, "PART", triton_launch.STARTS)
-        patch.setattr(triton_launch, "WALKED", 128)
+        patch.setattr(plans, "PART", plans.STARTS)
+        patch.setattr(plans, "WALKED", 128)
         return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from offtrace.returns.numpy import given_factors as by_numba
 from offtrace.trajectory import agree
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
-triton_kernels = pytest.importorskip("offtrace.returns.torch.triton_scan")
+triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")
+plans = pytest.importorskip("offtrace.returns.triton.plans")
 on_torch = pytest.importorskip("offtrace.returns.torch.tensor_operations")
 torch_backend = pytest.importorskip("offtrace.returns.torch.torch_backend")
 
@@ -203,7 +205,7 @@ def test_a_number_keeps_its_bits() -> None:
 
     out = torch.zeros(1, dtype=torch.float64)
     for value in (0.1, 0.99, 1 / 3, -1 / 3, 1e-7, 0.0, float("inf"), 1e-200, 1e250, 5e-324, 1.7976931348623157e308):
-        parts = triton_calls._split(value)
+        parts = plans.split(value)
         assert all(np.float32(part) == part for part in parts)
         read[(1,)](out, *parts)  # pyright: ignore[reportIndexIssue]
         assert out.item() == value
@@ -222,11 +224,12 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
             seen.append(grid)
             return lambda *arguments, **named: None
 
-    monkeypatch.setattr(triton_calls, "_bound", lambda lines: dict.fromkeys(triton_calls.GIVEN, Launched()))
+    monkeypatch.setattr(triton_calls, "of_rule", lambda lines: dict.fromkeys(plans.KERNELS, Launched()))
     monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
-    monkeypatch.setattr(triton_calls.triton_walks, "transpose_rows", Launched())
-    for module, name in (("triton_tree", "group"), ("triton_scan", "linear_ends"), ("triton_caps", "lifetimes")):
-        monkeypatch.setattr(getattr(triton_calls, module), name, Launched())
+    named = {"walks": ["transpose_rows"], "tree": ["group"], "scan": ["linear_ends"], "caps": ["lifetimes"]}
+    for module, names in (named | {"readout": ["running_sums", "level"]}).items():
+        for name in names:
+            monkeypatch.setattr(import_module(f"offtrace.returns.triton.{module}"), name, Launched())
     monkeypatch.setattr(triton_calls, "torch", torch)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
@@ -241,7 +244,7 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
 
 def test_a_batch_beyond_all_grids_is_refused() -> None:
     with pytest.raises(ValueError, match="split it"):
-        triton_calls.grid(1 << 20, 1 << 12)
+        plans.count(1 << 20, 1 << 12)
 
 
 COMPILE = (

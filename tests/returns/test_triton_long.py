@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -15,24 +18,22 @@ import offtrace as ot
 import only_compile
 import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
+from offtrace.returns.jax import triton_calls as jax_calls
+from offtrace.returns.jax.xla_kernels import in_float64
 from offtrace.returns.numpy import given_factors as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+plans = pytest.importorskip("offtrace.returns.triton.plans")
 
 
 @pytest.fixture
 def small(monkeypatch: Any) -> None:
-    """A tree of four levels has 4³ leaves; rows are swept if traces live for a block."""
-    for name, value in {
-        "SWEPT": 64,
-        "NEAR": 8,
-        "LIFE": 1,
-        "FAN": 4,
-        "CHUNK": 16,
-        "PART_CHUNKS": 2,
-        "WALKED": 256,
-    }.items():
-        monkeypatch.setattr(triton_calls, name, value)
+    """A tree of four levels has 4³ leaves, blocks are sorted by 16 steps; rows are swept if traces live for eight steps."""
+    sizes = {"SWEPT": 64, "NEAR": 8, "LIFE": 8, "FAN": 4, "SORTED": 16, "TOGETHER": 2, "WALKED": 256}
+    for name, value in sizes.items():
+        monkeypatch.setattr(plans, name, value)
+    monkeypatch.setattr(triton_calls, "CHUNK", 16)
+    monkeypatch.setattr(triton_calls, "PART_CHUNKS", 2)
 
 
 def factors(case: str, B: int, T: int) -> tuple[np.ndarray, ...]:
@@ -76,22 +77,59 @@ CASES = (
 DTYPES = ((torch.float32, 1e-6), (torch.float64, 1e-13))
 
 
+@pytest.mark.parametrize("recursive", [True, False], ids=["recursive", "at read-out"])
 @pytest.mark.parametrize("case", CASES)
-def test_recursive_caps(case: str, small: None) -> None:
-    """Rows that are swept, left over by the sweep, and given to a tree with one or two levels; a full one, too."""
-    first = CASES.index(case) % 2
+def test_caps(case: str, recursive: bool, small: None) -> None:
+    """Rows that are swept unless traces live long, and rows of several levels."""
+    first = (CASES.index(case) + recursive) % 2
     for (B, T), (dtype, bound) in zip(((2, 60), (1, 128)), DTYPES[first:] + DTYPES, strict=False):
         made = [torch.from_numpy(a).to(dtype) for a in factors(case, B, T)]
-        arrays = [*(a.double().numpy() for a in made), np.empty(0)]
-        wanted = by_numba.correct(*arrays, True)  # pyright: ignore
-        scale = by_numba.correct(np.abs(arrays[0]), *arrays[1:], True)  # pyright: ignore
+        wanted, scale = by_numpy([a.double().numpy() for a in made], recursive)
         with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-            found = triton_calls.given(*made, None, per_decision=False, recursive=True)
+            found = triton_calls.given(*made, None, per_decision=False, recursive=recursive)
         assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
 
 
-@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.NonMarkovRetrace(1.0)], ids=lambda t: type(t).__name__)
-def test_a_rule_in_a_tree(trace: Any, small: None) -> None:
+def by_numpy(arrays: list[np.ndarray], recursive: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Δ, and Σ|γβδ|."""
+    delta, *others = arrays
+    none = np.empty(0)
+    return tuple(by_numba.correct(d, *others, none, recursive) for d in (delta, np.abs(delta)))  # pyright: ignore
+
+
+class Interpreted(jax_calls.Arrays):
+    """The kernels under JAX, in Triton's interpreter: what a kernel changes is a copy, and all else is poison at first."""
+
+    def call(self, kernel: Any, programs: int, read: Any, numbers: Any, made: Any, changed: Any, constants: Any) -> Any:
+        def run(*read: Any) -> list[np.ndarray]:
+            tensors = [torch.from_numpy(np.array(a)) for a in read]
+            written = [torch.full(m.shape, -77, dtype=triton_calls.DTYPES[m.dtype.name]) for m in made]
+            for given, taken in changed.items():
+                written[taken] = tensors[given]
+            values = [n.item() if isinstance(n, np.floating) else n for n in numbers]
+            with np.errstate(all="ignore"):
+                kernel[(programs,)](*tensors, *values, *written, **constants)
+            return [w.numpy() for w in written]
+
+        return jax.pure_callback(run, made, *read)
+
+
+@pytest.mark.parametrize("recursive", [True, False], ids=["recursive", "at read-out"])
+def test_caps_under_jax(recursive: bool, small: None, monkeypatch: Any) -> None:
+    """Every launch takes what the one before has made: nothing is changed behind JAX's back."""
+    monkeypatch.setattr(jax_calls, "LIBRARY", Interpreted())
+    with in_float64():
+        for single, T in ((True, 50), (False, 100)):
+            delta, g, ratio, cap = factors("drops", 2, T)
+            step = np.pad(ratio[:, 1:], ((0, 0), (0, 1)))
+            program = jax.jit(partial(jax_calls.capped, recursive=recursive, single=single))
+            found = np.asarray(program(*map(jnp.asarray, (delta, g, step, cap))))
+            wanted, scale = by_numpy([delta, g, ratio, cap], recursive)
+            assert (np.abs(found - wanted) <= (1e-6 if single else 1e-13) * scale).all()
+
+
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5)], ids=lambda t: type(t).__name__)
+def test_a_rule_in_long_rows(trace: Any, small: None) -> None:
     """From the user's arrays: ends, padding, a γ for each step, an action that π never takes."""
     rng = np.random.default_rng(3)
     B, T = 2, 150
@@ -106,12 +144,13 @@ def test_a_rule_in_a_tree(trace: Any, small: None) -> None:
         assert_close(triton_calls.correct(trace, tensors, None, add_q=False).numpy(), wanted, scale, np.float64)
 
 
-def test_what_is_not_known_spreads_as_far_as_its_traces_reach(small: None) -> None:
+@pytest.mark.parametrize("recursive", [True, False], ids=["recursive", "at read-out"])
+def test_what_is_not_known_spreads_as_far_as_its_traces_reach(recursive: bool, small: None) -> None:
     delta, g, ratio, cap = factors("plain", 2, 140)
     ratio[0, 90], g[0, 30], g[0, 120] = np.nan, 0.0, 0.0
     made = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
     with np.errstate(all="ignore"):
-        found = triton_calls.given(*made, None, per_decision=False, recursive=True).isnan().numpy()
+        found = triton_calls.given(*made, None, per_decision=False, recursive=recursive).isnan().numpy()
     assert found[0, 31:90].all()
     assert not found[0, :31].any()
     assert not found[0, 90:].any()
@@ -135,13 +174,22 @@ def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
 def test_they_compile_for_a_gpu(tmp_path: Any) -> None:
     """The interpreter takes what the compiler does not."""
     script = f"""{only_compile.BEFORE}
-triton_calls.SWEPT, triton_calls.FAN, triton_calls.CHUNK, triton_calls.PART_CHUNKS = 8, 2, 16, 2
+plans.SWEPT, plans.FAN, plans.SORTED, triton_calls.CHUNK, triton_calls.PART_CHUNKS = 8, 2, 16, 16, 2
 x = {{n: torch.zeros(2, 70) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}}
 x |= {{n: torch.zeros(2, 70, dtype=torch.uint8) for n in ("terminated", "truncated")}} | {{"gamma": 0.9, "valid": None}}
 triton_calls.correct(ot.RBIS(0.9), x, None, add_q=True)
+triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
 triton_calls.correct(ot.Retrace(0.9), x, None, add_q=True)
+plans.SWEPT, plans.NEAR = 64, 8
+x = {{n: a[:, :16].contiguous() if isinstance(a, torch.Tensor) else a for n, a in x.items()}}
+triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
+for level in ("token", "prefix", "geometric"):
+    given = {{"log_pi": x["log_pi"], "log_mu": x["log_mu"].half(), "mask": x["reward"] > 0}}
+    given |= {{"segment": torch.zeros(2, 16, dtype=torch.int64)}} if level == "prefix" else {{}}
+    triton_calls.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 16))
 assert all(done for _, done in made), made
 names = {{"leaf_tables", "group", "starts", "walk_rows", "linear_rows", "linear_ends"}}
+names |= {{"lifetimes", "prepare", "sweep", "running_sums", "sorted_blocks", "level", "weigh_rows"}}
 assert {{name for name, _ in made}} == names, made
 """
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

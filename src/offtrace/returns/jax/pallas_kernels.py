@@ -9,10 +9,11 @@ It stops where no row has a trace left.
 
 Where float32 is wanted (`_scaled`), x is kept as X = x / P in float32, where P is a product of ratios, one number for a row, in
 float64: a pair (start, step) costs a minimum and a multiply-add, Σ_t (W_t P_t δ_t) min(cap_t / P_t, X). After eight steps X
-takes over a power of two of P. What leaves the range of this shows in a few numbers for each row, as in `triton_caps`: then
+takes over a power of two of P. What leaves the range of this shows in a few numbers for each row, as in `triton.caps`: then
 the program does its starts again with numbers of any size (`_exact`), as it does for rows that float64 does not hold.
 
-The kernel is Pallas, by way of Triton; where JAX has that no more, XLA's stays.
+The kernel is Pallas, by way of Triton; where JAX has that no more, XLA's stays. Where jax-triton is installed, the kernels that
+PyTorch has take its place (`triton_calls`): their time does not grow with the square of T.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from offtrace.returns.jax import scaled_numbers, xla_kernels
+from offtrace.returns.jax import scaled_numbers, triton_calls, xla_kernels
 from offtrace.returns.jax.xla_kernels import Factors, rows_together
 
 INTERPRET = False  # runs the kernel on any device, slowly: for tests
@@ -317,12 +318,13 @@ def capped(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, sin
     The result has a gradient with respect to δ only.
     """
     by_xla = rows_together(partial(xla_kernels.capped, recursive=recursive))
-    by_pallas = rows_together(partial(_on_gpu, recursive=recursive, single=single))
+    by_kernel = triton_calls.capped if triton_calls.are_known() and not INTERPRET else _on_gpu
+    on_gpu = rows_together(partial(by_kernel, recursive=recursive, single=single))
     if INTERPRET:
-        return by_pallas(delta, g, step, cap)
-    if not _is_known():
+        return on_gpu(delta, g, step, cap)
+    if not (triton_calls.are_known() or _is_known()):
         return by_xla(delta, g, step, cap)
-    return lax.platform_dependent(delta, g, step, cap, cuda=by_pallas, default=by_xla)
+    return lax.platform_dependent(delta, g, step, cap, cuda=on_gpu, default=by_xla)
 
 
 def _forward(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool) -> tuple[Array, Factors]:

@@ -120,15 +120,15 @@ class TorchBackend(Backend[Tensor]):
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
         given = decisions(self, trace, arrays)
-        dtypes = given.dtypes or (torch.get_default_dtype(),)
+        dtype = reduce(torch.promote_types, given.dtypes or (torch.get_default_dtype(),))
         any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
         merge = None if how.process_group is None else weight_tensors.over(how.process_group)
         made = self._by_host(
             check, any_array, lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge)
         )
         if made is None:
-            made = weight_tensors.weights(trace, given, how, any_array.device)  # the place for a kernel of Triton's
-        return made.to(any_array.device, reduce(torch.promote_types, dtypes))
+            made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
+        return made.to(any_array.device, dtype)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Tensor:
         """Whether each decision is kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -21,12 +22,19 @@ def _positions(like: Tensor) -> Tensor:
 KIND = Kind(torch, lambda array, index: torch.take_along_dim(array, index, -1), _positions)
 
 
-def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device) -> Tensor:
-    """The weights in float64, in the shape of the arrays."""
-    T = given.shape[-1]
+def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The weights in the shape of the arrays: by a kernel on CUDA, in the dtype asked for, or in float64."""
     rows = _rows(given)
+    if device.type == "cuda" and not seen_by_torch():
+        from offtrace.returns.torch import triton_launch
+
+        if triton_launch.takes_weights(trace, how, given.shape[-1], packed="segment" in rows):
+            kind = dtype if how.normalize is None else torch.float64
+            out = torch.empty((math.prod(given.shape[:-1]), given.shape[-1]), dtype=kind, device=device)
+            contiguous = {name: a.contiguous() for name, a in rows.items()}
+            return _shared(triton_launch.weigh(trace, contiguous, how, out), given, how)
+    T = given.shape[-1]
     decision = _decision(given, device)
-    segment = rows.get("segment")
     logs = {name: rows[name] for name in ("log_pi", "log_mu") if name in rows}
     nothing = torch.zeros((), dtype=torch.float64, device=device)
     made = factors(trace, Rows(logs, decision, nothing, None, nothing, 1.0, nothing))
@@ -38,8 +46,14 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
     if lags is not None:
         known = [float("inf"), *lags, *[0.0] * T][: T + 1]
         bounds = torch.tensor(known, dtype=torch.float64, device=device).log()
-    found = weigh(KIND, decay, ratio, cap, decision, segment, bounds, trace.recursive, how)
+    found = weigh(KIND, decay, ratio, cap, decision, rows.get("segment"), bounds, trace.recursive, how)
+    return _shared(found, given, how)
+
+
+def _shared(found: Tensor, given: Decisions[Tensor], how: Weighing) -> Tensor:
+    """Weights [N, T], normalised if that is wanted, in the shape of the arrays."""
     if how.normalize is not None:
+        decision, segment = _decision(given, found.device), _rows(given).get("segment")
         counted = starts(KIND, decision, segment) if how.level in ONE_A_ROW else decision
         found = _normalized(found, counted, decision.any(1), given.group, how)
     return found.reshape(given.shape)

@@ -1,6 +1,6 @@
 """Triton kernels that sum by the definition, step by step, in float64, for everything that has no shorter way.
 
-`step` is a placeholder, bound to a custom trace by `triton_rules.bound`.
+`step` is a placeholder, bound to a custom trace by `rules.bound`.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch import triton_scaled as scaled
-from offtrace.returns.torch.triton_scan import leaves, link, live, number, probabilities, td_error, write
+from offtrace.returns.triton import scaled
+from offtrace.returns.triton.scan import WALK, leaves, link, live, number, probabilities, td_error, write
 
 MOST, LEAST = tl.constexpr(2.0**70), tl.constexpr(2.0**-900)
 """Products between these are walked in float64: a weight that has vanished beside them is negligible."""
@@ -18,7 +18,7 @@ MOST, LEAST = tl.constexpr(2.0**70), tl.constexpr(2.0**-900)
 
 @triton.jit
 def step(c0, c1, c2, c3, pi, mu, rho, lam, lag, start_pair, pair):
-    """Stand in for a custom trace's step; `triton_rules.bound` puts it here."""
+    """Stand in for a custom trace's step; `rules.bound` puts it here."""
     return c0, c1, c2, c3, c0
 
 
@@ -63,30 +63,33 @@ def walk(
 
 @triton.jit
 def walk_of_any_size(
-    a, lags, reach, b, k, first, T, gamma, p,
+    a, lags, reach, b, k, offset, first, end, T, gamma, p,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
 ):  # fmt: skip
-    """Return Δ by definition, with x and w as f · 2ⁿ."""
+    """Return Δ by definition, with x and w as f · 2ⁿ; of steps from `first` up to `end`, as counted from each row's `offset`."""
     total = td_error(a, b, k, T, gamma, GIVEN, GAMMAS, VALID)
     x = tl.zeros_like(total) + 1.0
     n = tl.zeros_like(total).to(tl.int64)
     w, m = x, n
     t = first + 1
+    now = offset + t
     left = 1
-    while (t < T) & (left != 0):
+    while (t < end) & (left != 0):
         for _ in range(8):
-            h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE)
-            delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-            started = k < t
-            near = started & (t - k < reach) if LAGS else started
-            bound = tl.load(lags + t - k - 1, near, 0.0) if LAGS else float("inf")
+            now = offset + t
+            h, ratio, cap = link(a, b, now, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE)
+            h = tl.where(t < end, h, 0.0)
+            delta = td_error(a, b, now, T, gamma, GIVEN, GAMMAS, VALID)
+            started = k < now
+            near = started & (now - k < reach) if LAGS else started
+            bound = tl.load(lags + now - k - 1, near, 0.0) if LAGS else float("inf")
             x, n, w, m, y, yn = one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE, LAGS)
             total += tl.where(near & (w != 0.0), scaled.value(w * y * delta, m + yn), 0.0)
             t += 1
         left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
         if LAGS:
-            left = left & (t - tl.max(k) < reach).to(tl.int32)
+            left = left & (tl.max(now - k) < reach).to(tl.int32)
     return total
 
 
@@ -113,12 +116,12 @@ def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr,
 
 @triton.jit
 def walk_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, out, lags, reach, odd, B, T, groups,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lags, stage, done, reach, B, T, groups,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, SOME: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ by its definition, M starts of ROWS rows at a time; with SOME only in rows that are marked as odd."""
+    """Compute Δ by its definition, M starts of ROWS rows at a time; with SOME only in rows that are left to this stage."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
@@ -128,14 +131,14 @@ def walk_rows(
     k = first + tl.arange(0, M)[:, None]
     wanted = row < B
     if SOME:
-        wanted = wanted & (tl.load(odd + b) != 0)
+        wanted = wanted & (tl.load(stage + b) == WALK)
     if tl.max(wanted.to(tl.int32)) != 0:
         total, beyond = walk(
             a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
         )
         if tl.max(beyond) != 0:
             total = walk_of_any_size(
-                a, lags, reach, b, k, first, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
+                a, lags, reach, b, k, 0, first, T, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, LAGS
             )
         write(a, out, b * T + k, wanted & (k < T), total, ADD_Q, VALID)
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch.triton_scan import link, lower, number, td_error, times, write
+from offtrace.returns.triton.scan import SWEEP, WALK, link, lower, number, td_error, times, write
 
 LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
@@ -143,10 +143,10 @@ def shifted(x, first, SIZE: tl.constexpr):
 
 @triton.jit
 def leaf_tables(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, left_over, odd, B, T, programs, stride,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, plane, B, T, programs, stride,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, lowest, before, clipped, nodes, stage,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
+    FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
@@ -154,9 +154,8 @@ def leaf_tables(
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
-    if SOME:
-        if tl.load(left_over + b) == 0:
-            return
+    if tl.load(stage + b) == SWEEP:
+        return
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
     C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
@@ -177,7 +176,7 @@ def leaf_tables(
     tl.store(node + WEIGHT * plane, last(D, LEAF))
     tl.store(node + SUM * plane, last(total, LEAF) * last(least, LEAF))
     if tl.max(out_of_range) != 0:
-        tl.store(odd + b, 1)
+        tl.store(stage + b, WALK)
 
 
 @triton.jit
@@ -283,15 +282,14 @@ def land(
 
 @triton.jit
 def group(
-    lowest, before, clipped, nodes, plane, beyond, wide, left_over, B, T, programs,
-    LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
+    lowest, before, clipped, stage, known_nodes, known_beyond, plane, wide, B, T, programs, nodes, beyond,
+    LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Store what is kept of the children of a node, which are of a level, within it; and of the node itself."""
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
-    if SOME:
-        if tl.load(left_over + b) == 0:
-            return
+    if tl.load(stage + b) == SWEEP:
+        return
     parent = tl.program_id(0) % programs
     offset, stride = place(B, T, LEVEL, FAN)
     above, above_stride = place(B, T, LEVEL + 1, FAN)
@@ -342,10 +340,10 @@ def group(
 
 @triton.jit
 def starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, plane, beyond, wide, left_over, odd, out, B, T, programs,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, beyond, stage, swept, plane, wide, B, T, programs,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr, SOME: tl.constexpr,
+    ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute Δ of the starts in FAN leaves of a row: first within the leaf, then beyond it, level by level."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
@@ -353,9 +351,8 @@ def starts(
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
-    if SOME:
-        if tl.load(left_over + b) == 0:
-            return
+    if tl.load(stage + b) == SWEEP:
+        return
     parent = tl.program_id(0) % programs
     row = tl.arange(0, FAN)[:, None]
     column = tl.arange(0, FAN)[None, :]
@@ -395,5 +392,5 @@ def starts(
         total += weight * (value + at_s * met)
         log_x = end_r + tl.minimum(log_x, end_c)
         weight = weight * end_d
-    if tl.load(odd + b) == 0:
+    if tl.load(stage + b) != WALK:
         write(a, out, b * T + t, t < T, total, ADD_Q, VALID)

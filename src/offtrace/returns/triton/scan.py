@@ -1,10 +1,13 @@
 """The functions that all Triton kernels share, and the kernel for traces without a cap.
 
 A trace leaves t−1 with g_{t-1} = discount_{t-1} and enters t with decay_t and ratio_t; where any of them is 0 it is *cut*.
-Caps are in `triton_caps`; horizons, bounds by lag, custom traces and the transpose in `triton_walks`.
+Caps are in `caps`; horizons, bounds by lag, custom traces and the transpose in `walks`.
 
-`factors` is a placeholder, bound to a rule by `triton_rules.bound`. The arrays come as a tuple: reward, q, next_value,
+`factors` is a placeholder, bound to a rule by `rules.bound`. The arrays come as a tuple: reward, q, next_value,
 terminated, truncated, valid, gamma, log_pi, log_mu, each [B, T]; with GIVEN it is δ, g, five that are not read, ratio and cap.
+
+A kernel's arguments are arrays that it reads, numbers, arrays that it writes, constants. What it changes stands among both
+kinds of arrays, as JAX wants it; it is then read where it is written.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -13,10 +16,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch import triton_scaled as scaled
+from offtrace.returns.triton import scaled
 
 WHOLE, MAPS, FROM_ENDS, REST = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 """The passes of `linear_rows`."""
+SWEEP, TREE, WALK = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+"""The stages of a row with a cap: what is to be done with it, or was done last."""
+LARGEST = tl.constexpr(1e30)
+"""A cap at read-out that is larger is taken as one that is not known."""
 LITTLE, MUCH = tl.constexpr(70.0), tl.constexpr(900.0)
 """Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; one
 that moves by less than `MUCH` either way stays within it."""
@@ -24,7 +31,7 @@ that moves by less than `MUCH` either way stays within it."""
 
 @triton.jit
 def factors(pi, mu, rho, p0, p1, p2, p3):
-    """Stand in for the rule's factors; `triton_rules.bound` puts them here."""
+    """Stand in for the rule's factors; `rules.bound` puts them here."""
     return p0, p0, p0
 
 
@@ -152,7 +159,7 @@ def link(
 
 @triton.jit
 def number(high, middle, low):
-    """Add three float32 to a float64: Triton passes floats in float32 (`triton_launch._split`)."""
+    """Add three float32 to a float64: Triton passes floats in float32 (`plans.split`)."""
     none = tl.full([], 0.0, tl.float64)
     high, middle, low = none + high, none + middle, none + low
     exponent = tl.floor(low / 64.0)

@@ -3,6 +3,7 @@
 # pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import FunctionType
 
@@ -14,7 +15,7 @@ from offtrace.traces.symbols import NOW, Lines, Printer, Symbol
 
 MOST = 4
 """How many parameters of a rule, and how many numbers in a carry, a kernel takes."""
-PER_STEP = ("pi", "mu", "rho", "lag", "start_pair", "pair", "c0", "c1", "c2", "c3")
+PER_STEP = ("pi", "mu", "rho", "log_rho", "lag", "start_pair", "pair", "c0", "c1", "c2", "c3")
 """The names of what changes from step to step."""
 
 
@@ -98,6 +99,38 @@ def factors(lines: Lines) -> triton.JITFunction:
     arguments = ("pi", "mu", "rho", *(f"p{i}" for i in range(MOST)))
     return triton.jit(
         symbols.function("factors", symbols.definition("factors", arguments, body, ", ".join(results)), SPACE)
+    )
+
+
+LOG_RHO = Symbol("input", "log_rho")
+
+
+def logarithm(symbol: Symbol) -> Symbol:
+    """Return log of an expression that is not negative, without exp and log where the one undoes the other."""
+    x = symbol.parts
+    match symbol.operation:
+        case "input" if x[0] == "rho":
+            return LOG_RHO
+        case "number":
+            return Symbol("number", math.log(x[0]) if x[0] > 0 else -math.inf)
+        case "*" | "/":
+            return symbols.combine("+" if symbol.operation == "*" else "-", *map(logarithm, x))
+        case "**" if not _changes(x[1]):
+            return symbols.combine("*", x[1], logarithm(x[0]))
+        case "minimum" | "maximum":
+            return symbols.combine(symbol.operation, *map(logarithm, x))
+        case "where":
+            return symbols.combine("where", x[0], *map(logarithm, x[1:]))
+    return symbols.combine("log", symbol)
+
+
+@cache
+def log_factors(lines: Lines) -> triton.JITFunction:
+    """Make the function `log_factors(log_rho, pi, mu, rho, p0 … p3)`, which returns log decay, log ratio and log cap."""
+    body, results = InTriton().body(tuple(map(logarithm, lines.results)))
+    arguments = ("log_rho", "pi", "mu", "rho", *(f"p{i}" for i in range(MOST)))
+    return triton.jit(
+        symbols.function("log_factors", symbols.definition("log_factors", arguments, body, ", ".join(results)), SPACE)
     )
 
 

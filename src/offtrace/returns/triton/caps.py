@@ -15,27 +15,45 @@ and what ratios raise the product by since then is the most that it can have com
 at read-out may leave the range at the other end.
 
 Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
-numbers of any size. With MARKS such rows are marked instead, for `triton_tree`, and `lifetimes` has marked those in which traces
-live long: a sweep takes as long as they live.
+numbers of any size. A row goes through stages. Where it is at that of a SWEEP, such a row is left to a TREE instead (`tree`,
+`readout`), as are rows in which traces live long, which `lifetimes` finds out: a sweep takes as long as they live.
+
+A row may come in `parts` of `steps` steps, each of which is swept as if it were a row: what traces are worth beyond their part is
+then for `readout` to add. For that `prepare` stores sums of logarithms as well.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
-# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from offtrace.returns.torch.triton_scan import apart, enters, leaves, lower, number, td_error, times, together, write
-from offtrace.returns.torch.triton_walks import walk_of_any_size
+from offtrace.returns.triton.scan import (
+    LARGEST,
+    SWEEP,
+    TREE,
+    WALK,
+    apart,
+    enters,
+    leaves,
+    number,
+    td_error,
+    times,
+    together,
+    write,
+)
+from offtrace.returns.triton.walks import walk_of_any_size
 
 
 @triton.jit
 def prepare(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, B, T, steps, groups,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, B, T, parts, steps, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    room, ends, sums, stage,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     RECURSIVE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, N: tl.constexpr, MOST: tl.constexpr,
+    STAGE: tl.constexpr,
 ):  # fmt: skip
     """Store C, E, 1/R, D of each step, [groups of rows, steps, 4, ROWS], and R, D of blocks, [groups of rows, blocks, 2, ROWS].
 
@@ -43,20 +61,28 @@ def prepare(
 
     At a cut both products go on, so that later starts find their own; C is 0 there, or −1 for a cap at read-out, which
     must end the traces as well.
+
+    With a STAGE only rows that are there are needed. For a TREE the sums of log ratio and of log h, and the number of cuts, are
+    stored as well, [3, rows, groups of blocks]; rows with something that is not known are left to a WALK.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     kind = room.dtype.element_ty
     rows, part = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
-    b = tl.minimum(rows * ROWS + tl.arange(0, ROWS), B - 1)[:, None, None]
+    row = tl.minimum(rows * ROWS + tl.arange(0, ROWS), (rows * 0 + B) * parts - 1)[:, None, None]
+    b, first = row // parts, (row % parts * steps).to(tl.int32)
+    if STAGE is not None:
+        if tl.max((tl.load(stages + b) == STAGE).to(tl.int32)) == 0:
+            return
     block = part * BLOCKS + tl.arange(0, BLOCKS)
     j = tl.arange(0, N)[None, None, :]
-    t = block[None, :, None] * N + j
+    within = block[None, :, None] * N + j
+    t = first + within
     delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
     decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, RECURSIVE)
     g = leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    before = leaves(a, b, block[None, :, None] * 8 - 1, T, gamma, GIVEN, GAMMAS, VALID)
+    before = leaves(a, b, first + block[None, :, None] * 8 - 1, T, gamma, GIVEN, GAMMAS, VALID)
     g0, g1, g2, g3, g4, g5, g6, _ = apart(tl.reshape(g, (ROWS * BLOCKS, 8)), ROWS * BLOCKS)
     g = together(tl.reshape(before, (ROWS * BLOCKS,)), g0, g1, g2, g3, g4, g5, g6, ROWS * BLOCKS)
     h = tl.reshape(g, (ROWS, BLOCKS, 8)) * decay
@@ -75,7 +101,7 @@ def prepare(
     if not RECURSIVE:
         C = tl.where(cut, -1.0, C)
     lane = tl.arange(0, ROWS).to(tl.int64)
-    at = (rows * steps + t) * (4 * ROWS) + lane[:, None, None]
+    at = (rows * steps + within) * (4 * ROWS) + lane[:, None, None]
     tl.store(room + at, C)
     tl.store(room + at + ROWS, E)
     tl.store(room + at + 2 * ROWS, start)
@@ -86,18 +112,42 @@ def prepare(
     at = (rows * (steps // N) + block[None, :]) * (2 * ROWS) + lane[:, None]
     tl.store(ends + at, end)
     tl.store(ends + at + ROWS, tl.sum(tl.where(j == N - 1, D, 0.0), 2))
+    if STAGE == TREE:
+        known = (tl.abs(delta) < float("inf")) & (cut | ((ratio < float("inf")) & (h < float("inf")) & (cap < LARGEST)))
+        own = rows * ROWS + tl.arange(0, ROWS)
+        pieces = steps // (N * BLOCKS)
+        plane = (rows * 0 + B) * parts * pieces
+        at = sums + own * pieces + part
+        there = own < (rows * 0 + B) * parts
+        tl.store(at, tl.sum(tl.sum(tl.log(tl.where(cut, 1.0, ratio)), 2), 1), there)
+        tl.store(at + plane, tl.sum(tl.sum(tl.log(tl.where(cut, 1.0, h)), 2), 1), there)
+        tl.store(at + 2 * plane, tl.sum(tl.sum(cut.to(tl.int32), 2), 1).to(tl.float64), there)
+        bad = tl.min(tl.min(known.to(tl.int32), 2), 1) == 0
+        tl.store(stage + own // parts, WALK, there & bad)
 
 
 @triton.jit
-def lifetimes(ends, left_over, B, blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr, LIFE: tl.constexpr):
-    """Mark the rows in which a trace lives for more than LIFE blocks, in the mean over all starts."""
-    rows = tl.program_id(0).to(tl.int64)
-    row = rows * ROWS + tl.arange(0, ROWS)
-    i = tl.arange(0, BLOCKS)[:, None]
-    end = tl.load(ends + (rows * blocks + i) * (2 * ROWS) + tl.arange(0, ROWS)[None, :], i < blocks, -1.0)
-    next_cut = tl.associative_scan(tl.where(end < 0.0, i, BLOCKS), 0, lower, reverse=True)
-    life = tl.sum(tl.where(i < blocks, tl.minimum(next_cut, blocks) - i, 0), 0)
-    tl.store(left_over + row, (life > LIFE * blocks).to(tl.int32), row < B)
+def later(a, b):
+    """Return the larger one, for scans."""
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def lifetimes(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, B, T, gh, gm, gl, stage,
+    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, LIFE: tl.constexpr,
+):  # fmt: skip
+    """Leave those rows to the tree in which a trace lives for more than LIFE steps, in the mean over all starts, as far as the
+    ends of episodes tell."""
+    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    t = tl.arange(0, N)[None, :]
+    g = leaves(a, tl.minimum(row, B - 1)[:, None], t, T, number(gh, gm, gl), GIVEN, GAMMAS, VALID)
+    begun = tl.associative_scan(
+        tl.where(g == 0.0, t, -1), 1, later
+    )  # the last step of an episode is of the next one here
+    life = tl.sum(tl.where(t < T, t - begun, 0), 1)
+    tl.store(stage + row, tl.where(life > LIFE * T, TREE, SWEEP), row < B)
 
 
 @triton.jit
@@ -111,37 +161,81 @@ def mantissa(P):
 
 @triton.jit
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, out, B, T, steps, groups,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, stages, B, T, parts, steps, groups,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, stage, out,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, MARKS: tl.constexpr,
+    STAGE: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows, but for rows that are marked."""
+    """Compute Δ of M starts in each of ROWS rows; with a STAGE, of those that are there.
+
+    What float32 does not hold is swept again in float64, and what that does not hold is walked by definition, PART starts at a
+    time: whatever registers this takes are taken all along.
+    """
+    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
-    row = rows * ROWS + tl.arange(0, ROWS)
-    marked = tl.full([ROWS], 0, tl.int32)
-    if MARKS:
-        marked = tl.load(left_over + row, row < B, 1)
-    if tl.min(marked) == 0:
-        sweep_starts(
-            x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, marked[None, :], out, B, T, steps, rows, first,
+    row = (rows * ROWS + tl.arange(0, ROWS))[None, :]
+    there = row // parts < B
+    b = tl.minimum(row // parts, B - 1)
+    passed = tl.full([1, ROWS], 0, tl.int32)
+    if STAGE is not None:
+        passed = (tl.load(stage + b, there, -1) != STAGE).to(tl.int32)
+    if tl.min(passed) != 0:
+        return
+    offset = (row % parts * steps).to(tl.int32)
+    found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
+    if STAGE == SWEEP:
+        tl.store(stage + b, TREE, there & (odd != 0))
+        odd = odd * 0
+    if tl.max(odd) == 0:
+        k = offset + first + tl.arange(0, M)[:, None]
+        write(a, out, b * T + k, there & (k < T), found, ADD_Q, VALID)
+    else:
+        again(
+            a, room, ends, passed, out, b, offset, there, T, steps, rows, first,
             gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
-            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART, LEAST, LOST, BACK, MARKS,
+            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART,
         )  # fmt: skip
 
 
 @triton.jit
-def sweep_starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, left_over, marked, out, B, T, steps, rows, first,
+def again(
+    a, room, ends, passed, out, b, offset, there, T, steps, rows, first,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    LEAST: tl.constexpr, LOST: tl.constexpr, BACK: tl.constexpr, MARKS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts from `first` on in each of ROWS rows."""
-    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    kind = room.dtype.element_ty
+    """Compute Δ of the starts once more, with numbers that have more room."""
+    gamma = number(gh, gm, gl)
+    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
+    for part in range(M // PART):
+        start = first + part * PART
+        k = offset + start + tl.arange(0, PART)[:, None]
+        found, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
+        if tl.max(odd) != 0:
+            found = walk_of_any_size(
+                a, a[0], 0, b, k, offset, start, steps, T, gamma, p,
+                GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, False,
+            )  # fmt: skip
+        write(a, out, b * T + k, there & (k < T), found, ADD_Q, VALID)
+
+
+@triton.jit
+def traces(
+    room, ends, passed, steps, rows, first,
+    RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """Sweep M starts from `first` on in each of ROWS rows. Return Δ, and 1 for rows that are out of range."""
+    if DOUBLE or room.dtype.element_ty == tl.float64:
+        kind: tl.constexpr = tl.float64
+        LEAST: tl.constexpr = 1e-200
+        LOST: tl.constexpr = 900
+        BACK: tl.constexpr = 70
+    else:
+        kind: tl.constexpr = tl.float32
+        LEAST: tl.constexpr = 1e-36
+        LOST: tl.constexpr = 100
+        BACK: tl.constexpr = 30
     lane = tl.arange(0, ROWS)[None, :]
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane
@@ -149,7 +243,7 @@ def sweep_starts(
     W = tl.full([1, ROWS], 1.0, tl.float64)
     for m in tl.static_range(M // N):
         W *= tl.load(end + m * 2 * ROWS + ROWS)
-    odd = (W < LEAST).to(tl.int32)
+    odd = (W < LEAST).to(tl.int32)  # how small the weights of a program's starts may be
     W = 1.0 / tl.sqrt(W)  # the weights of the first and of the last start are then as far from 1
     foremost = W
     P = tl.full([1, ROWS], 1.0, tl.float64)
@@ -187,7 +281,7 @@ def sweep_starts(
         x = x * power.to(kind)
         W = W * tl.load(end + ROWS)
         end += 2 * ROWS
-    W = tl.where(marked != 0, 0.0, W)
+    W = tl.where(passed != 0, 0.0, W)
     t = first + M
     left = 1
     while (t < steps) & (left != 0):
@@ -204,6 +298,7 @@ def sweep_starts(
                 x = y
             at += 4 * ROWS
         acc += tl.where(W != 0.0, part, 0.0)  # where no trace is left, part may be anything
+        # LOST: by how many powers of two a trace may fall before it may be lost; BACK: by how many it may then grow.
         R = tl.load(end)
         D = tl.load(end + ROWS)
         P, power, n = mantissa(P * tl.abs(R))
@@ -218,21 +313,4 @@ def sweep_starts(
         end += 2 * ROWS
         t += N
         left = tl.max((W != 0.0).to(tl.int32))
-    row = rows * ROWS + lane
-    b = tl.minimum(row, B - 1)
-    odd = tl.where(marked != 0, 0, odd)
-    if MARKS:
-        tl.store(left_over + row, 1, (row < B) & (odd != 0))
-        odd = odd * 0
-    if tl.max(odd) == 0:
-        write(a, out, b * T + first + i, (row < B) & (first + i < T), acc / unit, ADD_Q, VALID)
-    else:
-        gamma = number(gh, gm, gl)
-        p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
-        for part in range(M // PART):  # a few at a time: whatever registers this takes are taken all along
-            k = first + part * PART + tl.arange(0, PART)[:, None]
-            whole = walk_of_any_size(
-                a, x0, 0, b, k, first + part * PART, T, gamma, p,
-                GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, False,
-            )  # fmt: skip
-            write(a, out, b * T + k, (row < B) & (k < T), whole, ADD_Q, VALID)
+    return acc / unit, tl.where(passed != 0, 0, odd)

@@ -1,0 +1,74 @@
+"""The Triton kernel for weights, run by Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import offtrace as ot
+import triton_interpreter  # noqa: F401
+from decision_batches import batches, by_rows
+from helpers import BUILT_IN
+from offtrace.returns.needed_arrays import decisions
+from offtrace.returns.torch.torch_backend import TorchBackend
+from offtrace.returns.weight_arrays import Weighing
+
+triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+
+
+def by_kernel(trace: Any, batch: dict[str, Any], how: Weighing, dtype: Any = torch.float64) -> np.ndarray:
+    tensors = {name: torch.from_numpy(a) for name, a in batch.items()}
+    ready = decisions(TorchBackend(), trace, tensors).arrays()
+    out = torch.full(tensors["log_pi"].shape, torch.nan, dtype=dtype)
+    with np.errstate(all="ignore"):
+        return triton_launch.weigh(trace, ready, how, out).numpy()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(batch=batches(), trace=st.sampled_from(BUILT_IN), length=st.sampled_from([2, 4, 8]))
+def test_weights_by_the_kernel(batch: dict[str, Any], trace: Any, length: int) -> None:
+    """Rows of one block and of several."""
+    levels = [
+        n for n in triton_launch.LEVELS if triton_launch.takes_weights(trace, Weighing(n), packed="segment" in batch)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_launch, "WEIGHED", length)
+        for level in levels:
+            wanted = by_rows(trace, level, batch)
+            found = by_kernel(trace, batch, Weighing(level))
+            np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=0, err_msg=level)
+            held = Weighing(level, 0.5, 2.0, drop=length == 4)
+            wanted = np.where((wanted < 0.5) | (wanted > 2.0), 0.0, wanted) if held.drop else np.clip(wanted, 0.5, 2.0)
+            wanted = np.where(batch.get("mask", 1) != 0, wanted, 0.0)
+            found = by_kernel(trace, batch, held)
+            assert (
+                np.abs(found - wanted) <= 1e-10 * wanted
+            ).mean() > 0.99 or held.drop  # one may lie on the interval's end
+
+
+def test_float32_keeps_its_digits_over_a_long_row() -> None:
+    """Products that leave float32 and come back; what is beyond it is 0, or infinite."""
+    rng = np.random.default_rng(0)
+    log_mu = -rng.exponential(size=(2, 600)).astype(np.float32) - 2.0
+    log_pi = (log_mu + rng.normal(size=(2, 600)) * [[0.05], [2.0]]).astype(np.float32)
+    for trace in (ot.ImportanceSampling(), ot.NonMarkovRetrace(), ot.FlattenedIS(kappa=0.5, bound=1.0)):
+        for level in triton_launch.LEVELS:
+            wanted = ot.weights(trace, level=level, log_pi=log_pi.astype(float), log_mu=log_mu.astype(float))
+            found = by_kernel(trace, {"log_pi": log_pi, "log_mu": log_mu}, Weighing(level), torch.float32)
+            with np.errstate(over="ignore"):
+                np.testing.assert_allclose(found, wanted.astype(np.float32), rtol=5e-7, atol=2e-45)
+
+
+def test_what_is_not_known_spreads_to_the_rows_end() -> None:
+    log_mu = np.full((1, 9), -1.0)
+    log_pi = log_mu.copy()
+    log_mu[0, 4] = -np.inf
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_launch, "WEIGHED", 2)
+        found = by_kernel(ot.NonMarkovRetrace(), {"log_pi": log_pi, "log_mu": log_mu}, Weighing("prefix"))
+    assert (np.isnan(found) == (np.arange(9) >= 4)).all()
