@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,13 @@ def test_advantages_are_normalised_in_each_group() -> None:
     assert found.tolist() == [-1.0, 1.0, 0.0, 0.0]
 
 
+@cache
+def compiled(weighting: Weighting) -> tuple[Any, Any]:
+    """A batch of a policy, and the gradient of the loss."""
+    loss = partial(training._loss, SETTING, [weighting], 0)
+    return jax.jit(partial(training.rollouts, SETTING)), jax.jit(jax.grad(loss, has_aux=True))
+
+
 def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> list[float]:
     """The run as the module says it, update after update: all policies are kept, and batch n − K is drawn again by θ_{n-K}."""
     import optax
@@ -110,8 +117,7 @@ def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> li
     policies = [transformer.first(jax.random.fold_in(key, 0), TASK, SETTING.shape)]
     optimizer = optax.chain(optax.clip_by_global_norm(SETTING.clip), optax.scale_by_adam())
     state = optimizer.init(policies[0])
-    rollouts = jax.jit(partial(training.rollouts, SETTING))
-    gradient = jax.jit(jax.grad(partial(training._loss, SETTING, [weighting], 0), has_aux=True))
+    rollouts, gradient = compiled(weighting)
     rewards = []
     for n in range(SETTING.updates):
         rewards.append(float(rollouts(policies[n], jax.random.fold_in(key, n + SETTING.oldest + 1)).reward.mean()))

@@ -144,7 +144,10 @@ def _layers(weights: Weights) -> Weights:
 
 def _inputs(weights: Weights, tokens: Array, at: int | Array) -> Array:
     places = lax.dynamic_slice_in_dim(weights["place"], at, tokens.shape[1], 0)
-    return weights["embed"][tokens] + places
+    embed = weights[
+        "embed"
+    ]  # by a product, whose gradient is one too: that of a look-up adds to few places from many threads
+    return jax.nn.one_hot(tokens, len(embed), dtype=embed.dtype) @ embed + places
 
 
 def _outputs(weights: Weights, x: Array) -> Array:
