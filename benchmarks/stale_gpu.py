@@ -7,7 +7,8 @@
 A cell is an environment and an age. All its weightings, step sizes and tuning seeds are trained side by side, and then all its
 weightings with the step sizes that tuning has chosen and the test seeds, as many at once as `--runs` says, in one compiled
 program. Cells go by the order of `--ages`, and within an age by that of the environments; a few threads take them, so that one
-cell computes while others compile. FILE is JSON, a line for each unit, written as soon as it is done. No cell is begun after
+cell computes while others compile. FILE is JSON, a line for each unit, written as soon as it is done, curves
+of the test seeds only. No cell is begun after
 `--seconds`, and what runs then is given up. `--done FILE` leaves out what an earlier call has done.
 """
 
@@ -127,7 +128,8 @@ class Work:
                 for job, (rows, curve) in zip(first, found, strict=True):
                     score = float(np.mean(rows["value"]))
                     self.plan.mark(job.unit, score)
-                    outcome = Outcome(job.unit, rows, curve, score, seconds / len(first))
+                    kept = curve if job.unit.phase == self.plan.last_phase else {}
+                    outcome = Outcome(job.unit, shortened(rows), shortened(kept), score, seconds / len(first))
                     self.file.write(json.dumps(spelt(outcome, "gpu")) + "\n")
                 self.file.flush()
                 self.written += len(first)
@@ -147,6 +149,14 @@ class Work:
                 f"{name} {found[name].mean():.2f}" for name in ("reward", "success", "collapsed", "entropy", "ess")
             )
             print(f"         {label:<34} α {job.unit.alpha:g}  {told}", flush=True)
+
+
+def shortened(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With five significant digits, so that a file of an hour can be brought back."""
+    return {
+        name: np.array([float(f"{x:.5g}") for x in column]) if column.dtype.kind == "f" else column
+        for name, column in columns.items()
+    }
 
 
 if __name__ == "__main__":

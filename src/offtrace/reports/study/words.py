@@ -163,7 +163,7 @@ def _aged(shown: Views) -> str:
     reference, frame = shown.summary.reference, shown.at_each_age
     if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
         return ""
-    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
+    said, what = [], {"deep": "frames in the memory", "stale": "updates"}.get(str(shown.facts.get("task")), "age")
     for (age,), part in frame.group_by("age", maintain_order=True):
         ahead = part.filter(pl.col("difference_low") > 0)["method"].to_list()
         behind = part.filter(pl.col("difference_high") < 0)["method"].to_list()
