@@ -44,6 +44,9 @@ def main() -> None:
     run.add_argument("--ages", type=int, nargs="*", default=[64, 16, 4, 1], help="which, and in which order")
     run.add_argument("--environments", type=int, nargs="*", help="the numbers of those that are run, from 0; all")
     run.add_argument("--updates", type=int, help="fewer, to try it out: what comes of it cannot be brought")
+    run.add_argument(
+        "--at-least", type=float, default=0.0, help="exit with 3 if no weighting's test reaches this reward"
+    )
     run.add_argument("--done", type=Path, nargs="*", default=[])
     run.set_defaults(run=_run)
     brought = commands.add_parser("bring")
@@ -90,7 +93,8 @@ def _run(args: argparse.Namespace) -> None:
                 traceback.print_exception(error)
         print(f"{len(ended)} of {len(cells)} cells, {work.written} units in {work.spent():.0f} s", flush=True)
         file.flush()
-    os._exit(1 if any(future.exception() for future in ended) else 0)  # what is still being computed is given up
+    failed = any(future.exception() for future in ended)
+    os._exit(1 if failed else 3 if work.best < args.at_least else 0)  # what is still being computed is given up
 
 
 class Work:
@@ -99,6 +103,7 @@ class Work:
     def __init__(self, plan: Plan, runs: int, seconds: float, file: TextIO) -> None:
         self.plan, self.runs, self.seconds, self.file = plan, runs, seconds, file
         self.started, self.written, self.lock = time.monotonic(), 0, threading.Lock()
+        self.best = 0.0  # the best mean reward of a test
 
     def spent(self) -> float:
         """Seconds since the beginning."""
@@ -143,6 +148,7 @@ class Work:
 
     def say(self, jobs: list[Job], rows: list[dict[str, np.ndarray]]) -> None:
         """A first look."""
+        self.best = max([self.best, *(float(found["reward"].mean()) for found in rows)])
         for job, found in zip(jobs, rows, strict=True):
             label = json.loads(job.unit.parameters)["label"]
             told = " ".join(

@@ -50,14 +50,22 @@ def sections(shown: Views) -> list[Section]:
     """What happens over the updates, and a table of where it ends."""
     if not shown.measured:
         return []
-    ages = sorted({line.age for panels in shown.measured.values() for p in panels.values() for line in p if line.age})
+    ages = {
+        line.age
+        for panels in shown.measured.values()
+        for lines in panels.values()
+        for line in lines
+        if line.age is not None
+    }
     places = Select("Environment", "measured", [(str(i), name) for i, name in enumerate(shown.measured)])
-    controls = [places, Select("Age", "measured-age", [(f"{age:.0f}", f"{age:,.0f} updates") for age in ages])]
+    controls = [
+        places,
+        Select("Age", "measured-age", [(f"{age:.0f}", f"{age:,.0f} updates") for age in sorted(ages, reverse=True)]),
+    ]
     lead = (
         "Share of right answers, reward, entropy and effective sample size over the updates, each weighting at its tuned α. An "
         "effective sample size of 1 means that all tokens count alike. KL(μ, π) says how far the policy has gone from the one "
-        "that drew. "
-        "Bands are 95% intervals of the mean over seeds."
+        "that drew. Bands are 95% intervals of the mean over seeds."
     )
     figure = Figure("What happens over the updates", lead, "measured", controls=controls)
     parts: list[Part] = [Paragraph(TABLE), table(shown)]
