@@ -37,7 +37,9 @@ def text(shown: Views) -> str:
     ages = sorted(cells["age"].unique().to_list())
     seeds = cells["n"].unique().sort().to_list()
     runs = f"{shown.rows:,} runs, of which {int(cells['n'].sum()):,} at a tuned α, {' or '.join(map(str, seeds))} seeds each"
-    parts = [f"{runs}; {facts['machine']}; {facts['counts']['units']:,} units in {facts['seconds']:,.0f} s of work."]
+    parts = [
+        f"`{facts['name']}`: {runs}; {facts['machine']}; {facts['counts']['units']:,} units in {facts['seconds']:,.0f} s of work."
+    ]
     parts += ["In the words of its page:", *(f"> {paragraph}" for paragraph in words.answer(shown))]
     for age in ages:
         parts += [f"**Data {age:.0f} update{'s' * (age > 1)} old.** {LEGEND}", by_environment(cells.filter(age=age))]
