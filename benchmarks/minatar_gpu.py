@@ -43,11 +43,11 @@ def main() -> None:
     run.add_argument("--seconds", type=float, default=540.0)
     run.add_argument("--done", type=Path, nargs="*", default=[])
     run.set_defaults(run=_run)
-    bring = commands.add_parser("bring")
-    bring.add_argument("file", type=Path, nargs="+")
-    bring.add_argument("--out", type=Path)
-    bring.set_defaults(run=_bring)
-    for command in (run, bring):
+    brought = commands.add_parser("bring")
+    brought.add_argument("file", type=Path, nargs="+")
+    brought.add_argument("--out", type=Path)
+    brought.set_defaults(run=bring)
+    for command in (run, brought):
         command.add_argument("--subset")
         command.add_argument("--study", default="minatar", help="another one, by its name or file")
     args = parser.parse_args()
@@ -62,9 +62,9 @@ def _run(args: argparse.Namespace) -> None:
 
     plan = Plan(Study.load(args.study, args.subset))
     for file in args.done:
-        if json.loads(_lines(file)[0])["digest"] != plan.study.digest:
+        if json.loads(lines(file)[0])["digest"] != plan.study.digest:
             sys.exit(f"{file} was made by other code, or is of another study: its units are not those of now")
-        for finished in _read(file):
+        for finished in read(file):
             plan.done[finished.outcome.unit.id] = finished.outcome.score
     groups: dict[tuple[str, ...], list[Job]] = {}
     for unit in plan.left():
@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
             seconds = (time.monotonic() - began) / len(jobs)
             for job, (rows, curve) in zip(jobs, found, strict=True):
                 outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds)
-                file.write(json.dumps(_spelt(outcome, "gpu")) + "\n")
+                file.write(json.dumps(spelt(outcome, "gpu")) + "\n")
             file.flush()
             print(f"{time.monotonic() - started:5.0f} s  {unit.trace} on {unit.environment}", flush=True)
 
@@ -96,34 +96,37 @@ def _run(args: argparse.Namespace) -> None:
     os._exit(0)  # what is still being computed is given up
 
 
-def _bring(args: argparse.Namespace) -> None:
+def bring(args: argparse.Namespace) -> None:
+    """Make ordinary records of files that came back."""
     study = now = Study.load(args.study, args.subset, args.out)
     for file in args.file:
-        head = json.loads(_lines(file)[0])
+        head = json.loads(lines(file)[0])
         code = head.get("code", {})  # older files have none
         try:
             study = now.as_recorded(head["digest"], code.get("digest", ""))
         except StudyError as error:
             sys.exit(f"{file} is of another study: {error}")
-        new = study.bring(list(_read(file)), head["versions"], head["machine"], code)
+        new = study.bring(list(read(file)), head["versions"], head["machine"], code)
         print(f"{file}: {new} new units")
     print(study.status())
 
 
-def _spelt(outcome: Outcome, worker: str) -> dict[str, Any]:
+def spelt(outcome: Outcome, worker: str) -> dict[str, Any]:
+    """What a line of a file says of a unit."""
     columns = {kind: {k: v.tolist() for k, v in getattr(outcome, kind).items()} for kind in ("rows", "curve")}
     when = datetime.now(UTC).isoformat()
     about = {"score": outcome.score, "seconds": outcome.seconds, "worker": worker, "finished": when}
     return {"unit": asdict(outcome.unit), **columns, **about}
 
 
-def _lines(file: Path) -> list[str]:
+def lines(file: Path) -> list[str]:
+    """The lines of a file, which may be compressed."""
     return (gzip.open(file, "rt").read() if file.suffix == ".gz" else file.read_text()).splitlines()
 
 
-def _read(file: Path) -> Iterator[Finished]:
+def read(file: Path) -> Iterator[Finished]:
     """What was written; a last line that was torn is left out."""
-    for line in _lines(file)[1:]:
+    for line in lines(file)[1:]:
         try:
             given = json.loads(line)
         except ValueError:

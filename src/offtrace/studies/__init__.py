@@ -3,9 +3,20 @@
 from offtrace.studies.checks import DeclarationError, StudyError
 from offtrace.studies.declaration import shipped
 from offtrace.studies.environments import register_environment
+from offtrace.studies.stale.token_tasks import TokenTask, register_token_task
 from offtrace.studies.status import Status
 from offtrace.studies.study import Study
 
-__all__ = ["DeclarationError", "Status", "Study", "StudyError", "load", "register_environment", "shipped"]
+__all__ = [
+    "DeclarationError",
+    "Status",
+    "Study",
+    "StudyError",
+    "TokenTask",
+    "load",
+    "register_environment",
+    "register_token_task",
+    "shipped",
+]
 
 load = Study.load

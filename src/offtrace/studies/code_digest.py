@@ -28,6 +28,7 @@ PARTS = {
     "replay": ("learners",),
     "map": ("operators",),
     "deep": ("deep", "studies/deep_units.py"),
+    "stale": ("studies/stale",),
 }
 """Of offtrace, beside COMMON, by task."""
 

@@ -32,7 +32,8 @@ from offtrace.studies.checks import (
     text,
     whole,
 )
-from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay
+from offtrace.studies.stale import weighting
+from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay, Stale
 from offtrace.traces import Rule, Trace
 
 FORMAT = 1
@@ -45,6 +46,7 @@ KEYS = {
     "replay": (*LEARNING, "ages"),
     "map": tuple(k for k in LEARNING if k != "alphas"),
     "deep": (*(k for k in LEARNING if k != "alphas"), "ages"),
+    "stale": (*LEARNING, "ages"),
 }
 PHASES = {
     "control": ("tuning", "test"),
@@ -52,6 +54,7 @@ PHASES = {
     "replay": ("tuning", "test"),
     "map": ("map",),
     "deep": ("test",),
+    "stale": ("tuning", "test"),
 }
 OPTIONAL = ("about", "lams", "modules", "subsets")
 
@@ -230,6 +233,8 @@ def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
             label = environments.join(name, picked)
             if task == "deep":
                 environments.known_game(key, label)
+            elif task == "stale":
+                environments.known_token_task(key, label)
             else:
                 environments.known(key, label, name, picked, seeded=task == "map")
             if label in found:
@@ -251,6 +256,10 @@ def _fits(place: Place, ages: tuple[int, ...]) -> None:
                 declared = {k: v for k, v in asdict(protocol).items() if v != getattr(Deep(), k)}
                 where = f"what the agent can do on {place.name} with the age {age}: {error}"
                 raise DeclarationError("protocol", declared, where) from error
+        return
+    if isinstance(protocol, Stale):
+        if protocol.width % protocol.heads:
+            raise DeclarationError("protocol.width", protocol.width, f"a multiple of heads = {protocol.heads}")
         return
     mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
     if isinstance(protocol, Evaluation | Map):
@@ -295,9 +304,10 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
         where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
         raise DeclarationError(key, name, f"traces with coefficients β{where}")
     allowed = [f.name for f in fields(rule)]
+    known = [*allowed, *weighting.OPTIONS, weighting.LABEL] if task == "stale" else allowed
     for parameter in parameters:
-        if parameter not in allowed:
-            what = f"no such parameter{did_you_mean(parameter, allowed)}; {rule.title} takes {', '.join(allowed) or 'none'}"
+        if parameter not in known:
+            what = f"no such parameter{did_you_mean(parameter, known)}; {rule.title} takes {', '.join(known) or 'none'}"
             raise DeclarationError(f"{key}.{parameter}", parameters[parameter], what)
     own = parameters.pop("lam", None)
     if "lam" not in allowed:
@@ -312,7 +322,11 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
     found: list[TraceGrid] = []
     for picked in environments.grid(parameters):
         try:
-            make(rule.title, picked, lams[0])
+            if task == "stale":
+                picked = weighting.labelled(picked)
+                weighting.Weighting.made(rule.title, picked, lams[0])
+            else:
+                make(rule.title, picked, lams[0])
         except (ValueError, TypeError) as error:
             worst = next(iter(picked), "name")
             raise DeclarationError(f"{key}.{worst}", parameters.get(worst, name), f"{error}") from error
@@ -345,7 +359,7 @@ def checked_seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[s
         entry = table(f"seeds.{phase}", seeds[phase], ("first", "count"))
         values = [whole(low)(f"seeds.{phase}.{k}", entry.get(k)) for k, low in (("first", 0), ("count", 1))]
         found[phase] = Seeds(*values)
-        if found[phase].stop > (limit := 2**32 if task == "deep" else 2**63):
+        if found[phase].stop > (limit := 2**32 if task in ("deep", "stale") else 2**63):
             what = f"seeds below 2^{limit.bit_length() - 1}: the last one is {found[phase].stop - 1}"
             raise DeclarationError(f"seeds.{phase}", dict(entry), what)
     if "tuning" in found and "test" in found:

@@ -9,7 +9,10 @@ from importlib import metadata
 import offtrace
 from offtrace._shared.cores import cores
 
-PACKAGES = {"deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars")}
+PACKAGES = {
+    "deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars"),
+    "stale": ("numpy", "jax", "optax", "polars"),
+}
 LEARNING = ("numpy", "scipy", "numba", "polars")
 
 

@@ -45,9 +45,11 @@ def schema(kind: str) -> dict[str, pl.DataType | type[pl.DataType]]:
     S, F, N = pl.String, pl.Float64, pl.Int64
     unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
     operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
+    end = {"age": F, "diverged": pl.Boolean}
+    stale = {"success": F, "reward": F, "entropy": F, "ess": F, "kl": F}
     return {
-        "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, "age": F, "diverged": pl.Boolean},
-        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N},
+        "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, **end, **stale, "collapsed": pl.Boolean},
+        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N, **stale},
         "units": {"unit": S, "score": F, "rows": N, "seconds": F, "worker": S, "finished": pl.Datetime("us", "UTC")},
     }[kind]
 

@@ -48,7 +48,7 @@ class Study:
     about: str
     """What is run to answer it, in words."""
     task: str
-    """ "control", "evaluation", "replay", "map" or "deep"."""
+    """ "control", "evaluation", "replay", "map", "deep" or "stale"."""
     metric: str
     environments: tuple[Place, ...]
     traces: tuple[TraceGrid, ...]
@@ -335,7 +335,7 @@ class Study:
             "task": self.task,
             "metric": self.metric,
             "better": "higher" if self.metric in HIGHER_IS_BETTER else "lower",
-            "step": "frame" if self.task == "deep" else "step",
+            "step": {"deep": "frame", "stale": "update"}.get(self.task, "step"),
             "frames per update": self._frames_per_update(),
             "finished": status.finished,
             "seconds": status.seconds,
@@ -418,7 +418,9 @@ def _pool(
         from offtrace.studies.local_processes import AHEAD, LocalPool
 
         pool = LocalPool(
-            min(workers or cores(), plan.total), ahead=1 if plan.study.task == "deep" else AHEAD, patience=patience
+            min(workers or cores(), plan.total),
+            ahead=1 if plan.study.task in ("deep", "stale") else AHEAD,
+            patience=patience,
         )
     try:
         yield pool

@@ -21,7 +21,7 @@ from offtrace.reports.html.document import (
     Select,
     Text,
 )
-from offtrace.reports.study import page_tables, statistics
+from offtrace.reports.study import page_tables, stale, statistics
 from offtrace.reports.study.views import Facts, Views
 from offtrace.reports.study.words import age_label, answer, curve, metric, of_ages, scaled, settings
 
@@ -51,10 +51,14 @@ def html(shown: Views) -> str:
             Fact("Time", duration(facts.get("seconds"))),
         ],
         legend=True,
-        sections=[section for section in (make(shown) for make in SECTIONS) if section],
+        sections=[section for make in SECTIONS for section in _listed(make(shown))],
         data=_data(shown),
         version=str(facts.get("versions", {}).get("offtrace", "")),
     ).html()
+
+
+def _listed(made: Section | list[Section] | None) -> list[Section]:
+    return made if isinstance(made, list) else [made] if made else []
 
 
 def _data(shown: Views) -> dict[str, object]:
@@ -80,6 +84,10 @@ def _data(shown: Views) -> dict[str, object]:
         "reference": summary.reference,
         "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
         "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
+        "measured": [
+            [{"name": stale.WORDS[name], "lines": [line._asdict() for line in lines]} for name, lines in panels.items()]
+            for panels in shown.measured.values()
+        ],
         **panels,
     }
 
@@ -204,4 +212,4 @@ METHODS = (
 )
 """How the numbers of the page are computed."""
 
-SECTIONS = (_standing, _tradeoff, _ages, _learning, _sweeps, _heat, _numbers, _run)
+SECTIONS = (_standing, _tradeoff, _ages, stale.sections, _learning, _sweeps, _heat, _numbers, _run)

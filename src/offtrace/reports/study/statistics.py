@@ -119,12 +119,12 @@ def summarise(
 
 
 def with_methods(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a column `method`: the trace's title, with its parameters where the study has it with several."""
+    """The rows with a column `method`: the label if there is one, else the title, with the parameters if several have that."""
     rows = rows.with_columns(pl.col("parameters").fill_null(""))
     kinds = rows.select("trace", "parameters").unique()
     several = kinds["trace"].value_counts().filter(pl.col("count") > 1)["trace"].to_list()
     names = [
-        f"{trace} ({_spelled(parameters)})" if trace in several and parameters else trace
+        _label(parameters) or (f"{trace} ({_spelled(parameters)})" if trace in several and parameters else trace)
         for trace, parameters in kinds.iter_rows()
     ]
     return rows.join(
@@ -393,6 +393,14 @@ def _sign(better: str) -> int:
     if better not in ("higher", "lower"):
         raise ValueError(f'better is "higher" or "lower", and {better!r} was given.')
     return 1 if better == "higher" else -1
+
+
+def _label(parameters: str) -> str | None:
+    """The name that a declaration has given, if it has."""
+    try:
+        return json.loads(parameters).get("label")
+    except (ValueError, AttributeError):
+        return None
 
 
 def _spelled(parameters: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offtrace._shared.number_text import interval, number
 from offtrace.reports.study.views import Views
-from offtrace.reports.study.words import metric, settings
+from offtrace.reports.study.words import metric, settings, zero
 
 
 def table(shown: Views) -> str:
@@ -28,9 +28,9 @@ def table(shown: Views) -> str:
     note = (
         f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
     )
-    zero = "a random policy" if shown.summary.zeros else "the worst trace of an environment"
+    worst = zero(shown) if shown.summary.zeros else "the worst trace of an environment"
     best = "the best trace of an environment" if shown.summary.zeros else "the best"
-    return "\n".join([*text, note, f"The last column is scaled: 0 is {zero}, 1 {best}."])
+    return "\n".join([*text, note, f"The last column is scaled: 0 is {worst}, 1 {best}."])
 
 
 def _cell(mean: float, low: float, high: float, mark: str | None) -> str:

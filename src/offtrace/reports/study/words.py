@@ -27,12 +27,17 @@ def metric(facts: Facts) -> str:
 
 def curve(facts: Facts) -> str:
     """What a learning curve is of."""
-    return str(facts.get("curve") or ("RMS error" if "error" in str(facts.get("metric")).lower() else "Return"))
+    name = str(facts.get("metric")).lower()
+    if facts.get("task") == "stale":
+        return "Share of right answers" if "success" in name else "Reward"
+    return str(facts.get("curve") or ("RMS error" if "error" in name else "Return"))
 
 
 def settings(shown: Views) -> str:
     """What is chosen for each trace: "tuned λ and α", "best λ", or "λ" where there was nothing to choose."""
     table = shown.summary.table
+    if shown.facts.get("task") == "stale":
+        return "tuned α"
     if table["alpha"].null_count() < len(table) or shown.heat:
         return "tuned λ and α"
     several = table.group_by("environment", "method").len()["len"].max()
@@ -41,8 +46,13 @@ def settings(shown: Views) -> str:
 
 def scaled(shown: Views) -> str:
     """What 0 and 1 are."""
-    worst = "is a random policy" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
+    worst = f"is {zero(shown)}" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
+
+
+def zero(shown: Views) -> str:
+    """What 0 is, where it is not the worst trace."""
+    return "no reward" if shown.facts.get("task") == "stale" else "a random policy"
 
 
 def age_label(facts: Facts) -> str:
@@ -52,6 +62,8 @@ def age_label(facts: Facts) -> str:
 
 def of_ages(shown: Views) -> str:
     """What an age is."""
+    if shown.facts.get("task") == "stale":
+        return "Age counts the updates between the policy that drew the rollouts and the one that learns from them."
     if shown.facts.get("task") != "deep":
         return "Age counts how long ago the behaviour policy was the current one."
     said = "Data are as old as the memory is long: so many frames it holds."
@@ -86,8 +98,8 @@ def _standing(shown: Views) -> str:
     equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
     who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
     said = f"{who} the highest interquartile mean {place}: **{score}**"
-    zero = "a random policy" if shown.summary.zeros else "the worst trace of each environment"
-    said += f" on a scale where 0 is {zero} and 1 the best{' trace of each environment' * shown.summary.zeros}."
+    worst = zero(shown) if shown.summary.zeros else "the worst trace of each environment"
+    said += f" on a scale where 0 is {worst} and 1 the best{' trace of each environment' * shown.summary.zeros}."
     leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
     own, others = ("Its", len(rest)) if not equal else ("Their", len(rest) - len(equal))
     if not math.isfinite(first["low"]):
@@ -151,7 +163,7 @@ def _aged(shown: Views) -> str:
     reference, frame = shown.summary.reference, shown.at_each_age
     if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
         return ""
-    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
+    said, what = [], {"deep": "frames in the memory", "stale": "updates"}.get(str(shown.facts.get("task")), "age")
     for (age,), part in frame.group_by("age", maintain_order=True):
         ahead = part.filter(pl.col("difference_low") > 0)["method"].to_list()
         behind = part.filter(pl.col("difference_high") < 0)["method"].to_list()

@@ -1,0 +1,135 @@
+"""Tasks whose answers can be verified: a prompt of tokens is drawn, an answer of tokens is rewarded between 0 and 1.
+
+A declaration names them like other environments, "reverse:length=6,symbols=12". Everything here is traced by JAX.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jax import Array
+
+
+@dataclass(frozen=True)
+class TokenTask:
+    """A task: lengths, a function that draws prompts, and one that rewards answers."""
+
+    tokens: int
+    """Tokens are 0, 1, … tokens − 1."""
+    prompt: int
+    """The length of a prompt."""
+    answer: int
+    """The length of an answer."""
+    draw: Callable[[Array, int], Array]
+    """(key, n) → n prompts, integers [n, prompt]."""
+    reward: Callable[[Array, Array], Array]
+    """(prompts [n, prompt], answers [n, answer]) → rewards [n] between 0 and 1. An answer is right where it is 1."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "prompt", "answer"):
+            if getattr(self, name) < (2 if name == "tokens" else 1):
+                raise ValueError(f"{name} = {getattr(self, name)} is too small for a task of tokens")
+
+
+class TaskMaker(NamedTuple):
+    """A task of the registry: a function that makes it, and the arguments that its name fixes."""
+
+    function: Callable[..., TokenTask]
+    fixed: Mapping[str, object]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The arguments that a declaration may give."""
+        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
+
+
+_registered: dict[str, TaskMaker] = {}
+TASKS: Mapping[str, TaskMaker] = MappingProxyType(_registered)
+"""The tasks that a study can name."""
+
+
+def register_token_task(name: str, function: Callable[..., TokenTask], **fixed: object) -> None:
+    """Let studies of the task "stale" name a task of tokens: `name` stands for `function(**fixed)`, which returns a `TokenTask`.
+
+    A declaration may give the other arguments of the function, as in "parity:length=9". Workers must register it too: so a
+    module does it that the study lists in `modules`.
+
+    >>> import jax
+    >>> def parity(length: int = 8) -> TokenTask:
+    ...     def draw(key, n):
+    ...         return jax.random.randint(key, (n, length), 0, 2)
+    ...     return TokenTask(2, length, 1, draw, share_right(lambda prompts: prompts.sum(axis=1, keepdims=True) % 2))
+    >>> register_token_task("parity", parity)
+    >>> TASKS["parity"].parameters
+    ['length']
+    """
+    if ":" in name or not name.strip():
+        raise ValueError(f"a task cannot be named {name!r}: a name is a word, and a colon begins its arguments")
+    entry = TaskMaker(function, fixed)
+    known = _registered.get(name)
+    if known is not None and _origin(known) != _origin(entry):  # a module may be imported anew
+        raise ValueError(f"there is a task named {name!r} already: give another name")
+    _registered[name] = entry
+
+
+def _origin(entry: TaskMaker) -> tuple[str, str, Mapping[str, object]]:
+    return entry.function.__module__, entry.function.__qualname__, entry.fixed
+
+
+def share_right(solve: Callable[[Array], Array]) -> Callable[[Array, Array], Array]:
+    """Make the reward that is the share of tokens equal to those of `solve(prompts)` [n, answer]."""
+
+    def reward(prompts: Array, answers: Array) -> Array:
+        return (answers == solve(prompts)).mean(axis=1)
+
+    return reward
+
+
+def reverse(length: int = 6, symbols: int = 12) -> TokenTask:
+    """Copy backwards."""
+    return TokenTask(symbols, length, length, _uniform(length, symbols), share_right(lambda x: x[:, ::-1]))
+
+
+def sort(length: int = 6, symbols: int = 12) -> TokenTask:
+    """Put in order, smallest first."""
+    return TokenTask(symbols, length, length, _uniform(length, symbols), share_right(lambda x: x.sort(axis=1)))
+
+
+def addition(digits: int = 3, base: int = 10) -> TokenTask:
+    """Add two numbers of `digits` digits modulo base^digits, with carried steps.
+
+    The prompt has the digits of both numbers in pairs, the lowest first: a_0 b_0 a_1 b_1 …. The answer has for each place the
+    digit of the sum and the carry out of it: d_0 c_0 d_1 c_1 …, with a_i + b_i + c_{i-1} = d_i + base c_i. The last carry is
+    what the modulus drops.
+    """
+
+    def solve(prompts: Array) -> Array:
+        import jax.numpy as jnp
+
+        carry, found = jnp.zeros_like(prompts[:, 0]), []
+        for i in range(digits):
+            total = prompts[:, 2 * i] + prompts[:, 2 * i + 1] + carry
+            carry = total // base
+            found += [total % base, carry]
+        return jnp.stack(found, axis=1)
+
+    return TokenTask(base, 2 * digits, 2 * digits, _uniform(2 * digits, base), share_right(solve))
+
+
+def _uniform(length: int, symbols: int) -> Callable[[Array, int], Array]:
+    def draw(key: Array, n: int) -> Array:
+        import jax
+
+        return jax.random.randint(key, (n, length), 0, symbols)
+
+    return draw
+
+
+register_token_task("reverse", reverse)
+register_token_task("sort", sort)
+register_token_task("addition", addition)

@@ -1,0 +1,100 @@
+"""Units of the task "stale": runs side by side in one program, put into rows and curves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from offtrace.studies import environments
+from offtrace.studies.plan import Job
+from offtrace.studies.stale.training import Measured, Runs, Setting, train
+from offtrace.studies.stale.transformer import Shape
+from offtrace.studies.stale.weighting import Weighting
+
+POINTS = 50
+"""Of a run's curve, at most."""
+LAST = 0.1
+"""The share of the updates at the end over which "success" and "reward" are taken."""
+LEARNED = 0.1
+"""A run has learned something if its reward has ever risen by so much, over a tenth of the updates."""
+Columns = dict[str, np.ndarray]
+
+
+def together(jobs: list[Job], places: int = 0) -> list[tuple[Columns, Columns]]:
+    """Rows and curves of units of one environment, which may differ in weighting, step size, age and seeds, in one program.
+
+    With `places`, so many runs are computed at least: what fewer runs leave over is filled, so that one program serves all.
+    """
+    job = jobs[0]
+    p = job.protocol
+    task, precision, top_p = environments.token_task(job.unit.environment)
+    shape = Shape(p.layers, p.width, p.heads)
+    setting = Setting(task, shape, p.updates, p.prompts, p.answers, job.oldest, precision, top_p, p.clip)
+    weightings = [Weighting.made(title, json.loads(spelt or "{}"), lam) for title, spelt, lam in job.beside]
+    runs = [
+        (seed, each.unit.alpha, each.unit.age, job.beside.index((each.unit.trace, each.unit.parameters, each.unit.lam)))
+        for each in jobs
+        for seed in range(each.first, each.first + each.count)
+    ]
+    runs += runs[-1:] * (places - len(runs))
+    seed, alpha, age, which = zip(*runs, strict=True)
+    columns = Runs(np.array(seed, np.uint32), np.array(alpha, np.float32), np.array(age), np.array(which))
+    measured = train(setting, weightings, columns)
+    ends = np.cumsum([each.count for each in jobs])
+    found: list[tuple[Columns, Columns]] = []
+    for each, end in zip(jobs, ends, strict=True):
+        own = slice(end - each.count, end)
+        found.append(tidy(Measured(*(a[own] for a in measured)), columns.seed[own], p.prompts * p.answers, each.metric))
+    return found
+
+
+def tidy(measured: Measured, seed: np.ndarray, batch: int, metric: str) -> tuple[Columns, Columns]:
+    """Rows and curves from what was measured at each update, [runs, updates].
+
+    "success" and "reward" are means over the last tenth of the updates, "mean …" over all of them. A run has diverged if a
+    gradient was not finite: from there on its policy answers nothing, and its success and reward are 0. A run has collapsed if
+    it has lost more than half of what its reward had gained: the mean of its last tenth against the best tenth, both above the
+    first.
+    """
+    runs, updates = measured.reward.shape
+    finite = np.logical_and.accumulate(measured.finite > 0, axis=1)
+    success, reward = (np.where(finite, a, 0.0) for a in (measured.success, measured.reward))
+    late = slice(updates - max(1, round(LAST * updates)), None)
+    tenths = np.stack([part.mean(axis=1) for part in np.array_split(reward, 10, axis=1)], axis=1)
+    gained, best = tenths[:, -1] - tenths[:, 0], tenths.max(axis=1) - tenths[:, 0]
+    shown = {"success": success, "reward": reward}[metric.removeprefix("mean ")]
+    rows = {
+        "seed": seed.astype(np.int64),
+        "value": (shown if metric.startswith("mean ") else shown[:, late]).mean(axis=1),
+        "episodes": np.full(runs, updates * batch, np.int64),
+        "diverged": ~finite[:, -1],
+        "collapsed": (best > LEARNED) & (gained < 0.5 * best),
+        "success": success[:, late].mean(axis=1),
+        "reward": reward[:, late].mean(axis=1),
+        **{name: _mean(getattr(measured, name)[:, late]) for name in ("entropy", "ess", "kl")},
+    }
+    blocks = np.array_split(np.arange(updates), min(POINTS, updates))
+
+    def thin(of_runs: np.ndarray) -> np.ndarray:
+        return np.stack([_mean(of_runs[:, block]) for block in blocks], axis=1).ravel()
+
+    none = np.full(runs * len(blocks), np.nan)
+    curve = {
+        "seed": np.repeat(rows["seed"], len(blocks)),
+        "step": np.tile([block[-1] + 1 for block in blocks], runs).astype(np.int64),
+        "mean": thin(shown),
+        "low": none,
+        "high": none,
+        "n": np.ones(runs * len(blocks), dtype=np.int64),
+        "success": thin(success),
+        "reward": thin(reward),
+        **{name: thin(getattr(measured, name)) for name in ("entropy", "ess", "kl")},
+    }
+    return rows, curve
+
+
+def _mean(of_runs: np.ndarray) -> np.ndarray:
+    """Over updates; NaN where one is not finite."""
+    mean = of_runs.astype(float).mean(axis=1)
+    return np.where(np.isfinite(mean), mean, np.nan)

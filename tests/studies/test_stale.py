@@ -1,0 +1,232 @@
+"""Old rollouts: the sampler draws what the learner computes, data are as old as they say, and a study of them is shown."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace.studies import DeclarationError, Study, environments
+from offtrace.studies.stale.token_tasks import TASKS, addition, register_token_task, reverse, sort
+from offtrace.studies.stale.weighting import Weighting
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("optax")
+jnp = jax.numpy
+
+from offtrace.studies.stale import training, transformer  # noqa: E402
+from offtrace.studies.stale.training import Measured, Runs, Setting  # noqa: E402
+from offtrace.studies.stale.transformer import Shape  # noqa: E402
+from offtrace.studies.stale.units import tidy  # noqa: E402
+
+TASK = reverse(length=3, symbols=4)
+SETTING = Setting(TASK, Shape(2, 8, 2), updates=4, prompts=3, answers=4, oldest=3)
+NONE = Weighting(ot.QLambda(lam=1.0), "token")
+PREFIX = Weighting(ot.NonMarkovRetrace(lam=1.0), "prefix")
+
+
+def policy(seed: int = 0) -> transformer.Weights:
+    """Weights whose outputs are far from uniform."""
+    made = transformer.first(jax.random.PRNGKey(seed), TASK, SETTING.shape)
+    return {**made, "out": 10.0 * made["out"]}
+
+
+def drawn(top_p: float = 1.0, precision: str = "float32") -> training.Batch:
+    setting = SETTING._replace(top_p=top_p, precision=precision)
+    return jax.jit(partial(training.rollouts, setting))(policy(), jax.random.PRNGKey(7))
+
+
+@pytest.fixture(scope="module")
+def batch() -> training.Batch:
+    return drawn()
+
+
+def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: training.Batch) -> None:
+    log_pi = training.log_probabilities(SETTING, policy(), batch)
+    assert np.asarray(batch.log_mu) == pytest.approx(np.asarray(log_pi), abs=2e-5)
+    assert np.asarray(log_pi).std() > 0.1  # it is no uniform policy, for which any order of tokens would do
+    assert not np.allclose(batch.log_mu, training.log_probabilities(SETTING, policy(1), batch), atol=1e-2)
+
+
+def test_the_sampler_draws_by_its_probabilities() -> None:
+    """The first token of many answers to one prompt, against the softmax of the logits."""
+    prompts = jnp.tile(jnp.array([[0, 3, 1]]), (4000, 1))
+    tokens, log_mu = jax.jit(
+        lambda: transformer.sample(policy(), TASK, SETTING.shape, prompts, jax.random.PRNGKey(0))
+    )()
+    first = transformer.logits(policy(), TASK, SETTING.shape, prompts[:1], tokens[:1])[0, 0]
+    expected = np.asarray(jax.nn.softmax(first))
+    found = np.bincount(np.asarray(tokens[:, 0]), minlength=4) / 4000
+    assert found == pytest.approx(expected, abs=5 * 0.5 / np.sqrt(4000))
+    assert expected.std() > 0.05
+    assert np.exp(np.asarray(log_mu[:, 0])) == pytest.approx(expected[np.asarray(tokens[:, 0])], rel=1e-4)
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
+    logits = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05], [0.05, 0.15, 0.3, 0.5]]))
+    kept = np.asarray(jax.nn.softmax(transformer.cut(logits, 0.7)))
+    assert kept == pytest.approx(np.array([[0.625, 0.375, 0, 0], [0, 0, 0.375, 0.625]]), abs=1e-6)
+    assert np.asarray(transformer.cut(logits, 1.0)).tolist() == np.asarray(logits).tolist()
+
+
+def test_another_sampler_has_other_log_probabilities() -> None:
+    """That of bfloat16 differs a little and on both sides, that of top-p is never below π."""
+    for precision, top_p, most in (("bfloat16", 1.0, 0.2), ("float32", 0.7, 2.0)):
+        found = drawn(top_p, precision)
+        away = np.asarray(found.log_mu - training.log_probabilities(SETTING, policy(), found))
+        assert 1e-4 < np.abs(away).max() < most
+        assert (away < -1e-4).any() == (top_p == 1.0)
+
+
+def test_tasks_by_hand() -> None:
+    prompts = jnp.array([[2, 0, 1]])
+    assert reverse(3, 4).reward(prompts, jnp.array([[1, 0, 2]])).tolist() == [1.0]
+    assert sort(3, 4).reward(prompts, jnp.array([[0, 1, 3]])).tolist() == pytest.approx([2 / 3])
+    # 57 + 68 = 125, modulo 100: 7 + 8 = 15 and 5 + 6 + 1 = 12, each with a carry of 1.
+    both = jnp.array([[7, 8, 5, 6]])
+    assert addition(2, 10).reward(both, jnp.array([[5, 1, 2, 1]])).tolist() == [1.0]
+    assert addition(2, 10).reward(both, jnp.array([[5, 1, 1, 1]])).tolist() == [0.75]
+    for make in (reverse(5, 7), sort(5, 7), addition(3, 5)):
+        drawn = np.asarray(make.draw(jax.random.PRNGKey(1), 50))
+        assert drawn.shape == (50, make.prompt)
+        assert drawn.min() == 0
+        assert drawn.max() == make.tokens - 1
+
+
+def test_advantages_are_normalised_in_each_group() -> None:
+    found = np.asarray(training.advantages(jnp.array([0.0, 1.0, 0.5, 0.5]), 2))
+    assert found.tolist() == [-1.0, 1.0, 0.0, 0.0]
+
+
+@cache
+def compiled(weighting: Weighting) -> tuple[Any, Any]:
+    """A batch of a policy, and the gradient of the loss."""
+    loss = partial(training._loss, SETTING, [weighting], 0)
+    return jax.jit(partial(training.rollouts, SETTING)), jax.jit(jax.grad(loss, has_aux=True))
+
+
+def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> list[float]:
+    """The run as the module says it, update after update: all policies are kept, and batch n − K is drawn again by θ_{n-K}."""
+    import optax
+
+    key = jax.random.PRNGKey(seed)
+    policies = [transformer.first(jax.random.fold_in(key, 0), TASK, SETTING.shape)]
+    optimizer = optax.chain(optax.clip_by_global_norm(SETTING.clip), optax.scale_by_adam())
+    state = optimizer.init(policies[0])
+    rollouts, gradient = compiled(weighting)
+    rewards = []
+    for n in range(SETTING.updates):
+        rewards.append(float(rollouts(policies[n], jax.random.fold_in(key, n + SETTING.oldest + 1)).reward.mean()))
+        old = rollouts(policies[max(0, n - age)], jax.random.fold_in(key, n - age + SETTING.oldest + 1))
+        step: Any
+        step, state = optimizer.update(gradient(policies[n], old)[0], state)
+        policies.append({name: w - alpha * step[name] for name, w in policies[n].items()})
+    return rewards
+
+
+@pytest.fixture(scope="module")
+def trained() -> Measured:
+    """Ages 0, 1, 3 with one weighting, and age 3 with the other."""
+    runs = Runs(np.array([5, 5, 5, 5]), np.full(4, 0.3, np.float32), np.array([0, 1, 3, 3]), np.array([0, 0, 0, 1]))
+    return training.train(SETTING, [NONE, PREFIX], runs)
+
+
+@pytest.mark.parametrize("age", [1, 3])
+def test_data_are_as_old_as_they_say(trained: Measured, age: int) -> None:
+    """Step sizes are large, so that rollouts of a policy one update older or younger give other rewards."""
+    place = {1: 1, 3: 2}[age]
+    assert trained.reward[place].tolist() == pytest.approx(by_definition(age, NONE, 0.3, 5), abs=1e-6)
+
+
+def test_on_policy_nothing_is_to_be_corrected(trained: Measured) -> None:
+    """Age 0 has no KL and counts all tokens alike; older data have one from the second update on, and the weights differ."""
+    assert np.abs(trained.kl[0]).max() < 1e-6
+    assert trained.ess == pytest.approx(np.where(np.arange(4)[:, None] < 3, 1.0, trained.ess), abs=1e-5)
+    assert np.abs(trained.kl[1:, 0]).max() < 1e-6
+    assert trained.kl[1:, 1:].min() > 1e-5
+    assert (trained.ess[3, 1:] < 0.999).any()
+    assert (trained.reward[2, 2:] != trained.reward[3, 2:]).any()
+    assert (trained.finite == 1).all()
+
+
+def test_collapse_and_divergence_by_definition() -> None:
+    up, down = np.linspace(0.1, 1.0, 100), np.concatenate([np.linspace(0.1, 1.0, 50), np.full(50, 0.2)])
+    flat, broken = np.full(100, 0.3), np.linspace(0.1, 1.0, 100)
+    reward = np.stack([up, down, flat, broken])
+    finite = np.ones((4, 100))
+    finite[3, 60] = 0.0
+    made = Measured(reward, reward >= 0.95, reward, reward, reward, finite)
+    rows, curve = tidy(made, np.arange(4), 12, "reward")
+    assert rows["collapsed"].tolist() == [False, True, False, True]
+    assert rows["diverged"].tolist() == [False, False, False, True]
+    assert rows["value"].tolist() == pytest.approx([up[90:].mean(), 0.2, 0.3, 0.0])
+    assert rows["success"].tolist() == pytest.approx([(up[90:] >= 0.95).mean(), 0, 0, 0])
+    assert curve["step"].reshape(4, -1)[0].tolist() == list(range(2, 101, 2))
+    assert curve["mean"].reshape(4, -1)[3, 31:].tolist() == [0.0] * 19
+
+
+def declared(**changes: Any) -> dict[str, Any]:
+    """The subset ci, as a study of its own."""
+    given = Study.load("stale").given
+    return {**given, **given["subsets"]["ci"], "subsets": {}, "seeds": {"test": {"first": 0, "count": 2}}, **changes}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "task": ({"environments": ["revers:length=3"]}, r"environments\[0\].*did you mean 'reverse'"),
+    "argument": ({"environments": ["reverse:lenght=3"]}, r"arguments length, symbols, precision, top_p.*'length'"),
+    "precision": ({"environments": ["sort:precision=float16"]}, r"precision: got 'float16'; allowed: 'float32'"),
+    "top_p": ({"environments": ["sort:top_p=1.5"]}, r"top_p: got 1\.5; allowed: a number above 0 and at most 1"),
+    "length": ({"environments": ["sort:length=0"]}, r"a task of tokens: prompt = 0 is too small"),
+    "level": ({"traces": [{"name": "RBIS", "level": "row"}]}, r"traces\[0\]\.level: .*level = 'row' is not known"),
+    "option": ({"traces": [{"name": "RBIS", "levels": "token"}]}, r"levels: .*no such parameter.*'level'"),
+    "bound": ({"traces": [{"name": "RBIS", "reject_upper": 1.0}]}, "bound a criterion: name it"),
+    "rule": ({"traces": [{"name": "n-step", "n": 3}]}, "traces with coefficients β"),
+    "heads": ({"protocol": {"width": 9, "heads": 2}}, r"protocol\.width: got 9; allowed: a multiple of heads = 2"),
+    "metric": ({"metric": "auc"}, "metric: got 'auc'; allowed: 'success', 'reward'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_an_error_names_the_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Study.declared(declared(**changes))
+
+
+def test_a_task_of_ones_own() -> None:
+    register_token_task("backwards", reverse, symbols=3)
+    register_token_task("backwards", reverse, symbols=3)  # a module may be imported anew
+    assert TASKS["backwards"].parameters == ["length"]
+    assert environments.token_task("backwards:length=2,top_p=0.5")[0].tokens == 3
+    with pytest.raises(ValueError, match="there is a task named 'backwards' already"):
+        register_token_task("backwards", sort)
+    with pytest.raises(ValueError, match="a colon begins its arguments"):
+        register_token_task("a:b", sort)
+
+
+def test_a_study_is_run_resumed_and_shown(tmp_path: Path) -> None:
+    """Tuned, tested, with labels for names; a second run does nothing; the page has the figures and the table."""
+    from offtrace import reports
+
+    study = Study.load("stale", "ci", tmp_path).run(workers=0, progress=False)
+    rows = study.records()
+    assert study.status().finished
+    assert rows.filter(phase="test").select("age", "seed").n_unique() == 4
+    assert rows["collapsed"].null_count() == rows["entropy"].null_count() == 0
+    assert (rows["value"] == rows["reward"]).all()
+    assert study.curves()["ess"].is_between(0, 1.0001).all()
+    before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*.parquet")}
+    study.run(workers=0, progress=False)
+    assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*.parquet")}
+    page = reports.write(study, figures=False).read_text()
+    for words in (
+        "What happens over the updates",
+        "Effective sample size",
+        "Collapsed",
+        "prefix Non-Markov Retrace",
+        "no reward",
+    ):
+        assert words in page
