@@ -33,6 +33,7 @@ def small(monkeypatch: Any) -> None:
     for name, value in sizes.items():
         monkeypatch.setattr(plans, name, value)
     monkeypatch.setattr(triton_calls, "CHUNK", 16)
+    monkeypatch.setattr(triton_calls, "AT_ONCE", 128)  # a row of 128 steps, or of 150, at a time
     monkeypatch.setattr(triton_calls, "PART_CHUNKS", 2)
 
 

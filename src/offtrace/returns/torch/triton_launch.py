@@ -20,6 +20,7 @@ from offtrace.traces.symbols import Lines
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
+AT_ONCE = 1 << 22  # steps in long rows that are done at once, so that the memory beside a large batch is little
 LINE = 64  # starts of a program that has one row only
 DTYPES = {
     "int32": torch.int32,
@@ -119,8 +120,14 @@ def _launch(
         return out
     flags = dict(flags)
     add_q = flags.pop("ADD_Q")
-    call = plans.Given(Tensors(device), made, arrays, numbers, flags, NAME_OF[arrays[0].dtype], add_q)
-    return plans.with_cap(call, recursive)
+    library, dtype = Tensors(device), NAME_OF[arrays[0].dtype]
+    if not (plans.long(T) and B * T > AT_ONCE):
+        return plans.with_cap(plans.Given(library, made, arrays, numbers, flags, dtype, add_q), recursive)
+    out, rows = torch.empty_like(arrays[0]), max(1, AT_ONCE // T)
+    for i in range(0, B, rows):
+        call = plans.Given(library, made, [a[i : i + rows] for a in arrays], numbers, flags, dtype, add_q)
+        plans.with_cap(call, recursive, out[i : i + rows])
+    return out
 
 
 def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any]) -> Tensor:

@@ -129,17 +129,25 @@ def count(*programs: int) -> int:
     return math.prod(programs)
 
 
+def long(T: int) -> bool:
+    """Tell whether rows are too long to be swept."""
+    return T > SWEPT
+
+
 def rows_of(B: int) -> int:
     """Return how many rows a program sweeps or walks."""
     return min(ROWS, triton.next_power_of_2(B))
 
 
-def with_cap(call: Given, recursive: bool) -> Array:
-    """Return Δ, or q + Δ, of a rule with a cap: swept, by a tree over the row, or in that order."""
+def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
+    """Return Δ, or q + Δ, of a rule with a cap: swept, by a tree over the row, or in that order.
+
+    Where rows are `long`, it may go to `out`, memory that is there already.
+    """
     B, T = call.shape
     beyond = by_tree if recursive else by_sorting
-    if T > SWEPT:
-        return beyond(call, call.library.full((B,), scan.TREE.value), None)
+    if long(T):
+        return beyond(call, call.library.full((B,), scan.TREE.value), out)
     if T <= NEAR:
         return swept(call, recursive)[0]
     length = triton.next_power_of_2(T)
