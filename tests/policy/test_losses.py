@@ -88,7 +88,7 @@ def differentiated(
 def held(found: Any, slopes: list[np.ndarray], shares: Sequence[tuple[Any, ...]], decision: np.ndarray) -> None:
     """The loss is the mean of the shares, and each gradient is that of its decision over their number; 0 elsewhere."""
     n = len(shares)
-    assert int(found.count) == n
+    assert int(found.decisions) == n
     np.testing.assert_allclose(found.loss.item(), sum(s[0] for s in shares) / n, rtol=1e-10, atol=1e-12)
     for i, slope in enumerate(slopes):
         np.testing.assert_allclose(slope[decision], np.array([s[i + 1] for s in shares]) / n, rtol=1e-9, atol=1e-12)
@@ -137,7 +137,9 @@ def check_acer(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.acer(trace, **x, bound=c, **COSTS), without(made, "value"), ("log_pi", "q")
     )
-    rows = zip(*(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True)
+    rows: Any = zip(
+        *(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True
+    )
     held(found, slopes, [by_formula.acer(*row, c, *COSTS.values()) for row in rows], decision)
 
 
@@ -148,7 +150,9 @@ def check_reactor(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.reactor(trace, **x, bound=c, **COSTS), without(made, "value"), ("log_pi", "q")
     )
-    rows = zip(*(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True)
+    rows: Any = zip(
+        *(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True
+    )
     held(found, slopes, [by_formula.reactor(*row, c, *COSTS.values()) for row in rows], decision)
 
 
@@ -160,7 +164,7 @@ def check_vtrace(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.vtrace(**x, rho_bar=c, **COSTS), arrays, ("log_pi", "value", "entropy")
     )
-    rows = zip(*(a[decision] for a in (arrays["log_pi"], made["value"], target, advantage)), strict=True)
+    rows: Any = zip(*(a[decision] for a in (arrays["log_pi"], made["value"], target, advantage)), strict=True)
     shares = [by_formula.vtrace(*row, COSTS["value_cost"]) for row in rows]
     less = COSTS["entropy_cost"]
     held(found, slopes, [(s.loss - less * 0.5, s.by_log_pi, s.by_critic, -less) for s in shares], decision)
@@ -240,7 +244,7 @@ def test_clipped(kind: str) -> None:
             kind, lambda options=options, **x: policy.clipped(**x, **options), given, ("log_pi",)
         )
         low, high = options.get("clip", 0.2) if name == "prefix" else [options.get("clip", 0.2)] * 2
-        rows = zip(
+        rows: Any = zip(
             *(a[decision] for a in (made["log_pi"], made["log_prox"], weights[name], made["advantage"])), strict=True
         )
         shares = [by_formula.clipped(*row, low, high, options.get("dual")) for row in rows]

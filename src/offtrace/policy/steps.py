@@ -27,13 +27,14 @@ class Loss(NamedTuple, Generic[Array]):
     """The summands of each decision by name, in the shape of the arrays, with gradients; 0 where there is no decision."""
     arrays: dict[str, Array]
     """What the terms were made of, such as targets, advantages and weights, without gradients."""
-    count: Array
+    decisions: Array
     """The number of decisions over which the mean is."""
 
     @property
     def means(self) -> dict[str, Array]:
         """The mean of each term over decisions, for loggers."""
-        return {name: term.sum() / self.count for name, term in self.terms.items()}
+        terms: dict[str, Any] = dict(self.terms)
+        return {name: term.sum() / self.decisions for name, term in terms.items()}
 
 
 class Steps(Generic[Array]):
@@ -119,7 +120,7 @@ class Steps(Generic[Array]):
         """The mean over decisions of Σ cost · term; a term whose cost is not given has cost 1."""
         terms = {name: self.xp.where(self.decision, term, 0.0) for name, term in terms.items()}
         count = self.decision.sum()
-        each = sum(costs.get(name, 1.0) * term for name, term in terms.items())
+        each: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
         made = {name: self.do.constant(array) for name, array in arrays.items()}
         return Loss(each.sum() / count, terms, made, count)
 
