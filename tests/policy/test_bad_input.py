@@ -115,7 +115,8 @@ def test_groups() -> None:
 def test_kinds_of_arrays_do_not_mix() -> None:
     import torch
 
+    advantage: Any = np.ones(2)
     with pytest.raises(
         TypeError, match=r"advantage is a ndarray but log_pi is a tensor: .* torch.as_tensor\(advantage\)"
     ):
-        policy.clipped(log_pi=torch.zeros(2), log_prox=torch.zeros(2), advantage=np.ones(2))
+        policy.clipped(log_pi=torch.zeros(2), log_prox=torch.zeros(2), advantage=advantage)

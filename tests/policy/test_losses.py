@@ -95,6 +95,13 @@ def held(found: Any, slopes: list[np.ndarray], shares: Sequence[tuple[Any, ...]]
         assert (slope[~decision] == 0).all()
 
 
+def shares(
+    formula: Callable[..., by_formula.Share], columns: Sequence[np.ndarray], decision: np.ndarray, *numbers: Any
+) -> list[by_formula.Share]:
+    """The formula at each decision."""
+    return [formula(*row, *numbers) for row in zip(*(column[decision] for column in columns), strict=True)]
+
+
 @pytest.fixture(autouse=True)
 def _in_float64() -> Any:
     import jax
@@ -137,10 +144,8 @@ def check_acer(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.acer(trace, **x, bound=c, **COSTS), without(made, "value"), ("log_pi", "q")
     )
-    rows: Any = zip(
-        *(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True
-    )
-    held(found, slopes, [by_formula.acer(*row, c, *COSTS.values()) for row in rows], decision)
+    columns = [*(made[name] for name in ("log_pi", "log_mu", "q", "action")), target]
+    held(found, slopes, shares(by_formula.acer, columns, decision, c, *COSTS.values()), decision)
 
 
 def check_reactor(kind: str, made: dict[str, Any], c: float) -> None:
@@ -150,10 +155,8 @@ def check_reactor(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.reactor(trace, **x, bound=c, **COSTS), without(made, "value"), ("log_pi", "q")
     )
-    rows: Any = zip(
-        *(made[name][decision] for name in ("log_pi", "log_mu", "q", "action")), target[decision], strict=True
-    )
-    held(found, slopes, [by_formula.reactor(*row, c, *COSTS.values()) for row in rows], decision)
+    columns = [*(made[name] for name in ("log_pi", "log_mu", "q", "action")), target]
+    held(found, slopes, shares(by_formula.reactor, columns, decision, c, *COSTS.values()), decision)
 
 
 def check_vtrace(kind: str, made: dict[str, Any], c: float) -> None:
@@ -164,10 +167,9 @@ def check_vtrace(kind: str, made: dict[str, Any], c: float) -> None:
     found, slopes = differentiated(
         kind, lambda **x: policy.vtrace(**x, rho_bar=c, **COSTS), arrays, ("log_pi", "value", "entropy")
     )
-    rows: Any = zip(*(a[decision] for a in (arrays["log_pi"], made["value"], target, advantage)), strict=True)
-    shares = [by_formula.vtrace(*row, COSTS["value_cost"]) for row in rows]
-    less = COSTS["entropy_cost"]
-    held(found, slopes, [(s.loss - less * 0.5, s.by_log_pi, s.by_critic, -less) for s in shares], decision)
+    columns = [arrays["log_pi"], made["value"], target, advantage]
+    each, less = shares(by_formula.vtrace, columns, decision, COSTS["value_cost"]), COSTS["entropy_cost"]
+    held(found, slopes, [(s.loss - less * 0.5, s.by_log_pi, s.by_critic, -less) for s in each], decision)
 
 
 CHECKS = [check_acer, check_reactor, check_vtrace]
@@ -244,12 +246,10 @@ def test_clipped(kind: str) -> None:
             kind, lambda options=options, **x: policy.clipped(**x, **options), given, ("log_pi",)
         )
         low, high = options.get("clip", 0.2) if name == "prefix" else [options.get("clip", 0.2)] * 2
-        rows: Any = zip(
-            *(a[decision] for a in (made["log_pi"], made["log_prox"], weights[name], made["advantage"])), strict=True
-        )
-        shares = [by_formula.clipped(*row, low, high, options.get("dual")) for row in rows]
-        held(found, slopes, shares, decision)
-        np.testing.assert_array_equal(np.asarray(found.arrays["clipped"])[decision], [s.by_log_pi == 0 for s in shares])
+        columns = [made["log_pi"], made["log_prox"], weights[name], made["advantage"]]
+        each = shares(by_formula.clipped, columns, decision, low, high, options.get("dual"))
+        held(found, slopes, each, decision)
+        np.testing.assert_array_equal(np.asarray(found.arrays["clipped"])[decision], [s.by_log_pi == 0 for s in each])
         own = policy.clipped(
             **{**without(made, "log_mu"), "weight": weights[name]}, **without(options, "trace", "level")
         )
@@ -270,8 +270,8 @@ def test_weighted(kind: str) -> None:
         w = ot.weights(trace, **without(given, "advantage", "keep"))
         found, (slope,) = differentiated(kind, lambda trace=trace, **x: policy.weighted(trace, **x), given, ("log_pi",))
         by_log_pi = -w * made["advantage"][:, None]
-        shares = [(s * log, s) for s, log in zip(by_log_pi[decision], made["log_pi"][decision], strict=True)]
-        held(found, [slope], shares, decision)
+        each = [(s * log, s) for s, log in zip(by_log_pi[decision], made["log_pi"][decision], strict=True)]
+        held(found, [slope], each, decision)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
