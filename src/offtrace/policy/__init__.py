@@ -1,9 +1,23 @@
 """Losses of actor-critics and policy gradients from what another policy did, for tensors and JAX arrays."""
 
 from offtrace.policy.action_critic import acer, acer_sampled, reactor
+from offtrace.policy.exact_gradients import GradientMoments, TokenTask, gradient_moments, token_task
 from offtrace.policy.groups import group_advantages
 from offtrace.policy.state_critic import vtrace
 from offtrace.policy.steps import Loss
 from offtrace.policy.surrogate import clipped, weighted
 
-__all__ = ["Loss", "acer", "acer_sampled", "clipped", "group_advantages", "reactor", "vtrace", "weighted"]
+__all__ = [
+    "GradientMoments",
+    "Loss",
+    "TokenTask",
+    "acer",
+    "acer_sampled",
+    "clipped",
+    "gradient_moments",
+    "group_advantages",
+    "reactor",
+    "token_task",
+    "vtrace",
+    "weighted",
+]
