@@ -36,6 +36,10 @@ class Weighting(NamedTuple):
     weigh: Callable[..., np.ndarray]
     rejection: dict[str, Any] | None = None
 
+    def keep(self, task: TokenTask) -> np.ndarray | None:
+        """Which decisions are kept."""
+        return None if self.rejection is None else ot.reject(**task.taken, **self.rejection)
+
 
 def by(trace: ot.Trace, level: str = "prefix", **options: Any) -> Callable[..., np.ndarray]:
     """The weights of a trace."""
@@ -122,7 +126,7 @@ def short_rows(steps: int) -> str:
     rows: list[list[str]] = []
     for weighting in WEIGHTINGS:
         weights = [weighting.weigh(**task.taken) for task in tasks]
-        keeps = [weighting.rejection and ot.reject(**task.taken, **weighting.rejection) for task in tasks]
+        keeps = [weighting.keep(task) for task in tasks]
         cells = [weighting.name]
         for advantages in given:
             each = zip(tasks, weights, advantages, keeps, strict=True)
