@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/policy_table.py            prints the tables, and keeps them in docs/policy_table.md
     .venv/bin/python benchmarks/policy_table.py --figure   also draws docs/policy.png
 
-Nothing is sampled: short rows are listed one by one (`offtrace.policy.token_task`), long ones are counted together where they
+Nothing is sampled: short rows are listed one by one (`offtrace.policy.token_rows`), long ones are counted together where they
 have come to the same context and weight (`long_rows.py`).
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from long_rows import forgetting, long_moments, remembering
 
 import offtrace as ot
-from offtrace.policy import GradientMoments, TokenTask, gradient_moments, token_task
+from offtrace.policy import GradientMoments, TokenRows, gradient_moments, token_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHORT, TASKS, DRIFT, ERROR = (4, 8, 12), 8, 0.8, 1.0
@@ -36,7 +36,7 @@ class Weighting(NamedTuple):
     weigh: Callable[..., np.ndarray]
     rejection: dict[str, Any] | None = None
 
-    def keep(self, task: TokenTask) -> np.ndarray | None:
+    def keep(self, task: TokenRows) -> np.ndarray | None:
         """Which decisions are kept."""
         return None if self.rejection is None else ot.reject(**task.taken, **self.rejection)
 
@@ -91,7 +91,7 @@ WEIGHTINGS = [
     Weighting("token, rejected by sequence", by(IS, "token"), {"by": "sequence mean k3", "upper": 0.1}),
     Weighting("token, rejected by token", by(IS, "token"), {"by": "token k1", "lower": -0.7, "upper": 0.7}),
 ]
-ADVANTAGES: dict[str, Callable[[TokenTask], np.ndarray]] = {
+ADVANTAGES: dict[str, Callable[[TokenRows], np.ndarray]] = {
     "Q^π": lambda task: task.advantages(),
     "a wrong Q": lambda task: task.advantages(error=ERROR),
     "returns": lambda task: task.advantages("return"),
@@ -121,7 +121,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def short_rows(steps: int) -> str:
     """The table of rows of one length that are listed."""
-    tasks = [token_task(steps, drift=DRIFT, seed=seed) for seed in range(TASKS)]
+    tasks = [token_rows(steps, drift=DRIFT, seed=seed) for seed in range(TASKS)]
     given = [[make(task) for task in tasks] for make in ADVANTAGES.values()]
     rows: list[list[str]] = []
     for weighting in WEIGHTINGS:
@@ -194,7 +194,7 @@ One row of μ gives g = Σ_t w_t A_t ∇log π(a_t|h_t), and
 - the columns {FEW} and {MANY} are E[ḡ]·∇J / (‖∇J‖ √E‖ḡ‖²) for the mean ḡ of so many rows: 1 where a batch points along ∇J,
   0 where it does not at all. A factor before all weights does not change it;
 - angle is that between E g and ∇J: what no number of rows mends."""
-ABOUT_SHORT = f"""Means over {TASKS} tasks `token_task(steps, drift={DRIFT})`, whose contexts remember all tokens. Advantages are
+ABOUT_SHORT = f"""Means over {TASKS} tasks `token_rows(steps, drift={DRIFT})`, whose contexts remember all tokens. Advantages are
 those of the critic Q^π; of a wrong one, whose error is as large as the advantages; and returns less their mean. "token" beside
 Q^π is Σ_s d_μ(s) Σ_a ∇π(a|s) Q^π(s, a): its bias is that of d_μ against ∇J."""
 ABOUT_LONG = f"""Returns as advantages; every ratio is 2^¼ or 2^−¼. In the first table the context is a mode that one token in

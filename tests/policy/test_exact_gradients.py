@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.policy import TokenTask, gradient_moments, token_task
+from offtrace.policy import TokenRows, gradient_moments, token_rows
 
 ROOT = Path(__file__).parents[2]
 IS = ot.ImportanceSampling()
@@ -28,11 +28,11 @@ def tables() -> Any:
 
 
 @pytest.fixture(scope="module")
-def task() -> TokenTask:
-    return token_task(4, tokens=3, drift=0.8, seed=3)
+def task() -> TokenRows:
+    return token_rows(4, tokens=3, drift=0.8, seed=3)
 
 
-def test_the_probabilities_of_all_rows(task: TokenTask) -> None:
+def test_the_probabilities_of_all_rows(task: TokenRows) -> None:
     assert len(task.chance) == 3**4
     np.testing.assert_allclose(task.chance.sum(), 1.0)
     np.testing.assert_allclose(task.chance @ np.exp((task.log_pi - task.log_mu).sum(axis=1)), 1.0)
@@ -41,7 +41,7 @@ def test_the_probabilities_of_all_rows(task: TokenTask) -> None:
     np.testing.assert_allclose(np.einsum("n,nt,ntf->tf", task.chance, ratios, task.score), 0.0, atol=1e-14)
 
 
-def test_values_are_expected_returns(task: TokenTask) -> None:
+def test_values_are_expected_returns(task: TokenRows) -> None:
     """Q^π of a prefix and token is the mean return from there on, over rows of π that begin so."""
     pi = np.exp(task.log_pi.sum(axis=1))
     togo = np.cumsum(task.reward[:, ::-1], axis=1)[:, ::-1]
@@ -51,7 +51,7 @@ def test_values_are_expected_returns(task: TokenTask) -> None:
             np.testing.assert_allclose(task.q[same, t], np.average(togo[same, t], weights=pi[same]))
 
 
-def test_what_is_known_to_be_right_has_no_bias(task: TokenTask) -> None:
+def test_what_is_known_to_be_right_has_no_bias(task: TokenRows) -> None:
     """∇J comes from Q^π and prefixes; returns weighed by the whole row must give it too, and so must a wrong critic's V."""
     sequence, prefix = (ot.weights(IS, **task.taken, level=level) for level in ("sequence", "prefix"))
     assert gradient_moments(task, sequence, advantage=task.advantages("return")).bias < 1e-12
@@ -65,13 +65,13 @@ def test_what_is_known_to_be_right_has_no_bias(task: TokenTask) -> None:
 
 def test_the_gradient_is_the_slope_of_the_return() -> None:
     """J moves along ∇J by as much as the length of ∇J says: J of π itself, by the same tasks with another π."""
-    task = token_task(3, drift=0.5, seed=1)
+    task = token_rows(3, drift=0.5, seed=1)
     pi = np.exp(task.log_pi.sum(axis=1))
     score = task.score.sum(axis=1)
     np.testing.assert_allclose(task.gradient, (pi * task.reward.sum(axis=1)) @ score)
 
 
-def test_moments_are_those_of_a_sample(task: TokenTask) -> None:
+def test_moments_are_those_of_a_sample(task: TokenRows) -> None:
     """The one sampled check: 50,000 rows drawn by their chances have these moments."""
     weight = ot.weights(ot.NonMarkovRetrace(), **task.taken)
     found = gradient_moments(task, weight, advantage=task.advantages("return"))
@@ -81,21 +81,21 @@ def test_moments_are_those_of_a_sample(task: TokenTask) -> None:
     np.testing.assert_allclose(drawn.var(axis=0).sum(), found.variance, rtol=0.04)
 
 
-def test_rejection_and_bad_input(task: TokenTask) -> None:
+def test_rejection_and_bad_input(task: TokenRows) -> None:
     weight = ot.weights(IS, **task.taken, level="token")
     every = np.ones_like(weight, bool)
     np.testing.assert_allclose(gradient_moments(task, weight, keep=every).mean, gradient_moments(task, weight).mean)
     with pytest.raises(ValueError, match="keep is False everywhere"):
         gradient_moments(task, weight, keep=~every)
-    with pytest.raises(ValueError, match=r"weight has shape \(81, 3\): the task has 81 rows of 4"):
+    with pytest.raises(ValueError, match=r"weight has shape \(81, 3\): there are 81 rows of 4 tokens"):
         gradient_moments(task, weight[:, :3])
     with pytest.raises(ValueError, match=r"there would be 2\^30 rows"):
-        token_task(30)
+        token_rows(30)
     with pytest.raises(ValueError, match="of = 'returns' is not known"):
         task.advantages("returns")
 
 
-def listed(automaton: Any, steps: int) -> TokenTask:
+def listed(automaton: Any, steps: int) -> TokenRows:
     """All rows of an automaton, one by one."""
     A = automaton.mu.shape[1]
     token = np.array(list(product(range(A), repeat=steps)))
@@ -106,7 +106,7 @@ def listed(automaton: Any, steps: int) -> TokenTask:
     value = (automaton.pi * automaton.action_values(steps, automaton.pi)).sum(-1)[np.arange(steps), at]
     log_pi, log_mu = (np.log(policy)[at, token] for policy in (automaton.pi, automaton.mu))
     reward = automaton.reward[at, token] / steps
-    return TokenTask(np.exp(log_mu.sum(1)), log_pi, log_mu, automaton.score[at, token], reward, q, value, at)
+    return TokenRows(np.exp(log_mu.sum(1)), log_pi, log_mu, automaton.score[at, token], reward, q, value, at)
 
 
 @pytest.mark.parametrize("kind", ["forgets", "remembers"])

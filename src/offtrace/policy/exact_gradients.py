@@ -23,12 +23,12 @@ from offtrace.traces import ImportanceSampling
 from offtrace.traces.base import number
 
 MOST_ROWS = 2**20
-"""As many rows as a task may have: beyond that the scores take gigabytes."""
+"""As many rows as there may be: beyond that the scores take gigabytes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TokenTask:
-    """All N rows of a token MDP, arrays [N, T] unless said otherwise. `token_task` makes one."""
+class TokenRows:
+    """All N rows of a token MDP, arrays [N, T] unless said otherwise. `token_rows` makes one."""
 
     chance: np.ndarray
     """The probability of each row under μ, [N]."""
@@ -47,7 +47,7 @@ class TokenTask:
 
     def __repr__(self) -> str:
         N, T, F = self.score.shape
-        return f"TokenTask(rows={N}, steps={T}, parameters={F})"
+        return f"TokenRows(rows={N}, steps={T}, parameters={F})"
 
     @property
     def taken(self) -> dict[str, Any]:
@@ -127,17 +127,17 @@ class GradientMoments(NamedTuple):
         return float(self.mean @ self.gradient / np.linalg.norm(self.gradient) / length)
 
 
-def token_task(
+def token_rows(
     steps: int, *, drift: float = 0.3, tokens: int = 2, features: int = 12, sharpness: float = 1.0, seed: int = 0
-) -> TokenTask:
+) -> TokenRows:
     """A random token MDP with all its tokens**steps rows.
 
     Features φ(h, a) are normal, drawn for each prefix and token. `sharpness` is the standard deviation of the logits θ·φ, `drift`
     that of Δ·φ. In each prefix one token, drawn at random, is right; the reward of a row is the share of its tokens that are.
 
-    >>> task = token_task(4, drift=0.5)
-    >>> task, round(task.drift, 2), round(task.effective_share, 2)
-    (TokenTask(rows=16, steps=4, parameters=12), 0.51, 0.84)
+    >>> rows = token_rows(4, drift=0.5)
+    >>> rows, round(rows.drift, 2), round(rows.effective_share, 2)
+    (TokenRows(rows=16, steps=4, parameters=12), 0.51, 0.84)
     """
     if tokens < 2 or steps < 1 or tokens**steps > MOST_ROWS:
         raise ValueError(
@@ -157,43 +157,43 @@ def token_task(
     taken = log_pi[before, token]
     q, value = _action_values(np.exp(taken), reward)
     log_mu = log_mu[before, token]
-    return TokenTask(
+    return TokenRows(
         np.exp(log_mu.sum(axis=1)), taken, log_mu, score[before, token], reward, q, value, before * tokens + token
     )
 
 
 def gradient_moments(
-    task: TokenTask, weight: np.ndarray, *, advantage: np.ndarray | None = None, keep: np.ndarray | None = None
+    rows: TokenRows, weight: np.ndarray, *, advantage: np.ndarray | None = None, keep: np.ndarray | None = None
 ) -> GradientMoments:
     """The mean and variance of g = Σ_t w_t A_t ∇log π(a_t|h_t) of one row of μ, exactly.
 
-    `weight` [N, T] is made by `weights(trace, **task.taken, level=…)`, or in any other way, but not normalised over the batch:
-    here are all rows, of unequal probability. `advantage` [N, T] is that of `task.advantages()`, with the right critic, unless it
+    `weight` [N, T] is made by `weights(trace, **rows.taken, level=…)`, or in any other way, but not normalised over the batch:
+    here are all rows, of unequal probability. `advantage` [N, T] is that of `rows.advantages()`, with the right critic, unless it
     is given. `keep` [N, T], as `reject` gives it, leaves decisions out, and g is divided by the share that is kept on average, as
     a mean over what is kept is in a large batch.
 
     >>> import offtrace as ot
-    >>> task = token_task(6, drift=0.8)
+    >>> rows = token_rows(6, drift=0.8)
     >>> for level in ("token", "prefix"):
-    ...     found = gradient_moments(task, ot.weights(ot.ImportanceSampling(), **task.taken, level=level))
+    ...     found = gradient_moments(rows, ot.weights(ot.ImportanceSampling(), **rows.taken, level=level))
     ...     print(f"{level}: bias {found.bias:.2f}, spread {found.spread:.1f}, alignment {found.alignment(64):.2f}")
     token: bias 0.25, spread 1.3, alignment 0.95
     prefix: bias 0.00, spread 2.3, alignment 0.96
     """
-    advantage = task.advantages() if advantage is None else advantage
+    advantage = rows.advantages() if advantage is None else advantage
     for name, array in {"weight": weight, "advantage": advantage, "keep": keep}.items():
-        if array is not None and np.shape(array) != task.log_pi.shape:
+        if array is not None and np.shape(array) != rows.log_pi.shape:
             raise ValueError(
-                f"{name} has shape {np.shape(array)}: the task has {task.log_pi.shape[0]} rows of {task.log_pi.shape[1]}"
+                f"{name} has shape {np.shape(array)}: there are {rows.log_pi.shape[0]} rows of {rows.log_pi.shape[1]} tokens"
             )
     factor = weight * advantage
     if keep is not None:
         if not np.any(keep):
             raise ValueError("keep is False everywhere, so that there is no gradient: reject less")
-        factor = np.where(keep, factor, 0.0) / (task.chance @ np.mean(keep, axis=1))
-    of_rows = np.einsum("nt,ntf->nf", factor, task.score)
-    mean = task.chance @ of_rows
-    return GradientMoments(mean, float(task.chance @ ((of_rows - mean) ** 2).sum(axis=1)), task.gradient)
+        factor = np.where(keep, factor, 0.0) / (rows.chance @ np.mean(keep, axis=1))
+    of_rows = np.einsum("nt,ntf->nf", factor, rows.score)
+    mean = rows.chance @ of_rows
+    return GradientMoments(mean, float(rows.chance @ ((of_rows - mean) ** 2).sum(axis=1)), rows.gradient)
 
 
 def _prefixes(token: np.ndarray, tokens: int) -> np.ndarray:
