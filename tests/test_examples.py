@@ -343,3 +343,22 @@ def test_both_examples_are_the_same_algorithm(drawn: dict[str, np.ndarray]) -> N
         for a, b, before in zip(sum(mine, ()), sum(theirs, ()), sum(start, ()), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-4)
             assert np.abs(a - before).max() > 1e-4  # it did move
+
+
+def test_a_policy_learns_from_stale_rollouts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole program, with few updates, and one line that learns."""
+    spec = importlib.util.spec_from_file_location("stale_policy_gradient", EXAMPLES / "stale_policy_gradient.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    for name, number in {"UPDATES": 2, "REFRESH": 2, "SEEDS": 1}.items():
+        monkeypatch.setattr(example, name, number)
+    example.main()
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(example.WEIGHTS)
+    monkeypatch.setattr(example, "UPDATES", 40)
+    right, size = example.learn(ot.TruncatedIS(bound=2.0), {"level": "token"}, 0)
+    assert right > 0.8
+    assert 0 < size <= 1

@@ -1,0 +1,160 @@
+"""Policy gradients from advantages that are given: weighed by any trace, and clipped as PPO does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offtrace.arrays import Array, Option
+from offtrace.policy.steps import Loss, Steps
+from offtrace.returns import weights
+from offtrace.traces import ImportanceSampling, Trace
+from offtrace.traces.base import number
+
+
+def weighted(
+    trace: Trace,
+    *,
+    log_pi: Array,
+    log_mu: Array,
+    advantage: Array,
+    level: str = "prefix",
+    mask: Array | None = None,
+    segment: Array | None = None,
+    keep: Array | None = None,
+    lower: float | None = None,
+    upper: float | None = None,
+    outside: str = "truncate",
+    normalize: str | None = None,
+    group: Array | None = None,
+    process_group: Any = None,
+    greedy: Array | None = None,
+    check: Option = None,
+) -> Loss[Array]:
+    """The policy gradient of rollouts that μ made: the mean over decisions of −w_t A_t log π(a_t|s_t).
+
+    The weight w is that of `weights(trace, level=level, …)`, by π now against μ, and carries no gradient; `log_pi` does.
+    `advantage` is [B, T] as the other arrays, or [B], one for each row: `group_advantages` makes such. `mask` is true for
+    decisions. `keep`, as `reject` gives it, leaves decisions out of the mean, so that its denominator does not count them, but
+    not out of the products of ratios. `segment` and the other options are those of `weights`.
+
+    The only term is "policy"; the arrays are "weight" and "advantage".
+
+    >>> import numpy as np, offtrace as ot
+    >>> log_pi, log_mu = np.log([[0.5, 0.9], [0.5, 0.25]]), np.log([[0.5, 0.6], [0.25, 0.5]])
+    >>> found = weighted(ot.NonMarkovRetrace(), log_pi=log_pi, log_mu=log_mu, advantage=np.array([1.0, -1.0]))
+    >>> found.arrays["weight"], round(float(found.loss), 4)
+    (array([[1. , 1. ],
+           [1. , 0.5]]), -0.1469)
+    """
+    own = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "keep": keep}
+    x: Steps[Array] = Steps(own, beside={"advantage": advantage, "segment": segment, "group": group}, check=check)
+    advantage = x.of_rows("advantage", advantage)
+    weight = weights(
+        trace,
+        log_pi=x.plain(log_pi),
+        log_mu=x.plain(log_mu),
+        mask=mask,
+        level=level,
+        segment=segment,
+        lower=lower,
+        upper=upper,
+        outside=outside,
+        normalize=normalize,
+        group=group,
+        process_group=process_group,
+        greedy=greedy,
+        check=check,
+    )
+    terms = {"policy": -x.times_log(weight * advantage, x.read("log_pi"))}
+    return x.loss(terms, {}, weight=weight, advantage=advantage)
+
+
+def clipped(
+    *,
+    log_pi: Array,
+    log_prox: Array,
+    advantage: Array,
+    log_mu: Array | None = None,
+    trace: Trace | None = None,
+    level: str = "token",
+    weight: Array | None = None,
+    clip: float | tuple[float, float] = 0.2,
+    dual: float | None = None,
+    mask: Array | None = None,
+    segment: Array | None = None,
+    keep: Array | None = None,
+    check: Option = None,
+) -> Loss[Array]:
+    """PPO's clipped surrogate, with a behaviour policy μ apart from the proximal policy: the mean over decisions of
+
+    −w_t min(r_t A_t, clip(r_t, 1 − low, 1 + high) A_t),      r = π/π_prox,      w = π_prox/μ
+
+    (Hilton et al. 2022, decoupled PPO). `log_pi` carries the gradient. `log_prox` is of the policy near which π is kept, `log_mu`
+    of the one that acted; without it both are the same, and this is PPO (Schulman et al. 2017). The weight is that of
+    `weights(trace, level=level)` of π_prox against μ: plain importance sampling by token, unless you say otherwise, is π_prox/μ;
+    `TruncatedIS(bound=2.0)` caps it. Or give any `weight` of your own, in place of log_mu and trace.
+
+    `clip` is one number for both sides, or (low, high). With `dual` > 1 the loss of a decision with A < 0 is at most
+    −w · dual · A (Ye et al. 2020): else a ratio far above 1 has no bound there. `advantage`, `mask`, `segment` and `keep` are
+    those of `weighted`.
+
+    The only term is "policy"; the arrays are "ratio", "weight", "advantage" and "clipped", 1 where clipping takes the gradient.
+
+    >>> import numpy as np
+    >>> log_prox = np.log([0.5, 0.5])
+    >>> found = clipped(log_pi=np.log([0.8, 0.4]), log_prox=log_prox, log_mu=np.log([0.25, 0.5]), advantage=np.ones(2))
+    >>> found.arrays["weight"], found.arrays["clipped"], round(float(found.loss), 4)    # −(2 · 1.2 + 1 · 0.8) / 2
+    (array([2., 1.]), array([1., 0.]), -1.6)
+    """
+    low, high = _clip(clip)
+    if dual is not None and number("dual", dual, 0.0, np.inf) <= 1.0:
+        raise ValueError(f"dual must be above 1, got {dual!r}: it bounds ratios of decisions with a negative advantage")
+    own = {"log_pi": log_pi, "log_prox": log_prox, "log_mu": log_mu, "weight": weight, "mask": mask, "keep": keep}
+    x: Steps[Array] = Steps(own, beside={"advantage": advantage, "segment": segment}, check=check)
+    advantage = x.of_rows("advantage", advantage)
+    w = _weight(x, log_prox, log_mu, trace, level, weight, mask, segment, check)
+    log_ratio = x.read("log_pi") - x.constant("log_prox")
+    ratio = x.do.constant(x.xp.exp(log_ratio))
+    bound = x.xp.clip(ratio, 1.0 - low, 1.0 + high)
+    cut = bound * advantage < ratio * advantage
+    if dual is not None:
+        least = (advantage < 0) & (x.xp.where(cut, bound, ratio) > dual)
+        cut, bound = cut | least, x.xp.where(least, dual, bound)
+    # What is cut is taken out before the exponential, and not only after: its gradient would be 0 · ∞ where the ratio overflows.
+    surrogate = x.xp.where(cut, bound, x.xp.exp(x.xp.where(cut, 0.0, log_ratio))) * advantage
+    made = {"ratio": ratio, "weight": w, "advantage": advantage, "clipped": x.xp.where(cut, 1.0, 0.0 * advantage)}
+    return x.loss({"policy": -w * surrogate}, {}, **made)
+
+
+def _clip(clip: float | tuple[float, float]) -> tuple[float, float]:
+    """How far below and above 1 a ratio may go."""
+    both = clip if isinstance(clip, tuple) else (clip, clip)
+    if len(both) != 2:
+        raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
+    return number("clip", both[0], 0.0, 1.0), number("clip", both[1], 0.0, np.inf)
+
+
+def _weight(
+    x: Steps[Any],
+    log_prox: Any,
+    log_mu: Any,
+    trace: Trace | None,
+    level: str,
+    weight: Any,
+    mask: Any,
+    segment: Any,
+    check: bool | None,
+) -> Any:
+    """The weight of each decision for that μ acted and not π_prox."""
+    if weight is not None and (log_mu is not None or trace is not None):
+        raise TypeError("weight and log_mu are both given: pass log_mu, and a trace, or a weight of your own")
+    if trace is not None and log_mu is None:
+        raise TypeError("trace is given without log_mu: it weighs π_prox against μ, the policy that acted")
+    if weight is not None:
+        return x.constant("weight")
+    if log_mu is None:
+        return x.xp.where(x.decision, 1.0, 0.0 * x.constant("log_prox"))
+    arrays = {"log_pi": x.plain(log_prox), "log_mu": x.plain(log_mu), "mask": mask, "segment": segment}
+    return weights(trace or ImportanceSampling(), **arrays, level=level, check=check)
