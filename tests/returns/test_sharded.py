@@ -18,6 +18,7 @@ import offtrace as ot
 from helpers import BUILT_IN, assert_close, rows, trajectories
 from offtrace.returns import by_definition
 from offtrace.returns.sharded.exchange import Sent
+from offtrace.returns.weights import options
 from returns.test_skip import closed_up, with_holes
 from returns.test_weights import LIMITS
 
@@ -92,7 +93,7 @@ def some_edges(seed: int, T: int) -> list[int]:
     return [0, *sorted(int(t) for t in inner), T]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=LIMITS)
+@settings(max_examples=80, deadline=None, suppress_health_check=LIMITS)
 @given(given=trajectories(), holes=st.booleans(), trace=st.sampled_from(WITHOUT_LAGS), seed=st.integers(0, 999))
 def test_shards_give_what_the_row_gives(given: dict[str, Any], holes: bool, trace: Any, seed: int) -> None:
     if holes:
@@ -105,7 +106,7 @@ def test_shards_give_what_the_row_gives(given: dict[str, Any], holes: bool, trac
         trace = ot.VariableLambda(np.random.default_rng(seed).random(given["reward"].shape))
 
     def work(rule: Any, mine: dict[str, Any], group: Thread) -> Any:
-        return by_torch.correct(rule, mine, group, add_q=False, check=None)
+        return by_torch.correct(rule, mine, group, add_q=False, time_major=False)
 
     found = split(work, trace, arrays, some_edges(seed, T))
     for b, row in enumerate(rows(given | {"skip": arrays.get("skip", np.zeros(given["reward"].shape, bool))})):
@@ -115,3 +116,35 @@ def test_shards_give_what_the_row_gives(given: dict[str, Any], holes: bool, trac
             rule = ot.VariableLambda(trace.lam[b][kept]) if trace.per_step else trace
             wanted, scale = by_definition.corrections(rule, **made)
             assert_close(found[b][kept], wanted, scale, np.float64)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=LIMITS)
+@given(
+    given=trajectories(),
+    trace=st.sampled_from([*WITHOUT_LAGS, ot.TruncatedIS(bound=(2.0, 0.5)), ot.NonMarkovRetrace(lam=0.9, horizon=4)]),
+    level=st.sampled_from(["token", "prefix", "suffix", "sequence", "geometric"]),
+    packed=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_weights_of_shards_are_those_of_the_row(
+    given: dict[str, Any], trace: Any, level: str, packed: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    given = {n: np.atleast_2d(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
+    shape = given["log_pi"].shape
+    arrays: dict[str, Any] = {n: given[n] for n in ("log_pi", "log_mu", "greedy")}
+    arrays["mask"] = given.get("valid", np.ones(shape, bool)) & (rng.random(shape) < rng.choice([0.2, 0.8, 1.0]))
+    arrays["mask"][0, 0] |= given.get("valid", np.ones(shape, bool))[0, 0]
+    if not arrays["mask"].any():
+        return
+    arrays["segment"] = np.cumsum(rng.random(shape) < 0.3, 1) if packed else None
+    if trace.per_step:
+        trace = ot.VariableLambda(rng.random(shape))
+    wanted = ot.weights(trace, **arrays, level=level)
+    how = options(level, None, None, "truncate", None, None, None)
+
+    def work(rule: Any, mine: dict[str, Any], group: Thread) -> Any:
+        return by_torch.weights(rule, mine, how, group, check=None)
+
+    found = split(work, trace, arrays, some_edges(seed, shape[1]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-300)

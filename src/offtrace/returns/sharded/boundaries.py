@@ -81,7 +81,7 @@ def _runs(tools: Tools, flags: Flags, after: Ahead) -> Ahead:
     if flags.skip is None:
         return parts
     back = Ahead(*(xp.flip(a, (1,)) for a in parts))
-    real = xp.flip(xp.concatenate([~flags.skip, xp_false(flags.skip[:, :1])], 1), (1,))
+    real = xp.flip(xp.concatenate([columns.opens | ~flags.valid, xp_false(flags.valid[:, :1])], 1), (1,))
     found = sums(tools.scan, back, real, lambda f, g: Ahead(*(a | b for a, b in zip(f, g, strict=True))), (False,) * 3)
     return Ahead(*(xp.flip(a, (1,)) for a in found))
 
@@ -91,5 +91,5 @@ def known(tools: Tools, flags: Flags, after: Ahead) -> Known:
     ahead = Ahead(*(a[:, 1:] for a in _runs(tools, flags, after)))
     decision = flags.valid if flags.skip is None else flags.valid & ~flags.skip
     terminated = flags.terminated | ahead.terminated
-    ended = terminated | flags.truncated | ahead.truncated
+    ended: Tensor = terminated | flags.truncated | ahead.truncated
     return Known(terminated, ended, decision & ~ended & ahead.opens, decision, flags.valid)

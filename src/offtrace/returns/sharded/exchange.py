@@ -32,7 +32,7 @@ class Sent:
     """All numbers, with what pads them to the size of the largest shard's."""
     messages: int = 0
     steps: int = 0
-    """Of a rule with a cap: the steps by which earlier shards know this one, over all rows, of four numbers each, with padding."""
+    """Of a rule with a cap: the steps by which earlier shards know this one, of all rows, four numbers each, with padding."""
     calls: list[str] = field(default_factory=list[str], repr=False)
     """What each message held, and how many numbers that was."""
 
@@ -60,7 +60,7 @@ class Exchange(Protocol):
         ...
 
     def share_steps(self, steps: Any, count: Tensor) -> list[Any]:
-        """The short rows of all shards, from one of each: `steps` holds arrays [N, m], of which `count` [N] are steps of the row."""
+        """The short rows of all shards, from one of each: arrays [N, m], of which the first `count` [N] are steps of the row."""
         ...
 
 

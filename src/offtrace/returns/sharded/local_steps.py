@@ -39,14 +39,18 @@ def of_actions(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known
     one = xp.ones_like(delta[:, :1])
     # x is below the last cap already: a trace that starts at the last step has x = 1 there.
     out = Factors(one, one, xp.maximum(one, factors.cap[:, -1:]))
-    return _steps(xp, delta, Factors(*(xp.concatenate([f, e], 1) for f, e in zip(factors, out, strict=True))), discount, known)
+    return _steps(
+        xp, delta, Factors(*(xp.concatenate([f, e], 1) for f, e in zip(factors, out, strict=True))), discount, known
+    )
 
 
 def of_states(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
     """Steps on state values: on the way into a step the factors of the action before it act."""
     one = xp.ones_like(delta[:, :1])
     first = Factors(one, one, one * INFINITY)
-    return _steps(xp, delta, Factors(*(xp.concatenate([e, f], 1) for f, e in zip(factors, first, strict=True))), discount, known)
+    return _steps(
+        xp, delta, Factors(*(xp.concatenate([e, f], 1) for f, e in zip(factors, first, strict=True))), discount, known
+    )
 
 
 def _steps(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:

@@ -152,8 +152,8 @@ def _taken(tools: Tools, at_heads: Steps, head: Tensor) -> tuple[Steps, Tensor]:
     delta = xp.concatenate([delta[:, 1:], delta[:, :1] * 0.0], 1)
     delta = xp.where(place < count[:, None] - 1, delta, 0.0)
     last = at_heads.cap[:, -1:]  # x is below it already, so that it does not act again
-    kept = (xp.where(mine, a, 1.0) for a in (into, ratio))
-    return Steps(delta, *kept, xp.where(mine, cap, last)), count
+    into, ratio = (xp.where(mine, a, 1.0) for a in (into, ratio))
+    return Steps(delta, into, ratio, xp.where(mine, cap, last)), count
 
 
 def within(tools: Tools, short: Steps, count: Tensor, room: int) -> tuple[Steps, Tensor]:

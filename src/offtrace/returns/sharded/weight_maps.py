@@ -1,12 +1,13 @@
 """Weights of one shard: those before and after it act by one map x ↦ min(a x, b) for each row, and two where rows are packed.
 
-A shard's decisions stand together as one step, whose map is that of all of them. Where several rows are packed into one, its first
-and its last row are such a step each, since only these go on in other shards. These steps are put before and behind the shard's
-own, in the order of time, and weights are computed as if this were the row.
+A shard's decisions stand together as one step, whose map is that of all of them. Where several rows are packed into one, the
+first and the last of them are such a step each, since only these go on in other shards. The steps of the other shards are put
+before and behind a shard's own, in the order of time, and weights are computed as if this were the row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from offtrace.returns.sharded.any_size import Tools
@@ -25,9 +26,25 @@ class Summary(NamedTuple):
     segment: Tensor | None
 
 
+def gathered(
+    tools: Tools, exchange: Exchange, maps: Maps, decision: Tensor, segment: Tensor | None, recursive: bool
+) -> list[Summary]:
+    """All shards as the others see them, in the order of time."""
+    xp = tools.xp
+    ours = _summary(tools.scan, maps, decision, segment, recursive)
+    parts = [*ours.maps] if ours.segment is None else [*ours.maps, ours.segment]
+    found = exchange.gather("maps", xp.stack(parts, 0))
+    shards: list[Summary] = []
+    for i in range(exchange.size):
+        told = [found[i][j] for j in range(len(parts))]
+        shards.append(Summary(Maps(*told[:4]), told[4] if len(told) > 4 else None))
+    return shards
+
+
 def weights(
     tools: Tools,
     exchange: Exchange,
+    shards: list[Summary],
     maps: Maps,
     decision: Tensor,
     segment: Tensor | None,
@@ -36,27 +53,19 @@ def weights(
     how: Weighing,
 ) -> Tensor:
     """The weights of this shard [N, T] in float64. `bounds` is that of `weigh`, for the whole row."""
-    kind, xp = tools.scan, tools.xp
-    if how.level == "token":
-        return weigh_maps(kind, maps, decision, segment, bounds, recursive, how)
-    ours = _summary(kind, maps, decision, segment, recursive)
-    all_shards = _gathered(tools, exchange, ours)
-    before = [_masked(xp, shard, i < exchange.rank) for i, shard in enumerate(all_shards)]
-    after = [_masked(xp, shard, i > exchange.rank) for i, shard in enumerate(all_shards)]
-    whole = Maps(
-        *(
-            xp.concatenate([*(s.maps[i] for s in before), 1.0 * maps[i], *(s.maps[i] for s in after)], 1)
-            for i in range(len(maps))
-        )
-    )
-    several = None
-    if segment is not None:
-        several = xp.concatenate([*(s.segment for s in before), 1.0 * segment, *(s.segment for s in after)], 1)
-    decides = whole.count > 0
-    indexed = whole._replace(count=tools.whole(whole.count))
-    found = weigh_maps(kind, indexed, decides, several, bounds, recursive, how)
-    width = before[0].maps.a.shape[1] * exchange.size
-    return found[:, width : width + decision.shape[1]]
+    xp = tools.xp
+    before = [_masked(xp, shard, i < exchange.rank) for i, shard in enumerate(shards)]
+    after = [_masked(xp, shard, i > exchange.rank) for i, shard in enumerate(shards)]
+
+    def in_a_row(of: Callable[[Summary], Tensor], ours: Tensor) -> Tensor:
+        return xp.concatenate([*map(of, before), 1.0 * ours, *map(of, after)], 1)
+
+    whole = Maps(*(in_a_row(lambda shard, i=i: shard.maps[i], ours) for i, ours in enumerate(maps)))
+    ids = None if segment is None else in_a_row(lambda shard: shard.segment, segment)
+    counted = whole._replace(count=tools.whole(whole.count))
+    found = weigh_maps(tools.scan, counted, whole.count > 0, ids, bounds, recursive, how)
+    first = sum(shard.maps.a.shape[1] for shard in before)
+    return found[:, first : first + decision.shape[1]]
 
 
 def _masked(xp: Any, shard: Summary, counts: Any) -> Summary:
@@ -93,14 +102,3 @@ def _nth(kind: Kind, marked: Tensor, first: bool) -> Tensor:
     if first:
         return kind.xp.amin(kind.xp.where(marked, place, length - 1), 1)[:, None]
     return kind.xp.amax(kind.xp.where(marked, place, 0), 1)[:, None]
-
-
-def _gathered(tools: Tools, exchange: Exchange, ours: Summary) -> list[Summary]:
-    xp = tools.xp
-    parts = [*ours.maps] if ours.segment is None else [*ours.maps, ours.segment]
-    found = exchange.gather("maps", xp.stack(parts, 0))
-    shards: list[Summary] = []
-    for i in range(exchange.size):
-        *maps, last = (found[i][j] for j in range(len(parts)))
-        shards.append(Summary(Maps(*maps, last), None) if ours.segment is None else Summary(Maps(*maps), last))
-    return shards

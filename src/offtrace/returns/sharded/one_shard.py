@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from offtrace.returns.sharded import affine_maps, boundaries, short_rows
-from offtrace.returns.sharded.any_size import Number, Tools, nothing, value
-from offtrace.returns.sharded.boundaries import Ahead, Flags, Known
+from offtrace.returns.sharded.any_size import Tools, value
+from offtrace.returns.sharded.boundaries import Flags, Known
 from offtrace.returns.sharded.exchange import Exchange, One, either
 from offtrace.returns.sharded.local_steps import INFINITY, Factors, Steps, of_actions, of_states
 from offtrace.returns.weight_scan import sums
@@ -61,19 +61,18 @@ def of_factors(xp: Any, made: tuple[Any, Any, Any], shard: Shard) -> Factors:
 
 
 def correct(
-    tools: Tools, exchange: Exchange, form: Form, shard: Shard, known: Known, factors: Factors | None, *, add_q: bool
+    tools: Tools, exchange: Exchange, form: Form, shard: Shard, known: Known, factors: Factors, *, add_q: bool
 ) -> Tensor:
     """q + Δ, or Δ, [N, T], and 0 where there is no decision."""
     xp, decision = tools.xp, known.decision
     one_step, γ, q = shard.one_step(xp, known), shard.discount(xp, decision), shard.real.get("q")
     if form.uncorrected is not None:
         # G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]; δ is what does not come from G_{k+1}.
-        γ, one = form.uncorrected.lam * γ, xp.ones_like(γ)
-        ahead = xp.where(known.goes_on, shard.real["next_value"], 0.0)
-        row = of_actions(xp, one_step - γ * ahead, Factors(one, one, one), γ, known)
+        γ = form.uncorrected.lam * γ
+        delta = one_step - γ * xp.where(known.goes_on, shard.real["next_value"], 0.0)
     else:
-        row = of_actions(xp, one_step - q, factors, γ, known)
-    out, _ = _by_kernel(tools, exchange, form, row)
+        delta = one_step - q
+    out, _ = _by_kernel(tools, exchange, form, of_actions(xp, delta, factors, γ, known))
     if add_q != (form.uncorrected is not None):
         out = out + q if add_q else out - q
     return xp.where(decision, out, 0.0)
