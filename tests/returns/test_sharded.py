@@ -5,8 +5,12 @@ The algebra is tried on nasty rows in one process, whose threads stand for the p
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.weights import options
 from returns.test_skip import closed_up, with_holes
 from returns.test_weights import LIMITS
+from sharded_batches import RULES, batch
 
 torch = pytest.importorskip("torch")
 by_torch = pytest.importorskip("offtrace.returns.sharded.by_torch")
@@ -148,3 +153,203 @@ def test_weights_of_shards_are_those_of_the_row(
 
     found = split(work, trace, arrays, some_edges(seed, shape[1]))
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-300)
+
+
+def raised(work: Callable[[Thread], Any], size: int = 3) -> list[str]:
+    """The errors of all threads."""
+    return [f"{type(error).__name__}: {error}" for error in together(size, work)]
+
+
+def test_a_bad_shard_is_an_error_everywhere() -> None:
+    given = batch((2, 6))
+
+    def targets(group: Thread, rule: Any = RULES[0], **change: Any) -> Any:
+        mine = part(given, 2 * group.rank, 2 * group.rank + 2) | {"gamma": 0.9}
+        return by_torch.correct(rule, mine | change if group.rank == 1 else mine, group, add_q=True)
+
+    nan = torch.full((2, 2), torch.nan, dtype=torch.float64)
+    found = raised(lambda group: targets(group, reward=nan, skip=nan == 0))
+    assert "reward must be finite: got nan at index [0, 0]" in found[1]
+    assert (
+        found[0]
+        == found[2]
+        == ("RuntimeError: the arrays of rank 1 of the process group are bad: its own error says what is wrong")
+    )
+    assert all("RuntimeError" in e or "q is missing" in e for e in raised(lambda group: targets(group, q=None)))
+    found = raised(lambda group: targets(group, skip=None))
+    assert all("all ranks must call alike" in error for error in found)
+    found = raised(lambda group: targets(group, ot.Retrace(lam=0.5 + 0.1 * (group.rank == 2))))
+    assert all("all ranks must call alike" in error for error in found)
+    fewer = {n: a[:1] for n, a in part(given, 2, 4).items()}
+    assert all("each rank must hold its part of every row" in e for e in raised(lambda group: targets(group, **fewer)))
+
+    def weights(group: Thread, **arrays: Any) -> Any:
+        zero = torch.zeros(2, 2)
+        how = options("prefix", None, None, "truncate", None, None, None)
+        return by_torch.weights(ot.RBIS(), {"log_pi": zero, "log_mu": zero, **arrays}, how, group, check=None)
+
+    falling = raised(lambda group: weights(group, segment=torch.full((2, 2), -group.rank)))
+    assert all("segment falls along a row: 0 is followed by -1 in row 0, in the shard of rank 1" in e for e in falling)
+    assert all("no decision in any row" in e for e in raised(lambda group: weights(group, mask=torch.zeros(2, 2))))
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        (ot.Retrace(), {}, "say where the other shards are"),
+        (ot.Retrace(), {"differentiable": True}, "have no gradient"),
+        (ot.Retrace(horizon=3), {}, "horizon or bounds by lag"),
+        (ot.NStep(n=3), {}, "which shards do not count"),
+        (ot.replacing(), {}, "custom trace"),
+        (ot.RBIS(), {"axis_name": "time"}, "call this inside of jax.shard_map"),
+        (ot.RBIS(), {"axis_name": "time", "check": True}, "leave it out"),
+        (ot.RBIS(), {"axis_name": "time", "room": 0}, "room must be an integer of at least 1"),
+    ],
+)
+def test_what_is_refused(rule: Any, options: dict[str, Any], message: str) -> None:
+    some = {n: a for n, a in batch((2, 4)).items() if n != "skip"}
+    with pytest.raises((TypeError, ValueError), match=message):
+        ot.sharded.targets(rule, **some, gamma=0.9, **options)
+
+
+def test_few_steps_are_sent_where_few_traces_are_clipped() -> None:
+    """Rows that were drawn from μ: the product falls, so that few steps are record highs."""
+    rng = np.random.default_rng(0)
+    shape = (4, 256)
+    given = {n: rng.normal(size=shape) for n in ("reward", "q", "next_value")}
+    given |= {n: np.zeros(shape, bool) for n in ("terminated", "truncated")} | {"log_mu": np.zeros(shape)}
+    log_rho = rng.normal(size=shape)
+    counts: dict[str, list[int]] = {}
+    for log_pi in (0 * log_rho, log_rho - 0.5, abs(log_rho)):  # the same policy; a product that falls; one that rises
+        for rule in (ot.RBIS(lam=1.0), ot.TruncatedIS(bound=2.0), ot.Retrace()):
+            sent: list[Sent] = []
+
+            def work(rule: Any, mine: dict[str, Any], group: Thread, sent: list[Sent] = sent) -> Any:
+                sent.append(group.sent)
+                return by_torch.correct(rule, mine, group, add_q=False)
+
+            arrays = given | {"log_pi": log_pi}
+            np.testing.assert_allclose(
+                split(work, rule, arrays | {"gamma": 0.99}, [0, 64, 128, 192, 256]),
+                ot.corrections(rule, **arrays, gamma=0.99),
+                rtol=1e-11,
+                atol=1e-11,
+            )
+            counts.setdefault(rule.title, []).append(sent[0].steps)
+            assert len({one.numbers for one in sent}) == 1
+            assert sent[0].numbers == sum(int(call.rpartition(": ")[2]) for call in sent[0].calls)
+    assert counts["Retrace"] == [0, 0, 0]
+    for rule in ("RBIS", "Truncated IS"):
+        same, falls, rises = counts[rule]
+        assert same <= 3 * 4
+        assert falls <= 0.3 * rises
+        assert rises <= (64 + 1) * 4
+
+
+PROCESSES = """
+import os, sys, numpy as np, torch
+import torch.distributed as dist
+import offtrace as ot
+from sharded_batches import RULES, batch
+
+given = batch((2, 24))
+wanted = [ot.targets(rule, **given, gamma=0.97) for rule in RULES]
+taken = {n: given[n] for n in ("log_pi", "log_mu")} | {"mask": ~given["skip"]}
+weights = ot.weights(ot.RBIS(), **taken, level="geometric", segment=np.arange(24) // 7 + np.zeros((2, 1), int))
+for rule in RULES:  # what is compiled before the processes part is compiled once
+    ot.targets(rule, **{n: torch.from_numpy(a) for n, a in given.items()}, gamma=0.97, differentiable=True)
+
+def work(rank):
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=4)
+    four, two = dist.group.WORLD, dist.new_group([1, 3])
+    for group, edges in ((four, [0, 3, 10, 17, 24]), (two, [0, 11, 24])):
+        place = dist.get_rank(group)
+        if place < 0:
+            continue
+        cut = slice(edges[place], edges[place + 1])
+        mine = {n: torch.from_numpy(a[:, cut].copy()) for n, a in given.items()}
+        sent = ot.sharded.Sent()
+        for rule, whole in zip(RULES, wanted):
+            found = ot.sharded.targets(rule, **mine, gamma=0.97, process_group=group, sent=sent)
+            np.testing.assert_allclose(found, whole[:, cut], rtol=1e-12, atol=1e-12)
+        assert sent.messages == 20 and sent.numbers > 2 * 4 * 4 * 2, sent
+        segment = torch.arange(24)[cut] // 7 + torch.zeros(2, 1, dtype=torch.int64)
+        part = {n: torch.from_numpy(a[:, cut].copy()) for n, a in taken.items()}
+        found = ot.sharded.weights(ot.RBIS(), **part, level="geometric", segment=segment, process_group=group)
+        np.testing.assert_allclose(found, weights[:, cut], rtol=1e-12)
+        mine["reward"][0] = torch.nan if place == 1 else 0.0
+        try:
+            ot.sharded.targets(RULES[0], **mine, gamma=0.97, process_group=group)
+        except (ValueError, RuntimeError) as error:
+            assert ("reward must be finite" if place == 1 else "the arrays of rank 1") in str(error)
+        else:
+            raise AssertionError("no error")
+    dist.barrier()
+    dist.destroy_process_group()
+
+children = []
+for rank in (1, 2, 3):
+    child = os.fork()
+    if not child:
+        work(rank)
+        os._exit(0)
+    children.append(child)
+work(0)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+"""
+
+
+def run(script: str, *arguments: str, **environment: str) -> None:
+    """Run a script in a process of its own, which sees the tests."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(ot.__file__).parents[1])])
+    subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_processes(tmp_path: Path) -> None:
+    run(PROCESSES, str(tmp_path / "store"))
+
+
+DEVICES = """
+import jax, numpy as np, offtrace as ot
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from sharded_batches import RULES, batch
+
+given = {n: jnp.asarray(a) for n, a in batch((2, 24), np.float32).items()}
+taken = {n: given[n] for n in ("log_pi", "log_mu")} | {"mask": ~given["skip"]}
+segment = np.arange(24) // 7 + np.zeros((2, 1), int)
+sent = {n: ot.sharded.Sent() for n in ("affine", "capped", "little", "weights")}
+shards = PartitionSpec(None, "time")
+
+def work(given, taken, segment):
+    where = {"axis_name": "time", "gamma": 0.97}
+    return (
+        ot.sharded.targets(RULES[0], **given, **where, sent=sent["affine"]),
+        ot.sharded.targets(RULES[2], **given, **where, sent=sent["capped"]),
+        ot.sharded.targets(RULES[2], **given, **where, sent=sent["little"], room=1),
+        ot.sharded.weights(ot.RBIS(), **taken, segment=segment, axis_name="time", sent=sent["weights"], level="geometric"),
+    )
+
+mesh = Mesh(np.array(jax.devices()), ("time",))
+found = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=shards, out_specs=shards))(given, taken, jnp.asarray(segment))
+affine, capped, little, weights = map(np.asarray, found)
+for found, rule in ((affine, RULES[0]), (capped, RULES[2])):
+    np.testing.assert_allclose(found, ot.targets(rule, **given, gamma=0.97), rtol=2e-6, atol=1e-6)
+np.testing.assert_allclose(weights, ot.weights(ot.RBIS(), **taken, segment=jnp.asarray(segment), level="geometric"), rtol=2e-6)
+known = ~np.isnan(little)
+assert known[:, 18:].all() and not known.all()  # the last shard needs nothing of others
+np.testing.assert_array_equal(little[known], capped[known])
+assert (sent["affine"].numbers, sent["weights"].numbers) == (2 * (1 + 4), 2 * 10)
+assert (sent["capped"].steps, sent["capped"].numbers) == (2 * 7, 2 * (1 + 3 + 4 * 7))
+assert (sent["little"].steps, sent["little"].numbers) == (2, 2 * (1 + 3 + 4))
+"""
+
+
+def test_devices() -> None:
+    pytest.importorskip("jax")
+    run(DEVICES, XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4")
