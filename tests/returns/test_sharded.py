@@ -345,8 +345,8 @@ known = ~np.isnan(little)
 assert known[:, 18:].all() and not known.all()  # the last shard needs nothing of others
 np.testing.assert_array_equal(little[known], capped[known])
 assert (sent["affine"].numbers, sent["weights"].numbers) == (2 * (1 + 4), 2 * 10)
-assert (sent["capped"].steps, sent["capped"].numbers) == (2 * 7, 2 * (1 + 3 + 4 * 7))
-assert (sent["little"].steps, sent["little"].numbers) == (2, 2 * (1 + 3 + 4))
+assert (sent["capped"].steps, sent["capped"].numbers) == (2 * 7, 2 * (1 + 5 + 4 * 7))
+assert (sent["little"].steps, sent["little"].numbers) == (2, 2 * (1 + 5 + 4))
 """
 
 

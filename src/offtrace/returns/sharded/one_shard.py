@@ -84,8 +84,8 @@ def _by_kernel(tools: Tools, exchange: Exchange, form: Form, row: Steps) -> tupl
         coming = affine_maps.coming(tools, exchange, affine_maps.summary(tools, row))
         return affine_maps.correct(tools, row, coming), value(tools, coming)
     T, room = row.delta.shape[1] - 1, form.room
-    largest = short_rows.largest(tools, exchange, row, form.recursive)
-    short, count = short_rows.shorten(tools, row, largest, form.recursive)
+    entering = short_rows.entering(tools, exchange, row, form.recursive)
+    short, count = short_rows.shorten(tools, row, entering, form.recursive)
     if room is not None and room <= T:
         short, count = short_rows.within(tools, short, count, room)
     whole = short_rows.joined(tools, exchange, row, exchange.share_steps(short, count))

@@ -3,13 +3,15 @@
 What a trace that comes in with x is worth in a shard is piecewise linear in x. With L = Σ log ratio and G = L − log cap, the
 breakpoints of a recursive cap are the record highs of G: a trace that passes one of them is clipped at it, or has been clipped
 higher, so nothing below it acts any more. With a cap at read-out each step is a breakpoint of its own. Either way a step matters
-only if some trace reaches its cap, and the largest x that comes in is known from the shards before:
+only if it clips some of the traces that come in and not the others, and the smallest x of these and the largest are known from
+the shards before. With the largest x that comes into a shard, or the smallest, the one that leaves it is
 
-    at the end of a shard the largest x is max(low, min(high, a x)), x the largest that came in       (such maps compose)
+    largest:  max(low, min(high, a x))        smallest:  min(least, b x)        (such maps compose)
 
-Between two breakpoints nothing is clipped, so a stretch is one step: its δ is the sum of the stretch for x = 1, its ratio and
-discount are the products. The short row is a row in normal form, so it is put behind the rows before it, and the usual kernels
-run over both. A last step, without δ, leads out of the shard.
+Between two such steps a stretch is one step: its δ is the sum of the stretch for x = 1, or for a trace at its cap, its ratio and
+its discount are the products. Once the smallest trace has been clipped at a recursive cap, all go on as one, and what is left of
+the shard is one stretch. The short row is a row in normal form, so it is put behind the rows before it, and the usual kernels run
+over both. Its last step, without δ, leads out of the shard.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 
 from offtrace.returns.sharded.any_size import Tools, total
 from offtrace.returns.sharded.boundaries import xp_false
-from offtrace.returns.sharded.exchange import Exchange, One, either
+from offtrace.returns.sharded.exchange import Exchange, either
 from offtrace.returns.sharded.local_steps import INFINITY, Steps
 from offtrace.returns.weight_scan import sums
 
@@ -27,19 +29,29 @@ BUCKET = 360.0
 """A stretch ends where the logarithm of a product moves on by about this much, so that its products are floats."""
 
 
-class Clamp(NamedTuple):
-    """x ↦ max(low, min(high, a x)), in logarithms."""
+class Ends(NamedTuple):
+    """From the traces that come in to those that leave, in logarithms: max(low, min(high, a x)), and min(least, b x)."""
 
     a: Tensor
     low: Tensor
     high: Tensor
+    b: Tensor
+    least: Tensor
+
+
+class Entering(NamedTuple):
+    """The logarithms of the largest and of the smallest x of the traces that come in, [N]; −∞ and ∞ where there is none."""
+
+    largest: Tensor
+    smallest: Tensor
 
 
 class Stretch(NamedTuple):
-    """From the first step of a stretch to some step: the products of ratios and discounts, and the sum for x = 1."""
+    """From the first step of a stretch to some step: what x and the discount are multiplied by, and δ, and its sum."""
 
     ratio: Tensor
     discount: Tensor
+    worth: Tensor
     total: Tensor
 
 
@@ -55,65 +67,101 @@ def _sum(xp: Any, a: Tensor, b: Tensor) -> Tensor:
     return xp.where((a == -INFINITY) | (b == -INFINITY), -INFINITY, a + b)
 
 
-def _apply(xp: Any, f: Clamp, x: Tensor) -> Tensor:
-    return xp.maximum(f.low, xp.minimum(f.high, _sum(xp, f.a, x)))
+def _apply(xp: Any, f: Ends, x: Entering) -> Entering:
+    return Entering(
+        xp.maximum(f.low, xp.minimum(f.high, _sum(xp, f.a, x.largest))), xp.minimum(f.least, f.b + x.smallest)
+    )
 
 
-def largest(tools: Tools, exchange: Exchange, row: Steps, recursive: bool) -> Tensor:
-    """The logarithm of the largest x with which a trace may come into this shard, [N]; −∞ where none does."""
+def entering(tools: Tools, exchange: Exchange, row: Steps, recursive: bool) -> Entering:
+    """The largest and the smallest x with which a trace may come into this shard."""
     xp = tools.xp
-    ratio = xp.log(xp.where(row.into == 0, 0.0, row.ratio))
-    zero = xp.zeros_like(ratio)
-    high = xp.maximum(zero, xp.log(row.cap)) if recursive else zero + INFINITY
+    shut = (row.into == 0) | (row.ratio == 0)
+    ratio = xp.log(xp.where(shut, 1.0, row.ratio))
+    start = xp.zeros_like(ratio)  # a trace that starts here has x = 1
+    cap = xp.log(row.cap) if recursive else start + INFINITY
+    shut = shut | (cap == -INFINITY)
+    parts = Ends(
+        xp.where(shut, -INFINITY, ratio), start, xp.maximum(start, cap),
+        xp.where(shut, INFINITY, ratio), xp.where(shut, 0.0, xp.minimum(start, cap)),
+    )  # fmt: skip
 
-    def then(f: Clamp, g: Clamp) -> Clamp:
-        return Clamp(_sum(xp, f.a, g.a), _apply(xp, g, f.low), _apply(xp, g, f.high))
+    def then(f: Ends, g: Ends) -> Ends:
+        low, high = (_apply(xp, g, Entering(x, f.least)).largest for x in (f.low, f.high))
+        return Ends(_sum(xp, f.a, g.a), low, high, f.b + g.b, xp.minimum(g.least, g.b + f.least))
 
-    found = total(tools, Clamp(ratio, zero, high), then, (0.0, -INFINITY, INFINITY))
-    shut = row.into[:, -1] == 0
-    maps = exchange.gather("largest traces", xp.stack([xp.where(shut, -INFINITY, a) for a in found], 0))
-    x = One(xp.full_like(found.a, -INFINITY))
+    found = total(tools, parts, then, (0.0, -INFINITY, INFINITY, 0.0, INFINITY))
+    none = Ends(*(xp.full_like(found.a, x) for x in (-INFINITY, -INFINITY, -INFINITY, INFINITY, INFINITY)))
+    leaves = row.into[:, -1] != 0
+    told = exchange.gather(
+        "largest and smallest traces", xp.stack([xp.where(leaves, *x) for x in zip(found, none, strict=True)], 0)
+    )
+    x = Entering(none.a, none.b)
     for shard in range(exchange.size):
-        after = One(_apply(xp, Clamp(*(maps[shard][i] for i in range(3))), x.array))
-        x = either(xp, shard < exchange.rank, after, x)
-    return xp.where(x.array == x.array, x.array, INFINITY)  # a ratio that is not known may be any
+        x = either(xp, shard < exchange.rank, _apply(xp, Ends(*(told[shard][i] for i in range(5))), x), x)
+    largest, smallest = x  # a ratio that is not known may be any
+    return Entering(
+        xp.where(largest == largest, largest, INFINITY), xp.where(smallest == smallest, smallest, -INFINITY)
+    )
 
 
-def shorten(tools: Tools, row: Steps, largest: Tensor, recursive: bool) -> tuple[Steps, Tensor]:
+class Plan(NamedTuple):
+    """How the steps of a shard are put together, [N, T + 1]."""
+
+    clips: Tensor
+    """Whether a step clips some of the traces that come in."""
+    head: Tensor
+    """Whether a stretch begins at the step."""
+    ratio: Tensor
+    """What x is multiplied by on the way into the step."""
+    worth: Tensor
+    """What δ is multiplied by, other than the discount, as against the step before, in the same stretch."""
+
+
+def shorten(tools: Tools, row: Steps, entering: Entering, recursive: bool) -> tuple[Steps, Tensor]:
     """The short row of a shard as steps [N, T + 1], of which the first `count` [N] are its own, and the others change nothing."""
     xp = tools.xp
     alive = xp.cumsum((row.into == 0) | (row.ratio == 0) | ((row.cap == 0) & recursive), 1) == 0
-    a, d, cap = (xp.log(xp.where(alive, x, 1.0)) for x in (row.ratio, row.into, row.cap))
-    clips, L = _clips(tools, Line(a, cap), largest[:, None], recursive)
-    clips = clips & alive & ((row.delta != 0) | recursive)
-    head = clips | _moves(xp, L) | _moves(xp, xp.cumsum(d, 1))
-    if not recursive:  # the stretch after a clipped step is not clipped with it
-        head = head | _before(xp, clips, xp_false(clips[:, :1]))
-        row = row._replace(cap=xp.where(clips, row.cap, INFINITY))
+    ratio, into, cap = (xp.where(alive, x, 1.0) for x in (row.ratio, row.into, row.cap))
+    row, x = Steps(row.delta, into, ratio, cap), Entering(*(a[:, None] for a in entering))
+    plan = (_recursive if recursive else _at_readout)(tools, row, Line(xp.log(ratio), xp.log(cap)), x)
+    head = (plan.head | _moves(xp, xp.cumsum(xp.log(plan.ratio), 1)) | _moves(xp, xp.cumsum(xp.log(into), 1))) & alive
     always = xp_false(head[:, :1]) | True
-    head = xp.concatenate([always & alive[:, :1], (head & alive)[:, 1:-1], always], 1)  # the last step leads out
-    stretch = _stretches(tools, row, head, alive)
-    one = xp.ones_like(row.into[:, :1])
+    head = xp.concatenate([always & alive[:, :1], head[:, 1:-1], always], 1)  # the last step leads out
+    stretch = _stretches(tools, row, plan, head, alive)
+    one = xp.ones_like(into[:, :1])
     before = Stretch(*(_before(xp, s, one) for s in stretch))
-    into = xp.where(alive, row.into * before.discount, 0.0)
-    ratio, cap = (xp.where(alive, x, 1.0) for x in (row.ratio * before.ratio, row.cap))
-    return _taken(tools, Steps(before.total, into, ratio, cap), head)
+    into = xp.where(alive, into * before.discount, 0.0)
+    cap = cap if recursive else xp.where(plan.clips, cap, INFINITY)
+    return _taken(tools, Steps(before.total, into, plan.ratio * before.ratio, cap), head)
 
 
-def _clips(tools: Tools, line: Line, largest: Tensor, recursive: bool) -> tuple[Tensor, Tensor]:
-    """Whether the largest trace that comes in is clipped at each step, and Σ log ratio up to it, all in logarithms."""
+def _recursive(tools: Tools, row: Steps, line: Line, entering: Entering) -> Plan:
+    """Stretches begin where the largest trace is clipped, until the smallest one has been: from there on all are the same."""
     xp = tools.xp
-    never = xp_false(line.a == 0)
-    if not recursive:
-        L = xp.cumsum(line.a, 1)
-        return _sum(xp, L, largest) > line.b, L
 
     def then(f: Line, g: Line) -> Line:
         return Line(f.a + g.a, xp.minimum(xp.where(f.b == INFINITY, INFINITY, f.b + g.a), g.b))
 
-    found = sums(tools.scan, line, never, then, (0.0, INFINITY))
-    x = xp.minimum(_sum(xp, found.a, largest), found.b)
-    return _sum(xp, _before(xp, x, largest), line.a) > line.b, found.a
+    found = sums(tools.scan, line, xp_false(row.into == 0), then, (0.0, INFINITY))
+    largest = xp.minimum(_sum(xp, found.a, entering.largest), found.b)
+    before = _before(xp, largest, entering.largest)
+    one = _before(xp, found.a + entering.smallest >= found.b, xp_false(found.a[:, :1] == 0)) & (before > -INFINITY)
+    clips = (_sum(xp, before, line.a) > line.b) & ~one
+    ratio = xp.where(one, xp.exp(xp.where(one, largest - before, 0.0)), row.ratio)
+    return Plan(clips, clips, ratio, ratio)
+
+
+def _at_readout(tools: Tools, row: Steps, line: Line, entering: Entering) -> Plan:
+    """A step that clips some traces and not others is by itself. Those that clip none, or all, make stretches with their like."""
+    xp = tools.xp
+    L = xp.cumsum(line.a, 1)
+    some = _sum(xp, L, entering.largest) > line.b
+    every = some & (L + entering.smallest >= line.b) & (row.cap > 0)
+    like = xp.where(every, 2, xp.where(some & (row.delta != 0), 1, 0))
+    head = (like == 1) | (like != _before(xp, like, like[:, :1]))
+    worth = xp.where(every, row.cap / _before(xp, row.cap, row.cap[:, :1]), row.ratio)
+    return Plan(like > 0, head, row.ratio, xp.where(head, 1.0, worth))
 
 
 def _moves(xp: Any, log: Tensor) -> Tensor:
@@ -127,17 +175,18 @@ def _before(xp: Any, array: Tensor, first: Tensor) -> Tensor:
     return xp.concatenate([first, array[:, :-1]], 1)
 
 
-def _stretches(tools: Tools, row: Steps, head: Tensor, alive: Tensor) -> Stretch:
+def _stretches(tools: Tools, row: Steps, plan: Plan, head: Tensor, alive: Tensor) -> Stretch:
     """The stretch up to each step. Steps that nothing reaches change nothing."""
     xp = tools.xp
     inner = alive & ~head
-    ratio, discount = (xp.where(inner, x, 1.0) for x in (row.ratio, row.into))
-    parts = Stretch(ratio, discount, xp.where(alive, ratio * discount * row.delta, 0.0))
+    ratio, discount, worth = (xp.where(inner, x, 1.0) for x in (plan.ratio, row.into, plan.worth))
+    parts = Stretch(ratio, discount, worth, xp.where(alive, worth * discount * row.delta, 0.0))
 
     def then(f: Stretch, g: Stretch) -> Stretch:
-        return Stretch(f.ratio * g.ratio, f.discount * g.discount, f.total + f.ratio * f.discount * g.total)
+        passed = f.worth * f.discount * g.total
+        return Stretch(f.ratio * g.ratio, f.discount * g.discount, f.worth * g.worth, f.total + passed)
 
-    return sums(tools.scan, parts, head, then, (1.0, 1.0, 0.0))
+    return sums(tools.scan, parts, head, then, (1.0, 1.0, 1.0, 0.0))
 
 
 def _taken(tools: Tools, at_heads: Steps, head: Tensor) -> tuple[Steps, Tensor]:
