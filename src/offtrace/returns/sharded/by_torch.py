@@ -191,7 +191,8 @@ def correct(
 ) -> Tensor:
     """q + Δ, or Δ, of this shard."""
     skip = arrays.get("skip")
-    alike = (trace.title, *numbers_of(trace), "skip" if skip is not None else "no skip")
+    gamma = arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
+    alike = (trace.title, *numbers_of(trace), "skip" if skip is not None else "no skip", f"γ {gamma}", f"check {check}")
 
     def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
         layout = layout_of(arrays, time_major)
@@ -232,7 +233,7 @@ def weights(
         return given
 
     there = tuple(name for name, array in arrays.items() if array is not None)
-    alike = (trace.title, *numbers_of(trace), how, there)
+    alike = (trace.title, *numbers_of(trace), how, there, f"check {check}")
     given, T = exchange.all_agree(prepare, alike=alike, shape=lambda made: made.shape)
     decision = weight_tensors.decision_of(given, exchange.device)
     rows = weight_tensors.rows_of(given)
