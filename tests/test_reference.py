@@ -12,7 +12,7 @@ import pytest
 import offtrace as ot
 
 DOCS = Path(__file__).parents[1] / "docs"
-PACKAGES = ("mdps", "operators", "learners", "policy", "deep", "logs", "studies", "reports")
+PACKAGES = ("mdps", "operators", "learners", "policy", "deep", "logs", "studies", "reports", "returns.sharded")
 NOT_CALLED = {"INFINITY"}  # constants that the pages of rules explain
 
 

@@ -19,6 +19,8 @@ def __getattr__(name: str) -> _Any:
     """The other packages, and `offtrace.audit`, on demand: targets need neither SciPy nor what studies need."""
     if name in ("mdps", "operators", "learners", "policy", "logs", "deep", "studies", "reports"):
         return _import_module(f"offtrace.{name}")
+    if name == "sharded":
+        return _import_module("offtrace.returns.sharded")
     if name == "audit":
         return _import_module("offtrace.operators").audit
     raise AttributeError(f"module 'offtrace' has no attribute {name!r}")

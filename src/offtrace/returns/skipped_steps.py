@@ -24,7 +24,7 @@ class Closed:
     def __init__(self, backend: Backend[Any], skip: object, arrays: Mapping[str, object]) -> None:
         self.backend = backend
         xp, found = backend.xp, backend.array("skip", skip)
-        _check(backend, found, arrays)
+        check_skip(backend, found, arrays)
         valid = arrays.get("valid")
         valid = None if valid is None else backend.array("valid", valid) != 0
         self.skip = (found != 0) if valid is None else (found != 0) & valid
@@ -75,7 +75,8 @@ def _ahead(xp: Any, array: Any, end: Any) -> Any:
     return xp.concatenate([array[..., 1:], end], -1)
 
 
-def _check(backend: Backend[Any], skip: Any, arrays: Mapping[str, Any]) -> None:
+def check_skip(backend: Backend[Any], skip: Any, arrays: Mapping[str, Any]) -> None:
+    """An error where skip is not of the arrays' shape, or holds something else than flags."""
     if backend.letter(skip.dtype) not in "biu":
         raise TypeError(f"skip must be boolean or 0/1 integers, got {skip.dtype}: convert it, e.g. skip > 0.5")
     for name, value in arrays.items():

@@ -121,19 +121,37 @@ def weigh(
 
     `bounds` holds log d_n for n = 0, 1, …, T decisions, −∞ from the horizon on.
     """
+    return weigh_maps(kind, maps_of(kind, decay, ratio, cap, decision), decision, segment, bounds, recursive, how)
+
+
+def maps_of(kind: Kind, decay: Tensor, ratio: Tensor, cap: Tensor, decision: Tensor) -> Maps:
+    """The map of each step."""
     xp = kind.xp
     none = decision & ~decision
-    count = xp.where(decision, none + 1, none + 0)
+    a, d = (xp.where(decision, xp.log(f), 0.0) for f in (ratio, decay))
+    return Maps(a, xp.where(decision, xp.log(cap), INFINITY), d, xp.where(decision, none + 1, none + 0))
+
+
+def weigh_maps(
+    kind: Kind,
+    maps: Maps,
+    decision: Tensor,
+    segment: Tensor | None,
+    bounds: Tensor | None,
+    recursive: bool,
+    how: Weighing,
+) -> Tensor:
+    """What `weigh` makes of maps. Several decisions of a row may stand together as one."""
+    xp = kind.xp
     first = decision if how.level == "token" else starts(kind, decision, segment)
     last = decision if how.level in ("token", "prefix") else ends(kind, decision, segment)
-    at_readout = xp.where(decision if how.level != "suffix" else last, xp.log(cap), INFINITY)
-    a, d = (xp.where(decision, xp.log(f), 0.0) for f in (ratio, decay))
-    maps = Maps(a, xp.where(decision, xp.log(cap), INFINITY) if recursive else at_readout, d, count)
+    if how.level == "suffix" and not recursive:
+        maps = maps._replace(b=xp.where(last, maps.b, INFINITY))
     if how.level == "suffix":
         maps = _suffixes(kind, maps, first)
     elif how.level != "token":
         alone = maps if recursive else maps._replace(b=xp.full_like(maps.b, INFINITY))
-        found = sums(kind, alone, first, lambda f, g: _then(xp, f, g), IDENTITY)
+        found = sums(kind, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
         maps = found if recursive else found._replace(b=maps.b)
     x = xp.minimum(maps.a, maps.b)
     if bounds is not None:
@@ -150,7 +168,7 @@ def _suffixes(kind: Kind, maps: Maps, first: Tensor) -> Maps:
     xp = kind.xp
     back = Maps(*(_flipped(kind, a) for a in maps))
     begins = _shifted(xp, _flipped(kind, first), 1, False)  # the next step begins another row
-    found = sums(kind, back, begins, lambda f, g: _then(xp, g, f), IDENTITY)
+    found = sums(kind, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
     after = (xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(found, IDENTITY, strict=True))
     return Maps(*(_flipped(kind, a) for a in after))
 
@@ -160,7 +178,7 @@ def _sum(xp: Any, a: Tensor, b: Tensor) -> Tensor:
     return xp.where((a == -INFINITY) | (b == -INFINITY), -INFINITY, a + b)
 
 
-def _then(xp: Any, f: Maps, g: Maps) -> Maps:
+def join_maps(xp: Any, f: Maps, g: Maps) -> Maps:
     """The map f, then g."""
     passed = xp.where(f.b == INFINITY, INFINITY, _sum(xp, g.a, f.b))
     return Maps(_sum(xp, f.a, g.a), xp.minimum(passed, g.b), _sum(xp, f.decay, g.decay), f.count + g.count)

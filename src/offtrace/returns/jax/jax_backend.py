@@ -70,7 +70,7 @@ class JaxBackend(Backend[jax.Array]):
             else:
                 return jnp.asarray(x.restore(made))
         numbers, rule = tree_flatten(trace)
-        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), _dtype(found)
+        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
         T = shape[-1]
         if not traced and not any(map(np.ndim, numbers)):
             given, shape = _in_bucket(given, shape)
@@ -82,7 +82,7 @@ class JaxBackend(Backend[jax.Array]):
         found = agree(self, {"gamma": 1.0, **needed(self, trace, arrays)})
         if len(found.shape) != 1:
             raise ValueError(f"coefficients takes one trajectory [T], got shape {found.shape}: pass one row")
-        dtype = _dtype(found)
+        dtype = dtype_of(found)
         if not where_from(trace, found.arrays)[0]:
             made = numpy_backend.weights(trace, laid_out(self._on_host(found), bounded(trace)))
             return jnp.asarray(made, dtype)
@@ -110,7 +110,7 @@ class JaxBackend(Backend[jax.Array]):
         T = shape[-1]
         if not traced:
             given, shape = _in_bucket(given, shape)
-        target, advantage = compute(v_trace, shape, list(numbers), given, _dtype(found), differentiable)
+        target, advantage = compute(v_trace, shape, list(numbers), given, dtype_of(found), differentiable)
         return target[..., :T], advantage[..., :T]
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
@@ -123,7 +123,7 @@ class JaxBackend(Backend[jax.Array]):
         if _looks(check, traced, on_cpu):
             return jnp.asarray(numpy_backend.weigh(trace, given.mapped(_exactly), how), dtype)
         numbers, rule = tree_flatten(trace)
-        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, _for_program(given), dtype, False)
+        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
         """Whether each decision is kept."""
@@ -131,7 +131,7 @@ class JaxBackend(Backend[jax.Array]):
         if _looks(check, *where_from(given.arrays())):
             return jnp.asarray(rejected_rows.keep(criteria, given.mapped(_exactly)))
         how = GivenCriteria(criteria, given.shape)
-        return compute(keep, how, [], _for_program(given), np.dtype(np.float32), False) != 0
+        return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
 
     def _on_host(self, found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
         return found.mapped(self.as_numpy, found.dtype)
@@ -169,7 +169,7 @@ def _refuse_history(trace: Rule) -> None:
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
 
 
-def _for_program(given: Decisions[jax.Array]) -> dict[str, jax.Array | float]:
+def for_program(given: Decisions[jax.Array]) -> dict[str, jax.Array | float]:
     """The arrays under names by which a program tells flags and ids from real numbers."""
     mask = jnp.ones(given.shape, bool) if given.mask is None else given.mask != 0
     there = {"pair" if name == "segment" else name: a for name, a in given.arrays().items() if name != "mask"}
@@ -186,7 +186,7 @@ def _dtype_of_floats() -> np.dtype[np.floating]:
     return np.dtype(jnp.result_type(float))
 
 
-def _dtype(found: Agreed[jax.Array]) -> np.dtype[np.floating]:
+def dtype_of(found: Agreed[jax.Array]) -> np.dtype[np.floating]:
     """The dtype of the real arrays; where there are none, the one that JAX would take."""
     return np.dtype(found.dtype) if found.dtype else _dtype_of_floats()
 

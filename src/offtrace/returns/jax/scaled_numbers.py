@@ -78,7 +78,7 @@ def linear(delta: Array, weight: Array) -> Array:
         found = plus(d, (passed, jnp.where(passed == 0, BOTTOM, m + later[1])))
         return found, found
 
-    none = jnp.zeros_like(delta[:, 0]), jnp.full(delta.shape[0], BOTTOM)
+    none = split(jnp.zeros_like(delta[:, 0]))
     steps = _each(jnp.transpose, split(weight)), _each(jnp.transpose, split(delta))
     f, n = lax.scan(body, none, steps, reverse=True)[1]
     return value(f, n).T

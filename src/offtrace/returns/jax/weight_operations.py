@@ -40,13 +40,17 @@ def weights(given: GivenWeights, numbers: Numbers, real: dict[str, Array], other
     segment = flat.get("pair")
     logs = {name: jnp.where(decision, flat[name], 0.0) for name in ("log_pi", "log_mu") if name in flat}
     made = factors(trace, Rows(logs, jnp.ones(()), decision, decision, None))
-    lags = trace.bounds_by_lag(T + 1)
-    bounds = None if lags is None else jnp.log(jnp.array([jnp.inf, *lags, *[0.0] * T][: T + 1], jnp.float64))
-    found = weigh(KIND, *made, decision, segment, bounds, trace.recursive, how)
+    found = weigh(KIND, *made, decision, segment, bounds_of(trace, T), trace.recursive, how)
     if how.normalize is not None:
         counted = starts(KIND, decision, segment) if how.level in ONE_A_ROW else decision
         found = _normalized(found, counted, real.get("group"))
     return found.reshape(given.shape)
+
+
+def bounds_of(trace: Trace, T: int) -> Array | None:
+    """log d_n for n = 0, 1, …, T decisions, where the rule has bounds by lag."""
+    lags = trace.bounds_by_lag(T + 1)
+    return None if lags is None else jnp.log(jnp.array([jnp.inf, *lags, *[0.0] * T][: T + 1], jnp.float64))
 
 
 def _normalized(weights: Array, counted: Array, group: Array | None) -> Array:

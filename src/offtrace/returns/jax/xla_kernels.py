@@ -101,8 +101,9 @@ def _all_in_range(weight: Array, reach: int | None = None) -> Array:
 
     log = _log2(weight)
     up, down = _at_most(log, reach)
+    # It is made of log, so that both branches vary over the same axes of a shard_map.
     return lax.cond(
-        jnp.all((up <= LITTLE) | ((up <= MOST) & (down <= MOST))), lambda log: jnp.array(True), exactly, log
+        jnp.all((up <= LITTLE) | ((up <= MOST) & (down <= MOST))), lambda log: (log[0, 0] == 0) | True, exactly, log
     )
 
 

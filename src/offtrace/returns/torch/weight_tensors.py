@@ -24,7 +24,7 @@ KIND = Kind(torch, lambda array, index: torch.take_along_dim(array, index, -1), 
 
 def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights in the shape of the arrays: by a kernel on CUDA, in the dtype asked for, or in float64."""
-    rows = _rows(given)
+    rows = rows_of(given)
     if device.type == "cuda" and not seen_by_torch():
         from offtrace.returns.torch import triton_launch
 
@@ -33,38 +33,47 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
             out = torch.empty((math.prod(given.shape[:-1]), given.shape[-1]), dtype=kind, device=device)
             contiguous = {name: a.contiguous() for name, a in rows.items()}
             return _shared(triton_launch.weigh(trace, contiguous, how, out), given, how)
-    T = given.shape[-1]
-    decision = _decision(given, device)
-    logs = {name: rows[name] for name in ("log_pi", "log_mu") if name in rows}
-    nothing = torch.zeros((), dtype=torch.float64, device=device)
-    made = factors(trace, Rows(logs, decision, nothing, None, nothing, 1.0, nothing))
-    decay, ratio, cap = (
-        f.expand(decision.shape) if isinstance(f, Tensor) else nothing.expand(decision.shape) + f for f in made
-    )
-    lags = trace.bounds_by_lag(T + 1)
-    bounds = None
-    if lags is not None:
-        known = [float("inf"), *lags, *[0.0] * T][: T + 1]
-        bounds = torch.tensor(known, dtype=torch.float64, device=device).log()
-    found = weigh(KIND, decay, ratio, cap, decision, rows.get("segment"), bounds, trace.recursive, how)
+    decision, bounds = decision_of(given, device), bounds_of(trace, given.shape[-1], device)
+    made = factors_of(trace, rows, decision)
+    found = weigh(KIND, *made, decision, rows.get("segment"), bounds, trace.recursive, how)
     return _shared(found, given, how)
 
 
 def _shared(found: Tensor, given: Decisions[Tensor], how: Weighing) -> Tensor:
     """Weights [N, T], normalised if that is wanted, in the shape of the arrays."""
     if how.normalize is not None:
-        decision, segment = _decision(given, found.device), _rows(given).get("segment")
+        decision, segment = decision_of(given, found.device), rows_of(given).get("segment")
         counted = starts(KIND, decision, segment) if how.level in ONE_A_ROW else decision
         found = _normalized(found, counted, decision.any(1), given.group, how)
     return found.reshape(given.shape)
 
 
-def _rows(given: Decisions[Tensor]) -> dict[str, Tensor]:
+def factors_of(trace: Trace, rows: dict[str, Tensor], decision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """decay, ratio and cap, float64 [N, T]."""
+    logs = {name: rows[name] for name in ("log_pi", "log_mu") if name in rows}
+    nothing = torch.zeros((), dtype=torch.float64, device=decision.device)
+    made = factors(trace, Rows(logs, decision, nothing, None, nothing, 1.0, nothing))
+    decay, ratio, cap = (
+        f.expand(decision.shape) if isinstance(f, Tensor) else nothing.expand(decision.shape) + f for f in made
+    )
+    return decay, ratio, cap
+
+
+def bounds_of(trace: Trace, T: int, device: torch.device) -> Tensor | None:
+    """log d_n for n = 0, 1, …, T decisions, where the rule has bounds by lag."""
+    lags = trace.bounds_by_lag(T + 1)
+    if lags is None:
+        return None
+    known = [float("inf"), *lags, *[0.0] * T][: T + 1]
+    return torch.tensor(known, dtype=torch.float64, device=device).log()
+
+
+def rows_of(given: Decisions[Tensor]) -> dict[str, Tensor]:
     """The arrays as [N, T]."""
     return {n: a.detach().reshape(-1, given.shape[-1]) for n, a in given.arrays().items() if n != "group"}
 
 
-def _decision(given: Decisions[Tensor], device: torch.device) -> Tensor:
+def decision_of(given: Decisions[Tensor], device: torch.device) -> Tensor:
     """The mask as booleans [N, T]."""
     if given.mask is None:
         return torch.ones(given.shape, dtype=torch.bool, device=device).reshape(-1, given.shape[-1])
@@ -73,8 +82,8 @@ def _decision(given: Decisions[Tensor], device: torch.device) -> Tensor:
 
 def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
-    rows = _rows(given)
-    decision = _decision(given, rows["log_pi"].device)
+    rows = rows_of(given)
+    decision = decision_of(given, rows["log_pi"].device)
     log_ratio = torch.where(decision, rows["log_pi"].double() - rows["log_mu"].double(), 0.0)
     return kept(KIND, criteria, log_ratio, decision, rows.get("segment")).reshape(given.shape)
 

@@ -1,0 +1,271 @@
+"""Shards on the processes of a group of torch.distributed, in the order of their ranks.
+
+A process whose arrays are bad says so to the others before it raises, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offtrace.arrays import is_number
+from offtrace.returns.layouts import Layout, batch_first, layout_of, rule_batch_first
+from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.numpy import numpy_backend, weight_rows
+from offtrace.returns.numpy.sequences import sequences
+from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.sharded import one_shard, weight_maps
+from offtrace.returns.sharded.any_size import Tools
+from offtrace.returns.sharded.boundaries import Flags, Known
+from offtrace.returns.sharded.exchange import Sent
+from offtrace.returns.sharded.local_steps import Steps
+from offtrace.returns.sharded.one_shard import Form, Shard, of_factors
+from offtrace.returns.skipped_steps import check_skip
+from offtrace.returns.torch import weight_tensors
+from offtrace.returns.torch.registered_operators import capped, linear
+from offtrace.returns.torch.tensor_operations import Rows, factors
+from offtrace.returns.torch.torch_backend import BACKEND, NUMPY_DTYPES
+from offtrace.returns.torch.weight_tensors import KIND
+from offtrace.returns.weight_arrays import Decisions, Weighing
+from offtrace.returns.weight_scan import maps_of, weigh_maps
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import as_trace
+from offtrace.trajectory import Agreed, agree, laid_out
+
+Made = TypeVar("Made")
+
+
+def _linear(delta: Tensor, weight: Tensor) -> Tensor:
+    return linear(delta.contiguous(), weight.contiguous())
+
+
+def _capped(delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, recursive: bool) -> Tensor:
+    return capped(delta, g, ratio, cap, torch.empty(0, dtype=torch.float64, device=delta.device), recursive, False)
+
+
+TOOLS = Tools(KIND, lambda n: torch.pow(2.0, n), Tensor.long, _linear, _capped)
+
+
+def device_of(arrays: Mapping[str, object]) -> torch.device:
+    """Where the tensors are, and so where messages are made."""
+    for name, array in arrays.items():
+        if array is not None and not (name == "gamma" and is_number(array)):
+            return BACKEND.array(name, array).device
+    raise TypeError("there is no tensor: pass log_pi and log_mu, or the mask of the decisions")
+
+
+class ProcessGroup:
+    """The shards of a row as one process of a group sees them."""
+
+    def __init__(self, group: Any, device: torch.device, sent: Sent) -> None:
+        from torch import distributed
+
+        self.group, self.device, self.sent = group, device, sent
+        self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
+
+    def gather(self, what: str, array: Tensor) -> Tensor:
+        """The tensors of all processes."""
+        self.sent.add(what, array.numel())
+        return torch.stack(self._gathered(array.contiguous()))
+
+    def _gathered(self, array: Tensor) -> list[Tensor]:
+        from torch import distributed
+
+        found = [torch.empty_like(array) for _ in range(self.size)]
+        gather: Callable[..., object] = distributed.all_gather
+        gather(found, array, group=self.group)
+        return found
+
+    def numbers(self, what: str, *ours: int) -> list[list[int]]:
+        """A few whole numbers of each process."""
+        return self.gather(what, torch.tensor(ours, device=self.device)).tolist()
+
+    def all_agree(
+        self,
+        make: Callable[[], Made],
+        *,
+        alike: object = None,
+        shape: Callable[[Made], tuple[int, ...]] = lambda made: (),
+    ) -> tuple[Made, int]:
+        """What `make` gives, and the length of the whole row, if it raises in no process and all have called alike."""
+        error, made, rows, steps = None, None, 0, 0
+        mark = zlib.crc32(repr(alike).encode())
+        try:
+            made = make()
+            *first, steps = shape(made) or (0, 0)
+            rows = first[0] if first else 1
+        except Exception as problem:
+            error = problem
+        told = self.numbers("agreement", int(error is not None), rows, steps, mark)
+        if error is not None or made is None:
+            raise error or TypeError("nothing was made")
+        for rank, (bad, count, _, other) in enumerate(told):
+            if bad:
+                raise RuntimeError(
+                    f"the arrays of rank {rank} of the process group are bad: its own error says what is wrong"
+                )
+            if count != rows:
+                raise ValueError(
+                    f"this shard has {rows} rows, but that of rank {rank} has {count}: each rank must hold its part of every row"
+                )
+            if other != mark:
+                raise ValueError(
+                    f"rank {rank} called with another rule, or with other options or arrays, than this rank, which has {alike}: "
+                    "all ranks must call alike"
+                )
+        return made, sum(steps for _, _, steps, _ in told)
+
+    def share_steps(self, steps: Steps, count: Tensor) -> list[Steps]:
+        """The short rows of all processes, in one message: how many steps each row has, and then these."""
+        N = len(count)
+        ours = torch.arange(steps.delta.shape[1], device=self.device) < count[:, None]
+        packed = torch.stack([a[ours] for a in steps])
+        most = max(n for (n,) in self.numbers("how many steps", packed.shape[1]))
+        message = torch.zeros(N + 4 * most, dtype=torch.float64, device=self.device)
+        message[:N] = count
+        message[N:].view(4, most)[:, : packed.shape[1]] = packed
+        found = self.gather("short rows", message)
+        self.sent.steps += most
+        return [_unpacked(part[:N].long(), part[N:].view(4, most)) for part in found]
+
+
+def _unpacked(count: Tensor, packed: Tensor) -> Steps:
+    """The short rows of one process, each with steps behind it that change nothing."""
+    width = int(count.max())
+    theirs = torch.arange(width, device=count.device) < count[:, None]
+    found: list[Tensor] = []
+    for array, idle in zip(packed, (0.0, 1.0, 1.0, 1.0), strict=True):
+        whole = torch.full(theirs.shape, idle, dtype=torch.float64, device=count.device)
+        whole[theirs] = array[: int(count.sum())]
+        found.append(whole)
+    last = found[3].gather(1, count[:, None] - 1)  # x is below the last cap already
+    delta, into, ratio, cap = found
+    return Steps(delta, into, ratio, torch.where(theirs, cap, last))
+
+
+def _shard(found: Agreed[Tensor], skip: Any) -> Shard:
+    """The arrays as float64 and booleans [N, T]."""
+    T = found.shape[-1]
+    rows = {name: a.detach().reshape(-1, T) for name, a in found.arrays.items()}
+    real = {name: a.double() for name, a in rows.items() if a.is_floating_point()}
+    gamma = (
+        found.gamma.detach().double().reshape(-1, T)
+        if isinstance(found.gamma, Tensor) and found.gamma.ndim
+        else found.gamma
+    )
+    valid = rows["valid"].bool() if "valid" in rows else torch.ones_like(rows["terminated"], dtype=torch.bool)
+    skipped = None if skip is None else skip.reshape(-1, T).bool() & valid
+    return Shard(real, gamma, Flags(rows["terminated"].bool(), rows["truncated"].bool(), valid, skipped))
+
+
+def _look(found: Agreed[Tensor], known: Known, trace: Rule) -> bool:
+    """Raise where a value is bad that is read."""
+    flags = {"terminated": known.terminated, "valid": known.decision}
+    arrays = found.arrays | {name: a.reshape(found.shape) for name, a in flags.items()}
+    on_host = Agreed(arrays, found.gamma, found.shape, found.dtype).mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype])
+    look(laid_out(on_host, bounded(trace)), trace.reads)
+    return True
+
+
+def numbers_of(trace: Rule) -> list[float]:
+    """The numbers of a rule that all shards must have alike; what it holds for each step is not."""
+    if trace.uncorrected_return is not None:
+        return [trace.uncorrected_return.lam]
+    return [p for p in as_trace(trace).parameters if not np.ndim(p)]
+
+
+def correct(
+    trace: Rule,
+    arrays: Mapping[str, Any],
+    exchange: ProcessGroup,
+    *,
+    add_q: bool,
+    time_major: bool | None = None,
+    check: bool | None = None,
+) -> Tensor:
+    """q + Δ, or Δ, of this shard."""
+    skip = arrays.get("skip")
+    gamma = arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
+    alike = (trace.title, *numbers_of(trace), "skip" if skip is not None else "no skip", f"γ {gamma}", f"check {check}")
+
+    def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
+        layout = layout_of(arrays, time_major)
+        rule, turned = rule_batch_first(layout, trace), dict(batch_first(layout, arrays))
+        skipped = turned.pop("skip", None)
+        if skipped is not None:
+            check_skip(BACKEND, BACKEND.array("skip", skipped), turned)
+        found = agree(BACKEND, needed(BACKEND, rule, turned))
+        return layout, rule, found, _shard(found, skipped)
+
+    (layout, trace, found, shard), _ = exchange.all_agree(prepare, alike=alike, shape=lambda made: made[2].shape)
+    known = one_shard.known(TOOLS, exchange, shard.flags)
+    if BACKEND.looks(check, arrays):
+        exchange.all_agree(lambda: _look(found, known, trace))
+    form, made = Form(True, False, trace.uncorrected_return), (1.0, 1.0, 1.0)
+    if not trace.uncorrected:
+        rule = as_trace(trace)
+        form = Form(rule.per_decision, rule.recursive, None)
+        nothing = torch.zeros(())
+        made = factors(rule, Rows(dict(shard.real), known.decision, nothing, None, nothing, 1.0, nothing))
+    made = of_factors(torch, made, shard)
+    out = one_shard.correct(TOOLS, exchange, form, shard, known, made, add_q=add_q)
+    return layout.restored(out.to(found.dtype).reshape(found.shape))
+
+
+def weights(
+    trace: Trace, arrays: Mapping[str, object], how: Weighing, exchange: ProcessGroup, *, check: bool | None
+) -> Tensor:
+    """The weight of each decision of this shard. Ids of segments may not fall from one shard to the next."""
+
+    def prepare() -> Decisions[Tensor]:
+        given = decisions(BACKEND, trace, arrays)
+        if BACKEND.looks(check, arrays):
+            x = weight_rows.trajectory(given.mapped(BACKEND.as_numpy), bounded(trace))
+            numpy_backend.normal_form(trace, x)
+            if x.pair is not None:
+                sequences(np.ones(x.pair.shape, bool) if x.valid is None else x.valid, x.pair)
+        return given
+
+    there = tuple(name for name, array in arrays.items() if array is not None)
+    alike = (trace.title, *numbers_of(trace), how, there, f"check {check}")
+    given, T = exchange.all_agree(prepare, alike=alike, shape=lambda made: made.shape)
+    decision = weight_tensors.decision_of(given, exchange.device)
+    rows = weight_tensors.rows_of(given)
+    maps = maps_of(KIND, *weight_tensors.factors_of(trace, rows, decision), decision)
+    bounds = weight_tensors.bounds_of(trace, T, exchange.device)
+    segment = rows.get("segment")
+    if how.level == "token":
+        found = weigh_maps(KIND, maps, decision, segment, bounds, trace.recursive, how)
+    else:
+        shards = weight_maps.gathered(TOOLS, exchange, maps, decision, segment, trace.recursive)
+        if BACKEND.looks(check, arrays):
+            _look_at_shards(shards)
+        found = weight_maps.weights(TOOLS, exchange, shards, maps, decision, segment, bounds, trace.recursive, how)
+    dtype = reduce(torch.promote_types, given.dtypes or (torch.get_default_dtype(),))
+    return found.reshape(given.shape).to(dtype)
+
+
+def _look_at_shards(shards: list[weight_maps.Summary]) -> None:
+    """Raise where there is no decision anywhere, or where ids of segments fall. All processes see the same."""
+    count = torch.cat([shard.maps.count for shard in shards], 1)
+    if not count.any():
+        raise ValueError(
+            "mask has no decision in any row of any shard: it must be true at the steps whose actions were chosen by μ"
+        )
+    if shards[0].segment is None:
+        return
+    ids = torch.cat([torch.as_tensor(shard.segment) for shard in shards], 1)
+    highest = torch.where(count > 0, ids, -torch.inf).cummax(1).values
+    falls = (count > 0) & (ids < highest)
+    if falls.any():
+        row, place = falls.nonzero()[0].tolist()
+        raise ValueError(
+            f"segment falls along a row: {int(highest[row, place])} is followed by {int(ids[row, place])} in row {row}, in the "
+            f"shard of rank {place // 2}. Number packed rows in the order in which they stand, over all shards"
+        )
