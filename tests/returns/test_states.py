@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -250,3 +251,68 @@ def test_an_old_call_is_v_trace() -> None:
 def test_bad_input(trace: Any, changed: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         ot.state_targets(trace, **(sample() | changed))
+
+
+def steps_of(arrays: dict[str, Any]) -> list[dict[str, Any]]:
+    names = [n for n, a in arrays.items() if isinstance(a, np.ndarray)]
+    rest = {n: a for n, a in arrays.items() if n not in names}
+    return [{n: arrays[n][t] for n in names} | rest for t in range(len(arrays["reward"]))]
+
+
+@pytest.mark.parametrize("trace", [*TRACES, "by step"], ids=str)
+def test_a_stream_sums_to_the_corrections(trace: Any) -> None:
+    """The backward view is the forward view: with a place for each step, the updates sum to Δ."""
+    T = 14
+    trace = ot.VariableLambda(np.random.default_rng(1).random(T)) if trace == "by step" else trace
+    arrays = greedy({n: a for n, a in sample(shape=(1, T), seed=3).items() if n != "valid"}, trace)
+    row = {n: np.nan_to_num(a[0], neginf=-np.inf) if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
+    row["log_mu"] = np.where(row["log_mu"] == 0.0, -0.5, row["log_mu"])
+    stream = ot.Stream(trace, T, values="state")
+    total = sum(stream.step(t, **step) for t, step in enumerate(steps_of(row)))
+    np.testing.assert_allclose(total, ot.state_targets(trace, **row).correction, rtol=1e-11, atol=1e-12)
+
+
+REFERENCE = dict(np.load(Path(__file__).parents[1] / "reference" / "offpolicy_td.npz"))
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.9])
+@pytest.mark.parametrize("name", ["TD", "TB", "Vtrace", "ABTD"])
+def test_streams_learn_what_independent_code_learns(name: str, lam: float) -> None:
+    """Weights step by step: linear features, α = 0.02; V-trace without ρ̄; ABTD with ψ0 = 1 and ψ_max = 2."""
+    f = REFERENCE
+    trace = {
+        "TD": ot.ImportanceSampling(lam),
+        "TB": ot.TreeBackup(lam),
+        "Vtrace": ot.VTrace(lam, rho_bar=np.inf),
+        "ABTD": ot.ABQ(lam, psi0=1.0, psi_max=2.0),
+    }[name]
+    X, s, a, after = f["X"], f["state"], f["action"], f["next_state"]
+    with np.errstate(divide="ignore"):
+        log_pi, log_mu = np.log(f["pi"])[s, a], np.log(f["mu"])[s, a]
+    w, found = np.zeros(X.shape[1]), []
+    stream = ot.Stream(trace, X.shape[1], values="state")
+    for t in range(int(f["marks"][-1])):
+        w = w + 0.02 * stream.step(
+            X[s[t]], reward=f["reward"][t], value=X[s[t]] @ w, next_value=X[after[t]] @ w, terminated=f["terminated"][t],
+            truncated=False, gamma=f["gamma"], log_pi=log_pi[t], log_mu=log_mu[t],
+        )  # fmt: skip
+        if t + 1 in f["marks"]:
+            found.append(w)
+    np.testing.assert_allclose(found, f[f"w:{name}|alpha=0.02|lam={lam}"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "changed", "message"),
+    [
+        ("states", {}, 'values must be "action" or "state"'),
+        ("action", {}, "value has no part in a stream of action values: give q"),
+        ("state", {"value": None, "q": 1.0}, "q has no part in a stream of state values: give value"),
+        ("state", {"greedy": True}, "greedy has no part"),
+        ("state", {"value": None}, "value must be one number"),
+        ("state", {"log_mu": None}, "log_mu is missing"),
+    ],
+)
+def test_bad_input_of_a_stream(values: Any, changed: dict[str, Any], message: str) -> None:
+    step = {"reward": 1.0, "value": 0.0, "next_value": 0.0, "terminated": False, "truncated": False, "gamma": 0.9}
+    with pytest.raises((TypeError, ValueError), match=message):
+        ot.Stream(ot.TreeBackup(), 3, values=values).step(0, **(step | {"log_pi": -1.0, "log_mu": -1.0} | changed))
