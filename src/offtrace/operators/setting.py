@@ -41,6 +41,8 @@ class Setting:
     ratio: np.ndarray
     cap: np.ndarray
     """INFINITY where no cap acts; NaN in all three for traces without a normal form."""
+    before_actions: bool = False
+    """Whether traces start in a state, before its action, and not at a pair: then bounds are by state, and of H(s, 1)."""
     ids: np.ndarray | None = None
     """What custom traces see as the id of each pair; None: its number. On transitions, the state that each leads to."""
     places: Sequence[tuple[int, int] | None] | None = None

@@ -24,7 +24,7 @@ from offtrace.mdps.randomness import Seed
 from offtrace.mdps.sparse_matrices import SparseMatrix, solved
 from offtrace.operators.moments.variance import second_moment_radius, variance
 from offtrace.operators.operator import Operator
-from offtrace.operators.setting import Setting
+from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
 from offtrace.operators.transitions_as_states import Transitions, transitions
@@ -35,8 +35,8 @@ class StateOperator(Operator):
     """M on state values [S], for one trace, one MDP, a target policy π and a behaviour policy μ, both [S, A].
 
     All that an `Operator` has is here as well, over states instead of pairs: C, Z, contraction, spectral radius, apply,
-    magnitude, variance. Per-decision rules have a closed form. For the others each transition of the MDP becomes a state, so this
-    is for MDPs of up to a few thousand transitions.
+    magnitude, variance. For variances, and for custom traces, each transition of the MDP becomes a state: these are for MDPs of
+    up to a few hundred transitions.
 
     >>> import numpy as np, offtrace as ot
     >>> from offtrace.mdps import MDP
@@ -77,17 +77,22 @@ class StateOperator(Operator):
         return self._transitions.setting
 
     @cached_property
-    def _on_transitions(self) -> Solution:
-        """How C is known on transitions."""
-        s = self._transitions.setting
-        return Chain(s) if s.normal else custom_solution(s, self._deadline(), self._seed)
+    def _inner(self) -> Solution:
+        """Where C is known from: the closed form, the chain of pairs, or, for a custom trace, what is known on transitions."""
+        if self.setting.per_decision:
+            return ClosedForm(self.setting, on_states=True)
+        if self.setting.normal:
+            return Chain(replace(self.setting, before_actions=True))
+        return custom_solution(self._transitions.setting, self._deadline(), self._seed)
 
     @cached_property
     def solution(self) -> Solution:
         """How C is known."""
         if self.setting.per_decision:
-            return ClosedForm(self.setting, on_states=True)
-        return _FromStarts(self._on_transitions, self._transitions)
+            return self._inner
+        if self.setting.normal:
+            return _BeforeActions(self._inner)
+        return _FromStarts(self._inner, self._transitions)
 
     @cached_property
     def _weight(self) -> np.ndarray:
@@ -128,9 +133,8 @@ class StateOperator(Operator):
 
     def variance_bounds(self, Q: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Arrays [S] that contain the variance of Δ between them, as those of `Operator` do."""
-        V, nodes = self._checked(Q), self._transitions
-        found = self.solution if self.setting.per_decision else self._on_transitions
-        low, high = variance(self, found, nodes.differences(self.setting, V))
+        δ = self._transitions.differences(self.setting, self._checked(Q))
+        low, high = variance(self, self._inner, δ)
         low, high = (np.where(self._live, v[: self.setting.S], 0.0) for v in (low, high))
         return low, high
 
@@ -140,17 +144,39 @@ class StateOperator(Operator):
         return second_moment_radius(self._transitions.setting)
 
 
-class _FromStarts:
-    """C on states, from what is known of the traces that go from each start over transitions."""
+class _Known:
+    """What is known of C, by another solution."""
 
-    def __init__(self, found: Solution, nodes: Transitions) -> None:
-        self.found, self.nodes, self.setting = found, nodes, nodes.setting
+    def __init__(self, found: Solution) -> None:
+        self.found, self.setting = found, found.setting
         self.certain, self.assumption = found.certain, found.assumption
-        self.starts = int(np.argmax(nodes.entry >= 0)) if (nodes.entry >= 0).any() else len(nodes.entry)
 
     @property
     def method(self) -> str:
+        """The other's."""
         return self.found.method
+
+
+class _BeforeActions(_Known):
+    """C m = m + H(·, 1) for M = γPm: what a trace reads after its first action, by the chain of pairs."""
+
+    def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """From both sides."""
+        lower, upper = self.found.times(self.setting.gamma * (self.setting.P @ M), gap, deadline)
+        slack = 4 * EPS * M
+        return np.maximum(M - slack + lower, 0.0), M + slack + upper
+
+    def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """The chain's, which are by state."""
+        return self.found.mean_coefficients(n, gap, deadline)
+
+
+class _FromStarts(_Known):
+    """C on states, from what is known of the traces that go from each start over transitions."""
+
+    def __init__(self, found: Solution, nodes: Transitions) -> None:
+        super().__init__(found)
+        self.nodes, self.starts = nodes, int((nodes.entry < 0).sum())
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """What is read on a transition is that of the state it leads to."""
@@ -158,5 +184,6 @@ class _FromStarts:
         return lower[: self.starts], upper[: self.starts]
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
+        """Those of the starts."""
         lower, upper = self.found.mean_coefficients(n, gap, deadline)
         return lower[: self.starts], upper[: self.starts]

@@ -127,7 +127,8 @@ class Chain:
 
     def _carried_back(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         s, one = self.setting, int(np.searchsorted(self.grid, 1.0))
-        lower, upper = np.zeros((s.pairs, n)), np.zeros((s.pairs, n))
+        starts = s.S if s.before_actions else s.pairs
+        lower, upper = np.zeros((starts, n)), np.zeros((starts, n))
         lower[:, 0] = upper[:, 0] = 1.0
         reach = n if s.horizon is None else min(n, s.horizon)
         # With bounds by lag, each lag reads at its own.
@@ -137,7 +138,8 @@ class Chain:
             to = land(s, self.grid, bound)
             for t, (low, high) in enumerate(self._means(to, last), 1):
                 if t in lags:
-                    lower[:, t], upper[:, t] = s.P @ low[:, one, 0], s.P @ high[:, one, 0]
+                    low_t, high_t = low[:, one, 0], high[:, one, 0]
+                    lower[:, t], upper[:, t] = (low_t, high_t) if s.before_actions else (s.P @ low_t, s.P @ high_t)
         slack = chain_of_x.rounding(replace(s, gamma=1 - 1 / max(n, 2)))
         return lower * (1 - slack), upper * (1 + slack)
 
