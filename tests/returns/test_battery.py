@@ -87,23 +87,3 @@ def test_peng_and_n_step_are_their_definitions(dtype: Any, data: Any) -> None:
         np.testing.assert_allclose(
             found, wanted, rtol=1e-11 if dtype == np.float64 else 1e-5, atol=1e-4 if dtype == np.float32 else 1e-12
         )
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@quick
-@given(data=st.data())
-def test_v_trace_is_its_definition(dtype: Any, data: Any) -> None:
-    given = data.draw(trajectories(dtype))
-    given = {"value" if name == "q" else name: given[name] for name in given if name not in ("pair", "greedy")}
-    options = {
-        "lam": data.draw(st.sampled_from([0.0, 0.9, 1.0])),
-        "rho_bar": data.draw(st.sampled_from([0.5, 1.0, 4.0])),
-        "c_bar": data.draw(st.sampled_from([0.5, 1.0, 2.0])),
-    }
-    found = ot.state_targets(**given, **options)
-    for i, name in enumerate(("target", "advantage")):
-        wanted = np.array([by_definition.state_targets(**row, **options)[i] for row in rows(given)])
-        size = 1 + np.abs(np.nan_to_num(wanted)).max() + np.abs(np.nan_to_num(given["value"])).max()
-        error = np.abs(getattr(found, name).astype(float) - wanted.reshape(found.target.shape))
-        assert getattr(found, name).dtype == dtype
-        assert error.max() <= (1e-11 if dtype == np.float64 else 1e-5) * size

@@ -333,7 +333,7 @@ def test_v_trace_of_an_impossible_action() -> None:
     in_jax = jax.jit(lambda a: ot.state_targets(**a, gamma=0.99))({n: jax.numpy.asarray(a) for n, a in arrays.items()})
     in_torch = ot.state_targets(**{n: torch.from_numpy(a) for n, a in arrays.items()}, gamma=0.99, check=False)
     for found in (in_jax, in_torch):
-        target, advantage = map(np.asarray, found)
+        target, advantage, _ = map(np.asarray, found)
         np.testing.assert_array_equal(np.isnan(target), (np.arange(T) >= EPISODE) & (np.arange(T) <= BAD))
         assert np.isnan(advantage[BAD])
 

@@ -362,23 +362,11 @@ def test_coefficients(trace: ot.Trace) -> None:
     np.testing.assert_allclose(jax.jit(lambda row: ot.coefficients(trace, **row))(in_jax(row)), wanted, rtol=1e-5)
 
 
-def test_v_trace() -> None:
-    batch = sample(7)
-    batch["value"] = batch.pop("q")
-    del batch["pair"]
-    options: dict[str, Any] = {"lam": 0.9, "rho_bar": 1.5, "c_bar": 0.8}
-    wanted = ot.state_targets(**batch, **options)
-    for call in (ot.state_targets, jax.jit(ot.state_targets)):
-        for found, right in zip(call(**in_jax(batch), **options), wanted, strict=True):
-            assert isinstance(found, jax.Array)
-            np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
-
-
 def test_v_trace_has_gradients_where_asked() -> None:
     batch = sample(7)
     batch["value"] = batch.pop("q")
     del batch["pair"]
-    weights = np.random.default_rng(0).normal(size=(2, *batch["reward"].shape))
+    weights = np.random.default_rng(0).normal(size=(3, *batch["reward"].shape))
 
     def loss(value: Any, differentiable: bool = True) -> Any:
         made = ot.state_targets(**(in_jax(batch) | {"value": value}), lam=0.9, differentiable=differentiable)

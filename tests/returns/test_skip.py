@@ -94,7 +94,10 @@ def test_every_kind_of_array(kind: str) -> None:
         made, kept = closed_up(row)
         for i, name in enumerate(("target", "advantage")):
             np.testing.assert_allclose(
-                np.asarray(getattr(result, name))[b][kept], by_definition.state_targets(**made)[i], rtol=1e-5, atol=1e-6
+                np.asarray(getattr(result, name))[b][kept],
+                by_definition.state_targets(ot.VTrace(), **made)[i],
+                rtol=1e-5,
+                atol=1e-6,
             )
 
 

@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 import offtrace as ot
 from helpers import CUSTOM, TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
-from offtrace.returns.torch import tensor_operations
-from offtrace.returns.torch.torch_backend import BACKEND
-from offtrace.trajectory import agree
 
 quick = settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -95,31 +92,6 @@ def test_peng_and_n_step(way: str, data: Any) -> None:
         found = ot.targets(rule, **tensors(arrays), differentiable=way == "differentiable")
         wanted = np.array([oracle(parameter, **row) for row in rows(arrays)]).reshape(found.shape)
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("way", ["plain", "in tensors"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@quick
-@given(data=st.data())
-def test_v_trace_is_its_definition(dtype: Any, way: str, data: Any) -> None:
-    arrays = data.draw(trajectories(dtype))
-    arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name not in ("pair", "greedy")}
-    options = {name: data.draw(st.sampled_from([0.0, 0.9, 1.0])) for name in ("lam", "rho_bar", "c_bar")}
-    layout = data.draw(st.sampled_from(LAYOUTS)) if arrays["reward"].ndim == 2 else "plain"
-    if way == "plain":
-        found = [back(a, layout) for a in ot.state_targets(**laid_out(tensors(arrays), layout), **options)]
-        wanted: Any = ot.state_targets(**arrays, **options)
-    else:
-        given = {n: a for n, a in tensors(arrays).items() if n != "time_major"}
-        lam, rho_bar, c_bar = options.values()
-        found = tensor_operations.v_trace(lam, rho_bar, c_bar, agree(BACKEND, given))
-        wanted = np.array([by_definition.state_targets(**row, **options) for row in rows(arrays)]).swapaxes(0, 1)
-    size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
-    for a, b in zip(found, wanted, strict=True):
-        assert a.numpy().dtype == dtype
-        assert a.shape == arrays["reward"].shape
-        error = np.abs(a.numpy().astype(float) - b.reshape(a.shape)).max()
-        assert error <= (0 if way == "plain" else 1e-12 if dtype == np.float64 else 1e-6) * size
 
 
 def state_values() -> dict[str, Any]:

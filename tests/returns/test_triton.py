@@ -19,10 +19,8 @@ from hypothesis import strategies as st
 import offtrace as ot
 import only_compile
 import triton_interpreter  # noqa: F401
-from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, rows, trajectories
-from offtrace.returns import by_definition
+from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
 from offtrace.returns.numpy import given_factors as by_numba
-from offtrace.trajectory import agree
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
 triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")
@@ -90,24 +88,6 @@ def test_kernels_are_the_definition(trace: Any, data: Any) -> None:
     arrays = data.draw(trajectories(dtype))
     wanted, scale = correct_by_definition(trace, arrays)
     assert_close(run(trace, arrays), wanted, scale, dtype)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@quick
-@given(data=st.data())
-def test_v_trace_is_the_definition(dtype: Any, data: Any) -> None:
-    """Its recursion is the linear kernel with given δ and g."""
-    from offtrace.returns.torch.registered_operators import _linear_on_cuda
-
-    arrays = data.draw(trajectories(dtype))
-    arrays = {"value" if name == "q" else name: arrays[name] for name in arrays if name not in ("pair", "greedy")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(on_torch, "linear", _linear_on_cuda)
-        found = on_torch.v_trace(0.9, 1.0, 2.0, agree(torch_backend.BACKEND, prepared(arrays)))
-    wanted = np.array([by_definition.state_targets(**row, lam=0.9, rho_bar=1.0, c_bar=2.0) for row in rows(arrays)])
-    size = 1 + np.abs(np.nan_to_num(arrays["value"])).max() + np.abs(wanted).max()
-    error = np.abs(np.stack([a.numpy() for a in found]) - wanted.swapaxes(0, 1)).max()
-    assert error <= (1e-12 if dtype == np.float64 else 1e-6) * size
 
 
 @pytest.mark.parametrize("recursive", [True, False])

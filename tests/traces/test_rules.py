@@ -75,7 +75,7 @@ def test_every_rule_is_found_by_its_title_and_by_repr_name() -> None:
         (lambda: ot.TruncatedIS("12"), "bound must be one number"),  # pyright: ignore[reportArgumentType]
         (lambda: ot.CTrace(step_size=float("nan")), "step_size must lie in"),
         (lambda: ot.NStep(n=True), "n must be an integer"),
-        (lambda: ot.trace("v-trace"), "offtrace.state_targets"),
+        (lambda: ot.VTrace(rho_bar=-1.0), "rho_bar must lie in"),
         (lambda: ot.StepTrace("abc".join), "step must be a plain function"),  # pyright: ignore[reportArgumentType]
         (lambda: ot.QSigma(sigma=2.0), "sigma must lie in"),
         (lambda: ot.AlphaRetrace(mix=-0.1), "mix must lie in"),

@@ -16,6 +16,7 @@ from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeSt
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, found, parameters_of, registered, under_next, write
 from offtrace.returns.state_values import state_targets
+from offtrace.traces import VTrace
 
 
 class Actor(Protocol):
@@ -76,7 +77,7 @@ class StateEstimator(Estimator):
         )
         if others:
             raise TypeError(f"StateEstimator takes no {', '.join(sorted(others))}")
-        self.options = {"lam": lmbda, "rho_bar": rho_thresh, "c_bar": c_thresh}
+        self.trace = VTrace(lam=lmbda, rho_bar=rho_thresh, c_bar=c_thresh)
         self.__dict__["actor_network"] = actor_network  # not a part of this module, as the value network is not
 
     @classmethod
@@ -115,15 +116,12 @@ class StateEstimator(Estimator):
                     rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(self.actor_network, tensordict)
                 )
             made = state_targets(
-                **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu, **self.options,
-                skip=None, time_major=False, differentiable=self.differentiable,
+                self.trace, **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu,
+                time_major=False, differentiable=self.differentiable,
             )  # fmt: skip
-            target, advantage = made
-            if self.actor_network is None:
-                valid = steps["valid"]
-                advantage = target - value if valid is None else torch.where(valid, target - value, 0.0)
+            advantage = made.correction if self.actor_network is None else made.advantage
             write(tensordict, keys.advantage, rows.restored(advantage))
-            write(tensordict, keys.value_target, rows.restored(target))
+            write(tensordict, keys.value_target, rows.restored(made.target))
         return tensordict
 
     def _values(

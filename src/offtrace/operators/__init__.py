@@ -14,6 +14,7 @@ from offtrace.operators.falsify import Falsification, falsify
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Magnitude, Operator
 from offtrace.operators.solve.closed_form import Divergent
+from offtrace.operators.state_operator import StateOperator
 from offtrace.operators.tradeoff import Tradeoff, tradeoff
 from offtrace.operators.uncorrected_operators import AffineOperator, clipped_policy, uncorrected, v_trace
 
@@ -28,6 +29,7 @@ __all__ = [
     "Magnitude",
     "Operator",
     "Row",
+    "StateOperator",
     "Tradeoff",
     "Violation",
     "always_greedy",

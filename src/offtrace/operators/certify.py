@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from numpy.typing import ArrayLike
 
@@ -15,6 +16,7 @@ from offtrace.operators.conditions import Condition, product_condition, recursiv
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.operators.setting import named
+from offtrace.operators.state_operator import StateOperator
 from offtrace.traces import Trace
 
 
@@ -113,8 +115,12 @@ def certify(
     tolerance: float = 1e-6,
     budget: float = 60.0,
     seed: Seed = 0,
+    *,
+    values: Literal["action", "state"] = "action",
 ) -> Certificate:
     """Compute ‖Z‖ and the spectral radius, check the conditions of the theory, and say what follows.
+
+    `values="state"` is about the operator on state values (`StateOperator`): β is its b there, and ρ what δ carries.
 
     >>> import offtrace as ot
     >>> from offtrace.mdps import alternating
@@ -127,19 +133,21 @@ def certify(
       β_t ≤ β_{t-1} ρ_t  violated on (1, 0) → (0, 0) → (1, 0): β_2 = 2.25 > 0
       method             exact chain
     """
-    op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance, budget=budget, seed=seed)
+    if values not in ("action", "state"):
+        raise ValueError(f'values must be "action" or "state", got {values!r}')
+    kind = StateOperator if values == "state" else Operator
+    op = kind(trace, mdp, target=target, behavior=behavior, tolerance=tolerance, budget=budget, seed=seed)
     contraction = op.contraction
     verdict = "contracts" if contraction < 1 else "expands" if contraction > 1 else "undecided"
-    one_step = float((1 - op.setting.loss).max(initial=0.0))
     return Certificate(
         verdict if op.certain else "undecided",
         trace,
         contraction,
         op.spectral_radius,
-        product_condition(op.setting),
-        recursive_condition(op.setting),
+        product_condition(op.histories),
+        recursive_condition(op.histories),
         op.setting.gamma,
-        Interval(one_step, one_step),
+        op.one_step,
         op.method,
         op.assumption,
         tolerance,

@@ -102,7 +102,7 @@ def _grow(setting: Setting, walk: Walk, name: str, recursive: bool) -> Condition
         if over.any():
             worst = int(np.argmax(np.where(over, new - allowed, -np.inf)))
             levels.append((to[[worst]], which[[worst]]))
-            pairs = tuple((int(z) // setting.A, int(z) % setting.A) for z in _path(levels))
+            pairs = setting.path([int(z) for z in _path(levels)])
             return Condition(name, False, Violation(pairs, float(new[worst]), float(allowed[worst])))
         keep = _unseen(setting, walk, known, lag, start, to, carry, new, product, recursive)
         if len(keep) > WIDEST:

@@ -10,6 +10,7 @@ termination that is γe − (1−γ)S. So the modulus needs one vector there, an
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cached_property
 from typing import NamedTuple
@@ -23,8 +24,8 @@ from offtrace.mdps.randomness import Seed
 from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
-from offtrace.operators.moments.variance import second_moment_radius, variance
-from offtrace.operators.setting import EPS, setting
+from offtrace.operators.moments.variance import TemporalDifferences, second_moment_radius, variance
+from offtrace.operators.setting import EPS, Setting, setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
@@ -35,7 +36,7 @@ class Magnitude(NamedTuple):
     """E_μ[Σ_t γ^tβ_t] by start: the paper's measure of an update's size."""
 
     mean: Interval
-    """Over all pairs of states that are not terminal, each counted once."""
+    """Over all pairs, or states, that are not terminal, each counted once."""
     largest: Interval
     """The value at the pair where it is largest."""
 
@@ -101,24 +102,39 @@ class Operator:
     def _deadline(self) -> float:
         return time.monotonic() + self.budget
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what M acts on: [S, A]."""
+        return self.setting.pi.shape
+
+    @property
+    def histories(self) -> Setting:
+        """Where histories of the trace are grown."""
+        return self.setting
+
     @cached_property
     def _I_minus_γP(self) -> SparseMatrix:
         s = self.setting
         return identity_minus(s.gamma * s.onto_pairs(s.evaluated))
 
+    @property
+    def _loss(self) -> np.ndarray:
+        """(I − γP_π)e."""
+        return self.setting.loss
+
     @cached_property
     def _C(self) -> tuple[np.ndarray, np.ndarray]:
-        n = self.setting.pairs
+        n = math.prod(self.shape)
         if n > closed_form.DENSE:
             raise ValueError(
-                f"C would be a dense matrix of {n} × {n}: above {closed_form.DENSE} pairs use `contraction`, `apply` or "
+                f"C would be a dense matrix of {n} × {n}: above {closed_form.DENSE} rows use `contraction`, `apply` or "
                 "`magnitude`"
             )
         return self._C_within(self.tolerance, self._deadline())
 
     def _C_within(self, tolerance: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         gap = 0.9 * tolerance / (1 + self.setting.gamma)
-        lower, upper = self.solution.times(np.eye(self.setting.pairs), gap, deadline)
+        lower, upper = self.solution.times(np.eye(math.prod(self.shape)), gap, deadline)
         return 0.5 * lower + 0.5 * upper, 0.5 * (upper - lower)
 
     @property
@@ -160,7 +176,7 @@ class Operator:
         """M Q = Q + C(T_π Q − Q), [S, A]. At terminal states the value is 0."""
         q = self._checked(Q)
         d = (self.bellman(q) - q).ravel()
-        if self.setting.pairs <= closed_form.DENSE:
+        if q.size <= closed_form.DENSE:
             return q + (self.C @ d).reshape(q.shape)
         lower, upper = self.solution.times(
             np.stack([np.maximum(d, 0), np.maximum(-d, 0)], axis=1), self.tolerance, self._deadline()
@@ -177,21 +193,19 @@ class Operator:
 
     def _checked(self, Q: ArrayLike) -> np.ndarray:
         q = np.asarray(Q, dtype=float)
-        if q.shape != self.setting.pi.shape:
-            raise ValueError(f"Q must be an array [S, A] = {list(self.setting.pi.shape)}, got shape {list(q.shape)}")
+        if q.shape != self.shape:
+            name, axes = ("Q", "[S, A]") if len(self.shape) == 2 else ("V", "[S]")
+            raise ValueError(f"{name} must be an array {axes} = {list(self.shape)}, got shape {list(q.shape)}")
         return q
 
     @cached_property
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds of Σ_y |Z(x, y)| for each start pair x, [S·A]."""
-        s = self.setting
-        if s.recursive_condition and "_C" not in self.__dict__:
-            u = s.loss[:, None]
-            low, high = self.solution.times(u, 0.9 * self.tolerance, self._deadline())
+        if self.setting.recursive_condition and "_C" not in self.__dict__:
+            low, high = self.solution.times(self._loss[:, None], 0.9 * self.tolerance, self._deadline())
             rounding = 8 * EPS * (1 + high)
-            ends = (row_lengths(s.P) == 0) & (s.mu.sum(axis=1) == 0).repeat(s.A)
             lower, upper = np.clip(1 - high - rounding, 0, None)[:, 0], np.clip(1 - low + rounding, 0, None)[:, 0]
-            return np.where(ends, 0.0, lower), np.where(ends, 0.0, upper)
+            return np.where(self._live, lower, 0.0), np.where(self._live, upper, 0.0)
         Z, error = self._Z
         size = np.abs(Z)
         return np.clip(size - error, 0, None).sum(axis=1), (size + error).sum(axis=1)
@@ -202,10 +216,16 @@ class Operator:
         lower, upper = self.rates
         return Interval(float(lower.max(initial=0.0)), float(upper.max(initial=0.0)))
 
+    @property
+    def one_step(self) -> Interval:
+        """The contraction of the one-step operator on the same MDP."""
+        rate = float((1 - self._loss)[self._live].max(initial=0.0))
+        return Interval(rate, rate)
+
     @cached_property
     def spectral_radius(self) -> Interval:
         """The largest |eigenvalue| of Z: iterating M converges if and only if it is below 1."""
-        nonnegative, n, enough = self.setting.recursive_condition, self.setting.pairs, self.tolerance
+        nonnegative, n, enough = self.setting.recursive_condition, math.prod(self.shape), self.tolerance
         found, deadline = Interval(0.0, self.contraction.upper), self._deadline()
         if nonnegative and found.width > enough:
             found = found.intersection(
@@ -257,7 +277,7 @@ class Operator:
     @cached_property
     def magnitude(self) -> Magnitude:
         """E_μ[Σ_t γ^tβ_t] over the start pairs."""
-        low, high = self.solution.times(np.ones((self.setting.pairs, 1)), self.tolerance, self._deadline())
+        low, high = self.solution.times(np.ones((math.prod(self.shape), 1)), self.tolerance, self._deadline())
         low, high = low[self._live, 0], high[self._live, 0]
         return Magnitude(Interval(low.mean(), high.mean()), Interval(low.max(), high.max()))
 
@@ -275,7 +295,8 @@ class Operator:
         Rounding alone separates them for the closed form and the exact chain; for Monte Carlo they are four standard errors
         to either side, and no guarantee.
         """
-        return variance(self, self._checked(Q))
+        low, high = variance(self, self.solution, TemporalDifferences(self.setting, self._checked(Q)))
+        return tuple(np.where(self._live, v, 0.0).reshape(self.shape) for v in (low, high))  # pyright: ignore[reportReturnType]
 
     @property
     def second_moment_radius(self) -> float:

@@ -7,6 +7,7 @@ Pairs z = (s, a) are numbered s·A + a. A terminal state has no steps: nothing i
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -40,6 +41,23 @@ class Setting:
     ratio: np.ndarray
     cap: np.ndarray
     """INFINITY where no cap acts; NaN in all three for traces without a normal form."""
+    before_actions: bool = False
+    """Whether traces start in a state, before its action, and not at a pair: then bounds are by state, and of H(s, 1)."""
+    ids: np.ndarray | None = None
+    """What custom traces see as the id of each pair; None: its number. On transitions, the state that each leads to."""
+    places: Sequence[tuple[int, int] | None] | None = None
+    """On transitions, the state and the action of each; None where it has none, as a start."""
+
+    @property
+    def seen_ids(self) -> np.ndarray:
+        """The ids of pairs that custom traces see."""
+        return np.arange(self.pairs) if self.ids is None else self.ids
+
+    def path(self, pairs: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs by their numbers as (state, action), as they are printed."""
+        if self.places is None:
+            return tuple((z // self.A, z % self.A) for z in pairs)
+        return tuple(place for z in pairs if (place := self.places[z]) is not None)
 
     @property
     def S(self) -> int:
@@ -118,6 +136,12 @@ class Setting:
         spread = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
         return sparse.csr_array(self.P @ spread)
 
+    def onto_states(self, policy: np.ndarray) -> SparseMatrix:
+        """Σ_a policy[s, a] · P[(s, a), s']: [S, S]. `policy` may be any weight of the action."""
+        index = np.arange(self.pairs)
+        average = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
+        return sparse.csr_array(average @ self.P)
+
     @property
     def loss(self) -> np.ndarray:
         """u = (I − γP_π)e: what a step loses to the discount and to termination, [S·A]."""
@@ -169,7 +193,8 @@ def setting(trace: Trace, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> S
                 )
     gamma = float(mdp.gamma)
     evaluated = trace.evaluated(pi, mu)
-    made = Setting(trace, mdp, pi, mu, evaluated, P, gamma, rho, *factors)
+    decay, ratio, cap = factors
+    made = Setting(trace, mdp, pi, mu, evaluated, P, gamma, rho, decay, ratio, cap)
     if gamma == 1:
         for name, policy in (("the behavior", mu), ("the target", evaluated)):
             _require_termination(made, name, policy, live)
@@ -200,7 +225,7 @@ def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: Any) -> n
 
 def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:
     """γ = 1: from every state the episode must be able to end under the policy."""
-    step = _onto_states(made, policy)
+    step = made.onto_states(policy)
     ends = (np.asarray(step.sum(axis=1)).ravel() < 1 - 1e-12) | ~live
     while True:
         more = ends | ((step @ ends.astype(float)) > 0)
@@ -213,9 +238,3 @@ def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.
             f"gamma = 1 needs episodes that end: under {name} no terminal state is reached from state {s}. "
             "Use gamma < 1, or make some state terminal"
         )
-
-
-def _onto_states(made: Setting, policy: np.ndarray) -> SparseMatrix:
-    index = np.arange(made.pairs)
-    average = sparse.csr_array((np.ravel(policy), (index // made.A, index)), shape=(made.S, made.pairs))
-    return sparse.csr_array(average @ made.P)

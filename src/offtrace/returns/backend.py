@@ -45,15 +45,10 @@ class Backend(ArrayKind[Array]):
         """β_{k:t} of one trajectory [T] as [T, T]."""
 
     @abstractmethod
-    def v_trace(
-        self,
-        numbers: tuple[float, float, float],
-        arrays: Mapping[str, object],
-        *,
-        differentiable: bool,
-        check: bool | None,
-    ) -> tuple[Array, Array]:
-        """V-trace's target and advantage for λ, ρ̄ and c̄; the arrays hold a `value` in place of q."""
+    def correct_states(
+        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
+    ) -> tuple[Array, Array, Array]:
+        """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
 
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:

@@ -16,7 +16,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import wraps
 from itertools import accumulate
 from operator import mul
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -78,6 +78,8 @@ def _betas(
             return _products(λ * pi[i] for i in later)
         case tr.Retrace():
             return _products(λ * min(ONE, rho[i]) for i in later)
+        case tr.VTrace():
+            return _products(λ * min(Decimal(trace.c_bar), rho[i]) for i in later)
         case tr.WatkinsQ():
             return _products(λ if float(pi[i]) == 1 else Decimal(0) for i in later)  # π of the greedy policy
         case tr.VariableLambda():
@@ -379,8 +381,19 @@ def n_step(
     return G
 
 
+class OnStates(NamedTuple):
+    """What `state_targets` returns."""
+
+    target: np.ndarray
+    advantage: np.ndarray
+    correction: np.ndarray
+    scale: np.ndarray
+    """Σ_t |γ ··· γ b w δ|, the scale against which an error is to be judged."""
+
+
 @exact
 def state_targets(
+    trace: tr.Trace,
     *,
     reward: Row,
     value: Row,
@@ -390,35 +403,41 @@ def state_targets(
     log_pi: Row,
     log_mu: Row,
     gamma: float | Row,
-    lam: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
     valid: Row | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """V-trace (Espeholt et al. 2018, eq. 1): v_k = V_k + Σ_t (γ_k···γ_{t-1})(c_k···c_{t-1}) ρ̄_t δ_t, and the advantage.
+    pair: Row | None = None,
+) -> OnStates:
+    """v_k = V_k + Δ_k,  Δ_k = Σ_t (γ_k···γ_{t-1}) b_{k:t-1} w_t δ_t,  w = min(ρ̄, ρ) of the policy that is evaluated.
 
-    advantage_k = ρ̄_k (r_k + γ_k [(1−λ) V(s_{k+1}) + λ v_{k+1}] − V_k), where v_{k+1} is V(s_{k+1}) at a cut, 0 at an end.
+    b_{k:t-1} is β of a history that begins before a_k, with an action that nobody knows: it has met a_k … a_{t-1}, and stands in
+    s_t. advantage_k = w_k (r_k + γ_k [(1−λ) V(s_{k+1}) + λ v_{k+1}] − V_k), v_{k+1} being V(s_{k+1}) at a cut, 0 at an end.
     """
     T = len(reward)
     valid = [True] * T if valid is None else valid
     δ = _decimals(td_errors(reward=reward, q=value, next_value=next_value, terminated=terminated, gamma=gamma))
     r, V, after, γ = (_decimals(a) for a in (reward, value, next_value, np.broadcast_to(gamma, T)))
-    both = zip(_decimals(log_pi), _decimals(log_mu), valid, strict=True)
-    ρ = [_e_to(x - y) if ok else NOTHING for x, y, ok in both]
-    λ, ρ_max, c_max = Decimal(lam), Decimal(rho_bar), Decimal(c_bar)
-    v, advantage = [Decimal(0)] * T, [Decimal(0)] * T
+    log_π, log_μ = _decimals(log_pi), _decimals(log_mu)
+    π, μ = ([_e_to(x) if ok else NOTHING for x, ok in zip(log, valid, strict=True)] for log in (log_π, log_μ))
+    ρ = [_e_to(x - y) if ok else NOTHING for x, y, ok in zip(log_π, log_μ, valid, strict=True)]
+    by_step = isinstance(trace, tr.VariableLambda)
+    λ = _decimals(trace.lam) if by_step else [Decimal(float(getattr(trace, "lam", 1.0)))] * T
+    ρ_max, α = Decimal(float(getattr(trace, "rho_bar", math.inf))), getattr(trace, "mix", None)
+    evaluated = ρ if α is None else [Decimal(α) * x + 1 - Decimal(α) for x in ρ]  # the ratio of the mixture
+    w = [min(ρ_max, x) if x == x else NOTHING for x in evaluated]
+    v, advantage, Δ, scale = ([Decimal(0)] * T for _ in range(4))
     for k in reversed(range(T)):
         if not valid[k]:
             continue
-        v[k], weight = V[k], ONE
-        for t in range(k, T):
-            if not valid[t]:
-                break
-            v[k] += weight * min(ρ_max, ρ[t]) * δ[t]
-            weight *= γ[t] * λ * min(c_max, ρ[t])
-            if terminated[t] or truncated[t]:
-                break
+        end = k + 1
+        while end < T and valid[end] and not (terminated[end - 1] or truncated[end - 1]):
+            end += 1
+        met_π, met_μ, met_ρ = ([NOTHING, *p[k : end - 1]] for p in (π, μ, ρ))
+        ids = [-1] * (end - k) if pair is None else [int(p) for p in pair[k:end]]
+        b = _within_horizon(trace, _betas(trace, met_π, met_μ, met_ρ, ids, [math.nan, *(map(float, λ[k : end - 1]))]))
+        D = _products(γ[k : end - 1])
+        terms = [D[i] * b[i] * w[k + i] * δ[k + i] for i in range(end - k) if b[i] != 0 and w[k + i] != 0]
+        Δ[k], scale[k] = sum(terms, Decimal(0)), sum(map(abs, terms), Decimal(0))
+        v[k] = V[k] + Δ[k]
         cut = truncated[k] or k + 1 == T or not valid[k + 1]
-        ahead = Decimal(0) if terminated[k] else after[k] if cut else (1 - λ) * after[k] + λ * v[k + 1]
-        advantage[k] = min(ρ_max, ρ[k]) * (r[k] + γ[k] * ahead - V[k])
-    return np.array(v, float), np.array(advantage, float)
+        ahead = Decimal(0) if terminated[k] else after[k] if cut else (1 - λ[k]) * after[k] + λ[k] * v[k + 1]
+        advantage[k] = w[k] * (r[k] + γ[k] * ahead - V[k])
+    return OnStates(*(np.array(a, float) for a in (v, advantage, Δ, scale)))

@@ -8,7 +8,7 @@ from offtrace.arrays import Array
 from offtrace.returns.backend import Backend
 from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.weight_arrays import Decisions, agreed
-from offtrace.traces import Rule
+from offtrace.traces import Rule, Trace
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -35,6 +35,21 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
         if name in found and found[name] is None:
             raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
     return found
+
+
+def needed_on_states(backend: Backend[Array], trace: Trace, arrays: Mapping[str, object]) -> dict[str, object]:
+    """The arrays of `state_targets`. δ carries a ratio there: both log-probabilities are read, whatever the rule reads."""
+    for name in ("reward", "value", "next_value"):
+        if arrays.get(name) is None:
+            raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
+    for name, policy in (("log_pi", "π"), ("log_mu", "μ")):
+        if arrays.get(name) is None:
+            raise TypeError(
+                f"{name} is missing: on state values every TD error carries π/μ of its action, so {trace.title} needs "
+                f"log {policy}(a_t|s_t); where you learn on-policy, give the same array as log_pi and as log_mu"
+            )
+    found = needed(backend, trace, arrays)
+    return found | {name: arrays[name] for name in ("log_pi", "log_mu") if found[name] is None}
 
 
 def bounded(trace: Rule) -> tuple[str, ...]:

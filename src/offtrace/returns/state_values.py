@@ -1,28 +1,31 @@
-"""V-trace: targets and advantages for state values, correct where an episode is cut inside a row."""
+"""Targets and advantages for state values, with any trace; correct where an episode is cut inside a row."""
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple
-
-import numpy as np
+from typing import Any, Generic, NamedTuple
 
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.layouts import batch_first, layout_of
+from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
-from offtrace.traces.base import number
+from offtrace.traces import Trace
+from offtrace.traces import trace as by_name
+from offtrace.traces.arguments import as_rule, as_trace
 
 
 class StateTargets(NamedTuple, Generic[Array]):
-    """What `state_targets` returns."""
+    """What `state_targets` returns, each of the shape and dtype that came in."""
 
     target: Array
-    """v_k, the regression target for V(s_k)."""
+    """v_k = V_k + Δ_k, the regression target for V(s_k)."""
     advantage: Array
-    """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient. GAE's is `target − value`: see `state_targets`."""
+    """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient, as V-trace has it. See `state_targets` for λ."""
+    correction: Array
+    """Δ_k, the λ-advantage: on-policy it is GAE(λ)'s. It knows the actions from k on, where `advantage` takes a_k as given."""
 
 
 def state_targets(
+    trace: Trace | None = None,
     *,
     reward: Array,
     value: Array,
@@ -32,47 +35,76 @@ def state_targets(
     log_pi: Array,
     log_mu: Array,
     gamma: Array | float,
-    lam: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
+    lam: Option = None,
+    rho_bar: Option = None,
+    c_bar: Option = None,
     valid: Array | None = None,
     skip: Array | None = None,
+    pair: Array | None = None,
     time_major: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> StateTargets[Array]:
-    """V-trace (Espeholt et al. 2018, IMPALA, equation 1). `value` is V(s_t), `next_value` V of the true next state.
+    """Targets for V(s_k) by any trace, and two advantages. `value` is V(s_t), `next_value` V of the true next state.
 
-    v_k = V_k + Σ_t (γ_k ··· γ_{t-1}) (c_k ··· c_{t-1}) ρ̄_t δ_t,   c = λ min(c_bar, ρ),   ρ̄ = min(rho_bar, ρ)
+    v_k = V_k + Δ_k,   Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) b_{k:t-1} ρ_t δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − V_t
 
-    It uses c and ρ̄ of the start itself, unlike the traces on action values. Its fixed point is the value of a policy between μ
-    and π, and of π itself only where rho_bar never acts. In the advantage, v_{k+1} is (1−λ) V(s_{k+1}) + λ v_{k+1}, and
-    V(s_{k+1}) at the true next state where the episode is truncated or the row ends: never the next episode's. Kinds of arrays,
-    layouts, `skip`, `differentiable` and, for PyTorch, `check` are those of `targets`.
+    b_{k:t-1} is β of a trace that starts one step before k and has met the actions k … t−1; b_{k:k-1} = 1. Unlike on action
+    values the start's own action acts, and δ_t carries ρ_t. It is not clipped, so that the fixed point is V^π, except by V-trace,
+    which has ρ̄_t = min(rho_bar, ρ_t) in its place. Rules that evaluate a mixture of π and μ have the mixture's ratio.
 
-    With ρ = 1 the target is that of GAE(λ), and GAE's advantage is `target − value`. V-trace's advantage is the same number only
-    where next_value[k] = value[k+1] inside an episode: it holds γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where
-    `next_value` comes from another network than `value`.
+    `ImportanceSampling(lam)` is off-policy TD(λ), and on-policy TD(λ) and GAE(λ); `OneStep` is off-policy TD(0), `VTrace`
+    V-trace, `ABQ` ABTD(ζ), `TreeBackup` Tree Backup for V. On-policy, give the same array as log_pi and log_mu. Without a trace
+    it is V-trace (Espeholt et al. 2018) with the numbers `lam`, `rho_bar` and `c_bar`, which are 1 if left out.
 
-    >>> none = np.zeros(2, bool)
-    >>> state_targets(reward=np.array([1.0, 2.0]), value=np.zeros(2), next_value=np.zeros(2), terminated=none, truncated=none,
-    ...               log_pi=np.zeros(2), log_mu=np.zeros(2), gamma=0.5).target
-    array([2., 2.])
+    `advantage` is ρ̄_k (r_k + γ_k [(1−λ) V(s_{k+1}) + λ v_{k+1}] − V_k), λ being the rule's, or 1; where the episode is
+    truncated or the row ends, v_{k+1} is V at the true next state: never the next episode's. `correction` is Δ_k. On-policy both
+    are GAE(λ)'s advantage, but the first only where next_value[k] = value[k+1] inside an episode: it holds
+    γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where `next_value` comes from another network than `value`.
+
+    Both log-probabilities are always read. A λ that is given by step belongs to the action of its step. `pair`, for custom traces
+    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `differentiable` and `check` are those of
+    `targets`.
+
+    >>> import numpy as np, offtrace as ot
+    >>> none, zero = np.zeros(2, bool), np.zeros(2)
+    >>> found = ot.state_targets(ot.RBIS(lam=0.9), reward=np.array([1.0, 2.0]), value=zero, next_value=zero, terminated=none,
+    ...                          truncated=none, log_pi=np.log([0.5, 0.5]), log_mu=np.log([0.25, 0.5]), gamma=0.5)
+    >>> found.target
+    array([2.9, 2. ])
     """
-    lam = number("lam", lam, 0.0, 1.0)
-    rho_bar, c_bar = (number(n, bound, 0.0, np.inf) for n, bound in (("rho_bar", rho_bar), ("c_bar", c_bar)))
-    given = {"reward": reward, "value": value, "next_value": next_value, "log_pi": log_pi, "log_mu": log_mu}
-    for name, array in given.items():
-        if array is None:  # pyright: ignore[reportUnnecessaryComparison]
-            raise TypeError(f"{name} is missing: V-trace needs it")
-    arrays = {**given, "terminated": terminated, "truncated": truncated, "gamma": gamma, "valid": valid}
-    arrays["skip"] = skip
-    backend = backend_of(arrays, differentiable)
-    layout = layout_of(arrays, time_major)
+    rule = _rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    arrays = {
+        "reward": reward,
+        "value": value,
+        "next_value": next_value,
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    arrays |= {"log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair}
+    backend, layout = backend_of(arrays, differentiable), layout_of(arrays, time_major)
     turned = dict(batch_first(layout, arrays))
-    skipped = turned.pop("skip")
+    skipped, rule = turned.pop("skip"), rule_batch_first(layout, rule)
     closed = None if skipped is None else Closed(backend, skipped, turned)
-    turned = turned if closed is None else closed.without(turned)
-    made = backend.v_trace((lam, rho_bar, c_bar), turned, differentiable=differentiable, check=check)
-    target, advantage = made if closed is None else map(closed.restored, made)
-    return StateTargets(layout.restored(target), layout.restored(advantage))
+    if closed is not None:
+        rule, turned = closed.rule(rule), closed.without(turned)
+    made = backend.correct_states(as_trace(rule), turned, differentiable=differentiable, check=check)
+    made = made if closed is None else map(closed.restored, made)
+    return StateTargets(*map(layout.restored, made))
+
+
+def _rule(trace: Trace | None, of_v_trace: dict[str, float | None]) -> Trace:
+    """The trace, or V-trace with its numbers if there is none."""
+    given: dict[str, Any] = {name: number for name, number in of_v_trace.items() if number is not None}
+    if trace is None:
+        return by_name("v-trace", **given)
+    if given:
+        name = next(iter(given))
+        raise TypeError(
+            f"{name} is of V-trace only, and a trace is given: say VTrace({name}=…), or give {name} to the trace"
+        )
+    if as_rule(trace).uncorrected:
+        raise TypeError(
+            f"{trace.title} has no β, and so no ratios: its return of state values is that of offtrace.targets, without q"
+        )
+    return as_trace(trace)

@@ -13,6 +13,7 @@ from offtrace.traces.per_decision import (
     Retrace,
     TreeBackup,
     VariableLambda,
+    VTrace,
     WatkinsQ,
 )
 from offtrace.traces.registry import register, rules, trace
@@ -45,6 +46,7 @@ __all__ = [
     "Trace",
     "TreeBackup",
     "TruncatedIS",
+    "VTrace",
     "VariableLambda",
     "WatkinsQ",
     "count_dependent",

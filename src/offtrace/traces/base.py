@@ -249,6 +249,21 @@ class Trace(Rule):
         share = self.target_share
         return target if share == 1.0 else share * target + (1.0 - share) * behavior
 
+    @property
+    def delta_bound(self) -> Numbers:
+        """What bounds the ratio that δ carries on state values: ∞, but for V-trace, whose fixed point is another one for it."""
+        return INFINITY
+
+    def delta_ratio(self, xp: Math, rho: Numbers) -> Numbers:
+        """What δ is multiplied by on state values: min(ρ̄, ρ) of the policy that the rule evaluates, elementwise."""
+        share = self.target_share
+        return xp.minimum(share * rho + (1.0 - share) if self.mixture else rho, self.delta_bound)
+
+    @property
+    def advantage_lam(self) -> Numbers:
+        """λ, a number or one for each step: how much of the next target an advantage takes. 1 where the rule has no λ."""
+        return getattr(self, "lam", 1.0)
+
     def for_policies(self, target: Range, behavior: Range) -> Self:
         """The same rule with the constants that depend on the policies, where it has such and they were left open.
 

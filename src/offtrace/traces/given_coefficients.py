@@ -32,6 +32,11 @@ class GivenCoefficients(VariableLambda):
             raise ValueError(f"c must hold a finite coefficient of at least 0 for each step, got {what}")
         self._set("lam", c)
 
+    @property
+    def advantage_lam(self) -> Numbers:
+        """1: what stands in the place of λ is c."""
+        return 1.0
+
     @staticmethod
     def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, lam: Numbers) -> ThreeFactors:
         """The coefficients are the ratios."""

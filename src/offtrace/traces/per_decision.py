@@ -125,6 +125,57 @@ class Retrace(Trace):
 
 @register
 @dataclass(frozen=True)
+class VTrace(Trace):
+    """β_t = ∏ λ min(c̄, ρ_i), for state values, where δ carries min(ρ̄, ρ): V-trace. c̄ = `c_bar`, ρ̄ = `rho_bar`.
+
+    On state values its fixed point is the value of π_ρ̄ ∝ min(ρ̄μ, π), which is π itself only where ρ̄ never acts, and it is a
+    contraction where c̄ ≤ ρ̄. On action values δ carries no ratio: ρ̄ has no part there, and c̄ = 1 makes it Retrace.
+    """
+
+    lam: float = 1.0
+    rho_bar: float = 1.0
+    c_bar: float = 1.0
+
+    title: ClassVar = "V-trace"
+    formula: ClassVar = "∏ λ min(c̄, ρ_i); on states δ carries min(ρ̄, ρ)"
+    proven: ClassVar = "on states with c̄ ≤ ρ̄; its fixed point there is that of π_ρ̄"
+    sweep: ClassVar = None  # on action values it is Retrace, but for c̄
+    aliases: ClassVar = ("v-trace(lambda)", "impala")
+    reads: ClassVar = ("rho",)
+    recursive_condition: ClassVar = True
+    citation: ClassVar = (
+        "Espeholt et al. (2018), IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures, "
+        "ICML, equation 1"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rho_bar", "c_bar"):
+            self._set(name, number(name, getattr(self, name), 0.0, INFINITY))
+
+    @property
+    def parameters(self) -> tuple[Numbers, ...]:
+        return self.c_bar, self.lam
+
+    @property
+    def delta_bound(self) -> Numbers:
+        return self.rho_bar
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return (cls(lam=0.9, rho_bar=1.2, c_bar=1.5),)
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return ()  # on action values Retrace stands for it
+
+    @staticmethod
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, c_bar: Numbers, lam: Numbers) -> ThreeFactors:
+        return lam, xp.minimum(rho, c_bar), INFINITY
+
+
+@register
+@dataclass(frozen=True)
 class WatkinsQ(Trace):
     """β_t = λ^t while the actions taken are greedy in Q, 0 from the first that is not: Watkins' Q(λ).
 
@@ -337,9 +388,9 @@ class CTrace(Trace):
 class ABQ(Trace):
     """β_t = ∏ min(ψ, 1/max(μ_i, π_i)) π_i, ψ = 2ζψ0 + max(0, 2ζ−1)(ψ_max − 2ψ0): action-dependent bootstrapping.
 
-    ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ. The constants belong to the policies: ψ0 is one over the
-    largest max(μ, π) of all pairs, ψ_max one over the smallest above 0. `ABQ.from_policies` computes them; learners, operators,
-    studies and logs, which know the policies, do so where they are None.
+    On state values the same coefficients make ABTD(ζ). ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ. The
+    constants belong to the policies: ψ0 is one over the largest max(μ, π) of all pairs, ψ_max one over the smallest above 0.
+    `ABQ.from_policies` computes them; learners, operators, studies and logs, which know the policies, do so where they are None.
     """
 
     zeta: float = 0.5
@@ -349,7 +400,7 @@ class ABQ(Trace):
     title: ClassVar = "ABQ"
     formula: ClassVar = "∏ min(ψ, 1/max(μ_i, π_i)) π_i"
     sweep: ClassVar = Sweep("zeta", "ζ")
-    aliases: ClassVar = ("abq(zeta)", "abq(ζ)")
+    aliases: ClassVar = ("abq(zeta)", "abq(ζ)", "abtd", "abtd(zeta)", "abtd(ζ)")
     reads: ClassVar = ("pi", "mu")
     recursive_condition: ClassVar = True
     citation: ClassVar = (

@@ -81,8 +81,6 @@ def trace(name: str, **parameters: object) -> Any:
     if module:
         import_module(module)
     cls = _listed.get(key(name))
-    if key(name) in ("vtrace", "impala"):
-        raise ValueError("V-trace acts on state values, not on Q: it is offtrace.state_targets")
     if cls is None:
         near = closest(key(name), _listed)
         hint = ending(None if near is None else _listed[near].title)

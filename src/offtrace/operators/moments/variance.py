@@ -23,7 +23,7 @@ from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import CarryChain
 from offtrace.operators.solve.monte_carlo import MonteCarlo
-from offtrace.operators.solve.solutions import Chain, ClosedForm
+from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
 
 if TYPE_CHECKING:
     from offtrace.operators.operator import Operator
@@ -33,23 +33,21 @@ MERGED = 1e-11
 """How far, relatively, merged carries and rounding may move a moment."""
 
 
-def variance(op: Operator, Q: np.ndarray) -> Bounds:
-    """lower ≤ Var Δ ≤ upper by start pair, [S, A]."""
-    s, found, δ = op.setting, op.solution, TemporalDifferences(op.setting, Q)
+def variance(op: Operator, found: Solution, δ: TemporalDifferences) -> Bounds:
+    """lower ≤ Var Δ ≤ upper by start pair, [S·A], of δ's setting; `found` is how C is known there."""
+    s = δ.setting
     if isinstance(found, ClosedForm):
-        bounds = per_decision(δ, s.decay * s.ratio, s.horizon)
-    elif isinstance(found, Chain):
+        return per_decision(δ, s.decay * s.ratio, s.horizon)
+    if isinstance(found, Chain):
         _ = op.magnitude  # refines the grid
         try:
-            bounds = variance_bounds(s, δ, found.grid, op.method == "exact chain", op.tolerance, op._deadline())
+            return variance_bounds(s, δ, found.grid, op.method == "exact chain", op.tolerance, op._deadline())
         except closed_form.Divergent:  # no cap acts from some lag on, and there the second moment may grow without end
-            bounds = np.zeros(s.pairs), np.full(s.pairs, np.inf)
-    elif isinstance(found, CarryChain):
-        bounds = _on_carries(δ, found)
-    else:
-        assert isinstance(found, MonteCarlo)
-        bounds = found.variance(δ.δ)
-    return tuple(np.where(op._live, v, 0.0).reshape(Q.shape) for v in bounds)  # pyright: ignore[reportReturnType]
+            return np.zeros(s.pairs), np.full(s.pairs, np.inf)
+    if isinstance(found, CarryChain):
+        return _on_carries(δ, found)
+    assert isinstance(found, MonteCarlo)
+    return found.variance(δ.δ)
 
 
 def second_moment_radius(s: Setting) -> float:
@@ -92,6 +90,17 @@ class TemporalDifferences:
         self.Pδ = [carried(part) for part in parts.T]
         self.largest = float(size.max(initial=0.0))
         """Of |r| + γ|v| + |q|: what δ's rounding is relative to."""
+
+    @classmethod
+    def of_gains(cls, setting: Setting, gain: np.ndarray, largest: float) -> TemporalDifferences:
+        """On an MDP with one action, δ is what is gained by coming to a state; its P holds μ, that of the setting does not."""
+        made, P = cls.__new__(cls), sparse.csr_array(setting.mdp.P)
+        parts = np.stack([np.maximum(gain, 0), np.maximum(-gain, 0)], axis=1)
+        made.setting, made.largest = setting, largest
+        made.δ = sparse.csr_array((gain[P.indices], P.indices, P.indptr), shape=P.shape)
+        made.mean, made.square = P @ parts, P @ np.stack([parts[:, a] * parts[:, b] for a, b in PARTS], axis=1)
+        made.Pδ = [sparse.csr_array(setting.P @ sparse.diags_array(part)) for part in parts.T]
+        return made
 
     def spread(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """w = Var[δ + γX] with first = E[X|s'] and second = E[X²|s'], [S]; and E[δ²] + γ²E[X²], which tells its size."""

@@ -33,7 +33,7 @@ MOST_NUMBERS = 60_000_000
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """lower ≤ C·M ≤ upper, [S·A, Y], and the grid that gave them."""
+    """lower ≤ C·M ≤ upper, [S·A, Y], and the grid that gave them. Of H(s, 1), [S, Y], where traces start before actions."""
 
     lower: np.ndarray
     upper: np.ndarray
@@ -181,8 +181,11 @@ class Sweeper:
             if self.endless and lag == len(s.lags):
                 continue  # the last bound is the one that has settled
             self.sweep(land(s, self.grid, s.lags[lag - 1]), nowhere)
-        lower = self.M + self.expect(self.low[:, [self.one]])[:, 0]
-        upper = self.M + self.expect(self.high[:, [self.one]])[:, 0]
+        if s.before_actions:
+            lower, upper = self.low[:, self.one], self.high[:, self.one]
+        else:
+            lower = self.M + self.expect(self.low[:, [self.one]])[:, 0]
+            upper = self.M + self.expect(self.high[:, [self.one]])[:, 0]
         self.low, self.high, self.slope = kept
         slack = rounding(s)
         lower, upper = np.minimum(lower, upper), np.maximum(lower, upper)
@@ -210,7 +213,7 @@ class Sweeper:
         """Discounted visits to the nodes from all starts: m = m₀ + Fᵀm, far enough."""
         s, to = self.setting, self.landing
         start = np.zeros((s.S, len(self.grid)))
-        start[:, self.one] = s.gamma * np.asarray(s.P.sum(axis=0)).ravel()
+        start[:, self.one] = s.gamma * np.asarray(s.P.sum(axis=0)).ravel() + s.before_actions
         mass, new, after = start.copy(), start, np.empty((s.pairs, len(self.grid)))
         for _ in range(min(200, s.horizon or 200)):
             forward(new, to.coef, to.interval, to.share, s.A, after)

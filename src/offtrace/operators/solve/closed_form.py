@@ -20,17 +20,9 @@ class Divergent(ValueError):
     """Σγ^tβ_t has no finite mean: there is no operator."""
 
 
-def one_step(setting: Setting) -> SparseMatrix:
-    """G = γ P_{cμ}, [S·A, S·A]."""
-    return setting.gamma * setting.onto_pairs(setting.mu * setting.decay * setting.ratio)
-
-
-def resolvent(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-    """C and a bound on its error, entry by entry."""
-    G, n = one_step(setting), setting.horizon
-    if n is not None:
-        return _partial_sum(G.toarray(), n)
-    return inverse(G)
+def resolvent(G: SparseMatrix, n: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """C for a horizon n, or none, and a bound on its error, entry by entry."""
+    return inverse(G) if n is None else _partial_sum(G.toarray(), n)
 
 
 def inverse(G: SparseMatrix) -> tuple[np.ndarray, np.ndarray]:

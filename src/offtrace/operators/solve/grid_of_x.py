@@ -57,7 +57,7 @@ def reached(setting: Setting, steps: int = 400) -> tuple[np.ndarray, np.ndarray,
     if len(np.unique(s.ratio[s.mu > 0])) > 64 or s.S > 400:
         return np.empty(0), np.empty(0), False
     P, γ = s.P.toarray(), s.gamma
-    value, mass = np.array([1.0]), γ * P.sum(axis=0)[:, None]  # mass is [S, values]
+    value, mass = np.array([1.0]), γ * P.sum(axis=0)[:, None] + s.before_actions  # mass is [S, values]
     total, weights, dropped = np.array([1.0]), np.array([[1.0]]), False
     # A trace of horizon n reads at lags 1 … n − 1; from the value at n − 1 nothing goes on.
     for _ in range(steps if n is None else min(steps, n - 1)):

@@ -89,7 +89,7 @@ class StepWalk:
     def __init__(self, setting: Setting) -> None:
         trace: Any = setting.trace
         self.trace, self.bounded_by = trace, trace.horizon
-        self.knows_start, self.lagged = "pair" in trace.reads, False
+        self.knows_start, self.lagged, self.ids = "pair" in trace.reads, False, setting.seen_ids
         reads = trace.reads
         nan = np.full(setting.pairs, np.nan)
         self.pi = setting.pi.ravel() if "pi" in reads else nan
@@ -105,7 +105,9 @@ class StepWalk:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The trace's step on arrays; raises LagRead at the first look at the lag unless `lagged` is set."""
         shown: Any = np.full(len(pair), float(lag)) if self.lagged else _Unread()
-        ids = (start, pair) if self.knows_start else (np.full(len(pair), -1), np.full(len(pair), -2))
+        ids = (
+            (self.ids[start], self.ids[pair]) if self.knows_start else (np.full(len(pair), -1), np.full(len(pair), -2))
+        )
         lam = getattr(self.trace, "lam", 1.0)
         now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, shown, *ids)
         given: Any = tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
@@ -125,6 +127,10 @@ class HistoryWalk:
         trace: Any = setting.trace
         self.trace, self.bounded_by = trace, trace.horizon
         self.of = {"pi": setting.pi.ravel(), "mu": setting.mu.ravel(), "rho": setting.rho.ravel()}
+        self.ids, self.first = (
+            setting.seen_ids,
+            0 if setting.ids is None else 1,
+        )  # on transitions the start has no action
 
     def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
         """The start's pair."""
@@ -137,8 +143,11 @@ class HistoryWalk:
         carry = np.concatenate([carry, pair[:, None]], axis=1)
         β = np.empty(len(carry))
         for i, row in enumerate(carry.astype(np.int64)):
-            seen = {name: of[row] if name in self.trace.reads else None for name, of in self.of.items()}
-            seen["pair"] = row if "pair" in self.trace.reads else None
+            seen: dict[str, Any] = dict.fromkeys(History._fields)
+            for name in (name for name in self.of if name in self.trace.reads):
+                seen[name] = self.of[name][row]
+                seen[name][: self.first] = np.nan
+            seen["pair"] = self.ids[row] if "pair" in self.trace.reads else None
             β[i] = self.trace.beta(History(**seen))
         return carry, β
 

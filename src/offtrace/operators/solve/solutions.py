@@ -39,25 +39,27 @@ class Solution(Protocol):
 
 
 class ClosedForm:
-    """C = (I − γP_{cμ})⁻¹."""
+    """C = (I − γP_{cμ})⁻¹, on pairs [S·A, S·A], or on states [S, S]: there P_{cμ}(s, s') = Σ_a μ c P(s'|s, a)."""
 
     certain, assumption, method = True, "", "closed form"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, on_states: bool = False) -> None:
         self.setting = setting
+        self.size, onto = (setting.S, setting.onto_states) if on_states else (setting.pairs, setting.onto_pairs)
+        self.step = onto(setting.mu * setting.decay * setting.ratio)
 
     @cached_property
     def _C(self) -> tuple[np.ndarray, np.ndarray]:
-        return closed_form.resolvent(self.setting)
+        return closed_form.resolvent(self.setting.gamma * self.step, self.setting.horizon)
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """By the inverse, or for large MDPs by one linear system for each column."""
         s = self.setting
-        if s.pairs <= closed_form.DENSE:
+        if len(M) <= closed_form.DENSE:
             C, error = self._C
             v, e = C @ M, error @ M + len(C) * EPS * (C @ M)
             return np.maximum(v - e, 0.0), v + e
-        G = closed_form.one_step(s)
+        G = s.gamma * self.step
         v, e = (a.reshape(M.shape) for a in closed_form.solve(G, M))
         n = s.horizon
         if n is not None and s.gamma**n > 1e-15:
@@ -69,10 +71,8 @@ class ClosedForm:
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """P_{cμ}^t e."""
-        s = self.setting
-        step = s.onto_pairs(s.mu * s.decay * s.ratio)
-        out = np.zeros((s.pairs, n))
-        v = np.ones(s.pairs)
+        s, step = self.setting, self.step
+        out, v = np.zeros((self.size, n)), np.ones(self.size)
         for t in range(n if s.horizon is None else min(n, s.horizon)):
             out[:, t] = v
             v = step @ v
@@ -127,7 +127,8 @@ class Chain:
 
     def _carried_back(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         s, one = self.setting, int(np.searchsorted(self.grid, 1.0))
-        lower, upper = np.zeros((s.pairs, n)), np.zeros((s.pairs, n))
+        starts = s.S if s.before_actions else s.pairs
+        lower, upper = np.zeros((starts, n)), np.zeros((starts, n))
         lower[:, 0] = upper[:, 0] = 1.0
         reach = n if s.horizon is None else min(n, s.horizon)
         # With bounds by lag, each lag reads at its own.
@@ -137,7 +138,8 @@ class Chain:
             to = land(s, self.grid, bound)
             for t, (low, high) in enumerate(self._means(to, last), 1):
                 if t in lags:
-                    lower[:, t], upper[:, t] = s.P @ low[:, one, 0], s.P @ high[:, one, 0]
+                    low_t, high_t = low[:, one, 0], high[:, one, 0]
+                    lower[:, t], upper[:, t] = (low_t, high_t) if s.before_actions else (s.P @ low_t, s.P @ high_t)
         slack = chain_of_x.rounding(replace(s, gamma=1 - 1 / max(n, 2)))
         return lower * (1 - slack), upper * (1 + slack)
 

@@ -20,11 +20,11 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_map
 from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
 from offtrace.returns.jax.float64_programs import compute
-from offtrace.returns.jax.jax_operations import Given, matrix, result, v_trace
+from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weight_operations import weights as weigh
-from offtrace.returns.needed_arrays import bounded, decisions, needed
-from offtrace.returns.numpy import numpy_backend, rejected_rows, v_trace_rows
+from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
+from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
@@ -91,27 +91,29 @@ class JaxBackend(Backend[jax.Array]):
         how = Given(rule, tuple(found.shape), False, dtype == np.float32)
         return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
 
-    def v_trace(
-        self,
-        numbers: tuple[float, float, float],
-        arrays: Mapping[str, object],
-        *,
-        differentiable: bool,
-        check: bool | None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """V-trace's target and advantage."""
-        found = agree(self, arrays)
-        traced, on_cpu = where_from(numbers, found.arrays, found.gamma)
-        if on_cpu:
-            x = laid_out(self._on_host(found))
-            made = v_trace_rows.attempt(numbers, x) or explain_bad_value(x)
-            return jnp.asarray(x.restore(made[0])), jnp.asarray(x.restore(made[1]))
-        given, shape = {**found.arrays, "gamma": found.gamma}, tuple(found.shape)
+    def correct_states(
+        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Target, advantage and correction of state values."""
+        _refuse_history(trace)
+        found = agree(self, needed_on_states(self, trace, arrays))
+        traced, on_cpu = where_from(trace, found.arrays, found.gamma)
+        if _looks(check, traced, on_cpu):
+            x = laid_out(self._on_host(found), bounded(trace))
+            if not on_cpu:
+                look(x, ("rho", *trace.reads))
+            else:
+                made = numpy_backend.attempt_on_states(trace, x) or explain_bad_value(x)
+                target, advantage, correction = (jnp.asarray(x.restore(a)) for a in made)
+                return target, advantage, correction
+        numbers, rule = tree_flatten(trace)
+        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
         T = shape[-1]
-        if not traced:
+        if not traced and not any(map(np.ndim, numbers)):
             given, shape = _in_bucket(given, shape)
-        target, advantage = compute(v_trace, shape, list(numbers), given, dtype_of(found), differentiable)
-        return target[..., :T], advantage[..., :T]
+        how = Given(rule, shape, False, dtype == np.float32)
+        target, advantage, correction = compute(on_states, how, numbers, given, dtype, differentiable)
+        return target[..., :T], advantage[..., :T], correction[..., :T]
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""

@@ -51,6 +51,11 @@ class Rows(NamedTuple):
         """γ_t where a trace may pass from t to t+1, else 0."""
         return jnp.where(self.goes_on, self.gamma, 0.0)
 
+    def with_earlier_logs(self) -> Rows:
+        """The same with the log-probabilities one step later: at each step those of the action before it."""
+        earlier = {name: _before(self.arrays[name], 0.0) for name in ("log_pi", "log_mu")}
+        return self._replace(arrays=self.arrays | earlier)
+
     def probabilities(self, reads: tuple[str, ...]) -> tuple[Array | float, Array | float, Array | float]:
         """π, μ, ρ; NaN for what is not read."""
         log = self.arrays
@@ -100,13 +105,17 @@ def result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
     return jnp.where(x.valid, out, 0.0).reshape(given.shape)
 
 
-def _corrections(trace: Trace, x: Rows, delta: Array, discount: Array, single: bool) -> Array:
-    """Δ [N, T] by the kernel that fits."""
+def _corrections(
+    trace: Trace, x: Rows, delta: Array, discount: Array, single: bool, *, on_states: bool = False
+) -> Array:
+    """Δ [N, T] by the kernel that fits. On state values a trace has met, when it comes to t, the action before t."""
     T = delta.shape[1]
     step_form = trace.step_form
     if step_form is not None:
-        return _custom(trace, step_form, x, delta, discount)
+        return _custom(trace, step_form, x.with_earlier_logs() if on_states else x, delta, discount)
     decay, ratio, cap = factors(trace, x)
+    if on_states:
+        decay, ratio, cap = (_before(f, 1.0) for f in (decay, ratio, cap))
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = trace.bounds_by_lag(T)
     leaves = discount * next_decay
@@ -144,6 +153,11 @@ def _e_to(logs: Array) -> Array:
 def _next(factor: Array) -> Array:
     """The factor of step t+1 at t; 1 at the row's end, where it is not used."""
     return jnp.pad(factor[:, 1:], ((0, 0), (0, 1)), constant_values=1)
+
+
+def _before(factor: Array, first: float) -> Array:
+    """The factor of step t−1 at t; `first` at the row's start."""
+    return jnp.pad(factor[:, :-1], ((0, 0), (1, 0)), constant_values=first)
 
 
 def _parameter(trace: Trace, value: Array | np.ndarray | float, x: Rows) -> Array | float:
@@ -197,18 +211,22 @@ def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-def v_trace(
-    shape: tuple[int, ...], numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
-) -> tuple[Array, Array]:
-    """v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1}), and the advantage."""
-    lam, rho_bar, c_bar = numbers
-    x = _rows(shape, real, other)
+def on_states(
+    given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
+) -> tuple[Array, Array, Array]:
+    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
+    trace: Trace = tree_unflatten(given.rule, numbers)
+    if not trace.per_decision:
+        real["gamma"] = lax.stop_gradient(real["gamma"])  # the rest of its gradient would be missing
+    x = _rows(given.shape, real, other)
     value, next_value, log_mu, discount = x.arrays["value"], x.arrays["next_value"], x.arrays["log_mu"], x.discount
     ρ = jnp.where(jnp.isfinite(log_mu), _e_to(x.arrays["log_pi"] - log_mu), jnp.nan)
+    weight = trace.delta_ratio(jnp, ρ if trace.per_decision else lax.stop_gradient(ρ))
     delta = x.arrays["reward"] + x.gamma * next_value - value
-    excess = kernels.linear(jnp.minimum(ρ, rho_bar) * delta, discount * lam * jnp.minimum(ρ, c_bar))
+    excess = _corrections(trace, x, weight * delta, discount, given.single, on_states=True)
     target = value + excess
     ahead = jnp.where(x.goes_on, _next(target) - next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
-    advantage = jnp.minimum(ρ, rho_bar) * (delta + discount * lam * ahead)
-    target, advantage = (jnp.where(x.valid, a, 0.0).reshape(shape) for a in (target, advantage))
-    return target, advantage
+    ahead = delta + discount * _parameter(trace, trace.advantage_lam, x) * ahead
+    advantage = weight * jnp.where(weight == 0, 0.0, ahead)  # not 0 · ∞
+    target, advantage, excess = (jnp.where(x.valid, a, 0.0).reshape(given.shape) for a in (target, advantage, excess))
+    return target, advantage, excess

@@ -27,13 +27,20 @@ def correct(trace: Trace, x: Trajectory) -> np.ndarray | None:
 
 
 def sweep(
-    trace: Trace, x: Trajectory, delta: np.ndarray, discount: np.ndarray, matrix: np.ndarray = NO_MATRIX
+    trace: Trace,
+    x: Trajectory,
+    delta: np.ndarray,
+    discount: np.ndarray,
+    matrix: np.ndarray = NO_MATRIX,
+    seen: dict[str, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, float] | None:
     """Δ [B, T] for given δ and discount, and the largest β; None where a log-probability is bad.
 
-    `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row.
+    `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row. `seen` are the probabilities of the actions that a trace has
+    met when it comes to t, if these are not the actions at t: on state values they are those before.
     """
-    seen = probabilities(x, trace.reads)
+    on_states = seen is not None
+    seen = probabilities(x, trace.reads) if seen is None else seen
     if seen is None:
         return None
     step, beta = trace.step_form, trace.history_form
@@ -43,7 +50,9 @@ def sweep(
         text, constants = _without_numbers(step.traced, len(step.carry) if isinstance(step.carry, tuple) else 0)
         peak = _compiled(text)(step.carry, constants, _for_steps(step, seen, x.pair), *rest)
     elif beta is not None:
-        peak = _each_pair(_of_history(beta), None, None, seen if x.pair is None else {**seen, "pair": x.pair}, *rest)
+        peak = _each_pair(
+            _of_history(beta, on_states), None, None, seen if x.pair is None else {**seen, "pair": x.pair}, *rest
+        )
     else:
         raise TypeError(f"{trace.title} is no custom trace")
     if np.isnan(peak):
@@ -132,11 +141,13 @@ def _compiled(text: str) -> Callable[..., float]:
     return kernel
 
 
-def _of_history(beta: Callable[[History], float]) -> Callable[..., tuple[None, float]]:
+def _of_history(beta: Callable[[History], float], on_states: bool) -> Callable[..., tuple[None, float]]:
     def next_beta(
         carry: None, constants: None, seen: dict[str, np.ndarray], b: int, k: int, t: int
     ) -> tuple[None, float]:
-        read = (seen[name][b, k : t + 1] if name in seen else None for name in History._fields)
-        return None, float(beta(History(*read)))
+        read = {name: seen[name][b, k : t + 1] if name in seen else None for name in History._fields}
+        if on_states:  # no action is the start's own
+            read |= {n: np.concatenate([[np.nan], a[1:]]) for n, a in read.items() if a is not None and n != "pair"}
+        return None, float(beta(History(**read)))
 
     return next_beta

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from offtrace._shared.cores import cores
-from offtrace.arrays import NumPyKind
+from offtrace.arrays import FLOATS, NumPyKind
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import (
     cap_at_readout,
     compiled_pass,
@@ -36,8 +36,8 @@ from offtrace.returns.numpy import (
     rejected_rows,
     reverse_recursion,
     rule_rows,
+    state_rows,
     uncorrected_returns,
-    v_trace_rows,
     weight_rows,
 )
 from offtrace.returns.numpy.by_address import Kernel
@@ -86,18 +86,13 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
             raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
         return weights(trace, x)
 
-    def v_trace(
-        self,
-        numbers: tuple[float, float, float],
-        arrays: Mapping[str, object],
-        *,
-        differentiable: bool,
-        check: bool | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """V-trace's target and advantage."""
-        x = laid_out(agree(self, arrays))
-        made = v_trace_rows.attempt(numbers, x)
-        return explain_bad_value(x) if made is None else (x.restore(made[0]), x.restore(made[1]))
+    def correct_states(
+        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Target, advantage and correction of state values."""
+        x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
+        made = attempt_on_states(trace, x)
+        return explain_bad_value(x) if made is None else restored_states(x, made)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -151,6 +146,43 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     return x.read("q") + out if add_q and out is not None else out
 
 
+def attempt_on_states(trace: Trace, x: Trajectory) -> state_rows.Made | None:
+    """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
+    if trace.custom:
+        return state_rows.of_custom(trace, x)
+    B, T = x.terminated.shape
+    kernel, rule, numbers, arrays, lags = _plan(trace, B, T, x.valid)
+    gamma, gammas, valid = by_step(x)
+    lam = _parameter(trace, trace.advantage_lam, (B, T), x.valid)
+    lam, lams = (0.0, lam) if isinstance(lam, np.ndarray) else (lam, NOT_BY_STEP[FLOATS[1]])
+    reads = "pi" in trace.reads, "mu" in trace.reads
+    made = state_rows.Made(*(np.empty((B, T), x.dtype) for _ in range(3)))
+    run = state_rows.correct_rows()
+
+    def all_rows(sweep: int, finish: int) -> int:
+        def rows(first: int, stop: int) -> int:
+            return run(
+                rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, float(trace.target_share),
+                float(trace.delta_bound), lam, lams, x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas,
+                x.log_pi, x.log_mu, valid, scratch(T), *made,
+            )  # fmt: skip
+
+        return rows(0, B) if _alone(trace, B * T) else _in_threads(rows, B)
+
+    return None if compiled_pass.by_kernel(kernel, all_rows) else made
+
+
+def restored_states(x: Trajectory, made: state_rows.Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The three results in the shape and dtype that came in."""
+    target, advantage, correction = map(x.restore, made)
+    return target, advantage, correction
+
+
+def _alone(trace: Trace, steps: int) -> bool:
+    """Whether a batch of so many steps is not worth waking a thread for."""
+    return (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > steps
+
+
 def weights(trace: Trace, x: Trajectory) -> np.ndarray:
     """β_{k:t} [T, T] of a trajectory of one row."""
     T, passes = x.terminated.shape[1], goes_on(x)[0].astype(float)
@@ -197,7 +229,6 @@ def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
     out = np.empty((B, T), x.dtype)
     run = compiled_pass.correct_rows()
-    alone = (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > B * T
 
     def all_rows(sweep: int, finish: int) -> int:
         def rows(first: int, stop: int) -> int:
@@ -206,7 +237,7 @@ def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray
                 x.terminated, x.truncated, gamma, gammas, log_pi, log_mu, valid, scratch(T), out,
             )  # fmt: skip
 
-        return rows(0, B) if alone else _in_threads(rows, B)
+        return rows(0, B) if _alone(trace, B * T) else _in_threads(rows, B)
 
     return None if compiled_pass.by_kernel(kernel, all_rows) else out
 

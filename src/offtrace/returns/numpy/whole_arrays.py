@@ -65,6 +65,16 @@ def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray
     return None if bad else found
 
 
+def preceding(array: np.ndarray) -> np.ndarray:
+    """What stands one step earlier, [B, T]; NaN before the first."""
+    return np.concatenate([np.full_like(array[:, :1], np.nan), array[:, :-1]], axis=1)
+
+
+def following(array: np.ndarray) -> np.ndarray:
+    """What stands one step later, [B, T]; 0 after the last."""
+    return np.concatenate([array[:, 1:], np.zeros_like(array[:, :1])], axis=1)
+
+
 def look(x: Trajectory, reads: tuple[str, ...]) -> None:
     """Raise an error that names the first bad value, if there is one."""
     if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:

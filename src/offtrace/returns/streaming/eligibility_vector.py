@@ -61,11 +61,14 @@ class Keeper(Protocol):
         ...
 
 
-def keeper(trace: Trace, size: int) -> Keeper:
-    """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t."""
+def keeper(trace: Trace, size: int, *, on_states: bool = False) -> Keeper:
+    """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t.
+
+    On state values a start has no action of its own, and is scaled by the actions before t, which `Now` then holds.
+    """
     step, beta = trace.step_form, trace.history_form
     if beta is not None:
-        return _OfHistories(trace, beta, size)
+        return _OfHistories(trace, beta, size, on_states)
     if step is not None:
         return _OfSteps(trace, step, size)
     if trace.horizon is None and trace.lag_bound is None and (trace.per_decision or trace.recursive):
@@ -319,9 +322,9 @@ class _OfSteps(_Starts):
 class _OfHistories(_Starts):
     """A custom β of the whole history, called once for each live start."""
 
-    def __init__(self, trace: Trace, beta: Callable[[History], float], size: int) -> None:
+    def __init__(self, trace: Trace, beta: Callable[[History], float], size: int, on_states: bool) -> None:
         super().__init__(trace, size)
-        self.beta = beta
+        self.beta, self.on_states = beta, on_states
         self.past: list[Now] = []
 
     def clear(self) -> None:
@@ -332,8 +335,13 @@ class _OfHistories(_Starts):
         lags = self.live["lag"].astype(int)
         self.past = self.past[-max(lags) :]
         seen = {name: np.array([getattr(step, name) for step in (*self.past, now)]) for name in self.trace.reads}
-        parts = ((seen[n][-lag - 1 :] if n in seen else None for n in History._fields) for lag in lags)
-        return [float(self.beta(History(*part))) for part in parts]
+        return [float(self.beta(self._history(seen, lag))) for lag in lags]
+
+    def _history(self, seen: dict[str, np.ndarray], lag: int) -> History:
+        parts = {n: seen[n][-lag - 1 :] if n in seen else None for n in History._fields}
+        if self.on_states:
+            parts |= {n: np.concatenate([[np.nan], a[1:]]) for n, a in parts.items() if a is not None and n != "pair"}
+        return History(**parts)
 
     def enter(self, now: Now) -> None:
         super().enter(now)

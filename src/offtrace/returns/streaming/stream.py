@@ -3,13 +3,19 @@
     z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k,      update_t = δ_t z_t,      k from the start of the episode
 
 ∇q_k is one-hot for a table, and the gradient of q(s_k, a_k) for a linear function. Summed over t, the updates are
-Σ_k Δ_k ∇q_k, with the Δ of `corrections`. How z is kept is told in `returns.eligibility`.
+Σ_k Δ_k ∇q_k, with the Δ of `corrections`. How z is kept is told in `returns.streaming.eligibility_vector`.
+
+On state values the start's own action acts, one step later, and δ carries a ratio, ρ̄ = min(ρ̄, ρ) of the policy that is evaluated:
+
+    z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) b_{k:t-1} ∇v_k,      update_t = ρ̄_t δ_t z_t
+
+Summed over t, the updates are Σ_k Δ_k ∇v_k, with the Δ of `state_targets`, its `correction`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import SupportsFloat, TypeGuard
+from typing import Literal, SupportsFloat, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +35,9 @@ class Stream:
     An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
     of the step, counted from 0 when the stream is made, through all episodes.
 
+    With `values="state"` it is a trace of state values: `step` takes `value` in the place of q, both log-probabilities, and where
+    the state is, or the gradient of its value.
+
     >>> import offtrace as ot
     >>> stream = Stream(ot.NonMarkovRetrace(lam=0.9), size=2)
     >>> same = dict(q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0, log_mu=-1.0)
@@ -36,9 +45,15 @@ class Stream:
     array([1., 0.])
     >>> stream.step(1, reward=2.0, **same)
     array([0.9, 2. ])
+    >>> stream = Stream(ot.VTrace(lam=0.9), size=2, values="state")
+    >>> twice = dict(value=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0, log_mu=-2.0)
+    >>> stream.step(0, reward=1.0, **twice), stream.step(1, reward=2.0, **twice)
+    (array([1., 0.]), array([0.9, 2. ]))
     """
 
-    def __init__(self, trace: Trace, size: int) -> None:
+    def __init__(self, trace: Trace, size: int, *, values: Literal["action", "state"] = "action") -> None:
+        if values not in ("action", "state"):
+            raise ValueError(f'values must be "action" or "state", got {values!r}')
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"size must be an integer of at least 1, got {size!r}")
         self.trace, self.size = as_trace(trace), int(size)
@@ -46,10 +61,14 @@ class Stream:
         """How many steps the stream has taken."""
         self.delta = 0.0
         """δ of the last step."""
+        self.ratio = 1.0
+        """What δ of the last step was multiplied by: 1 on action values."""
+        self._on_states = values == "state"
+        self._met: Now | None = None  # on state values, the step before
         self._length = _length(trace)
         self._tabular: bool | None = None  # known from the first step on
         self._discount = 0.0  # from the last step to the next; 0 where no trace goes on
-        self._kept = keeper(trace, self.size)
+        self._kept = keeper(trace, self.size, on_states=self._on_states)
 
     @property
     def z(self) -> np.ndarray:
@@ -66,7 +85,8 @@ class Stream:
         where: ArrayLike,
         *,
         reward: SupportsFloat,
-        q: SupportsFloat,
+        q: SupportsFloat | None = None,
+        value: SupportsFloat | None = None,
         next_value: SupportsFloat,
         terminated: object,
         truncated: object,
@@ -81,29 +101,44 @@ class Stream:
         `where` is the id of (s_t, a_t) in the table, or the gradient of q(s_t, a_t), [size]. The others are those of
         `targets` at one step: next_value is not read where terminated, log_pi and log_mu only where the rule needs it,
         `pair` (in a table: `where`, if not given) only by custom traces that ask for it, `greedy` only by Watkins' Q(λ).
+        On state values `where` is the id of s_t or the gradient of v(s_t), and the others are those of `state_targets`.
         """
+        name, other = ("value", q) if self._on_states else ("q", value)
+        if other is not None or (self._on_states and greedy is not None):
+            odd = "greedy" if other is None else "q" if self._on_states else "value"
+            raise TypeError(
+                f"{odd} has no part in a stream of {'state' if self._on_states else 'action'} values: give {name}"
+            )
         terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
         γ = _number("gamma", gamma)
         if not 0.0 <= γ <= 1.0:
             raise ValueError(f"gamma must lie in [0, 1], got {γ}")
         ahead = 0.0 if terminated else γ * _number("next_value", next_value)
-        δ = _number("reward", reward) + ahead - _number("q", q)
+        δ = _number("reward", reward) + ahead - _number(name, value if self._on_states else q)
         if not math.isfinite(δ):
             raise ValueError(f"the TD error is {δ}, though every input is finite: look for values of extreme size")
-        now = self._see(where, pair, log_pi, log_mu, greedy)
+        now, ratio = self._see(where, pair, log_pi, log_mu, greedy)
+        met = self._meets(now) if self._on_states else now
 
         with np.errstate(all="ignore"):  # what has overflowed is found below
             if self._discount == 0.0:
                 self._kept.clear()
             else:
-                self._kept.advance(self._discount, now)
-            self._kept.enter(now)
-            update = δ * self._kept.z
+                self._kept.advance(self._discount, met)
+            self._kept.enter(met)
+            update = ratio * δ * self._kept.z
         self._discount = 0.0 if terminated or truncated else γ
-        self.delta, self.count = δ, self.count + 1
+        self.delta, self.ratio, self.count, self._met = δ, ratio, self.count + 1, now
         if not np.isfinite(update).all():
             raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
         return update
+
+    def _meets(self, now: Now) -> Now:
+        """The step as a trace of state values meets it: in this state, after the action of the step before."""
+        before = self._met
+        if self._discount == 0.0 or before is None:
+            return now._replace(pi=math.nan, mu=math.nan, rho=math.nan)
+        return now._replace(pi=before.pi, mu=before.mu, rho=before.rho, number=before.number)
 
     def _see(
         self,
@@ -112,8 +147,9 @@ class Stream:
         log_pi: SupportsFloat | None,
         log_mu: SupportsFloat | None,
         greedy: object,
-    ) -> Now:
-        reads, title = self.trace.reads, self.trace.title
+    ) -> tuple[Now, float]:
+        """The step as the rule sees it, and what δ is multiplied by."""
+        reads, title, always = self.trace.reads, self.trace.title, self._on_states
         if self._length is not None and self.count >= self._length:
             raise ValueError(f"{title} holds numbers for {self._length} steps: there is none for step {self.count}")
         where = _place(where, self.size)
@@ -124,9 +160,9 @@ class Stream:
             flag = None if greedy is None else np.array(_flag("greedy", greedy))
             one = {"log_pi": log_pi, "greedy": flag, "terminated": np.array(False)}
             log_pi = log_pi_of_greedy(numpy_backend.BACKEND, self.trace, one)
-        log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi else math.nan
-        log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu else math.nan
-        if "rho" in reads and log_π - log_μ >= LARGEST_LOG:
+        log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi or always else math.nan
+        log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu or always else math.nan
+        if ("rho" in reads or always) and log_π - log_μ >= LARGEST_LOG:
             raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
         if "pair" not in reads:
             seen_pair = -1
@@ -139,7 +175,8 @@ class Stream:
         self._tabular = tabular
         logs = {"pi": log_π, "mu": log_μ, "rho": log_π - log_μ}
         seen = {name: _e_to(log) if name in reads else math.nan for name, log in logs.items()}
-        return Now(where, seen_pair, **seen, number=self.count)
+        ratio = float(self.trace.delta_ratio(np, _e_to(log_π - log_μ))) if always else 1.0
+        return Now(where, seen_pair, **seen, number=self.count), ratio
 
 
 def _is_id(pair: object) -> TypeGuard[int | np.integer]:

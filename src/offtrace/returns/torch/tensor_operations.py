@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -93,6 +94,10 @@ class Rows(NamedTuple):
         """A log-probability, with 0 at padding."""
         return torch.where(self.valid, self.given[name], 0.0).double()
 
+    def preceding_logs(self) -> dict[str, Tensor]:
+        """The log-probabilities one step later, by name: at each step those of the action before it."""
+        return {name: _preceding(self.log(name), 0.0) for name in ("log_pi", "log_mu")}
+
 
 def _rows(found: Agreed[Tensor]) -> Rows:
     T = found.shape[-1]
@@ -137,11 +142,13 @@ def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Tensor) -> Tensor:
     return known + _swept(one_step - known, rule.lam * x.discount, 1.0, INFINITY, bounds)
 
 
-def _correction(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
-    """Δ, float64 [N, T]."""
+def _correction(trace: Trace, x: Rows, delta: Tensor, *, on_states: bool = False) -> Tensor:
+    """Δ, float64 [N, T]. On state values a trace has met, when it comes to t, the action before t and not the one at t."""
     if trace.custom:
-        return _custom(trace, x, delta)
+        return _custom(trace, x, delta, on_states=on_states)
     decay, ratio, cap = factors(trace, x)
+    if on_states:
+        decay, ratio, cap = (_preceding(f) for f in (decay, ratio, cap))
     lags = trace.bounds_by_lag(delta.shape[1])
     g = x.discount * _following(decay)
     if trace.per_decision and lags is None:
@@ -154,14 +161,15 @@ def _where(passed: Tensor, ratio: Number, otherwise: float) -> Number:
     return torch.where(passed, ratio, otherwise) if isinstance(ratio, Tensor) else ratio
 
 
-def _custom(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
+def _custom(trace: Trace, x: Rows, delta: Tensor, *, on_states: bool) -> Tensor:
     """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
     if seen_by_torch():
         raise TypeError(
             f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
             "call it outside, or write it in normal form"
         )
-    given = {name: in_double(array).cpu().numpy() for name, array in x.given.items()}
+    logs = x.preceding_logs() if on_states else {}
+    given = {name: in_double(array).cpu().numpy() for name, array in (x.given | logs).items()}
     names = ("terminated", "truncated", "log_pi", "log_mu", "valid", "pair")
     rows = ({n: given[n][b] if n in given else None for n in names} for b in range(len(delta)))
     β = torch.from_numpy(np.stack([numpy_backend.BACKEND.coefficients(trace, row) for row in rows])).to(delta.device)
@@ -230,17 +238,36 @@ def _following(array: Number) -> Number:
     return torch.cat([array[:, 1:], torch.zeros_like(array[:, :1])], 1)
 
 
-def v_trace(lam: float, rho_bar: float, c_bar: float, found: Agreed[Tensor]) -> tuple[Tensor, Tensor]:
-    """V-trace by tensor operations: v_k − V_k = ρ̄_k δ_k + γ_k c_k (v_{k+1} − V_{k+1})."""
+@overload
+def _preceding(array: Tensor, first: float = 1.0) -> Tensor: ...
+@overload
+def _preceding(array: Number, first: float = 1.0) -> Number: ...
+def _preceding(array: Number, first: float = 1.0) -> Number:
+    """What stands one step earlier; `first` before the first. A number is the same everywhere."""
+    if not isinstance(array, Tensor):
+        return array
+    return torch.cat([torch.full_like(array[:, :1], first), array[:, :-1]], 1)
+
+
+Correct = Callable[[Trace, Rows, Tensor], Tensor]
+"""Δ on state values, from w δ."""
+
+
+def on_states(trace: Trace, found: Agreed[Tensor], correct: Correct | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
     x = _rows(found)
     assert x.q is not None, "it was given as value"
     log_mu = x.log("log_mu")
     rho = torch.where(log_mu.isfinite(), _e_to(x.log("log_pi") - log_mu), torch.nan)
+    weight = trace.delta_ratio(TensorMath, rho)
+    weight = weight if trace.per_decision else weight.detach()  # the rest of the gradient would be missing
     delta = x.reward + x.gamma * x.next_value - x.q
-    target = x.q + linear(rho.clamp(max=rho_bar) * delta, x.discount * lam * rho.clamp(max=c_bar))
+    excess = correct(trace, x, weight * delta) if correct else _correction(trace, x, weight * delta, on_states=True)
+    target = x.q + excess
     ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
-    advantage = rho.clamp(max=rho_bar) * (delta + x.discount * lam * ahead)
-    target, advantage = [
-        torch.where(x.valid, made, 0.0).to(found.dtype).reshape(found.shape) for made in (target, advantage)
-    ]
-    return target, advantage
+    λ = _parameter(trace, trace.advantage_lam, x.valid)
+    advantage = weight * torch.where(weight == 0, 0.0, delta + x.discount * λ * ahead)  # not 0 · ∞
+    target, advantage, excess = (
+        torch.where(x.valid, made, 0.0).to(found.dtype).reshape(found.shape) for made in (target, advantage, excess)
+    )
+    return target, advantage, excess

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, decisions, needed
-from offtrace.returns.numpy import numpy_backend, rejected_rows, v_trace_rows
+from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
+from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.torch import weight_tensors
-from offtrace.returns.torch.tensor_operations import in_double, in_tensors, seen_by_torch, v_trace
+from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
@@ -76,12 +76,8 @@ class TorchBackend(Backend[Tensor]):
             look(_on_host(found, trace), trace.reads)
         if not differentiable:
             found = found.mapped(Tensor.detach, found.dtype)
-        if not (differentiable or seen) and not trace.uncorrected and reward.is_cuda:
-            from offtrace.returns.torch import triton_launch
-
-            rule = as_trace(trace)
-            if triton_launch.takes(rule) and not (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
-                return _by_triton(rule, found, add_q=add_q)
+        if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
+            return _by_triton(as_trace(trace), found, add_q=add_q)
         return in_tensors(trace, found, add_q=add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
@@ -93,29 +89,26 @@ class TorchBackend(Backend[Tensor]):
         made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, on_host))
         return made.to(next(iter(given.values())).device, dtype)
 
-    def v_trace(
-        self,
-        numbers: tuple[float, float, float],
-        arrays: Mapping[str, object],
-        *,
-        differentiable: bool,
-        check: bool | None,
-    ) -> tuple[Tensor, Tensor]:
-        """V-trace's target and advantage."""
-        found = agree(self, arrays)
+    def correct_states(
+        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Target, advantage and correction of state values."""
+        found = agree(self, needed_on_states(self, trace, arrays))
         reward, seen = found.arrays["reward"], seen_by_torch()
         if not (differentiable or seen) and reward.is_cpu:
-            x = _on_host(found, look=check is not False)
-            made = v_trace_rows.attempt(numbers, x)
+            x = _on_host(found, trace, look=check is not False)
+            made = numpy_backend.attempt_on_states(trace, x)
             if made is not None:
-                return _restored(x, made[0], reward.dtype), _restored(x, made[1], reward.dtype)
+                target, advantage, correction = (_restored(x, a, reward.dtype) for a in made)
+                return target, advantage, correction
             if check is not False:
                 explain_bad_value(x)
         elif self.looks(check, arrays):
-            x = _on_host(found)
-            if v_trace_rows.attempt(numbers, x) is None:
-                explain_bad_value(x)
-        return v_trace(*numbers, found if differentiable else found.mapped(Tensor.detach, found.dtype))
+            look(_on_host(found, trace), ("rho", *trace.reads))
+        if not differentiable:
+            found = found.mapped(Tensor.detach, found.dtype)
+        by_kernel = trace.custom and not (differentiable or seen) and _goes_to_triton(trace, found)
+        return on_states(trace, found, _on_states_by_triton if by_kernel else None)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -178,20 +171,35 @@ class TorchBackend(Backend[Tensor]):
 BACKEND = TorchBackend()
 
 
-def _on_host(found: Agreed[Tensor], trace: Rule | None = None, *, look: bool = True) -> Trajectory:
+def _on_host(found: Agreed[Tensor], trace: Rule, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
     half = found.dtype is torch.bfloat16
 
     def view(array: Tensor) -> np.ndarray:
         return BACKEND.as_numpy(array) if half or array.requires_grad or not array.is_cpu else array.numpy()
 
-    reads = () if trace is None else bounded(trace)
-    return laid_out(found.mapped(view, NUMPY_DTYPES[found.dtype]), reads, look=look)
+    return laid_out(found.mapped(view, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
 
 
 def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
     made = torch.from_numpy(x.restore(out))
     return made.to(dtype) if dtype is torch.bfloat16 else made
+
+
+def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
+    """Whether the tensors are on a GPU, and the rule goes into a kernel there."""
+    if not found.arrays["reward"].is_cuda or (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
+        return False
+    from offtrace.returns.torch import triton_launch
+
+    return triton_launch.takes(trace)
+
+
+def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
+    """Δ on state values, from w δ [N, T]: a kernel reads at each step the action before it, and w δ as a reward."""
+    nothing = torch.zeros_like(delta)
+    given = {**x.given, "reward": delta, "q": nothing, "next_value": nothing, **x.preceding_logs()}
+    return _by_triton(trace, Agreed(given, x.gamma, tuple(delta.shape), delta.dtype), add_q=False)
 
 
 def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:

@@ -1,0 +1,133 @@
+"""State values on NumPy arrays: one compiled pass from the user's arrays to corrections, targets and advantages, for any rule.
+
+    Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t,      w = min(ρ̄, ρ) of the policy that the rule evaluates
+
+b_{k:t-1} is β of a trace that starts one step before k. So it is the Δ of action values, by the same kernels, with w δ in the
+place of δ, and with each action's decay, ratio and cap one step later: they act on what comes after the action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace._shared.compile_cache import kept_njit
+from offtrace.returns.numpy import custom_traces
+from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint
+from offtrace.returns.numpy.compiled_pass import BAD, GOOD, ROWS, sweep_block
+from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
+from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities
+from offtrace.returns.numpy.whole_arrays import td_errors as whole_td_errors
+from offtrace.traces import Trace
+from offtrace.trajectory import TOLERANCE, Trajectory
+
+
+class Made(NamedTuple):
+    """What comes out, [B, T] each. Invalid steps hold anything."""
+
+    target: np.ndarray
+    advantage: np.ndarray
+    correction: np.ndarray
+
+
+def of_custom(trace: Trace, x: Trajectory) -> Made | None:
+    """By the direct kernel; None where a value is bad."""
+    made, seen = whole_td_errors(x), probabilities(x, ("rho", *trace.reads))
+    if made is None or seen is None:
+        return None
+    delta, discount = made
+    weight = trace.delta_ratio(np, seen["rho"])
+    met = {name: preceding(array) for name, array in seen.items() if name in trace.reads}
+    found = custom_traces.sweep(trace, x, weight * delta, discount, seen=met)
+    assert found is not None, "the log-probabilities were good"
+    correction, value = found[0], x.read("q").astype(np.float64)
+    ahead = np.where(discount > 0.0, following(value + correction) - x.read("next_value"), 0.0)
+    advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
+    return Made(value + correction, advantage, correction)
+
+
+@cache
+def correct_rows() -> Callable[..., int]:
+    """The pass, compiled for arrays of the dtype that it is called with."""
+    of_kernels = fingerprint()
+
+    @kept_njit(nogil=True, **OPTIONS)
+    def correct_rows(
+        rule, sweep, finish, first, stop, reads_pi, reads_mu, numbers, by_step, lags, share, rho_bar, lam, lams,
+        reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch,
+        target, advantage, correction,
+    ):  # fmt: skip
+        """Fill target, advantage and correction of the rows from `first` to before `stop`; returns what the pass found."""
+        _ = of_kernels  # part of the key on disk
+        T, W = reward.shape[1], scratch.shape[1]
+        delta, discount, ratio, cap = (
+            scratch[:ROWS],
+            scratch[ROWS : 2 * ROWS],
+            scratch[2 * ROWS : 3 * ROWS],
+            scratch[3 * ROWS : 4 * ROWS],
+        )
+        excess, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
+        decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
+        weight, weighted, g = np.empty((ROWS, T)), np.zeros((ROWS, W)), np.zeros((ROWS, W))
+        ok, undone = np.ones((ROWS, T), np.bool_), np.empty(ROWS, np.int64)
+        for i in range(ROWS):
+            for t in range(T):
+                γ[i, t] = gamma
+            for t in range(T, W):  # nothing happens in the columns beyond T
+                ratio[i, t], cap[i, t] = 1.0, 1.0
+        for b0 in range(first, stop, ROWS):
+            n = min(ROWS, stop - b0)
+            bad = td_errors(
+                b0, n, reward, value, next_value, terminated, truncated, gammas, valid, γ, ok, delta, discount
+            )  # fmt: skip
+            for i in range(n):
+                b = b0 + i
+                for t in range(T):
+                    log_μ = np.float64(log_mu[b, t])
+                    log_ρ = np.float64(log_pi[b, t]) - log_μ
+                    ρ[t] = exp(log_ρ if ok[i, t] else 0.0)
+                    bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
+                if reads_pi:
+                    for t in range(T):
+                        log_π = np.float64(log_pi[b, t])
+                        π[t] = exp(log_π if ok[i, t] else 0.0)
+                        bad |= ok[i, t] & ~(log_π <= TOLERANCE)
+                if reads_mu:
+                    for t in range(T):
+                        log_μ = np.float64(log_mu[b, t])
+                        μ[t] = exp(log_μ if ok[i, t] else 0.0)
+                        bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+                for t in range(T):
+                    weight[i, t] = min(share * ρ[t] + (1.0 - share), rho_bar)
+                    weighted[i, t] = weight[i, t] * delta[i, t]
+                    bad |= not abs(weighted[i, t]) < np.inf
+                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i], cap[i], T, reward.size))
+                for t in range(T):
+                    g[i, t] = discount[i, t] * decay[t]
+                for j in range(1, T):
+                    ratio[i, T - j], cap[i, T - j] = ratio[i, T - j - 1], cap[i, T - j - 1]
+                ratio[i, 0] = cap[i, 0] = 1.0
+            if bad:
+                return BAD
+            found = sweep_block(sweep, finish, weighted[:n], g[:n], ratio[:n], cap[:n], lags, undone, excess[:n])
+            if found != GOOD:
+                return found
+            for i in range(n):
+                b = b0 + i
+                for t in range(T):
+                    correction[b, t] = excess[i, t]
+                    target[b, t] = np.float64(value[b, t]) + excess[i, t]
+                # What v_{k+1} adds to V(s_{k+1}); next_value is the true one, so that it is never the next episode's.
+                for t in range(T - 1):
+                    λ = lams[b, t] if len(lams) else lam
+                    ahead = np.float64(value[b, t + 1]) + excess[i, t + 1] - np.float64(next_value[b, t])
+                    delta[i, t] += discount[i, t] * λ * ahead if discount[i, t] > 0.0 else 0.0
+                for t in range(T):
+                    advantage[b, t] = weight[i, t] * delta[i, t] if weight[i, t] != 0.0 else 0.0  # not 0 · ∞
+        return GOOD
+
+    return correct_rows
