@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,26 @@ def test_a_folder_that_is_lost_is_no_error(tmp_path: Path, monkeypatch: pytest.M
         folder.write_text("in its place")
     with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR"):
         assert made(4) == 8
+
+
+def test_of_two_that_need_it_at_once_one_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one waits while the first compiles, and then finds the code on disk."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(kept_njit((numba.int64,))(double))
+
+    first: Any = numba.njit(double)
+    compile_cache.keep_on_disk(first)
+    with compile_cache._one_at_a_time(first):
+        other = threading.Thread(target=make)
+        other.start()
+        first.compile((numba.int64,))
+        assert not made
+    other.join()
+    assert sum(made[0].stats.cache_hits.values()) == 1
+    assert made[0](4) == 8
 
 
 def test_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

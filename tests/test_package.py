@@ -26,7 +26,7 @@ def test_compiled_code_is_kept_between_processes(tmp_path: Path) -> None:
 import numpy as np, offtrace as ot
 no = np.zeros(9, bool)
 x = np.zeros(9)
-ot.targets(ot.RBIS(0.9), reward=x, q=x, next_value=x, terminated=no, truncated=no, log_pi=x, log_mu=x, gamma=0.9)
+ot.targets(ot.Retrace(0.9), reward=x, q=x, next_value=x, terminated=no, truncated=no, log_pi=x, log_mu=x, gamma=0.9)
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
 

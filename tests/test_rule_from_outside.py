@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +210,10 @@ def test_logs(trace: Any, small: Any) -> None:
 
 def test_deep(trace: Any) -> None:
     pytest.importorskip("jax")
-    from offtrace.deep import Config, train
+    from deep.small import CONFIG
+    from offtrace.deep import train
 
-    config = Config(
-        game="CartPole-v1", trace=trace, frames=160, envs=2, every=8, batch=2, length=4, warm_up=32, capacity=80,
-        hidden=(4,), explore_frames=100,
-    )  # fmt: skip
-    assert len(train(config, seeds=1, progress=False).curve)
+    assert len(train(replace(CONFIG, trace=trace, frames=160), seeds=2, progress=False).curve)
 
 
 def test_study_and_report(softened: Any, tmp_path: Path) -> None:

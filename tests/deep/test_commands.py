@@ -20,17 +20,41 @@ import pytest
 from PIL import Image
 
 import offtrace as ot
+from deep.small import CONFIG
 from offtrace import cli
 from offtrace.cli import deep
 from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, play, train
 from offtrace.deep.games import MINATAR
 
 ARGUMENTS = [
-    *("deep", "train", "CartPole-v1", "--trace", "non-markov-retrace", "--lam", "0.8", "--seeds", "2", "--envs", "4"),
-    *("--every", "32", "--batch", "4", "--length", "8", "--warm-up", "200", "--capacity", "1000", "--hidden", "16"),
+    *(
+        "deep",
+        "train",
+        "CartPole-v1",
+        "--trace",
+        "rbis",
+        "--lam",
+        "0.9",
+        "--seeds",
+        "2",
+        "--envs",
+        "4",
+        "--every",
+        "16",
+    ),
+    *("--batch", "4", "--length", "8", "--warm-up", "100", "--capacity", "800", "--hidden", "16", "--priority", "0.5"),
+    *("--explore-frames", "1000"),
 ]
-# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits.
-LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import offtrace.cli.__main__"
+"""`small.CONFIG`, in words."""
+# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits. Its pieces,
+# the last of which is finished when it is interrupted, are short.
+LISTENING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from offtrace.deep import training
+training.REPORT = 512
+import offtrace.cli.__main__
+"""
 PROGRAM = [sys.executable, "-c", LISTENING]
 
 
@@ -44,7 +68,7 @@ def folder(tmp_path_factory: Any) -> Path:
         rounded, first = (process.stderr.readline() if process.stderr else "" for _ in range(2))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-    assert rounded.startswith("training ends after 1,000,000,008 frames, not 1,000,000,000")
+    assert rounded.startswith("training ends after 1,000,000,004 frames, not 1,000,000,000")
     assert " of 1e+03M frames " in first
     assert process.returncode == 130
     assert "its state is saved, and the same command goes on" in err
@@ -65,6 +89,10 @@ def of(folder: Path, frames: int = 0) -> Config:
     """The configuration of that run."""
     frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
     return deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+
+
+def test_the_words_are_those_of_the_small_agent(folder: Path) -> None:
+    assert of(folder, CONFIG.frames) == CONFIG
 
 
 def test_the_curve_has_both_parts(folder: Path, tmp_path: Path) -> None:

@@ -13,15 +13,10 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from deep.small import CONFIG
 from offtrace.deep import CheckpointError, Config, DivergedError, Trained, checkpoints, progress_line, runs, train
 from offtrace.deep.games import Hosted, Stepped
 from offtrace.deep.training import OnHost, Tally, rounds, trainer
-
-CONFIG = Config(
-    game="CartPole-v1", trace=ot.RBIS(lam=0.9), frames=1_600, envs=4, every=16, batch=4, length=8, warm_up=100,
-    capacity=800, hidden=(16,), priority=0.5, explore_frames=1_000,
-)  # fmt: skip
-
 
 RUN = checkpoints.described(CONFIG, [0, 1])
 

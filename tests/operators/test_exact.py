@@ -39,9 +39,9 @@ def test_C_is_the_sum_over_all_histories(trace: Any) -> None:
 @pytest.mark.parametrize("trace", [*BUILT_IN, *CUSTOM], ids=name_of)
 def test_C_with_a_horizon_is_the_sum_over_all_histories(trace: Any, seed: int) -> None:
     mdp, pi, mu = tiny(seed, gamma=0.9, terminal=seed == 1, trace=trace)
-    trace = shortened(trace, 5)
+    trace = shortened(trace, 4)
     op = Operator(trace, mdp, target=pi, behavior=mu)
-    wanted = C_by_enumeration(trace, mdp, pi, mu, 5)
+    wanted = C_by_enumeration(trace, mdp, pi, mu, 4)
     assert (np.abs(op.C - wanted) <= op.C_error + 1e-13).all()
     assert op.C_error.max() < 1e-9
     assert op.method in ("closed form", "exact chain")
@@ -174,7 +174,7 @@ def test_bounds_against_the_exact_chain(trace: Any) -> None:
 
 
 def test_finer_bounds_lie_within_coarser_ones() -> None:
-    mdp = garnet(5, 3, 2, seed=3, gamma=0.9)
+    mdp = garnet(3, 2, 2, seed=3, gamma=0.9)
     rng = np.random.default_rng(2)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     for trace in (ot.TruncatedIS(lam=0.9), ot.HistoryBounded(bound=3.0)):

@@ -3,17 +3,19 @@
 Numba keeps it in `NUMBA_CACHE_DIR`, beside the source, or in a folder of the user's. Where none of them can be written, as in a
 container without a home, it refuses to make the function at all; here the function is compiled in each process, which is said
 once. A file that was cut short or damaged would be an error of the unpickler, or machine code of any kind; here a digest stands
-before its content, and what does not fit to it is compiled anew.
+before its content, and what does not fit to it is compiled anew. What is compiled for given types is large: of several processes
+that need it at once, one compiles it, and the others wait for it.
 
 This uses names of Numba that are not public: `_cache` of a function, `FunctionCache` and `IndexDataCacheFile`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,11 +47,25 @@ def kept_njit(kinds: tuple[Type, ...] | None = None, /, **options: Any) -> Calla
         made: Any = numba.njit(**options)(function)
         keep_on_disk(made)
         if kinds is not None:
-            made.compile(kinds)
+            with _one_at_a_time(made):
+                made.compile(kinds)
             made.disable_compile()
         return made
 
     return decorate
+
+
+@contextlib.contextmanager
+def _one_at_a_time(made: Any) -> Iterator[None]:
+    """Wait until no other process compiles this function; what that one wrote to disk need not be compiled again."""
+    with contextlib.ExitStack() as held:
+        if isinstance(made._cache, _Kept):
+            with contextlib.suppress(ImportError, OSError):  # a system, a disk or a folder without locks
+                import fcntl
+
+                lock = Path(made._cache._cache_file._index_path).with_suffix(".lock")
+                fcntl.flock(held.enter_context(lock.open("a")), fcntl.LOCK_EX)
+        yield
 
 
 _said: set[str] = set()

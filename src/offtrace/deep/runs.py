@@ -96,8 +96,11 @@ def train(
     `traces` and `capacities`, one for each seed, let numbers such as λ, and the size of the memory up to config.capacity, differ.
     A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
+    >>> from offtrace import RBIS
     >>> from offtrace.deep import Config, train
-    >>> config = Config(game="CartPole-v1", frames=2_000, envs=4, every=32, batch=4, length=8, warm_up=200, hidden=(16,))
+    >>> sizes = {"envs": 4, "every": 16, "batch": 4, "length": 8, "warm_up": 100, "capacity": 800, "hidden": (16,)}
+    >>> agent = {"trace": RBIS(lam=0.9), "priority": 0.5, "explore_frames": 1_000}
+    >>> config = Config(game="CartPole-v1", frames=1_600, **agent, **sizes)
     >>> trained = train(config, seeds=2, progress=False)
     >>> trained.curve.dtype.names
     ('frames', 'seed', 'return', 'episodes', 'loss', 'length', 'magnitude', 'cut')

@@ -5,6 +5,7 @@ One signature for all rules means one compiled loop for all of them; a rule by i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -167,15 +168,17 @@ def _no_own_step() -> Function:
 
 
 _loops: dict[tuple[object, ...], Callable[..., int]] = {}
+_compiling = threading.Lock()
 
 
 def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object) -> Callable[..., int]:
     """A loop, compiled for arguments like these, with pointers where they hold functions: so it can stay on disk."""
     key = (loop_of, *map(_kind, arguments))
-    if key not in _loops:
-        kinds = tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
-        _loops[key] = compiled_for(kinds, loop_of)
-    return _loops[key]
+    with _compiling:  # threads that begin together want the same loop
+        if key not in _loops:
+            kinds = tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
+            _loops[key] = compiled_for(kinds, loop_of)
+        return _loops[key]
 
 
 def _signature(given: object) -> Signature | None:

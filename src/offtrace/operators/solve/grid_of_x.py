@@ -58,27 +58,35 @@ def reached(setting: Setting, steps: int = 400) -> tuple[np.ndarray, np.ndarray,
         return np.empty(0), np.empty(0), False
     P, γ = s.P.toarray(), s.gamma
     value, mass = np.array([1.0]), γ * P.sum(axis=0)[:, None] + s.before_actions  # mass is [S, values]
-    total, weights, dropped = np.array([1.0]), np.array([[1.0]]), False
+    total, weights, dropped, too_many = np.array([1.0]), np.array([[1.0]]), False, False
     # A trace of horizon n reads at lags 1 … n − 1; from the value at n − 1 nothing goes on.
     for _ in range(steps if n is None else min(steps, n - 1)):
         value, mass = _next(s, P, value, mass)
         if not len(value):
-            return total, weights[0], not dropped
+            return total, weights[0], not dropped and not too_many
         share = mass.sum(axis=0) * np.minimum(value, 1.0)
-        fresh = ~_held(value, total)
-        if n is None and not fresh.any() and _stays(s, total):
+        if n is None and not too_many and _held(value, total).all() and _stays(s, total):
             return total, weights[0], True
         total, weights = _gather(np.concatenate([total, value]), np.concatenate([weights[0], share])[None])
-        keep = share > (1e-12 * weights.sum() if n is None or len(total) > CLOSED else -1.0)
-        if keep.sum() > 2 * FIRST and (n is None or len(total) > CLOSED):
-            keep &= share >= np.partition(share, -2 * FIRST)[-2 * FIRST]
+        too_many |= len(total) > CLOSED
+        if too_many:  # from here on only the most visited ones matter
+            most = weights[0] >= _nth_largest(weights[0], 4 * FIRST)
+            total, weights = total[most], weights[:, most]
+        keep = share > (1e-6 * weights.sum() if too_many else 1e-12 * weights.sum() if n is None else -1.0)
+        if n is None or too_many:
+            keep &= share >= _nth_largest(share, 2 * FIRST)
         dropped |= not keep.all()
         value, mass = value[keep], mass[:, keep]
-        if not len(value) or len(total) > 20 * CLOSED:
+        if not len(value):
             break
-    if len(total) > CLOSED:
+    if too_many:
         return total, weights[0], False
     return total, weights[0], _stays(s, total) if n is None else n - 1 <= steps and not dropped
+
+
+def _nth_largest(numbers: np.ndarray, n: int) -> float:
+    """The n-th largest of the numbers; −∞ where there are no more than n."""
+    return float(np.partition(numbers, -n)[-n]) if len(numbers) > n else -np.inf
 
 
 def _next(s: Setting, P: np.ndarray, value: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
