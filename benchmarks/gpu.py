@@ -333,6 +333,42 @@ def time_long() -> list[dict[str, Any]]:
     return records
 
 
+WEIGHTS = (512, 16384)
+
+
+def time_weights() -> list[dict[str, Any]]:
+    """Weights of tokens in long rows, a tenth of them masked: error beside float64 on the host, and time in a graph."""
+    import torch
+
+    import offtrace as ot
+
+    g = torch.Generator(DEVICE).manual_seed(int(time.time()))
+    log_mu = -torch.empty(WEIGHTS, device=DEVICE).exponential_(1.0, generator=g)
+    log_pi = log_mu + 0.05 * torch.randn(WEIGHTS, generator=g, device=DEVICE)
+    arrays = {
+        "log_pi": log_pi.clamp(max=0.0),
+        "log_mu": log_mu,
+        "mask": torch.rand(WEIGHTS, generator=g, device=DEVICE) > 0.1,
+    }
+    copy, records = in_graph(log_pi.clone), []
+    exact = {n: a.cpu().double() if a.is_floating_point() else a.cpu() for n, a in arrays.items()}
+    for trace, level in (
+        (ot.TruncatedIS(bound=2.0), "token"), (ot.ImportanceSampling(), "prefix"), (ot.TruncatedIS(bound=2.0), "prefix"),
+        (ot.NonMarkovRetrace(), "prefix"), (ot.RBIS(lam=0.95), "prefix"), (ot.Retrace(), "prefix"),
+        (ot.FlattenedIS(kappa=0.25, bound=1.0), "prefix"), (ot.TruncatedIS(bound=2.0), "sequence"),
+        (ot.ImportanceSampling(), "geometric"), (ot.NonMarkovRetrace(), "suffix"),
+    ):  # fmt: skip
+        wanted = ot.weights(trace, **exact, level=level)
+        found = ot.weights(trace, **arrays, level=level).cpu().double()
+        far = ((found - wanted).abs() / wanted.clamp(min=1e-30)).max().item()
+        one = in_graph(lambda trace=trace, level=level: ot.weights(trace, **arrays, level=level))
+        records.append({
+            "table": "gpu weights", "rule": type(trace).__name__, "level": level, "shape": WEIGHTS, "worst": far, "one": one,
+            "copy": copy,
+        })  # fmt: skip
+    return records
+
+
 def seen_by_host(call: Any, wait: Any, calls: int = 1, repeats: int = 40) -> float:
     """Microseconds of a call, of so many before the host waits."""
     times = []
@@ -451,7 +487,7 @@ def machine() -> list[dict[str, Any]]:
 def main() -> None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     parts = {
-        "torch": (partial(check, "PyTorch"), time_torch, time_long),
+        "torch": (partial(check, "PyTorch"), time_torch, time_long, time_weights),
         "jax": (partial(check, "JAX"), time_jax, time_jax_long),
     }
     for part in (machine, *(part for name in sys.argv[1:] or parts for part in parts[name])):

@@ -64,6 +64,12 @@ def tables(records: list[Record]) -> list[str]:
 
     header = "rule | shape | data | one call, µs | wanted | | clone(), µs | arrays beside | largest error"
     lines += table(header, map(in_a_graph, of(records, "gpu long")))
+    header = "weights | level | shape | one call, µs | / clone() | ≤ 3× | largest error"
+    lines += table(header, [
+        (r["rule"], r["level"], shape(r), f"{r['one']:.0f}", f"{r['one'] / r['copy']:.1f}×",
+         "met" if r["one"] <= 3 * r["copy"] else "**not met**", f"{r['worst']:.0e}")
+        for r in of(records, "gpu weights")
+    ])  # fmt: skip
     header = "rule | shape | data | JAX, calls in a row, µs | wanted | "
     lines += table(header, [of_any_length(r, "many", 2) for r in of(records, "gpu jax long")])
     header = "rule | shape | scan, µs | one call, µs | scan / ours | scan in a row, µs | calls in a row, µs | scan / ours | ≥ 20×"
