@@ -31,7 +31,7 @@ SWEPT, NEAR, LIFE = 1024, 256, 160
 """The longest row that is swept at all, the longest that is only swept, and for how many steps, in the mean, a trace may live in
 the rows between: those in which it lives longer are left to the tree."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
-SORTED, TOGETHER = 256, 4  # steps of a block that is sorted, for caps at read-out, and how many of them a program has
+SORTED = 256  # steps of a block that is sorted, for caps at read-out
 
 Array = Any
 """An array of the library's."""
@@ -81,7 +81,7 @@ class Given:
 
 KERNELS = {
     "linear": scan.linear_rows, "prepare": caps.prepare, "sweep": caps.sweep, "walk": walks.walk_rows,
-    "leaf_tables": tree.leaf_tables, "starts": tree.starts, "sorted_blocks": readout.sorted_blocks,
+    "leaf_tables": tree.leaf_tables, "sorted_blocks": readout.sorted_blocks,
 }  # fmt: skip
 """The kernels that read the arrays of a call, for given δ, g, ratio and cap."""
 
@@ -92,7 +92,6 @@ def of_rule(lines: Lines) -> dict[str, Any]:
     enters = bound(scan.enters, factors=factors(lines))
     link = bound(scan.link, enters=enters)
     of_any_size = bound(walks.walk_of_any_size, link=link)
-    leaf = bound(tree.leaf, link=link)
     return {
         "linear": bound(
             scan.linear_rows, enters=enters, linear_of_any_size=bound(scan.linear_of_any_size, enters=enters)
@@ -100,8 +99,7 @@ def of_rule(lines: Lines) -> dict[str, Any]:
         "prepare": bound(caps.prepare, enters=enters),
         "sweep": bound(caps.sweep, again=bound(caps.again, walk_of_any_size=of_any_size)),
         "walk": bound(walks.walk_rows, walk=bound(walks.walk, link=link), walk_of_any_size=of_any_size),
-        "leaf_tables": bound(tree.leaf_tables, leaf=leaf),
-        "starts": bound(tree.starts, leaf=leaf),
+        "leaf_tables": bound(tree.leaf_tables, leaf=bound(tree.leaf, link=link)),
         "sorted_blocks": bound(readout.sorted_blocks, link=link),
     }
 
@@ -206,11 +204,11 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
     wide = B * sum(strides[1:]) * FAN
     programs, warps = strides[0] // FAN, max(1, FAN // 2)
     launch, shared = call.library.launch, {"FAN": FAN, "KEYS": keys, "num_warps": warps}
-    lowest, before, clipped, nodes, stage = launch(
+    ordered, plain = ((steps,), "int32" if keys else kind), ((steps,), kind)
+    lowest, before, clipped, found, leaving, weights, nodes, stage = launch(
         call.kernels["leaf_tables"], count(programs, B), [*call.arrays, stage],
         [plane, B, T, programs, strides[0], *call.numbers],
-        [((steps,), "int32" if keys else kind), ((steps,), kind), ((steps,), kind), ((tree.NUMBERS, plane), "float64"), stage],
-        **call.flags, **shared,
+        [ordered, plain, plain, plain, ordered, plain, ((tree.NUMBERS, plane), "float64"), stage], **call.flags, **shared,
     )  # fmt: skip
     beyond = nodes
     for i, stride in enumerate(strides, 1):
@@ -220,9 +218,10 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         )  # fmt: skip
     swept_rows = nodes if out is None else out
     (out,) = launch(
-        call.kernels["starts"], count(programs, B),
-        [*call.arrays, lowest, before, clipped, nodes, beyond, stage, swept_rows], [plane, wide, B, T, programs, *call.numbers],
-        [((B, T), call.dtype) if out is None else out], **call.flags, ADD_Q=call.add_q, LEVELS=len(strides), **shared,
+        tree.starts, count(programs, B),
+        [*call.arrays, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage, swept_rows],
+        [plane, wide, B, T, programs], [((B, T), call.dtype) if out is None else out], VALID=call.flags["VALID"],
+        ADD_Q=call.add_q, LEVELS=len(strides), **shared,
     )  # fmt: skip
     return walked(call, True, stage, out)
 
@@ -234,8 +233,7 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     plane, steps = B * parts, B * parts * SORTED
     kind = "float64" if call.dtype == "float64" else "float32"
     fresh = [((steps,), "float64"), ((steps,), kind), ((steps,), kind)]
-    programs = count(triton.cdiv(B * parts, TOGETHER))
-    launch, shared = call.library.launch, {"BLOCKS": TOGETHER, "BLOCK": SORTED, "num_warps": 4}
+    launch = call.library.launch
     found, pieces, stage = swept(call, False, stage, SORTED)
     each = pieces.shape[-1]
     (sums,) = launch(
@@ -243,8 +241,8 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
         EACH=each, PARTS=min(triton.next_power_of_2(parts), 1024 // each), num_warps=4,
     )  # fmt: skip
     *tables, starts, weights = launch(
-        call.kernels["sorted_blocks"], programs, [*call.arrays, stage, sums], [B, T, parts, plane, *call.numbers],
-        [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.flags, **shared,
+        call.kernels["sorted_blocks"], count(parts, B), [*call.arrays, stage, sums], [B, T, parts, plane, *call.numbers],
+        [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.flags, BLOCK=SORTED, num_warps=1,
     )  # fmt: skip
     result = ((B, T), call.dtype) if out is None else out
     size, swept_rows = SORTED, found if out is None else out
@@ -253,7 +251,7 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
         *tables, found = launch(
             readout.level, count(parts, B), [*call.arrays, stage, sums, *tables, starts, weights, found, swept_rows],
             [B, T, parts, plane, size], [*tables, result] if last else [*fresh, found],
-            VALID=call.flags["VALID"], ADD_Q=call.add_q, BLOCK=SORTED, LAST=last, num_warps=4,
+            VALID=call.flags["VALID"], ADD_Q=call.add_q, BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size = 2 * size
     return walked(call, False, stage, found)

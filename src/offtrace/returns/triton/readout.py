@@ -65,18 +65,15 @@ def sorted_blocks(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, B, T, parts, plane,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, thresholds, reached, below, starts, weights,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store θ, Q and V of each block, sorted; and of its starts a_k and the weight with which each leaves the block."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
-    block = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)[:, None]
-    wanted = block < B * parts
-    block = tl.minimum(block, B * parts - 1).to(tl.int64)
+    block = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
     b = block // parts
-    wanted = wanted & (tl.load(stage + b) != SWEEP)
-    if tl.max(wanted.to(tl.int32)) == 0:
+    if tl.load(stage + tl.program_id(0) // parts) == SWEEP:
         return
     t = (block % parts).to(tl.int32) * BLOCK + tl.arange(0, BLOCK)[None, :]
     delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
@@ -89,8 +86,8 @@ def sorted_blocks(
     log_h = tl.log(tl.where(cut, 1.0, h))
     K = tl.cumsum(log_h, 1)
     alive = cuts == tl.sum(cut.to(tl.int32), 1)[:, None]
-    tl.store(starts + at, -L, wanted)
-    tl.store(weights + at, tl.where(alive, tl.exp(tl.sum(log_h, 1)[:, None] - K), 0.0), wanted)
+    tl.store(starts + at, -L)
+    tl.store(weights + at, tl.where(alive, tl.exp(tl.sum(log_h, 1)[:, None] - K), 0.0))
     theta = log_of(tl.where(cut, 0.0, cap)) - L
     term = tl.where(cuts == 0, tl.exp(K) * cap * delta, 0.0)
     # Sorted by bits of θ that are in the order of integers. The last ones give way to the step's place in the block, and to 0 in
@@ -100,14 +97,14 @@ def sorted_blocks(
     index = (order & (BLOCK - 1)).to(tl.int32)
     bits = order & -BLOCK
     stored = (bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)).to(tl.float64, bitcast=True)
-    tl.store(thresholds + at, stored, wanted)
-    tl.store(reached + at, tl.cumsum(tl.gather(term, index, 1), 1), wanted)
+    tl.store(thresholds + at, stored)
+    tl.store(reached + at, tl.cumsum(tl.gather(term, index, 1), 1))
     term = tl.gather(term, index, 1) * tl.exp(stored - tl.gather(theta, index, 1))
     backwards = tl.broadcast_to(BLOCK - 1 - column, theta.shape)
     stored = tl.gather(stored, backwards, 1)
     higher = tl.gather(stored, tl.broadcast_to(tl.maximum(column - 1, 0), theta.shape), 1)
     _, V = tl.associative_scan((tl.exp(stored - higher), tl.gather(term, backwards, 1)), 1, shrunk)
-    tl.store(below + block * BLOCK + backwards, V, wanted)
+    tl.store(below + block * BLOCK + backwards, V)
 
 
 @triton.jit

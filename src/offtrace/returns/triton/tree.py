@@ -27,7 +27,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.scan import SWEEP, WALK, link, lower, number, td_error, times, write
+from offtrace.returns.triton.scan import SWEEP, TREE, WALK, link, lower, number, td_error, times, write
 
 LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
@@ -81,20 +81,38 @@ def at_column(x, column, otherwise):
 
 
 @triton.jit
-def next_clip(C, E, x):
+def windows(C, E):
+    """Return the lowest C and Σ E of the next 1, 2, 4, 8 and 16 steps; and the lowest C of all steps up to the leaf's end."""
+    c2, e2 = lowest_of(C, 1), sum_of(E, 1)
+    c4, e4 = lowest_of(c2, 2), sum_of(e2, 2)
+    c8, e8 = lowest_of(c4, 4), sum_of(e4, 4)
+    c16, e16 = lowest_of(c8, 8), sum_of(e8, 8)
+    return C, E, c2, e2, c4, e4, c8, e8, c16, e16, lowest_of(c16, 16)
+
+
+@triton.jit
+def lowest_of(x, STEPS: tl.constexpr):
+    """Return the minimum of windows that are twice as long as STEPS."""
+    column = tl.broadcast_to(tl.arange(0, LEAF)[None, :], x.shape)
+    return tl.minimum(x, at_column(x, column + STEPS, float("inf")))
+
+
+@triton.jit
+def sum_of(x, STEPS: tl.constexpr):
+    """Return the sum over windows that are twice as long as STEPS."""
+    column = tl.broadcast_to(tl.arange(0, LEAF)[None, :], x.shape)
+    return x + at_column(x, column + STEPS, 0.0)
+
+
+@triton.jit
+def next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x):
     """Return the first later step of the leaf at which a trace is clipped, LEAF if none, and Σ E of the steps before it.
 
-    x is what the trace of each step stands at, as seen from the leaf's first step. Windows of 1, 2, 4, … steps that are not
-    clipped are passed as a whole, the long ones first.
+    x is what the trace of each step stands at, as seen from the leaf's first step. Windows in which nothing is clipped are passed
+    as a whole, the long ones first.
     """
-    column = tl.broadcast_to(tl.arange(0, LEAF)[None, :], C.shape)
-    c1, e1 = C, E
-    c2, e2 = tl.minimum(c1, at_column(c1, column + 1, float("inf"))), e1 + at_column(e1, column + 1, 0.0)
-    c4, e4 = tl.minimum(c2, at_column(c2, column + 2, float("inf"))), e2 + at_column(e2, column + 2, 0.0)
-    c8, e8 = tl.minimum(c4, at_column(c4, column + 4, float("inf"))), e4 + at_column(e4, column + 4, 0.0)
-    c16, e16 = tl.minimum(c8, at_column(c8, column + 8, float("inf"))), e8 + at_column(e8, column + 8, 0.0)
-    t = column + 1
-    total = tl.zeros_like(C)
+    t = tl.broadcast_to(tl.arange(0, LEAF)[None, :], c1.shape) + 1
+    total = tl.zeros_like(c1)
     t, total = passing(c16, e16, x, t, total, 16)
     t, total = passing(c8, e8, x, t, total, 8)
     t, total = passing(c4, e4, x, t, total, 4)
@@ -144,11 +162,15 @@ def shifted(x, first, SIZE: tl.constexpr):
 @triton.jit
 def leaf_tables(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, plane, B, T, programs, stride,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, lowest, before, clipped, nodes, stage,
+    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    lowest, before, clipped, found, leaving, weights, nodes, stage,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row."""
+    """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row.
+
+    Of each start, store what it is worth within its leaf, and the x and the weight with which it leaves it.
+    """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     gamma = number(gh, gm, gl)
     p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
@@ -159,14 +181,21 @@ def leaf_tables(
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
     C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
-    t_next, total = next_clip(C, E, C)
+    c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, following = windows(C, E)
+    t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, C)
     W = (E + total) * C
     for _ in tl.static_range(5):  # the chain of clips, at most 2⁵ of them
         W += at_column(W, t_next, 0.0)
         t_next = at_column(t_next, t_next, LEAF)
+    x = 1.0 / R
+    t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x)
+    at = b * stride * LEAF + t
+    tl.store(found + at, ((E + total) * x + at_column(W, t_next, 0.0)) / D)
+    x = tl.minimum(x, at_column(following, t * 0 + tl.arange(0, LEAF)[None, :] + 1, float("inf")))
+    tl.store(leaving + at, packed(x * last(R, LEAF)[:, None], KEYS))
+    tl.store(weights + at, last(D, LEAF)[:, None] / D)
     least = unpacked(packed(tl.associative_scan(C, 1, lower), KEYS), KEYS)
     total = tl.cumsum(E, 1)
-    at = b * stride * LEAF + t
     tl.store(lowest + at, packed(least, KEYS))
     tl.store(before + at, shifted(total, 0.0, LEAF) * shifted(least, 0.0, LEAF))
     tl.store(clipped + at, W / tl.sqrt(last(D, LEAF))[:, None])  # so the first and the last step's are as far from 1
@@ -340,34 +369,25 @@ def group(
 
 @triton.jit
 def starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, nodes, beyond, stage, swept, plane, wide, B, T, programs,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage, swept,
+    plane, wide, B, T, programs, out,
+    VALID: tl.constexpr, ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of the starts in FAN leaves of a row: first within the leaf, then beyond it, level by level."""
+    """Compute Δ of the starts in FAN leaves of a row: what was found within the leaf, and what is beyond it, level by level."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    gamma = number(gh, gm, gl)
-    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
-    if tl.load(stage + b) == SWEEP:
+    if tl.load(stage + b) != TREE:
         return
     parent = tl.program_id(0) % programs
     row = tl.arange(0, FAN)[:, None]
     column = tl.arange(0, FAN)[None, :]
     t = (parent * FAN + row) * LEAF + tl.arange(0, LEAF)[None, :]
-    C, E, R, D, _ = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
-    x = 1.0 / R
-    t_next, total = next_clip(C, E, x)
     _, stride = place(B, T, 1, FAN)
-    leaf_at = (b * stride + parent * FAN + row) * LEAF
-    met = tl.load(clipped + leaf_at + t_next, t_next < LEAF, 0.0) * tl.sqrt(last(D, LEAF))[:, None]
-    total = ((E + total) * x + met) / D
-    later = tl.associative_scan(C, 1, lower, reverse=True)
-    x = tl.minimum(x, at_column(later, tl.arange(0, LEAF)[None, :] + 1 + row * 0, float("inf")))
-    log_x = log(x) + log(last(R, LEAF))[:, None]
-    weight = last(D, LEAF)[:, None] / D
+    at = b * stride * LEAF + t
+    total = tl.load(found + at).to(tl.float64)
+    log_x = log(unpacked(tl.load(leaving + at), KEYS))
+    weight = tl.load(weights + at).to(tl.float64)
     for i in tl.static_range(LEVELS):
         offset, stride = place(B, T, i + 1, FAN)
         count = tl.cdiv(T, LEAF)
@@ -392,5 +412,4 @@ def starts(
         total += weight * (value + at_s * met)
         log_x = end_r + tl.minimum(log_x, end_c)
         weight = weight * end_d
-    if tl.load(stage + b) != WALK:
-        write(a, out, b * T + t, t < T, total, ADD_Q, VALID)
+    write(a, out, b * T + t, t < T, total, ADD_Q, VALID)
