@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from torch import Tensor
 
 from offtrace.returns.triton import plans, scan, walks, weights
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
-from offtrace.returns.triton.rules import MOST, bound, log_factors, step
-from offtrace.returns.weight_arrays import ONE_A_ROW, Weighing
+from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
+from offtrace.returns.weight_arrays import Weighing
 from offtrace.traces import Trace
 from offtrace.traces.symbols import Lines
 
@@ -180,23 +181,27 @@ def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Ten
 
 
 LEVELS = {
-    "token": weights.TOKEN,
-    "prefix": weights.PREFIX,
-    "sequence": weights.SEQUENCE,
+    "token": weights.TOKEN, "prefix": weights.PREFIX, "suffix": weights.SUFFIX, "sequence": weights.SEQUENCE,
     "geometric": weights.GEOMETRIC,
-}
+}  # fmt: skip
 WEIGHED = 2048  # steps that are scanned at once
 
 
 def takes_weights(trace: Trace, how: Weighing, T: int, *, packed: bool) -> bool:
-    """Whether there is a kernel: for suffixes, for one weight of each packed row, and for bounds by lag there is none."""
-    plain = not (packed and how.level in ONE_A_ROW) and how.level in LEVELS
+    """Whether there is a kernel: for bounds by lag, and for packed rows beyond tokens and prefixes, there is none."""
+    plain = not packed or how.level in ("token", "prefix")
     return plain and takes(trace) and trace.step_form is None and trace.bounds_by_lag(T + 1) is None
 
 
 @cache
 def _weighing(lines: Lines) -> Any:
     return bound(weights.weigh_rows, log_factors=log_factors(lines))
+
+
+def _decays(trace: Trace) -> bool:
+    """Whether the rule's decay may be another number than 1."""
+    decay, *_ = trace.factors(np, 1.0, 1.0, 1.0, *trace.parameters)
+    return changes(trace.traced.lines.results[0]) or decay != 1.0
 
 
 def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Tensor:
@@ -208,7 +213,7 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Ten
     _weighing(trace.traced.lines)[(N,)](
         *arrays, T, *split(how.lower), *split(how.upper), *parameters(*map(float, trace.parameters)), out,
         PI="pi" in trace.reads, MU="mu" in trace.reads, RHO="rho" in trace.reads, MASK="mask" in x, SEGMENT="segment" in x,
-        LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, BOUNDED=how.bounded, DROP=how.drop,
+        LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace), BOUNDED=how.bounded, DROP=how.drop,
         SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, min(8, length // 128)),
     )  # fmt: skip
     return out

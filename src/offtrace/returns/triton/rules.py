@@ -63,7 +63,7 @@ class InTriton(Printer):
                 return f"tl.sqrt({x})" if n > 0 else f"(1.0 / tl.sqrt({x}))"
             if n in (1.0, 2.0, 3.0):
                 return "(" + " * ".join([x] * int(n)) + ")"
-        if symbol.operation == "/" and not _changes(symbol.parts[1]):  # a division takes as long as ten products
+        if symbol.operation == "/" and not changes(symbol.parts[1]):  # a division takes as long as ten products
             a, b = map(self.text, symbol.parts)
             return f"({a} * (1.0 / {b}))"
         return super().write(symbol)
@@ -85,11 +85,11 @@ class InTriton(Printer):
         return FUNCTIONS.get(name, f"tl.{name}")
 
 
-def _changes(symbol: Symbol) -> bool:
+def changes(symbol: Symbol) -> bool:
     """Tell whether the expression depends on the step."""
     if symbol.operation in ("input", "number"):
         return symbol.parts[0] in PER_STEP
-    return any(map(_changes, symbol.parts))
+    return any(map(changes, symbol.parts))
 
 
 @cache
@@ -115,7 +115,7 @@ def logarithm(symbol: Symbol) -> Symbol:
             return Symbol("number", math.log(x[0]) if x[0] > 0 else -math.inf)
         case "*" | "/":
             return symbols.combine("+" if symbol.operation == "*" else "-", *map(logarithm, x))
-        case "**" if not _changes(x[1]):
+        case "**" if not changes(x[1]):
             return symbols.combine("*", x[1], logarithm(x[0]))
         case "minimum" | "maximum":
             return symbols.combine(symbol.operation, *map(logarithm, x))
