@@ -120,3 +120,10 @@ def test_kinds_of_arrays_do_not_mix() -> None:
         TypeError, match=r"advantage is a ndarray but log_pi is a tensor: .* torch.as_tensor\(advantage\)"
     ):
         policy.clipped(log_pi=torch.zeros(2), log_prox=torch.zeros(2), advantage=advantage)
+
+
+def test_a_cost_of_an_entropy_that_is_not_there() -> None:
+    no, log = np.zeros(2, bool), np.log([0.5, 0.5])
+    row: dict[str, Any] = {name: np.zeros(2) for name in ("reward", "value", "next_value")}
+    with pytest.raises(TypeError, match="entropy_cost is given without entropy"):
+        policy.vtrace(**row, terminated=no, truncated=no, log_pi=log, log_mu=log, gamma=0.9, entropy_cost=0.1)

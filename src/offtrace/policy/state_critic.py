@@ -76,11 +76,13 @@ def vtrace(
         "value": 0.5 * (target - x.read("value")) ** 2,
         **({"entropy": x.read("entropy")} if "entropy" in x else {}),
     }
-    return x.loss(terms, costs(value_cost, entropy_cost), target=target, advantage=advantage)
+    return x.loss(terms, costs(value_cost, entropy_cost, known="entropy" in x), target=target, advantage=advantage)
 
 
-def costs(value: float, entropy: float) -> dict[str, float]:
-    """What a critic's error and the entropy count in a loss."""
+def costs(value: float, entropy: float, *, known: bool = True) -> dict[str, float]:
+    """What a critic's error and the entropy count in a loss; the latter only where the entropy is known."""
+    if entropy and not known:
+        raise TypeError("entropy_cost is given without entropy: pass that of π(·|s_t) for each step, or leave both out")
     return {
         "value": number("value_cost", value, 0.0, np.inf),
         "entropy": -number("entropy_cost", entropy, 0.0, np.inf),
