@@ -239,6 +239,19 @@ def test_vtrace_is_the_gradient_of_the_policy_that_it_evaluates(kind: str, bar: 
 
 
 @KIND
+@pytest.mark.parametrize("trace", [ot.RBIS(lam=0.9), ot.TreeBackup()])
+def test_a_state_critic_with_any_trace(kind: str, trace: ot.Trace) -> None:
+    """Where V = V^π, every trace gives the same expected gradient, since δ carries ρ whole."""
+    w = world()
+    q = w.q(w.pi)
+    value = (w.pi * q).sum(-1)
+    taken = np.arange(len(rows().state))[:, None], np.arange(T), rows().action
+    given = {"value": at(value), "next_value": after(value), "log_mu": at(np.log(w.mu))[taken]}
+    found = expected(kind, lambda **x: policy.vtrace(trace, **x), given, ("policy",), over_actions=False)
+    np.testing.assert_allclose(found, true_gradient(), atol=1e-12)
+
+
+@KIND
 def test_the_clipped_surrogate_is_the_policy_gradient_where_nothing_is_clipped(kind: str) -> None:
     """With π = π_prox, and μ another policy: the weight π_prox/μ makes up for it. Without the weight it does not."""
     w = world()
