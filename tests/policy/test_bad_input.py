@@ -100,6 +100,17 @@ def test_surrogates(mistake: dict[str, Any], kind: type[Exception], message: str
         policy.clipped(**{**ROLLOUT, **mistake})
 
 
+def test_own_ratios() -> None:
+    rollout = {"log_pi": ONE, "log_mu": ONE, "advantage": np.ones(B)}
+    for wrong, message in (
+        ({"own": -1.0}, r"own must lie in \[0, inf\]"),
+        ({"own": 2.0, "level": "token"}, "own is given beside level='token'"),
+        ({"own": 2.0, "normalize": "batch"}, "own is given beside normalize"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.weighted(ot.Retrace(), **rollout, **wrong)  # pyright: ignore[reportArgumentType]
+
+
 def test_groups() -> None:
     for reward, group, kind, message in (
         ([1.0, 2.0, 3.0], [0, 0, 4], ValueError, r"group 4 has one rollout, at index \[2\].* draw at least two"),

@@ -271,6 +271,24 @@ def test_the_clipped_surrogate_is_the_policy_gradient_where_nothing_is_clipped(k
     assert np.linalg.norm(plain - true_gradient()) > 0.05 * np.linalg.norm(true_gradient())
 
 
+@pytest.mark.parametrize("trace", [ot.FlattenedIS(kappa=0.5, bound=1.0), ot.NonMarkovRetrace(), ot.QLambda()])
+def test_with_its_own_ratio_whole_a_token_has_no_gradient_from_what_all_advantages_share(trace: ot.Trace) -> None:
+    taken = np.arange(len(rows().state))[:, None], np.arange(T), rows().action
+    given = {"log_mu": at(np.log(world().mu))[taken], "advantage": np.ones(rows().state.shape)}
+
+    def gradient(own: float | None) -> np.ndarray:
+        return expected(
+            "torch",
+            lambda **x: policy.weighted(trace, **{n: x[n] for n in ("log_pi", "log_mu", "advantage")}, own=own),
+            given,
+            ("policy",),
+            over_actions=False,
+        )
+
+    np.testing.assert_allclose(gradient(np.inf), 0.0, atol=1e-14)
+    assert np.abs(gradient(None)).max() > 1e-3
+
+
 @KIND
 def test_the_prefix_is_the_weight_with_which_the_gradient_is_that_of_the_return(kind: str) -> None:
     """∇J, with states as π visits them: by prefixes and by sequences, and not by tokens."""
