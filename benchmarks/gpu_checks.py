@@ -3,7 +3,7 @@
     python benchmarks/gpu_checks.py
 
 Operations of rules under Triton; rows of 2^20 steps; NaN for an impossible action; products beyond the range of floats, through
-PyTorch and through JAX. Everything is held to the NumPy backend in float64.
+PyTorch and through JAX; losses of policies. Everything is held to the NumPy backend in float64.
 """
 
 from __future__ import annotations
@@ -127,6 +127,60 @@ def nan_where_it_must_be(backend: str, trace: Any) -> Callable[[], str]:
     return check
 
 
+def losses() -> dict[str, Callable[..., Any]]:
+    """Losses of `offtrace.policy`, of π's logits [B, T, A]."""
+    from offtrace import policy
+
+    def one(x: dict[str, Any], *names: str) -> dict[str, Any]:
+        return {n: x[n].gather(-1, x["action"][..., None])[..., 0] if x[n].ndim == 3 else x[n] for n in names}
+
+    ends = ("reward", "next_value", "terminated", "truncated")
+    return {
+        "vtrace": lambda x: policy.vtrace(**one(x, *ends, "log_pi", "log_mu"), value=x["reward"] / 2, gamma=0.9),
+        "acer": lambda x: policy.acer(ot.Retrace(), **x, gamma=0.9, bound=0.7),
+        "reactor": lambda x: policy.reactor(ot.RBIS(), **{**x, **one(x, "log_mu")}, gamma=0.9, bound=2.0),
+        "weighted": lambda x: policy.weighted(
+            ot.HistoryBounded(2.0), **one(x, "log_pi", "log_mu"), advantage=x["reward"]
+        ),
+        "clipped": lambda x: policy.clipped(
+            **one(x, "log_pi", "log_mu"), log_prox=one(x, "log_mu")["log_mu"] - 0.1, advantage=x["reward"]
+        ),
+        "group": lambda x: policy.weighted(
+            ot.QLambda(),
+            **one(x, "log_pi", "log_mu"),
+            advantage=policy.group_advantages(x["reward"][:, 0], x["action"][:, 0]),
+        ),
+    }
+
+
+def as_on_the_host(loss: Callable[..., Any]) -> Callable[[], str]:
+    """The loss and its gradient on the GPU against those on the CPU."""
+
+    def check() -> str:
+        import torch
+
+        rng = np.random.default_rng(2)
+        made = batch((64, 50), np.float64, ends=0.05)
+        x = {n: torch.from_numpy(a) for n, a in made.items() if n not in ("q", "log_pi", "log_mu")}
+        logits = torch.from_numpy(rng.normal(size=(3, 64, 50, 4)))
+        x |= {
+            "q": logits[0],
+            "log_mu": logits[1].log_softmax(-1),
+            "action": torch.from_numpy(rng.integers(4, size=(64, 50))),
+        }
+        found = []
+        for device in ("cpu", "cuda"):
+            variable = logits[2].to(device).requires_grad_()
+            made_there = {n: a.to(device) for n, a in x.items()} | {"log_pi": variable.log_softmax(-1)}
+            value = loss(made_there).loss
+            (slope,) = torch.autograd.grad(value, variable)
+            found.append((value.detach().cpu(), slope.cpu()))
+        off = max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+        return "" if off < 1e-12 else f"error {off:.2g}"
+
+    return check
+
+
 def extremes() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     tens = 30 * np.log(10)
@@ -140,6 +194,8 @@ def extremes() -> dict[str, np.ndarray]:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
+    for name, loss in losses().items():
+        yield f"loss, {name}", as_on_the_host(loss)
     small = batch((5, 70), np.float64, ends=0.02)
     for name, formula in OPERATIONS.items():
         yield f"rule, {name}", close("torch", rule_of(formula), small)

@@ -17,4 +17,4 @@ def trajectory_aware(lam: float) -> list[ot.Trace]:
 def typical() -> list[ot.Trace]:
     """One trace of each listed rule that can be computed from π and μ alone."""
     listed = [rule for rule in ot.rules() if issubclass(rule, ot.Trace)]
-    return [rule.typical()[0] for rule in listed if not rule.needs_greedy and not rule.per_step]
+    return [rule.typical()[0] for rule in listed if rule.typical() and not rule.needs_greedy and not rule.per_step]

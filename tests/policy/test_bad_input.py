@@ -100,6 +100,17 @@ def test_surrogates(mistake: dict[str, Any], kind: type[Exception], message: str
         policy.clipped(**{**ROLLOUT, **mistake})
 
 
+def test_own_ratios() -> None:
+    rollout = {"log_pi": ONE, "log_mu": ONE, "advantage": np.ones(B)}
+    for wrong, message in (
+        ({"own": -1.0}, r"own must lie in \[0, inf\]"),
+        ({"own": 2.0, "level": "token"}, "own is given beside level='token'"),
+        ({"own": 2.0, "normalize": "batch"}, "own is given beside normalize"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.weighted(ot.Retrace(), **rollout, **wrong)  # pyright: ignore[reportArgumentType]
+
+
 def test_groups() -> None:
     for reward, group, kind, message in (
         ([1.0, 2.0, 3.0], [0, 0, 4], ValueError, r"group 4 has one rollout, at index \[2\].* draw at least two"),
@@ -120,3 +131,10 @@ def test_kinds_of_arrays_do_not_mix() -> None:
         TypeError, match=r"advantage is a ndarray but log_pi is a tensor: .* torch.as_tensor\(advantage\)"
     ):
         policy.clipped(log_pi=torch.zeros(2), log_prox=torch.zeros(2), advantage=advantage)
+
+
+def test_a_cost_of_an_entropy_that_is_not_there() -> None:
+    no, log = np.zeros(2, bool), np.log([0.5, 0.5])
+    row: dict[str, Any] = {name: np.zeros(2) for name in ("reward", "value", "next_value")}
+    with pytest.raises(TypeError, match="entropy_cost is given without entropy"):
+        policy.vtrace(**row, terminated=no, truncated=no, log_pi=log, log_mu=log, gamma=0.9, entropy_cost=0.1)

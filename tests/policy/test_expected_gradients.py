@@ -239,6 +239,19 @@ def test_vtrace_is_the_gradient_of_the_policy_that_it_evaluates(kind: str, bar: 
 
 
 @KIND
+@pytest.mark.parametrize("trace", [ot.RBIS(lam=0.9), ot.TreeBackup()])
+def test_a_state_critic_with_any_trace(kind: str, trace: ot.Trace) -> None:
+    """Where V = V^π, every trace gives the same expected gradient, since δ carries ρ whole."""
+    w = world()
+    q = w.q(w.pi)
+    value = (w.pi * q).sum(-1)
+    taken = np.arange(len(rows().state))[:, None], np.arange(T), rows().action
+    given = {"value": at(value), "next_value": after(value), "log_mu": at(np.log(w.mu))[taken]}
+    found = expected(kind, lambda **x: policy.vtrace(trace, **x), given, ("policy",), over_actions=False)
+    np.testing.assert_allclose(found, true_gradient(), atol=1e-12)
+
+
+@KIND
 def test_the_clipped_surrogate_is_the_policy_gradient_where_nothing_is_clipped(kind: str) -> None:
     """With π = π_prox, and μ another policy: the weight π_prox/μ makes up for it. Without the weight it does not."""
     w = world()
@@ -256,6 +269,24 @@ def test_the_clipped_surrogate_is_the_policy_gradient_where_nothing_is_clipped(k
     del logs["log_mu"]
     plain = expected(kind, loss, logs | {"advantage": advantage}, ("policy",), over_actions=False)
     assert np.linalg.norm(plain - true_gradient()) > 0.05 * np.linalg.norm(true_gradient())
+
+
+@pytest.mark.parametrize("trace", [ot.FlattenedIS(kappa=0.5, bound=1.0), ot.NonMarkovRetrace(), ot.QLambda()])
+def test_with_its_own_ratio_whole_a_token_has_no_gradient_from_what_all_advantages_share(trace: ot.Trace) -> None:
+    taken = np.arange(len(rows().state))[:, None], np.arange(T), rows().action
+    given = {"log_mu": at(np.log(world().mu))[taken], "advantage": np.ones(rows().state.shape)}
+
+    def gradient(own: float | None) -> np.ndarray:
+        return expected(
+            "torch",
+            lambda **x: policy.weighted(trace, **{n: x[n] for n in ("log_pi", "log_mu", "advantage")}, own=own),
+            given,
+            ("policy",),
+            over_actions=False,
+        )
+
+    np.testing.assert_allclose(gradient(np.inf), 0.0, atol=1e-14)
+    assert np.abs(gradient(None)).max() > 1e-3
 
 
 @KIND

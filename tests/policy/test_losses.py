@@ -162,7 +162,7 @@ def check_reactor(kind: str, made: dict[str, Any], c: float) -> None:
 def check_vtrace(kind: str, made: dict[str, Any], c: float) -> None:
     decision = decisions(made)
     arrays = without(of_actions(made, value=made["value"]), "q")
-    target, advantage = ot.state_targets(**arrays, rho_bar=c)
+    target, advantage, _ = ot.state_targets(**arrays, rho_bar=c)
     arrays["entropy"] = np.where(decision, 0.5, np.nan)
     found, slopes = differentiated(
         kind, lambda **x: policy.vtrace(**x, rho_bar=c, **COSTS), arrays, ("log_pi", "value", "entropy")
@@ -272,6 +272,24 @@ def test_weighted(kind: str) -> None:
         by_log_pi = -w * made["advantage"][:, None]
         each = [(s * log, s) for s, log in zip(by_log_pi[decision], made["log_pi"][decision], strict=True)]
         held(found, [slope], each, decision)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_weighted_by_the_past_and_the_own_ratio(kind: str) -> None:
+    made = without(rollouts(np.random.default_rng(4), (4, 6)), "log_prox")
+    made["segment"] = np.repeat([[0, 0, 1, 1, 1, 5]], 4, axis=0)
+    trace = ot.FlattenedIS(kappa=0.5, bound=1.0)
+    prefix = ot.weights(trace, **without(made, "advantage", "keep"))
+    wanted = np.zeros((4, 6))
+    for b, t in np.argwhere(made["mask"]):
+        earlier = [s for s in range(t) if made["mask"][b, s] and made["segment"][b, s] == made["segment"][b, t]]
+        past = prefix[b, earlier[-1]] if earlier else 1.0
+        wanted[b, t] = past * min(1.5, np.exp(made["log_pi"][b, t] - made["log_mu"][b, t]))
+    found = policy.weighted(trace, **{name: KINDS[kind](a) for name, a in made.items()}, own=1.5)
+    np.testing.assert_allclose(np.asarray(found.arrays["weight"]), wanted, rtol=1e-12)
+    whole = policy.weighted(ot.QLambda(), **{name: KINDS[kind](a) for name, a in made.items()}, own=np.inf)
+    token = ot.weights(ot.ImportanceSampling(), **without(made, "advantage", "keep", "segment"), level="token")
+    np.testing.assert_allclose(np.asarray(whole.arrays["weight"]), token)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -151,7 +151,7 @@ def acer_sampled(
         "state_value": 0.5 * (learned - x.read("value")) ** 2,
         **({"entropy": x.read("entropy")} if "entropy" in x else {}),
     }
-    count = costs(value_cost, entropy_cost)
+    count = costs(value_cost, entropy_cost, known="entropy" in x)
     return x.loss(terms, count | {"state_value": count["value"]}, target=target, advantage=advantage, weight=weight)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from offtrace.arrays import Array, Option
 from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import weights
-from offtrace.traces import ImportanceSampling, Trace
+from offtrace.traces import ImportanceSampling, Trace, TruncatedIS
 from offtrace.traces.base import number
 
 
@@ -20,6 +21,7 @@ def weighted(
     log_mu: Array,
     advantage: Array,
     level: str = "prefix",
+    own: float | None = None,
     mask: Array | None = None,
     segment: Array | None = None,
     keep: Array | None = None,
@@ -39,6 +41,10 @@ def weighted(
     decisions. `keep`, as `reject` gives it, leaves decisions out of the mean, so that its denominator does not count them, but
     not out of the products of ratios. `segment` and the other options are those of `weights`.
 
+    With `own`, a bound or ∞, the trace weighs the past alone: the weight is the prefix up to the decision before, times the
+    decision's own ratio, at most `own`. While that bound does not act, whatever is added to all advantages drops out of the
+    expected gradient, with any trace; without `own` it does so only where the trace leaves the own ratio whole.
+
     The only term is "policy"; the arrays are "weight" and "advantage".
 
     >>> import numpy as np, offtrace as ot
@@ -48,27 +54,53 @@ def weighted(
     (array([[1. , 1. ],
            [1. , 0.5]]), -0.1469)
     """
-    own = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "keep": keep}
-    x: Steps[Array] = Steps(own, beside={"advantage": advantage, "segment": segment, "group": group}, check=check)
+    read = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "keep": keep}
+    x: Steps[Array] = Steps(read, beside={"advantage": advantage, "segment": segment, "group": group}, check=check)
     advantage = x.of_rows("advantage", advantage)
-    weight = weights(
-        trace,
-        log_pi=x.plain(log_pi),
-        log_mu=x.plain(log_mu),
-        mask=mask,
-        level=level,
-        segment=segment,
-        lower=lower,
-        upper=upper,
-        outside=outside,
-        normalize=normalize,
-        group=group,
-        process_group=process_group,
-        greedy=greedy,
-        check=check,
-    )
+    taken: dict[str, Any] = {"log_pi": x.plain(log_pi), "log_mu": x.plain(log_mu), "mask": mask, "greedy": greedy}
+    options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": outside, "normalize": normalize}
+    if own is None:
+        weight = weights(
+            trace,
+            **taken,
+            **options,
+            level=level,
+            segment=segment,
+            group=group,
+            process_group=process_group,
+            check=check,
+        )
+    else:
+        _refuse_beside_own(level, options)
+        prefix = weights(trace, **taken, segment=segment, level="prefix", check=check)
+        ratio = weights(TruncatedIS(bound=number("own", own, 0.0, np.inf)), **taken, level="token", check=check)
+        weight = _before(x, prefix, mask, segment) * ratio
     terms = {"policy": -x.times_log(weight * advantage, x.read("log_pi"))}
     return x.loss(terms, {}, weight=weight, advantage=advantage)
+
+
+def _refuse_beside_own(level: str, options: Mapping[str, Any]) -> None:
+    """Own ratios go with prefixes, and with nothing that is done to whole weights."""
+    given = [name for name, value in options.items() if value not in (None, "truncate")]
+    if level != "prefix" or given:
+        what = f"level={level!r}" if level != "prefix" else given[0]
+        raise ValueError(f"own is given beside {what}: it goes with level='prefix', and bounds the own ratio itself")
+
+
+def _before(x: Steps[Any], weight: Any, mask: Any, segment: Any) -> Any:
+    """The weight of the decision before, in the same row or segment; 1 at the first.
+
+    Decisions are moved to the front of their row, so that the one before stands next to each, and back.
+    """
+    xp, take = x.xp, x.do.take
+    decision = x.decision | True if mask is None else x.do.array("mask", mask) != 0
+    place = xp.cumsum(decision | True, -1)
+    order = xp.argsort(xp.where(decision, place, place + weight.shape[-1]), -1)
+    closed = take(weight, order)
+    ids = closed * 0 if segment is None else take(x.do.array("segment", segment), order)
+    first = xp.concatenate([ids[..., :1] == ids[..., :1] + 1, ids[..., 1:] == ids[..., :-1]], -1)
+    before = xp.concatenate([closed[..., :1], closed[..., :-1]], -1)
+    return take(xp.where(first, before, 1.0), xp.argsort(order, -1))
 
 
 def clipped(
