@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from offtrace.arrays import is_number
 from offtrace.returns.layouts import Layout, batch_first, layout_of, rule_batch_first
-from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, weight_rows
 from offtrace.returns.numpy.sequences import sequences
 from offtrace.returns.numpy.whole_arrays import look
@@ -29,7 +29,7 @@ from offtrace.returns.sharded.one_shard import Form, Shard, of_factors
 from offtrace.returns.skipped_steps import check_skip
 from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.registered_operators import capped, linear
-from offtrace.returns.torch.tensor_operations import Rows, factors
+from offtrace.returns.torch.tensor_operations import Rows, TensorMath, factors, ratio_of
 from offtrace.returns.torch.torch_backend import BACKEND, NUMPY_DTYPES
 from offtrace.returns.torch.weight_tensors import KIND
 from offtrace.returns.weight_arrays import Decisions, Weighing
@@ -164,12 +164,12 @@ def _shard(found: Agreed[Tensor], skip: Any) -> Shard:
     return Shard(real, gamma, Flags(rows["terminated"].bool(), rows["truncated"].bool(), valid, skipped))
 
 
-def _look(found: Agreed[Tensor], known: Known, trace: Rule) -> bool:
+def _look(found: Agreed[Tensor], known: Known, trace: Rule, reads: tuple[str, ...]) -> bool:
     """Raise where a value is bad that is read."""
     flags = {"terminated": known.terminated, "valid": known.decision}
     arrays = found.arrays | {name: a.reshape(found.shape) for name, a in flags.items()}
     on_host = Agreed(arrays, found.gamma, found.shape, found.dtype).mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype])
-    look(laid_out(on_host, bounded(trace)), trace.reads)
+    look(laid_out(on_host, bounded(trace)), reads)
     return True
 
 
@@ -178,6 +178,59 @@ def numbers_of(trace: Rule) -> list[float]:
     if trace.uncorrected_return is not None:
         return [trace.uncorrected_return.lam]
     return [p for p in as_trace(trace).parameters if not np.ndim(p)]
+
+
+class Prepared(NamedTuple):
+    """The arrays of this shard, which agree with those of the others."""
+
+    layout: Layout
+    trace: Rule
+    found: Agreed[Tensor]
+    shard: Shard
+    known: Known
+
+    @property
+    def rows(self) -> Rows:
+        """What `factors` reads."""
+        nothing = torch.zeros(())
+        return Rows(dict(self.shard.real), self.known.decision, nothing, None, nothing, 1.0, nothing)
+
+    def restored(self, out: Tensor) -> Tensor:
+        """A result in the dtype and layout of the arrays."""
+        return self.layout.restored(out.to(self.found.dtype).reshape(self.found.shape))
+
+
+Need = Callable[[Any, Any, Mapping[str, object]], dict[str, object]]
+"""`needed`, or `needed_on_states`."""
+
+
+def _prepared(
+    trace: Rule,
+    arrays: Mapping[str, Any],
+    exchange: ProcessGroup,
+    need: Need,
+    time_major: bool | None,
+    check: bool | None,
+) -> Prepared:
+    skip, gamma = arrays.get("skip"), arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
+    skips = "skip" if skip is not None else "no skip"
+    alike = (trace.title, *numbers_of(trace), skips, f"γ {gamma}", f"check {check}")
+
+    def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
+        layout = layout_of(arrays, time_major)
+        rule, turned = rule_batch_first(layout, trace), dict(batch_first(layout, arrays))
+        skipped = turned.pop("skip", None)
+        if skipped is not None:
+            check_skip(BACKEND, BACKEND.array("skip", skipped), turned)
+        found = agree(BACKEND, need(BACKEND, rule, turned))
+        return layout, rule, found, _shard(found, skipped)
+
+    (layout, rule, found, shard), _ = exchange.all_agree(prepare, alike=alike, shape=lambda made: made[2].shape)
+    known = one_shard.known(TOOLS, exchange, shard.flags)
+    if BACKEND.looks(check, arrays):
+        reads = rule.reads if need is needed else ("rho", *rule.reads)
+        exchange.all_agree(lambda: _look(found, known, rule, reads))
+    return Prepared(layout, rule, found, shard, known)
 
 
 def correct(
@@ -190,32 +243,33 @@ def correct(
     check: bool | None = None,
 ) -> Tensor:
     """q + Δ, or Δ, of this shard."""
-    skip = arrays.get("skip")
-    gamma = arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
-    alike = (trace.title, *numbers_of(trace), "skip" if skip is not None else "no skip", f"γ {gamma}", f"check {check}")
-
-    def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
-        layout = layout_of(arrays, time_major)
-        rule, turned = rule_batch_first(layout, trace), dict(batch_first(layout, arrays))
-        skipped = turned.pop("skip", None)
-        if skipped is not None:
-            check_skip(BACKEND, BACKEND.array("skip", skipped), turned)
-        found = agree(BACKEND, needed(BACKEND, rule, turned))
-        return layout, rule, found, _shard(found, skipped)
-
-    (layout, trace, found, shard), _ = exchange.all_agree(prepare, alike=alike, shape=lambda made: made[2].shape)
-    known = one_shard.known(TOOLS, exchange, shard.flags)
-    if BACKEND.looks(check, arrays):
-        exchange.all_agree(lambda: _look(found, known, trace))
+    x = _prepared(trace, arrays, exchange, needed, time_major, check)
     form, made = Form(True, False, trace.uncorrected_return), (1.0, 1.0, 1.0)
     if not trace.uncorrected:
-        rule = as_trace(trace)
-        form = Form(rule.per_decision, rule.recursive, None)
-        nothing = torch.zeros(())
-        made = factors(rule, Rows(dict(shard.real), known.decision, nothing, None, nothing, 1.0, nothing))
-    made = of_factors(torch, made, shard)
-    out = one_shard.correct(TOOLS, exchange, form, shard, known, made, add_q=add_q)
-    return layout.restored(out.to(found.dtype).reshape(found.shape))
+        rule = as_trace(x.trace)
+        form, made = Form(rule.per_decision, rule.recursive, None), factors(rule, x.rows)
+    made = of_factors(torch, made, x.shard)
+    return x.restored(one_shard.correct(TOOLS, exchange, form, x.shard, x.known, made, add_q=add_q))
+
+
+def correct_states(
+    trace: Trace,
+    arrays: Mapping[str, Any],
+    exchange: ProcessGroup,
+    *,
+    time_major: bool | None = None,
+    check: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Target, advantage and correction of state values, of this shard."""
+    x = _prepared(trace, arrays, exchange, needed_on_states, time_major, check)
+    rule = as_trace(x.trace)
+    form, made = Form(rule.per_decision, rule.recursive, None), of_factors(torch, factors(rule, x.rows), x.shard)
+    weight = torch.as_tensor(rule.delta_ratio(TensorMath, ratio_of(x.rows)))
+    λ = torch.as_tensor(rule.advantage_lam, dtype=torch.float64, device=exchange.device)
+    λ = λ.reshape(weight.shape) if λ.ndim else λ
+    found = one_shard.on_states(TOOLS, exchange, form, x.shard, x.known, made, weight, λ)
+    target, advantage, correction = map(x.restored, found)
+    return target, advantage, correction
 
 
 def weights(
