@@ -31,6 +31,7 @@ from sharded_batches import RULES, batch
 torch = pytest.importorskip("torch")
 by_torch = pytest.importorskip("offtrace.returns.sharded.by_torch")
 
+DEVICE = os.environ.get("SHARDS_DEVICE", "cpu")  # "cuda" tries the same on a GPU
 WITHOUT_LAGS = [trace for trace in BUILT_IN if trace.bounds_by_lag(100) is None]
 RULE = st.one_of(
     st.sampled_from([trace for trace in WITHOUT_LAGS if not trace.per_decision]), st.sampled_from(WITHOUT_LAGS)
@@ -42,7 +43,7 @@ class Thread(by_torch.ProcessGroup):
 
     def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.size, self.slots, self.barrier = rank, len(slots), slots, barrier
-        self.device, self.sent = torch.device("cpu"), Sent()
+        self.device, self.sent = torch.device(DEVICE), Sent()
 
     def _gathered(self, array: Any) -> list[Any]:
         self.slots[self.rank] = array
@@ -74,7 +75,7 @@ def together(size: int, work: Callable[[Thread], Any]) -> list[Any]:
 def part(arrays: dict[str, Any], first: int, stop: int) -> dict[str, Any]:
     """Some steps of NumPy arrays [B, T], as tensors."""
     cut = {n: a[:, first:stop].copy() if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
-    return {n: torch.from_numpy(a) if isinstance(a, np.ndarray) else a for n, a in cut.items()}
+    return {n: torch.from_numpy(a).to(DEVICE) if isinstance(a, np.ndarray) else a for n, a in cut.items()}
 
 
 def cut_rule(trace: Any, first: int, stop: int) -> Any:
@@ -93,7 +94,7 @@ def split(work: Callable[..., Any], trace: Any, arrays: dict[str, Any], edges: l
     for made in found:
         if isinstance(made, Exception):
             raise made
-    return np.concatenate([made.numpy() for made in found], 1)
+    return np.concatenate([made.cpu().numpy() for made in found], 1)
 
 
 def some_edges(seed: int, T: int) -> list[int]:

@@ -235,7 +235,8 @@ def _by_processes(process_group: object, axis_name: object, room: int | None = N
     """Whether the shards are on processes, and not on devices along an axis."""
     if (process_group is None) == (axis_name is None):
         raise TypeError(
-            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors; "
+            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors (it is None "
+            "before init_process_group has been called); "
             'axis_name="…", an axis of the mesh, for JAX arrays inside of jax.shard_map'
         )
     if process_group is not None and room is not None:

@@ -68,6 +68,8 @@ class ProcessGroup:
 
         self.group, self.device, self.sent = group, device, sent
         self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
+        if self.rank < 0:
+            raise ValueError("this process is not in the process_group: only those that hold shards may call")
 
     def gather(self, what: str, array: Tensor) -> Tensor:
         """The tensors of all processes."""
