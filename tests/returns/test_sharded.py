@@ -30,6 +30,7 @@ from sharded_batches import RULES, batch
 
 torch = pytest.importorskip("torch")
 by_torch = pytest.importorskip("offtrace.returns.sharded.by_torch")
+processes = pytest.importorskip("offtrace.returns.sharded.processes")
 
 DEVICE = os.environ.get("SHARDS_DEVICE", "cpu")  # "cuda" tries the same on a GPU
 WITHOUT_LAGS = [trace for trace in BUILT_IN if trace.bounds_by_lag(100) is None]
@@ -38,7 +39,7 @@ RULE = st.one_of(
 )
 
 
-class Thread(by_torch.ProcessGroup):
+class Thread(processes.ProcessGroup):
     """One of several threads that stand for the processes of a group."""
 
     def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:

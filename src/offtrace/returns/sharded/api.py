@@ -137,9 +137,9 @@ def state_targets(
     _refuse(rule, differentiable)
     count = Sent() if sent is None else sent
     if _by_processes(process_group, axis_name, room):
-        from offtrace.returns.sharded import by_torch
+        from offtrace.returns.sharded import by_torch, processes
 
-        exchange = by_torch.ProcessGroup(process_group, by_torch.device_of(arrays), count)
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
         made: Any = by_torch.correct_states(rule, arrays, exchange, time_major=time_major, check=check)
         return StateTargets(*made)
     from offtrace.returns.sharded import by_jax
@@ -190,9 +190,9 @@ def weights(
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "greedy": greedy}
     count = Sent() if sent is None else sent
     if _by_processes(process_group, axis_name):
-        from offtrace.returns.sharded import by_torch
+        from offtrace.returns.sharded import by_torch, processes
 
-        exchange = by_torch.ProcessGroup(process_group, by_torch.device_of(arrays), count)
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
         return cast(Array, by_torch.weights(trace, arrays, how, exchange, check=check))
     from offtrace.returns.sharded import by_jax
 
@@ -219,9 +219,9 @@ def _correct(
     process_group, axis_name, room, sent = where
     count = Sent() if sent is None else sent
     if _by_processes(process_group, axis_name, room):
-        from offtrace.returns.sharded import by_torch
+        from offtrace.returns.sharded import by_torch, processes
 
-        exchange = by_torch.ProcessGroup(process_group, by_torch.device_of(arrays), count)
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
         return by_torch.correct(rule, arrays, exchange, add_q=add_q, time_major=time_major, check=check)
     from offtrace.returns.sharded import by_jax
 
@@ -235,8 +235,8 @@ def _by_processes(process_group: object, axis_name: object, room: int | None = N
     """Whether the shards are on processes, and not on devices along an axis."""
     if (process_group is None) == (axis_name is None):
         raise TypeError(
-            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors (it is None "
-            "before init_process_group has been called); "
+            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors "
+            "(it is None before init_process_group has been called); "
             'axis_name="…", an axis of the mesh, for JAX arrays inside of jax.shard_map'
         )
     if process_group is not None and room is not None:
