@@ -24,21 +24,27 @@ from offtrace.returns import by_definition
 from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.weights import options
 from returns.test_skip import closed_up, with_holes
+from returns.test_states import assert_right, on_states
 from returns.test_weights import LIMITS
 from sharded_batches import RULES, batch
 
 torch = pytest.importorskip("torch")
 by_torch = pytest.importorskip("offtrace.returns.sharded.by_torch")
+processes = pytest.importorskip("offtrace.returns.sharded.processes")
 
+DEVICE = os.environ.get("SHARDS_DEVICE", "cpu")  # "cuda" tries the same on a GPU
 WITHOUT_LAGS = [trace for trace in BUILT_IN if trace.bounds_by_lag(100) is None]
+RULE = st.one_of(
+    st.sampled_from([trace for trace in WITHOUT_LAGS if not trace.per_decision]), st.sampled_from(WITHOUT_LAGS)
+)
 
 
-class Thread(by_torch.ProcessGroup):
+class Thread(processes.ProcessGroup):
     """One of several threads that stand for the processes of a group."""
 
     def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.size, self.slots, self.barrier = rank, len(slots), slots, barrier
-        self.device, self.sent = torch.device("cpu"), Sent()
+        self.device, self.sent = torch.device(DEVICE), Sent()
 
     def _gathered(self, array: Any) -> list[Any]:
         self.slots[self.rank] = array
@@ -70,7 +76,7 @@ def together(size: int, work: Callable[[Thread], Any]) -> list[Any]:
 def part(arrays: dict[str, Any], first: int, stop: int) -> dict[str, Any]:
     """Some steps of NumPy arrays [B, T], as tensors."""
     cut = {n: a[:, first:stop].copy() if isinstance(a, np.ndarray) else a for n, a in arrays.items()}
-    return {n: torch.from_numpy(a) if isinstance(a, np.ndarray) else a for n, a in cut.items()}
+    return {n: torch.from_numpy(a).to(DEVICE) if isinstance(a, np.ndarray) else a for n, a in cut.items()}
 
 
 def cut_rule(trace: Any, first: int, stop: int) -> Any:
@@ -89,7 +95,7 @@ def split(work: Callable[..., Any], trace: Any, arrays: dict[str, Any], edges: l
     for made in found:
         if isinstance(made, Exception):
             raise made
-    return np.concatenate([made.numpy() for made in found], 1)
+    return np.concatenate([made.cpu().numpy() for made in found], 1)
 
 
 def some_edges(seed: int, T: int) -> list[int]:
@@ -99,7 +105,7 @@ def some_edges(seed: int, T: int) -> list[int]:
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=LIMITS)
-@given(given=trajectories(), holes=st.booleans(), trace=st.sampled_from(WITHOUT_LAGS), seed=st.integers(0, 999))
+@given(given=trajectories(), holes=st.booleans(), trace=RULE, seed=st.integers(0, 999))
 def test_shards_give_what_the_row_gives(given: dict[str, Any], holes: bool, trace: Any, seed: int) -> None:
     if holes:
         given = with_holes(given, seed)
@@ -121,6 +127,28 @@ def test_shards_give_what_the_row_gives(given: dict[str, Any], holes: bool, trac
             rule = ot.VariableLambda(trace.lam[b][kept]) if trace.per_step else trace
             wanted, scale = by_definition.corrections(rule, **made)
             assert_close(found[b][kept], wanted, scale, np.float64)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=LIMITS)
+@given(given=trajectories(), holes=st.booleans(), trace=RULE, seed=st.integers(0, 999))
+def test_state_values_of_shards_are_those_of_the_row(given: dict[str, Any], holes: bool, trace: Any, seed: int) -> None:
+    given = with_holes(given, seed) if holes else given
+    given = {n: np.atleast_2d(a) if isinstance(a, np.ndarray) else a for n, a in given.items() if n != "time_major"}
+    arrays = {n: a for n, a in on_states(given, trace).items() if n != "pair"}
+    shape = given["reward"].shape
+    if trace.per_step:
+        trace = ot.VariableLambda(np.random.default_rng(seed).random(shape))
+
+    def work(rule: Any, mine: dict[str, Any], group: Thread) -> Any:
+        return torch.stack(by_torch.correct_states(rule, mine, group, time_major=False), -1)
+
+    found = split(work, trace, arrays, some_edges(seed, shape[1]))
+    for b, row in enumerate(rows({"skip": np.zeros(shape, bool)} | arrays)):
+        made, kept = closed_up(row)
+        assert not np.delete(found[b], kept, 0).any()
+        if len(kept):
+            rule = ot.VariableLambda(trace.lam[b][kept]) if trace.per_step else trace
+            assert_right(ot.StateTargets(*found[b][kept].T), rule, made)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=LIMITS)
@@ -258,6 +286,8 @@ given = batch((2, 24))
 wanted = [ot.targets(rule, **given, gamma=0.97) for rule in RULES]
 taken = {n: given[n] for n in ("log_pi", "log_mu")} | {"mask": ~given["skip"]}
 weights = ot.weights(ot.RBIS(), **taken, level="geometric", segment=np.arange(24) // 7 + np.zeros((2, 1), int))
+states = {"value" if n == "q" else n: a for n, a in given.items()}
+advantage = ot.state_targets(**states, gamma=0.97).advantage
 for rule in RULES:  # what is compiled before the processes part is compiled once
     ot.targets(rule, **{n: torch.from_numpy(a) for n, a in given.items()}, gamma=0.97, differentiable=True)
 
@@ -274,6 +304,9 @@ def work(rank):
         for rule, whole in zip(RULES, wanted):
             found = ot.sharded.targets(rule, **mine, gamma=0.97, process_group=group, sent=sent)
             np.testing.assert_allclose(found, whole[:, cut], rtol=1e-12, atol=1e-12)
+        mine_states = {n: torch.from_numpy(a[:, cut].copy()) for n, a in states.items()}
+        found = ot.sharded.state_targets(**mine_states, gamma=0.97, process_group=group)
+        np.testing.assert_allclose(found.advantage, advantage[:, cut], rtol=1e-12, atol=1e-12)
         assert sent.messages == 20 and sent.numbers > 2 * 4 * 4 * 2, sent
         segment = torch.arange(24)[cut] // 7 + torch.zeros(2, 1, dtype=torch.int64)
         part = {n: torch.from_numpy(a[:, cut].copy()) for n, a in taken.items()}
@@ -323,29 +356,33 @@ from jax.sharding import Mesh, PartitionSpec
 from sharded_batches import RULES, batch
 
 given = {n: jnp.asarray(a) for n, a in batch((2, 24), np.float32).items()}
+states = {"value" if n == "q" else n: a for n, a in given.items()}
 taken = {n: given[n] for n in ("log_pi", "log_mu")} | {"mask": ~given["skip"]}
 segment = np.arange(24) // 7 + np.zeros((2, 1), int)
 sent = {n: ot.sharded.Sent() for n in ("affine", "capped", "weights")}
 shards = PartitionSpec(None, "time")
 
-def work(given, taken, segment):
+def work(given, states, taken, segment):
     where = {"axis_name": "time", "gamma": 0.97}
     return (
-        ot.sharded.targets(RULES[0], **given, **where, sent=sent["affine"]),
+        *ot.sharded.state_targets(**states, **where, sent=sent["affine"]),
         ot.sharded.targets(RULES[2], **given, **where, sent=sent["capped"], room=2),
         ot.sharded.weights(ot.RBIS(), **taken, segment=segment, axis_name="time", sent=sent["weights"], level="geometric"),
     )
 
 mesh = Mesh(np.array(jax.devices()), ("time",))
-found = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=shards, out_specs=shards))(given, taken, jnp.asarray(segment))
-affine, capped, weights = map(np.asarray, found)
+found = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=shards, out_specs=shards))(
+    given, states, taken, jnp.asarray(segment)
+)
+*affine, capped, weights = map(np.asarray, found)
 known = ~np.isnan(capped)
 assert known[:, 18:].all() and not known.all()  # the last shard needs nothing of others, and two steps are not enough for all
-for found, rule, there in ((affine, RULES[0], True), (capped, RULES[2], known)):
-    whole = np.asarray(ot.targets(rule, **given, gamma=0.97))
-    np.testing.assert_allclose(np.where(there, found, whole), whole, rtol=2e-6, atol=1e-6)
+whole = np.asarray(ot.targets(RULES[2], **given, gamma=0.97))
+np.testing.assert_allclose(np.where(known, capped, whole), whole, rtol=2e-6, atol=1e-6)
+for found, whole in zip(affine, ot.state_targets(**states, gamma=0.97)):
+    np.testing.assert_allclose(found, whole, rtol=2e-6, atol=1e-6)
 np.testing.assert_allclose(weights, ot.weights(ot.RBIS(), **taken, segment=jnp.asarray(segment), level="geometric"), rtol=2e-6)
-assert (sent["affine"].numbers, sent["weights"].numbers) == (2 * (1 + 4), 2 * 10)
+assert (sent["affine"].numbers, sent["weights"].numbers) == (2 * (1 + 4 + 2), 2 * 10)
 assert (sent["capped"].steps, sent["capped"].numbers) == (2 * 2, 2 * (1 + 5 + 4 * 2))
 """
 

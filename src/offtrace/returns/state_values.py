@@ -73,7 +73,7 @@ def state_targets(
     >>> found.target
     array([2.9, 2. ])
     """
-    rule = _rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    rule = rule_on_states(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
     arrays = {
         "reward": reward,
         "value": value,
@@ -93,7 +93,7 @@ def state_targets(
     return StateTargets(*map(layout.restored, made))
 
 
-def _rule(trace: Trace | None, of_v_trace: dict[str, float | None]) -> Trace:
+def rule_on_states(trace: Trace | None, of_v_trace: dict[str, float | None]) -> Trace:
     """The trace, or V-trace with its numbers if there is none."""
     given: dict[str, Any] = {name: number for name, number in of_v_trace.items() if number is not None}
     if trace is None:

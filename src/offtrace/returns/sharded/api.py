@@ -1,4 +1,4 @@
-"""The public calls on shards: targets, corrections and weights of rows that are split over processes or devices."""
+"""The public calls on shards: targets, corrections, state values and weights of rows that are split over processes or devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from offtrace.arrays import Array, Option
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.sharded.exchange import Sent
+from offtrace.returns.state_values import StateTargets, rule_on_states
 from offtrace.returns.weights import options
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_rule, as_trace
@@ -101,6 +102,55 @@ def corrections(
     return _correct(trace, arrays, where, time_major, differentiable, check, add_q=False)
 
 
+def state_targets(
+    trace: Trace | None = None,
+    *,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    log_pi: Array,
+    log_mu: Array,
+    gamma: Array | float,
+    lam: Option = None,
+    rho_bar: Option = None,
+    c_bar: Option = None,
+    valid: Array | None = None,
+    skip: Array | None = None,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    room: int | None = None,
+    sent: Sent | None = None,
+    time_major: Option = None,
+    differentiable: Option = False,
+    check: Option = None,
+) -> StateTargets[Array]:
+    """The targets and advantages of `offtrace.state_targets` for one shard of rows that are split along time.
+
+    The arrays are this shard's; the target of its first state is sent too. Where the other shards are, `room`, `sent` and what is
+    refused is told in `sharded.targets`; all else is as in `offtrace.state_targets`.
+    """
+    rule = rule_on_states(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    arrays = {"reward": reward, "value": value, "next_value": next_value, "terminated": terminated}
+    arrays |= {"truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip}
+    _refuse(rule, differentiable)
+    count = Sent() if sent is None else sent
+    if _by_processes(process_group, axis_name, room):
+        from offtrace.returns.sharded import by_torch, processes
+
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
+        made: Any = by_torch.correct_states(rule, arrays, exchange, time_major=time_major, check=check)
+        return StateTargets(*made)
+    from offtrace.returns.sharded import by_jax
+
+    steps = _room(room, check)
+    layout = layout_of(arrays, time_major)
+    rule, turned = as_trace(rule_batch_first(layout, rule)), batch_first(layout, arrays)
+    made = by_jax.correct_states(rule, turned, axis_name, count, room=steps)
+    return StateTargets(*map(layout.restored, made))
+
+
 def weights(
     trace: Trace,
     *,
@@ -139,14 +189,14 @@ def weights(
     how = options(level, lower, upper, outside, None, None, None)
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "greedy": greedy}
     count = Sent() if sent is None else sent
-    if _by_processes(arrays, process_group, axis_name):
-        from offtrace.returns.sharded import by_torch
+    if _by_processes(process_group, axis_name):
+        from offtrace.returns.sharded import by_torch, processes
 
-        exchange = by_torch.ProcessGroup(process_group, by_torch.device_of(arrays), count)
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
         return cast(Array, by_torch.weights(trace, arrays, how, exchange, check=check))
     from offtrace.returns.sharded import by_jax
 
-    _refuse_look(check)
+    _room(None, check)
     return cast(Array, by_jax.weights(trace, arrays, how, axis_name, count))
 
 
@@ -168,37 +218,39 @@ def _correct(
     _refuse(rule, differentiable)
     process_group, axis_name, room, sent = where
     count = Sent() if sent is None else sent
-    if _by_processes(arrays, process_group, axis_name):
-        from offtrace.returns.sharded import by_torch
+    if _by_processes(process_group, axis_name, room):
+        from offtrace.returns.sharded import by_torch, processes
 
-        if room is not None:
-            raise TypeError("room goes with axis_name: processes send as many steps as there are")
-        exchange = by_torch.ProcessGroup(process_group, by_torch.device_of(arrays), count)
+        exchange = processes.ProcessGroup(process_group, processes.device_of(arrays), count)
         return by_torch.correct(rule, arrays, exchange, add_q=add_q, time_major=time_major, check=check)
     from offtrace.returns.sharded import by_jax
 
-    _refuse_look(check)
-    room = None if room is None else whole("room", room)
+    room = _room(room, check)
     layout = layout_of(arrays, time_major)
     rule, turned = rule_batch_first(layout, rule), batch_first(layout, arrays)
     return layout.restored(by_jax.correct(rule, turned, axis_name, count, room=room, add_q=add_q))
 
 
-def _by_processes(arrays: Mapping[str, Any], process_group: object, axis_name: object) -> bool:
+def _by_processes(process_group: object, axis_name: object, room: int | None = None) -> bool:
     """Whether the shards are on processes, and not on devices along an axis."""
     if (process_group is None) == (axis_name is None):
         raise TypeError(
-            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors; "
+            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors "
+            "(it is None before init_process_group has been called); "
             'axis_name="…", an axis of the mesh, for JAX arrays inside of jax.shard_map'
         )
+    if process_group is not None and room is not None:
+        raise TypeError("room goes with axis_name: processes send as many steps as there are")
     return process_group is not None
 
 
-def _refuse_look(check: bool | None) -> None:
+def _room(room: int | None, check: bool | None) -> int | None:
+    """The steps that may be sent along an axis, if nothing is to be looked at."""
     if check:
         raise ValueError(
             "check=True must look at values, which there are none of inside of jax.shard_map: leave it out"
         )
+    return None if room is None else whole("room", room)
 
 
 def _refuse(rule: Rule, differentiable: bool) -> None:

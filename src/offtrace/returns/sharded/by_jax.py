@@ -19,10 +19,10 @@ from offtrace.returns.jax.jax_backend import BACKEND, dtype_of, for_program
 from offtrace.returns.jax.jax_operations import Rows, factors
 from offtrace.returns.jax.pallas_kernels import capped
 from offtrace.returns.jax.weight_operations import KIND, bounds_of
-from offtrace.returns.needed_arrays import decisions, needed
+from offtrace.returns.needed_arrays import decisions, needed, needed_on_states
 from offtrace.returns.sharded import one_shard, weight_maps
 from offtrace.returns.sharded.any_size import Tools
-from offtrace.returns.sharded.boundaries import Flags
+from offtrace.returns.sharded.boundaries import Flags, Known
 from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.sharded.local_steps import Steps
 from offtrace.returns.sharded.one_shard import Form, Shard, of_factors
@@ -31,7 +31,7 @@ from offtrace.returns.weight_arrays import Weighing
 from offtrace.returns.weight_scan import maps_of, weigh_maps
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
-from offtrace.trajectory import agree
+from offtrace.trajectory import Agreed, agree
 
 
 def _tools(single: bool) -> Tools:
@@ -115,6 +115,12 @@ class HowCorrections(NamedTuple):
     room: int | None
 
 
+class HowStates(NamedTuple):
+    """What decides about the program of `correct_states`, beside the rule."""
+
+    room: int | None
+
+
 def _shard(shape: tuple[int, ...], real: dict[str, Array], other: dict[str, Array]) -> Shard:
     flat = {n: a.reshape(-1, shape[-1]) if a.ndim else a for n, a in (real | other).items()}
     terminated, truncated = flat.pop("terminated") != 0, flat.pop("truncated") != 0
@@ -122,6 +128,12 @@ def _shard(shape: tuple[int, ...], real: dict[str, Array], other: dict[str, Arra
     skip = flat.pop("skip", None)
     flags = Flags(terminated, truncated, valid, None if skip is None else (skip != 0) & valid)
     return Shard(flat, flat.pop("gamma"), flags)
+
+
+def _rows(shard: Shard, known: Known) -> Rows:
+    """What `factors` reads."""
+    logs = {n: jnp.where(known.decision, shard.real[n], 0.0) for n in ("log_pi", "log_mu") if n in shard.real}
+    return Rows(logs, jnp.ones(()), known.decision, known.decision, None)
 
 
 def _result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
@@ -134,30 +146,64 @@ def _result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[
     form, made = Form(True, False, rule.uncorrected_return), (1.0, 1.0, 1.0)
     if not rule.uncorrected:
         trace = as_trace(rule)
-        form = Form(trace.per_decision, trace.recursive, None, how.room)
-        logs = {n: jnp.where(known.decision, shard.real[n], 0.0) for n in ("log_pi", "log_mu") if n in shard.real}
-        made = factors(trace, Rows(logs, jnp.ones(()), known.decision, known.decision, None))
+        form, made = Form(trace.per_decision, trace.recursive, None, how.room), factors(trace, _rows(shard, known))
     made = of_factors(jnp, made, shard)
     return one_shard.correct(tools, axis, form, shard, known, made, add_q=how.add_q).reshape(given.shape)
+
+
+def _on_states(
+    given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
+) -> tuple[Array, Array, Array]:
+    """Target, advantage and correction of state values."""
+    trace: Trace = tree_unflatten(given.rule, numbers)
+    how: Any = given.how
+    tools, axis = _tools(given.single), _axis(given)
+    shard = _shard(given.shape, real, other)
+    known = one_shard.known(tools, axis, shard.flags)
+    rows = _rows(shard, known)
+    form, made = Form(trace.per_decision, trace.recursive, None, how.room), of_factors(jnp, factors(trace, rows), shard)
+    ρ = jnp.where(jnp.isfinite(rows.arrays["log_mu"]), rows.probabilities(("rho",))[2], jnp.nan)
+    λ = jnp.asarray(trace.advantage_lam, jnp.float64)
+    λ = λ.reshape(ρ.shape) if λ.ndim else λ
+    found = one_shard.on_states(tools, axis, form, shard, known, made, trace.delta_ratio(jnp, ρ), λ)
+    target, advantage, correction = (a.reshape(given.shape) for a in found)
+    return target, advantage, correction
+
+
+def _computed(
+    function: Any, trace: Rule, found: Agreed[Array], skip: object, axis: Hashable, how: Hashable, sent: Sent
+) -> Any:
+    """What a program makes of the arrays of this shard."""
+    all_arrays: dict[str, Any] = {**found.arrays, "gamma": found.gamma}
+    dtype = dtype_of(found)
+    if skip is not None:
+        all_arrays["skip"] = BACKEND.array("skip", skip).astype(dtype)
+        check_skip(BACKEND, BACKEND.array("skip", skip), found.arrays)
+    numbers, rule = tree_flatten(trace)
+    given = Given(rule, tuple(found.shape), axis, size_of(axis), how, dtype == np.float32)
+    out = compute(function, given, numbers, all_arrays, dtype, False)
+    _counted(sent, given)
+    return out
 
 
 def correct(
     trace: Rule, arrays: Mapping[str, object], axis: Hashable, sent: Sent, *, room: int | None, add_q: bool
 ) -> Array:
     """q + Δ, or Δ, of this shard."""
-    size, skip = size_of(axis), arrays.get("skip")
-    if skip is not None:
-        check_skip(BACKEND, BACKEND.array("skip", skip), arrays)
-    found = agree(BACKEND, needed(BACKEND, trace, {n: a for n, a in arrays.items() if n != "skip"}))
-    numbers, rule = tree_flatten(trace)
-    dtype = dtype_of(found)
-    given = Given(rule, tuple(found.shape), axis, size, HowCorrections(add_q, room), dtype == np.float32)
-    all_arrays: dict[str, Any] = {**found.arrays, "gamma": found.gamma}
-    if skip is not None:
-        all_arrays["skip"] = BACKEND.array("skip", skip).astype(dtype)
-    out = compute(_result, given, numbers, all_arrays, dtype, False)
-    _counted(sent, given)
-    return out
+    given = dict(arrays)
+    skip = given.pop("skip", None)
+    found = agree(BACKEND, needed(BACKEND, trace, given))
+    return _computed(_result, trace, found, skip, axis, HowCorrections(add_q, room), sent)
+
+
+def correct_states(
+    trace: Trace, arrays: Mapping[str, object], axis: Hashable, sent: Sent, *, room: int | None
+) -> tuple[Array, Array, Array]:
+    """Target, advantage and correction of state values, of this shard."""
+    given = dict(arrays)
+    skip = given.pop("skip", None)
+    found = agree(BACKEND, needed_on_states(BACKEND, trace, given))
+    return _computed(_on_states, trace, found, skip, axis, HowStates(room), sent)
 
 
 def _weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

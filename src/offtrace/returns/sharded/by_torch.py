@@ -1,14 +1,10 @@
-"""Shards on the processes of a group of torch.distributed, in the order of their ranks.
-
-A process whose arrays are bad says so to the others before it raises, so that nobody waits for it.
-"""
+"""Shards on the processes of a group of torch.distributed, in the order of their ranks (`processes`)."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +12,19 @@ from torch import Tensor
 
 from offtrace.arrays import is_number
 from offtrace.returns.layouts import Layout, batch_first, layout_of, rule_batch_first
-from offtrace.returns.needed_arrays import bounded, decisions, needed
+from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, weight_rows
 from offtrace.returns.numpy.sequences import sequences
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.sharded import one_shard, weight_maps
 from offtrace.returns.sharded.any_size import Tools
 from offtrace.returns.sharded.boundaries import Flags, Known
-from offtrace.returns.sharded.exchange import Sent
-from offtrace.returns.sharded.local_steps import Steps
 from offtrace.returns.sharded.one_shard import Form, Shard, of_factors
+from offtrace.returns.sharded.processes import ProcessGroup
 from offtrace.returns.skipped_steps import check_skip
 from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.registered_operators import capped, linear
-from offtrace.returns.torch.tensor_operations import Rows, factors
+from offtrace.returns.torch.tensor_operations import Rows, TensorMath, factors, ratio_of
 from offtrace.returns.torch.torch_backend import BACKEND, NUMPY_DTYPES
 from offtrace.returns.torch.weight_tensors import KIND
 from offtrace.returns.weight_arrays import Decisions, Weighing
@@ -37,8 +32,6 @@ from offtrace.returns.weight_scan import maps_of, weigh_maps
 from offtrace.traces import Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.trajectory import Agreed, agree, laid_out
-
-Made = TypeVar("Made")
 
 
 def _linear(delta: Tensor, weight: Tensor) -> Tensor:
@@ -50,103 +43,6 @@ def _capped(delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, recursive: boo
 
 
 TOOLS = Tools(KIND, lambda n: torch.pow(2.0, n), Tensor.long, _linear, _capped)
-
-
-def device_of(arrays: Mapping[str, object]) -> torch.device:
-    """Where the tensors are, and so where messages are made."""
-    for name, array in arrays.items():
-        if array is not None and not (name == "gamma" and is_number(array)):
-            return BACKEND.array(name, array).device
-    raise TypeError("there is no tensor: pass log_pi and log_mu, or the mask of the decisions")
-
-
-class ProcessGroup:
-    """The shards of a row as one process of a group sees them."""
-
-    def __init__(self, group: Any, device: torch.device, sent: Sent) -> None:
-        from torch import distributed
-
-        self.group, self.device, self.sent = group, device, sent
-        self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
-
-    def gather(self, what: str, array: Tensor) -> Tensor:
-        """The tensors of all processes."""
-        self.sent.add(what, array.numel())
-        return torch.stack(self._gathered(array.contiguous()))
-
-    def _gathered(self, array: Tensor) -> list[Tensor]:
-        from torch import distributed
-
-        found = [torch.empty_like(array) for _ in range(self.size)]
-        gather: Callable[..., object] = distributed.all_gather
-        gather(found, array, group=self.group)
-        return found
-
-    def numbers(self, what: str, *ours: int) -> list[list[int]]:
-        """A few whole numbers of each process."""
-        return self.gather(what, torch.tensor(ours, device=self.device)).tolist()
-
-    def all_agree(
-        self,
-        make: Callable[[], Made],
-        *,
-        alike: object = None,
-        shape: Callable[[Made], tuple[int, ...]] = lambda made: (),
-    ) -> tuple[Made, int]:
-        """What `make` gives, and the length of the whole row, if it raises in no process and all have called alike."""
-        error, made, rows, steps = None, None, 0, 0
-        mark = zlib.crc32(repr(alike).encode())
-        try:
-            made = make()
-            *first, steps = shape(made) or (0, 0)
-            rows = first[0] if first else 1
-        except Exception as problem:
-            error = problem
-        told = self.numbers("agreement", int(error is not None), rows, steps, mark)
-        if error is not None or made is None:
-            raise error or TypeError("nothing was made")
-        for rank, (bad, count, _, other) in enumerate(told):
-            if bad:
-                raise RuntimeError(
-                    f"the arrays of rank {rank} of the process group are bad: its own error says what is wrong"
-                )
-            if count != rows:
-                raise ValueError(
-                    f"this shard has {rows} rows, but that of rank {rank} has {count}: each rank must hold its part of every row"
-                )
-            if other != mark:
-                raise ValueError(
-                    f"rank {rank} called with another rule, or with other options or arrays, than this rank, which has {alike}: "
-                    "all ranks must call alike"
-                )
-        return made, sum(steps for _, _, steps, _ in told)
-
-    def share_steps(self, steps: Steps, count: Tensor) -> list[Steps]:
-        """The short rows of all processes, in one message: how many steps each row has, and then these."""
-        N = len(count)
-        ours = torch.arange(steps.delta.shape[1], device=self.device) < count[:, None]
-        packed = torch.stack([a[ours] for a in steps])
-        most = max(n for (n,) in self.numbers("how many steps", packed.shape[1]))
-        message = torch.zeros(N + 4 * most, dtype=torch.float64, device=self.device)
-        message[:N] = count
-        message[N:].view(4, most)[:, : packed.shape[1]] = packed
-        found = self.gather("short rows", message)
-        self.sent.steps += most
-        return [_unpacked(part[:N].long(), part[N:].view(4, most)) for part in found]
-
-
-def _unpacked(count: Tensor, packed: Tensor) -> Steps:
-    """The short rows of one process, each with steps behind it that change nothing."""
-    width = int(count.max())
-    theirs = torch.arange(width, device=count.device) < count[:, None]
-    found: list[Tensor] = []
-    for array, idle in zip(packed, (0.0, 1.0, 1.0, 1.0), strict=True):
-        whole = torch.full(theirs.shape, idle, dtype=torch.float64, device=count.device)
-        whole[theirs] = array[: int(count.sum())]
-        found.append(whole)
-    last = found[3].gather(1, count[:, None] - 1)  # x is below the last cap already
-    delta, into, ratio, cap = found
-    return Steps(delta, into, ratio, torch.where(theirs, cap, last))
 
 
 def _shard(found: Agreed[Tensor], skip: Any) -> Shard:
@@ -164,12 +60,12 @@ def _shard(found: Agreed[Tensor], skip: Any) -> Shard:
     return Shard(real, gamma, Flags(rows["terminated"].bool(), rows["truncated"].bool(), valid, skipped))
 
 
-def _look(found: Agreed[Tensor], known: Known, trace: Rule) -> bool:
+def _look(found: Agreed[Tensor], known: Known, trace: Rule, reads: tuple[str, ...]) -> bool:
     """Raise where a value is bad that is read."""
     flags = {"terminated": known.terminated, "valid": known.decision}
     arrays = found.arrays | {name: a.reshape(found.shape) for name, a in flags.items()}
     on_host = Agreed(arrays, found.gamma, found.shape, found.dtype).mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype])
-    look(laid_out(on_host, bounded(trace)), trace.reads)
+    look(laid_out(on_host, bounded(trace)), reads)
     return True
 
 
@@ -178,6 +74,59 @@ def numbers_of(trace: Rule) -> list[float]:
     if trace.uncorrected_return is not None:
         return [trace.uncorrected_return.lam]
     return [p for p in as_trace(trace).parameters if not np.ndim(p)]
+
+
+class Prepared(NamedTuple):
+    """The arrays of this shard, which agree with those of the others."""
+
+    layout: Layout
+    trace: Rule
+    found: Agreed[Tensor]
+    shard: Shard
+    known: Known
+
+    @property
+    def rows(self) -> Rows:
+        """What `factors` reads."""
+        nothing = torch.zeros(())
+        return Rows(dict(self.shard.real), self.known.decision, nothing, None, nothing, 1.0, nothing)
+
+    def restored(self, out: Tensor) -> Tensor:
+        """A result in the dtype and layout of the arrays."""
+        return self.layout.restored(out.to(self.found.dtype).reshape(self.found.shape))
+
+
+Need = Callable[[Any, Any, Mapping[str, object]], dict[str, object]]
+"""`needed`, or `needed_on_states`."""
+
+
+def _prepared(
+    trace: Rule,
+    arrays: Mapping[str, Any],
+    exchange: ProcessGroup,
+    need: Need,
+    time_major: bool | None,
+    check: bool | None,
+) -> Prepared:
+    skip, gamma = arrays.get("skip"), arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
+    skips = "skip" if skip is not None else "no skip"
+    alike = (trace.title, *numbers_of(trace), skips, f"γ {gamma}", f"check {check}")
+
+    def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
+        layout = layout_of(arrays, time_major)
+        rule, turned = rule_batch_first(layout, trace), dict(batch_first(layout, arrays))
+        skipped = turned.pop("skip", None)
+        if skipped is not None:
+            check_skip(BACKEND, BACKEND.array("skip", skipped), turned)
+        found = agree(BACKEND, need(BACKEND, rule, turned))
+        return layout, rule, found, _shard(found, skipped)
+
+    (layout, rule, found, shard), _ = exchange.all_agree(prepare, alike=alike, shape=lambda made: made[2].shape)
+    known = one_shard.known(TOOLS, exchange, shard.flags)
+    if BACKEND.looks(check, arrays):
+        reads = rule.reads if need is needed else ("rho", *rule.reads)
+        exchange.all_agree(lambda: _look(found, known, rule, reads))
+    return Prepared(layout, rule, found, shard, known)
 
 
 def correct(
@@ -190,32 +139,33 @@ def correct(
     check: bool | None = None,
 ) -> Tensor:
     """q + Δ, or Δ, of this shard."""
-    skip = arrays.get("skip")
-    gamma = arrays["gamma"] if is_number(arrays["gamma"]) else "by step"
-    alike = (trace.title, *numbers_of(trace), "skip" if skip is not None else "no skip", f"γ {gamma}", f"check {check}")
-
-    def prepare() -> tuple[Layout, Rule, Agreed[Tensor], Shard]:
-        layout = layout_of(arrays, time_major)
-        rule, turned = rule_batch_first(layout, trace), dict(batch_first(layout, arrays))
-        skipped = turned.pop("skip", None)
-        if skipped is not None:
-            check_skip(BACKEND, BACKEND.array("skip", skipped), turned)
-        found = agree(BACKEND, needed(BACKEND, rule, turned))
-        return layout, rule, found, _shard(found, skipped)
-
-    (layout, trace, found, shard), _ = exchange.all_agree(prepare, alike=alike, shape=lambda made: made[2].shape)
-    known = one_shard.known(TOOLS, exchange, shard.flags)
-    if BACKEND.looks(check, arrays):
-        exchange.all_agree(lambda: _look(found, known, trace))
+    x = _prepared(trace, arrays, exchange, needed, time_major, check)
     form, made = Form(True, False, trace.uncorrected_return), (1.0, 1.0, 1.0)
     if not trace.uncorrected:
-        rule = as_trace(trace)
-        form = Form(rule.per_decision, rule.recursive, None)
-        nothing = torch.zeros(())
-        made = factors(rule, Rows(dict(shard.real), known.decision, nothing, None, nothing, 1.0, nothing))
-    made = of_factors(torch, made, shard)
-    out = one_shard.correct(TOOLS, exchange, form, shard, known, made, add_q=add_q)
-    return layout.restored(out.to(found.dtype).reshape(found.shape))
+        rule = as_trace(x.trace)
+        form, made = Form(rule.per_decision, rule.recursive, None), factors(rule, x.rows)
+    made = of_factors(torch, made, x.shard)
+    return x.restored(one_shard.correct(TOOLS, exchange, form, x.shard, x.known, made, add_q=add_q))
+
+
+def correct_states(
+    trace: Trace,
+    arrays: Mapping[str, Any],
+    exchange: ProcessGroup,
+    *,
+    time_major: bool | None = None,
+    check: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Target, advantage and correction of state values, of this shard."""
+    x = _prepared(trace, arrays, exchange, needed_on_states, time_major, check)
+    rule = as_trace(x.trace)
+    form, made = Form(rule.per_decision, rule.recursive, None), of_factors(torch, factors(rule, x.rows), x.shard)
+    weight = torch.as_tensor(rule.delta_ratio(TensorMath, ratio_of(x.rows)))
+    λ = torch.as_tensor(rule.advantage_lam, dtype=torch.float64, device=exchange.device)
+    λ = λ.reshape(weight.shape) if λ.ndim else λ
+    found = one_shard.on_states(TOOLS, exchange, form, x.shard, x.known, made, weight, λ)
+    target, advantage, correction = map(x.restored, found)
+    return target, advantage, correction
 
 
 def weights(

@@ -45,12 +45,10 @@ def of_actions(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known
 
 
 def of_states(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
-    """Steps on state values: on the way into a step the factors of the action before it act."""
+    """Steps on state values: on the way into a step the factors of the action before it act. `factors.cap` is [N, T + 1]."""
     one = xp.ones_like(delta[:, :1])
-    first = Factors(one, one, one * INFINITY)
-    return _steps(
-        xp, delta, Factors(*(xp.concatenate([e, f], 1) for f, e in zip(factors, first, strict=True))), discount, known
-    )
+    decay, ratio = (xp.concatenate([one, f], 1) for f in (factors.decay, factors.ratio))
+    return _steps(xp, delta, Factors(decay, ratio, factors.cap), discount, known)
 
 
 def _steps(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from offtrace.returns.sharded import affine_maps, boundaries, short_rows
-from offtrace.returns.sharded.any_size import Tools, value
+from offtrace.returns.sharded.any_size import Tools
 from offtrace.returns.sharded.boundaries import Flags, Known
 from offtrace.returns.sharded.exchange import Exchange, One, either
 from offtrace.returns.sharded.local_steps import INFINITY, Factors, Steps, of_actions, of_states
@@ -72,25 +72,24 @@ def correct(
         delta = one_step - γ * xp.where(known.goes_on, shard.real["next_value"], 0.0)
     else:
         delta = one_step - q
-    out, _ = _by_kernel(tools, exchange, form, of_actions(xp, delta, factors, γ, known))
+    out = _by_kernel(tools, exchange, form, of_actions(xp, delta, factors, γ, known))
     if add_q != (form.uncorrected is not None):
         out = out + q if add_q else out - q
     return xp.where(decision, out, 0.0)
 
 
-def _by_kernel(tools: Tools, exchange: Exchange, form: Form, row: Steps) -> tuple[Tensor, Tensor]:
-    """Δ [N, T], and what the shards after this one have for a trace that begins after its last step, [N]."""
+def _by_kernel(tools: Tools, exchange: Exchange, form: Form, row: Steps) -> Tensor:
+    """Δ [N, T]."""
     if form.per_decision:
         coming = affine_maps.coming(tools, exchange, affine_maps.summary(tools, row))
-        return affine_maps.correct(tools, row, coming), value(tools, coming)
+        return affine_maps.correct(tools, row, coming)
     T, room = row.delta.shape[1] - 1, form.room
     entering = short_rows.entering(tools, exchange, row, form.recursive)
     short, count = short_rows.shorten(tools, row, entering, form.recursive)
     if room is not None and room <= T:
         short, count = short_rows.within(tools, short, count, room)
     whole = short_rows.joined(tools, exchange, row, exchange.share_steps(short, count))
-    found = short_rows.correct(tools, whole, T + 1, form.recursive)
-    return found[:, :-1], found[:, -1]
+    return short_rows.correct(tools, whole, T, form.recursive)
 
 
 def on_states(
@@ -108,31 +107,52 @@ def on_states(
     v, γ = xp.where(decision, shard.real["value"], 0.0), shard.discount(xp, decision)
     weight = xp.where(decision, weight, 0.0)
     delta = shard.one_step(xp, known) - v
-    found, coming = _by_kernel(tools, exchange, form, of_states(xp, weight * delta, factors, γ, known))
-    target = _filled(tools, exchange, v, shard.flags) + xp.concatenate([found, coming[:, None]], 1)
-    ahead = xp.where(known.goes_on, target[:, 1:] - shard.real["next_value"], 0.0)
-    advantage = weight * (delta + γ * lam * ahead)
-    target, advantage, found = (xp.where(decision, a, 0.0) for a in (target[:, :-1], advantage, found))
-    return target, advantage, found
+    factors = factors._replace(cap=_caps_before(tools, exchange, form, factors.cap, decision))
+    found = _by_kernel(tools, exchange, form, of_states(xp, weight * delta, factors, γ, known))
+    target = xp.where(decision, v + found, 0.0)
+    following = _following(tools, exchange, target, shard.flags)
+    ahead = xp.where(known.goes_on, following - shard.real["next_value"], 0.0)
+    advantage = weight * xp.where(weight == 0, 0.0, delta + γ * xp.where(decision, lam, 0.0) * ahead)  # not 0 · ∞
+    return target, xp.where(decision, advantage, 0.0), xp.where(decision, found, 0.0)
 
 
-def _filled(tools: Tools, exchange: Exchange, v: Tensor, flags: Flags) -> Tensor:
-    """V [N, T + 1] of each step or, if it is skipped, of the next one that is not; the last column is that of later shards."""
-    xp, none = tools.xp, v[:, 0] * 0.0
+def _caps_before(tools: Tools, exchange: Exchange, form: Form, cap: Tensor, decision: Tensor) -> Tensor:
+    """The cap of the last action before each step, [N, T + 1]: one at read-out acts over skipped steps and shards."""
+    xp = tools.xp
+    none = xp.full_like(cap[:, :1], INFINITY)
+    if form.recursive or form.per_decision:
+        return xp.concatenate([none, cap], 1)
+    there = xp.concatenate([boundaries.xp_false(decision[:, :1]) | True, decision], 1)
+
+    def filled(first: Tensor) -> Tensor:
+        caps = One(xp.concatenate([first, xp.where(decision, cap, 0.0)], 1))
+        return sums(tools.scan, caps, there, lambda f, g: One(f.array + g.array), (0.0,)).array
+
+    last = filled(none)[:, -1]
+    told = exchange.gather("last caps", xp.where(decision.any(1), last, -1.0))
+    before = One(none[:, 0])
+    for shard in range(exchange.size):
+        seen = One(xp.where(told[shard] < 0, before.array, told[shard]))
+        before = either(xp, shard < exchange.rank, seen, before)
+    return filled(before.array[:, None])
+
+
+def _following(tools: Tools, exchange: Exchange, target: Tensor, flags: Flags) -> Tensor:
+    """The target of the step after each one [N, T], which may be in a later shard, and where skipped steps are passed over."""
+    xp, none = tools.xp, target[:, 0] * 0.0
     skip = flags.skip
     only_skips = none if skip is None else xp.where(skip.all(1), none + 1.0, none)
-    first = _back(tools, xp.concatenate([v, none[:, None]], 1), skip)[:, 0]
-    all_first = exchange.gather("first values", xp.stack([first, only_skips], 0))
+    first = _back(tools, xp.concatenate([target, none[:, None]], 1), skip)[:, 0]
+    all_first = exchange.gather("first targets", xp.stack([first, only_skips], 0))
     coming = One(none)
     for shard in reversed(range(exchange.size)):
-        value, passes = all_first[shard][0], all_first[shard][1]
-        seen = One(xp.where(passes == 1.0, coming.array, value))
+        seen = One(xp.where(all_first[shard][1] == 1.0, coming.array, all_first[shard][0]))
         coming = either(xp, shard > exchange.rank, seen, coming)
-    return _back(tools, xp.concatenate([v, coming.array[:, None]], 1), skip)
+    return _back(tools, xp.concatenate([target, coming.array[:, None]], 1), skip)[:, 1:]
 
 
 def _back(tools: Tools, v: Tensor, skip: Tensor | None) -> Tensor:
-    """V of the next step that is not skipped, where v is 0 at the skipped ones."""
+    """What stands at each step or, if it is skipped, at the next one that is not; v is 0 at skipped steps."""
     xp = tools.xp
     if skip is None:
         return v

@@ -249,6 +249,12 @@ def _preceding(array: Number, first: float = 1.0) -> Number:
     return torch.cat([torch.full_like(array[:, :1], first), array[:, :-1]], 1)
 
 
+def ratio_of(x: Rows) -> Tensor:
+    """π/μ; NaN where μ is 0 or not known."""
+    log_mu = x.log("log_mu")
+    return torch.where(log_mu.isfinite(), _e_to(x.log("log_pi") - log_mu), torch.nan)
+
+
 Correct = Callable[[Trace, Rows, Tensor], Tensor]
 """Δ on state values, from w δ."""
 
@@ -257,9 +263,7 @@ def on_states(trace: Trace, found: Agreed[Tensor], correct: Correct | None = Non
     """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
     x = _rows(found)
     assert x.q is not None, "it was given as value"
-    log_mu = x.log("log_mu")
-    rho = torch.where(log_mu.isfinite(), _e_to(x.log("log_pi") - log_mu), torch.nan)
-    weight = trace.delta_ratio(TensorMath, rho)
+    weight = trace.delta_ratio(TensorMath, ratio_of(x))
     weight = weight if trace.per_decision else weight.detach()  # the rest of the gradient would be missing
     delta = x.reward + x.gamma * x.next_value - x.q
     excess = correct(trace, x, weight * delta) if correct else _correction(trace, x, weight * delta, on_states=True)
