@@ -162,7 +162,7 @@ def check_reactor(kind: str, made: dict[str, Any], c: float) -> None:
 def check_vtrace(kind: str, made: dict[str, Any], c: float) -> None:
     decision = decisions(made)
     arrays = without(of_actions(made, value=made["value"]), "q")
-    target, advantage = ot.state_targets(**arrays, rho_bar=c)
+    target, advantage, _ = ot.state_targets(**arrays, rho_bar=c)
     arrays["entropy"] = np.where(decision, 0.5, np.nan)
     found, slopes = differentiated(
         kind, lambda **x: policy.vtrace(**x, rho_bar=c, **COSTS), arrays, ("log_pi", "value", "entropy")
