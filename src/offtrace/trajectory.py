@@ -162,6 +162,8 @@ class Trajectory:
         """A [B, T] result in the shape and dtype that came in, 0 at invalid steps."""
         if self.valid is not None:
             out[~self.valid] = 0.0
+        if out.dtype is self.dtype:
+            return out.reshape(self.shape)
         with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
             return out.reshape(self.shape).astype(self.dtype, copy=False)
 

@@ -163,12 +163,13 @@ def test_jax_is_the_definition(trace: Any) -> None:
     assert_right(ot.state_targets(trace, **in_jax(arrays)), trace, arrays)
 
 
-@pytest.mark.parametrize("trace", [ot.TreeBackup(0.9), ot.RBIS(0.9)], ids=name_of)
+@pytest.mark.parametrize("trace", [ot.TreeBackup(0.9), ot.TreeBackup(0.9, horizon=2), ot.RBIS(0.9)], ids=name_of)
 def test_gradients_are_those_of_targets(trace: ot.Trace) -> None:
-    """A per-decision rule has all of them; with a cap, coefficients and ratios are constants."""
+    """A per-decision rule has all of them; with a cap or a horizon, coefficients and ratios are constants."""
     torch = pytest.importorskip("torch")
     arrays = in_torch({n: a for n, a in sample(shape=(2, 4)).items() if n != "valid"})
-    names = ("reward", "value", "next_value", *(("log_pi", "log_mu") if trace.per_decision else ()))
+    everywhere = trace.per_decision and trace.horizon is None
+    names = ("reward", "value", "next_value", *(("log_pi", "log_mu") if everywhere else ()))
     given = tuple(arrays[name].nan_to_num(-1.0).requires_grad_() for name in names)
     arrays = {n: a.nan_to_num(-1.0) if isinstance(a, torch.Tensor) else a for n, a in arrays.items()}
 
@@ -176,7 +177,7 @@ def test_gradients_are_those_of_targets(trace: ot.Trace) -> None:
         return tuple(ot.state_targets(trace, **(arrays | dict(zip(names, given, strict=True))), differentiable=True))
 
     assert torch.autograd.gradcheck(call, given)
-    if not trace.per_decision:
+    if not everywhere:
         logs = {n: arrays[n].requires_grad_() for n in ("log_pi", "log_mu")}
         assert not any(made.requires_grad for made in ot.state_targets(trace, **(arrays | logs), differentiable=True))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple
+from typing import Generic, NamedTuple
 
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Trace
-from offtrace.traces import trace as by_name
-from offtrace.traces.arguments import as_rule, as_trace
+from offtrace.traces.arguments import as_state_rule, as_trace
 
 
 class StateTargets(NamedTuple, Generic[Array]):
@@ -73,7 +72,7 @@ def state_targets(
     >>> found.target
     array([2.9, 2. ])
     """
-    rule = rule_on_states(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
     arrays = {
         "reward": reward,
         "value": value,
@@ -91,20 +90,3 @@ def state_targets(
     made = backend.correct_states(as_trace(rule), turned, differentiable=differentiable, check=check)
     made = made if closed is None else map(closed.restored, made)
     return StateTargets(*map(layout.restored, made))
-
-
-def rule_on_states(trace: Trace | None, of_v_trace: dict[str, float | None]) -> Trace:
-    """The trace, or V-trace with its numbers if there is none."""
-    given: dict[str, Any] = {name: number for name, number in of_v_trace.items() if number is not None}
-    if trace is None:
-        return by_name("v-trace", **given)
-    if given:
-        name = next(iter(given))
-        raise TypeError(
-            f"{name} is of V-trace only, and a trace is given: say VTrace({name}=…), or give {name} to the trace"
-        )
-    if as_rule(trace).uncorrected:
-        raise TypeError(
-            f"{trace.title} has no β, and so no ratios: its return of state values is that of offtrace.targets, without q"
-        )
-    return as_trace(trace)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from offtrace.traces.base import Rule, Trace
+from offtrace.traces.per_decision import VTrace
+
+V_TRACE = VTrace()
 
 
 def as_rule(trace: object) -> Rule:
@@ -20,3 +25,20 @@ def as_trace(trace: object) -> Trace:
     if isinstance(trace, Trace):
         return trace
     raise TypeError(f"{as_rule(trace).title} is not of the operator's form: it has a target, but no coefficients β")
+
+
+def as_state_rule(trace: Trace | None, of_v_trace: dict[str, Any]) -> Trace:
+    """The trace of state values: without one it is V-trace with these numbers, of which None are left out."""
+    given = {name: number for name, number in of_v_trace.items() if number is not None}
+    if trace is None:
+        return VTrace(**given) if given else V_TRACE
+    if given:
+        name = next(iter(given))
+        raise TypeError(
+            f"{name} is of V-trace only, and a trace is given: say VTrace({name}=…), or give {name} to the trace"
+        )
+    if as_rule(trace).uncorrected:
+        raise TypeError(
+            f"{trace.title} has no β, and so no ratios: its return of state values is that of offtrace.targets, without q"
+        )
+    return as_trace(trace)

@@ -151,6 +151,8 @@ class Chain:
         """h_1, …, h_n from below and above, [S, N, 1] each."""
         s, N = self.setting, len(self.grid)
         nothing, everything, top = (np.full((s.pairs, 1), x) for x in (0.0, 1.0, np.inf))
+        if s.before_actions:  # what is read after an action counts in the state that it leads to, unless that is an end
+            everything = s.P @ np.ones((s.S, 1))
         low, high, slope = (np.zeros((s.S, N, 1)) for _ in range(3))
         for t in range(n):
             M = nothing if t else everything

@@ -26,14 +26,14 @@ from offtrace.returns.numpy.td_error_rows import td_errors
 from offtrace.trajectory import TOLERANCE
 
 ROWS = 4
-SCRATCH = 6 * ROWS + 4  # rows of scratch that a thread needs
+SCRATCH = 9 * ROWS + 4  # rows of scratch that a thread needs, for state values too
 GOOD, BAD, UNFINISHED, FAILED = range(4)
 """What a pass found: nothing wrong; a bad value; a row that the sweep has left, and no address of what finishes it; an error."""
 
 
 def width(T: int) -> int:
-    """T rounded up to an odd number of cache lines: rows at a power of two would evict each other from the cache."""
-    return (-(-T // 8) | 1) * 8
+    """More than T, up to an odd number of cache lines: rows at a power of two would evict each other from the cache."""
+    return (T // 8 + 1 | 1) * 8
 
 
 @cache

@@ -72,13 +72,14 @@ def correct_rows() -> Callable[..., int]:
         )
         excess, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        weight, weighted, g = np.empty((ROWS, T)), np.zeros((ROWS, W)), np.zeros((ROWS, W))
+        rest = scratch[6 * ROWS + 4 :]
+        weight, weighted, g = rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS]
         ok, undone = np.ones((ROWS, T), np.bool_), np.empty(ROWS, np.int64)
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
             for t in range(T, W):  # nothing happens in the columns beyond T
-                ratio[i, t], cap[i, t] = 1.0, 1.0
+                weighted[i, t], g[i, t], ratio[i, t], cap[i, t] = 0.0, 0.0, 1.0, 1.0
         for b0 in range(first, stop, ROWS):
             n = min(ROWS, stop - b0)
             bad = td_errors(
@@ -105,12 +106,11 @@ def correct_rows() -> Callable[..., int]:
                     weight[i, t] = min(share * ρ[t] + (1.0 - share), rho_bar)
                     weighted[i, t] = weight[i, t] * delta[i, t]
                     bad |= not abs(weighted[i, t]) < np.inf
-                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i], cap[i], T, reward.size))
+                # One step later: what the last action would act on lies beyond the row, and nothing happens there.
+                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i, 1:], cap[i, 1:], T, reward.size))
+                ratio[i, 0] = cap[i, 0] = ratio[i, T] = cap[i, T] = 1.0
                 for t in range(T):
                     g[i, t] = discount[i, t] * decay[t]
-                for j in range(1, T):
-                    ratio[i, T - j], cap[i, T - j] = ratio[i, T - j - 1], cap[i, T - j - 1]
-                ratio[i, 0] = cap[i, 0] = 1.0
             if bad:
                 return BAD
             found = sweep_block(sweep, finish, weighted[:n], g[:n], ratio[:n], cap[:n], lags, undone, excess[:n])
@@ -122,10 +122,15 @@ def correct_rows() -> Callable[..., int]:
                     correction[b, t] = excess[i, t]
                     target[b, t] = np.float64(value[b, t]) + excess[i, t]
                 # What v_{k+1} adds to V(s_{k+1}); next_value is the true one, so that it is never the next episode's.
+                if len(lams):
+                    for t in range(T):
+                        discount[i, t] *= lams[b, t]
+                else:
+                    for t in range(T):
+                        discount[i, t] *= lam
                 for t in range(T - 1):
-                    λ = lams[b, t] if len(lams) else lam
                     ahead = np.float64(value[b, t + 1]) + excess[i, t + 1] - np.float64(next_value[b, t])
-                    delta[i, t] += discount[i, t] * λ * ahead if discount[i, t] > 0.0 else 0.0
+                    delta[i, t] += discount[i, t] * ahead if discount[i, t] > 0.0 else 0.0
                 for t in range(T):
                     advantage[b, t] = weight[i, t] * delta[i, t] if weight[i, t] != 0.0 else 0.0  # not 0 · ∞
         return GOOD

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 from offtrace.arrays import Array, Option
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.sharded.exchange import Sent
-from offtrace.returns.state_values import StateTargets, rule_on_states
+from offtrace.returns.state_values import StateTargets
 from offtrace.returns.weights import options
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_rule, as_trace
+from offtrace.traces.arguments import as_rule, as_state_rule, as_trace
 from offtrace.traces.base import whole
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def state_targets(
     The arrays are this shard's; the target of its first state is sent too. Where the other shards are, `room`, `sent` and what is
     refused is told in `sharded.targets`; all else is as in `offtrace.state_targets`.
     """
-    rule = rule_on_states(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
     arrays = {"reward": reward, "value": value, "next_value": next_value, "terminated": terminated}
     arrays |= {"truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip}
     _refuse(rule, differentiable)

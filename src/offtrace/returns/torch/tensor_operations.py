@@ -264,7 +264,8 @@ def on_states(trace: Trace, found: Agreed[Tensor], correct: Correct | None = Non
     x = _rows(found)
     assert x.q is not None, "it was given as value"
     weight = trace.delta_ratio(TensorMath, ratio_of(x))
-    weight = weight if trace.per_decision else weight.detach()  # the rest of the gradient would be missing
+    if not trace.per_decision or trace.bounds_by_lag(found.shape[-1]) is not None:
+        weight = weight.detach()  # the rest of the gradient would be missing
     delta = x.reward + x.gamma * x.next_value - x.q
     excess = correct(trace, x, weight * delta) if correct else _correction(trace, x, weight * delta, on_states=True)
     target = x.q + excess
