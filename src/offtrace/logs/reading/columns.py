@@ -27,6 +27,9 @@ class Columns:
     """The source's names of what a log holds. None: the source does not have it.
 
     Integers and strings in `state` and `action` are ids; floats, lists and several columns of numbers are features.
+
+    >>> Columns(episode="user", state=("age", "visits"), action="offer", reward="spent", mu="probability").step
+    'step'
     """
 
     episode: str = "episode"
