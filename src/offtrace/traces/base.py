@@ -81,7 +81,7 @@ class Sweep(NamedTuple):
     parameter: str
     """Its name in the constructor."""
     symbol: str
-    """How it is printed."""
+    """The letter by which it is printed."""
 
 
 LAMBDA = Sweep("lam", "λ")

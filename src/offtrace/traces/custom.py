@@ -65,12 +65,12 @@ class StepTrace(Trace):
 
     @property
     def largest(self) -> float:
-        """What was promised."""
+        """An upper bound of β: the declared `bound`, or 1 if that is larger; ∞ where none is declared."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
 
     @property
     def promised_bound(self) -> float | None:
-        """The `bound`."""
+        """The `bound` that was given, if one was."""
         return self.bound
 
     def __post_init__(self) -> None:
@@ -142,17 +142,17 @@ class HistoryTrace(Trace):
 
     @property
     def history_form(self) -> Callable[[History], float]:
-        """The `beta`."""
+        """The function `beta` that was given."""
         return self.beta
 
     @property
     def largest(self) -> float:
-        """What was promised."""
+        """An upper bound of β: the declared `bound`, or 1 if that is larger; ∞ where none is declared."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
 
     @property
     def promised_bound(self) -> float | None:
-        """The `bound`."""
+        """The `bound` that was given, if one was."""
         return self.bound
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from offtrace.traces.registry import register
 
 @dataclass(frozen=True)
 class TrajectoryAware(Trace):
-    """Common to the rules below."""
+    """What the rules below have in common: they are not per-decision."""
 
     per_decision: ClassVar = False
     reads: ClassVar = ("rho",)

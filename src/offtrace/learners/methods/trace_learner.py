@@ -36,7 +36,7 @@ class TraceLearner(Method):
 
     @property
     def trace(self) -> Trace:
-        """The trace itself."""
+        """The trace whose eligibility vector is used."""
         return self.of
 
     @staticmethod

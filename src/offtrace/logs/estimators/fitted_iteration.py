@@ -58,7 +58,7 @@ class Regressor:
     of_states: object = None
     """φ(s) as in `Features`."""
     sweeps: int = 200
-    """At most so many."""
+    """The largest number of sweeps."""
     tolerance: float = 1e-3
     """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
 
@@ -108,7 +108,7 @@ class Fit:
     basis: Table | Linear
     theta: np.ndarray
     sweeps: int
-    """How many were made."""
+    """The number of sweeps that were made."""
     converged: bool
     inverse: np.ndarray | None = None
     """A⁻¹ where A was formed."""

@@ -120,7 +120,8 @@ def addition(digits: int = 3, base: int = 10) -> TokenTask:
     def solve(prompts: Array) -> Array:
         import jax.numpy as jnp
 
-        carry, found = jnp.zeros_like(prompts[:, 0]), []
+        carry: Array | int = 0
+        found: list[Array] = []
         for i in range(digits):
             total = prompts[:, 2 * i] + prompts[:, 2 * i + 1] + carry
             carry = total // base
