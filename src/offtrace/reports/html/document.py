@@ -1,7 +1,7 @@
 """What a page is made of. The templates turn it into one HTML file that needs no network, no fonts and no library.
 
-A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. `page.js` draws
-the figures from `Page.data`.
+A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. The
+scripts of `templates/scripts`, one after the other, draw the figures from `Page.data`.
 """
 
 from __future__ import annotations
