@@ -100,6 +100,8 @@ CHOSEN = {
     "gpu.py": "corners of two rules, beside all that are listed",
     "gpu_report.py": "limits of speed that were promised for four rules",
     "against_tianshou.py": "the peer does the work of two rules",
+    "policy_table.py": "the table is of chosen weights for policy gradients",
+    "shards.py": "one rule of each kind of message",
 }
 
 
