@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from offtrace import figures
-from offtrace.reports.study import stale, statistics, words
+from offtrace.reports.study import method_names, stale, words
 from offtrace.reports.study.views import Views
 from offtrace.studies import Study
 
@@ -108,7 +108,7 @@ def drawn(shown: Views) -> Any:
         (name, [(line.method, line.x, line.y, line.low, line.high) for line in lines if line.age == oldest])
         for name, lines in shown.learning.items()
     ]
-    looks = dict(zip(shown.summary.methods, statistics.styles(shown.summary.methods), strict=True))
+    looks = dict(zip(shown.summary.methods, method_names.styles(shown.summary.methods), strict=True))
     return figures.band_panels(panels, xlabel="update", ylabel=f"reward, data {oldest:.0f} updates old", looks=looks)
 
 

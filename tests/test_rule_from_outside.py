@@ -228,11 +228,11 @@ def test_study_and_report(softened: Any, tmp_path: Path) -> None:
     study.run(workers=1, progress=False)
     page = reports.write(study, figures=False).read_text(encoding="utf-8")
     assert "Softened Retrace" in page
-    from offtrace.reports.study import statistics
+    from offtrace.reports.study import method_names
 
-    methods = statistics.in_order(["Softened Retrace", "Retrace"])
+    methods = method_names.in_order(["Softened Retrace", "Retrace"])
     assert methods == ["Retrace", "Softened Retrace"]
-    looks = statistics.styles(methods)
+    looks = method_names.styles(methods)
     assert looks[0] == ot.Retrace.look
     assert len(set(looks)) == 2  # a colour of its own
     spelt = re.sub(r"\s", "", page)

@@ -132,6 +132,12 @@ def retrace(
     """`rlax.retrace`: the errors [K] of Retrace(λ), c_t = λ_t min(1, π/μ); λ is a number or [K].
 
     The shapes are those of `q_errors`, which shows an example.
+
+    >>> q, reward, discount = jnp.zeros((2, 2)), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> taken, following = jnp.array([0, 1]), jnp.array([1, 0])
+    >>> pi, mu = jnp.array([[0.25, 0.75], [0.5, 0.5]]), jnp.array([0.5, 0.5])
+    >>> retrace(q, q, taken, following, reward, discount, pi, mu, lambda_=0.5).tolist()
+    [1.5, 2.0]
     """
     r_t, mu_t = sequences(r_t=r_t, mu_t=mu_t)
     mu = mu_t[:-1] + eps
@@ -155,7 +161,12 @@ def retrace_continuous(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.retrace_continuous`: the errors of Retrace(λ) from log ρ. q_t and log_rhos are [K − 1]; λ is a number or [K − 1]."""
+    """`rlax.retrace_continuous`: the errors of Retrace(λ) from log ρ. q_t and log_rhos are [K − 1]; λ is a number or [K − 1].
+
+    >>> q, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> retrace_continuous(q, q[1:], q, reward, discount, log_rhos=jnp.zeros(1), lambda_=0.5).tolist()
+    [1.5, 2.0]
+    """
     q_tm1, r_t, log_rhos = sequences(2, q_tm1=q_tm1, r_t=r_t, log_rhos=log_rhos)
     log_rhos = possible("log_rhos", log_rhos, log_rhos < jnp.inf, "log π/μ is a number below infinity")
     c_t = jnp.exp(jnp.minimum(log_rhos, 0)) * by_step("lambda_", lambda_, log_rhos)
@@ -175,7 +186,12 @@ def td_lambda(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.td_lambda`: the λ-return less v_tm1."""
+    """`rlax.td_lambda`: the λ-return less v_tm1.
+
+    >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> td_lambda(jnp.zeros(2), reward, discount, jnp.zeros(2), lambda_=0.5).tolist()
+    [1.5, 2.0]
+    """
     v_tm1, r_t = sequences(v_tm1=v_tm1, r_t=r_t)
     return lambda_returns(r_t, discount_t, v_t, lambda_, stop_target_gradients, truncated_t=truncated_t) - v_tm1
 
@@ -192,7 +208,13 @@ def sarsa_lambda(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.sarsa_lambda`: the λ-return that bootstraps from q of the action taken."""
+    """`rlax.sarsa_lambda`: the λ-return that bootstraps from q of the action taken.
+
+    >>> q, reward, discount = jnp.zeros((2, 2)), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> taken, following = jnp.array([0, 1]), jnp.array([1, 0])
+    >>> sarsa_lambda(q, taken, reward, discount, q, following, lambda_=0.5).tolist()
+    [1.5, 2.0]
+    """
     return td_lambda(
         taken("q_tm1", q_tm1, a_tm1), r_t, discount_t, taken("q_t", q_t, a_t), lambda_, stop_target_gradients,
         truncated_t=truncated_t,
@@ -210,7 +232,13 @@ def q_lambda(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.q_lambda`: the λ-return that bootstraps from max q, Peng's Q(λ). With λ = 0 at actions not greedy it is Watkins'."""
+    """`rlax.q_lambda`: the λ-return that bootstraps from max q, Peng's Q(λ). With λ = 0 at actions not greedy it is Watkins'.
+
+    >>> q, reward, discount = jnp.zeros((2, 2)), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> taken, following = jnp.array([0, 1]), jnp.array([1, 0])
+    >>> q_lambda(q, taken, reward, discount, q, lambda_=0.5).tolist()
+    [1.5, 2.0]
+    """
     v_t = jnp.max(asarray(q_t), axis=-1)
     return td_lambda(
         taken("q_tm1", q_tm1, a_tm1), r_t, discount_t, v_t, lambda_, stop_target_gradients, truncated_t=truncated_t

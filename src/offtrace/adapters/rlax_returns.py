@@ -50,7 +50,12 @@ def n_step_bootstrapped_returns(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.n_step_bootstrapped_returns`: `lambda_returns` that end after n steps, where they bootstrap from v_{k+n}."""
+    """`rlax.n_step_bootstrapped_returns`: `lambda_returns` that end after n steps, where they bootstrap from v_{k+n}.
+
+    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> n_step_bootstrapped_returns(reward, discount, value, n=2).tolist()
+    [3.0, 4.0, 4.0]
+    """
     r_t, discount_t, v_t = sequences(r_t=r_t, discount_t=discount_t, v_t=v_t)
     c_t = by_step("lambda_t", lambda_t, r_t)[:-1]
     return stopped(returns(v_t[:-1], v_t, r_t, discount_t, c_t, truncated_t, horizon=n), stop_target_gradients)
@@ -64,7 +69,12 @@ def discounted_returns(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.discounted_returns`: G_k = r_k + γ_k G_{k+1}; v_t is a number or [K], of which only the last is read."""
+    """`rlax.discounted_returns`: G_k = r_k + γ_k G_{k+1}; v_t is a number or [K], of which only the last is read.
+
+    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> discounted_returns(reward, discount, value).tolist()
+    [3.0, 4.0, 4.0]
+    """
     r_t, discount_t = sequences(r_t=r_t, discount_t=discount_t)
     return lambda_returns(
         r_t, discount_t, by_step("v_t", v_t, r_t), 1.0, stop_target_gradients, truncated_t=truncated_t
@@ -79,7 +89,12 @@ def importance_corrected_td_errors(
     values: ArrayLike,
     stop_target_gradients: bool | Array = False,
 ) -> Array:
-    """rlax's `importance_corrected_td_errors`: ρ_k (G_k − v_k), where c_{k+1} = ρ_{k+1} λ_{k+1}; `values` is [K + 1]."""
+    """rlax's `importance_corrected_td_errors`: ρ_k (G_k − v_k), where c_{k+1} = ρ_{k+1} λ_{k+1}; `values` is [K + 1].
+
+    >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> importance_corrected_td_errors(reward, discount, jnp.array([2.0, 0.5]), 1.0, values=jnp.zeros(3)).tolist()
+    [3.0, 1.0]
+    """
     values, r_t, discount_t, rho_tm1 = sequences(1, values=values, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     rho_tm1, v_tm1, v_t = ratios("rho_tm1", rho_tm1), values[:-1], values[1:]
     c_t = rho_tm1[1:] * by_step("lambda_", lambda_, r_t)[:-1]
@@ -93,7 +108,12 @@ def truncated_generalized_advantage_estimation(
     values: ArrayLike,
     stop_target_gradients: bool | Array = False,
 ) -> Array:
-    """`rlax.truncated_generalized_advantage_estimation`: G_k − v_k of the λ-return; `values` is [K + 1]."""
+    """`rlax.truncated_generalized_advantage_estimation`: G_k − v_k of the λ-return; `values` is [K + 1].
+
+    >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> truncated_generalized_advantage_estimation(reward, discount, 0.5, values=jnp.array([0.0, 1.0, 0.0])).tolist()
+    [1.75, 1.0]
+    """
     values, r_t, discount_t = sequences(1, values=values, r_t=r_t, discount_t=discount_t)
     return stopped(lambda_returns(r_t, discount_t, values[1:], lambda_) - values[:-1], stop_target_gradients)
 
@@ -109,7 +129,13 @@ def general_off_policy_returns_from_action_values(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.general_off_policy_returns_from_action_values`: v_t = Σ_a π q. c_t is [K], and its last one is not used."""
+    """`rlax.general_off_policy_returns_from_action_values`: v_t = Σ_a π q. c_t is [K], and its last one is not used.
+
+    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> q, action, pi = jnp.zeros((3, 2)), jnp.array([0, 1, 0]), jnp.full((3, 2), 0.5)
+    >>> general_off_policy_returns_from_action_values(q, action, reward, discount, jnp.ones(3), pi).tolist()
+    [3.0, 4.0, 4.0]
+    """
     r_t, discount_t, c_t = sequences(r_t=r_t, discount_t=discount_t, c_t=c_t)
     target = returns(taken("q_t", q_t, a_t)[:-1], expected(pi_t, q_t), r_t, discount_t, c_t[:-1], truncated_t)
     return stopped(target, stop_target_gradients)
@@ -125,7 +151,12 @@ def general_off_policy_returns_from_q_and_v(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.general_off_policy_returns_from_q_and_v`: q_t and c_t are [K − 1]."""
+    """`rlax.general_off_policy_returns_from_q_and_v`: q_t and c_t are [K − 1].
+
+    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> general_off_policy_returns_from_q_and_v(jnp.zeros(2), value, reward, discount, jnp.ones(2)).tolist()
+    [5.0, 6.0, 4.0]
+    """
     v_t, r_t, discount_t, q_t, c_t = sequences(3, v_t=v_t, r_t=r_t, discount_t=discount_t, q_t=q_t, c_t=c_t)
     return stopped(returns(q_t, v_t, r_t, discount_t, c_t, truncated_t), stop_target_gradients)
 

@@ -19,7 +19,11 @@ from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, 
 
 
 class VTraceOutput(NamedTuple):
-    """What `vtrace_td_error_and_advantage` returns."""
+    """What `vtrace_td_error_and_advantage` returns.
+
+    >>> VTraceOutput._fields
+    ('errors', 'pg_advantage', 'q_estimate')
+    """
 
     errors: Array
     """The errors of V-trace, [K]."""
@@ -66,7 +70,12 @@ def leaky_vtrace(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> Array:
-    """`rlax.leaky_vtrace`: V-trace at α = 1, importance sampling at α = 0."""
+    """`rlax.leaky_vtrace`: V-trace at α = 1, importance sampling at α = 0.
+
+    >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> leaky_vtrace(none, none, reward, discount, jnp.array([0.5, 2.0]), alpha_=0.5).tolist()
+    [1.25, 3.0]
+    """
     v_tm1, v_t, r_t, discount_t, rho = sequences(v_tm1=v_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
     rho = ratios("rho_tm1", rho)
     c = _clipped(rho, 1.0, alpha_) * by_step("lambda_", lambda_, r_t)
@@ -93,7 +102,12 @@ def vtrace_td_error_and_advantage(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> VTraceOutput:
-    """`rlax.vtrace_td_error_and_advantage`: the errors of V-trace, with its advantages and action values."""
+    """`rlax.vtrace_td_error_and_advantage`: the errors of V-trace, with its advantages and action values.
+
+    >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> vtrace_td_error_and_advantage(none, none, reward, discount, jnp.array([0.5, 2.0])).pg_advantage.tolist()
+    [1.0, 2.0]
+    """
     numbers = 1.0, lambda_, clip_rho_threshold, clip_pg_rho_threshold, stop_target_gradients, sample_mask
     return leaky_vtrace_td_error_and_advantage(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
 
@@ -113,7 +127,12 @@ def leaky_vtrace_td_error_and_advantage(
     *,
     truncated_t: ArrayLike | None = None,
 ) -> VTraceOutput:
-    """`rlax.leaky_vtrace_td_error_and_advantage`: where `truncated_t` says so, the advantage bootstraps from v_t."""
+    """`rlax.leaky_vtrace_td_error_and_advantage`: where `truncated_t` says so, the advantage bootstraps from v_t.
+
+    >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
+    >>> leaky_vtrace_td_error_and_advantage(none, none, reward, discount, jnp.array([0.5, 2.0]), alpha=0.5).errors.tolist()
+    [1.25, 3.0]
+    """
     numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     errors = leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
     v_tm1, v_t, r_t, discount_t, rho = map(asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))

@@ -16,7 +16,13 @@ Spelt = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that a run depends on, except its seeds. Frames are steps of the environment, counted for each seed."""
+    """Everything that a run depends on, except its seeds. Frames are steps of the environment, counted for each seed.
+
+    >>> from offtrace.deep import Config
+    >>> config = Config(game="minatar/breakout", frames=60_000)
+    >>> config.end  # in whole updates
+    60032
+    """
 
     game: str
     """"minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment."""

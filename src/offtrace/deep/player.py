@@ -117,6 +117,9 @@ def play(
     With the chance `epsilon` an action is drawn from all. The game ends after `episodes` episodes, or `steps` steps in all.
     A checkpoint may name a Python module that registers its game, as "gym/my_games:Corridor-v0" does. Importing it runs it, so it
     is imported only if it is one of `modules`, or with `trust`.
+
+    >>> game = play("runs/cartpole", seed=1, episodes=3)  # doctest: +SKIP
+    >>> game.returns  # doctest: +SKIP
     """
     if episodes < 1 or steps < 1 or not 0 <= epsilon <= 1:
         raise ValueError(

@@ -34,6 +34,9 @@ class Replay:
 
     A sequence begins at a step of the buffer, each as likely as any other, and ends with the episode, with the newest
     step or after `length` steps. It keeps the probabilities under which it was made; π is that of the moment.
+
+    >>> Replay(capacity=1_000, every=4, batch=8, length=16)  # for `update` of `evaluate` and `control`
+    Replay(capacity=1000, every=4, batch=8, length=16)
     """
 
     capacity: int = 10_000
@@ -47,6 +50,9 @@ class Evaluation:
     """After each `every` training episodes, one evaluation episode of at most `limit` steps; it has its own random numbers.
 
     One that hits the limit goes on from where it stopped the next time.
+
+    >>> Evaluation(every=10, limit=200)  # a greedy episode after each ten
+    Evaluation(policy=EpsilonGreedy(explore=0, epsilon=0.0), every=10, limit=200)
     """
 
     policy: Policy | ArrayLike = GREEDILY

@@ -37,14 +37,14 @@ class SplitMix:
 
     @staticmethod
     def mixed(z: int) -> int:
-        """The finaliser."""
+        """Return z with its bits mixed: the last step of SplitMix64."""
         z &= MASK
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
         return z ^ (z >> 31)
 
     def uniform(self) -> float:
-        """In [0, 1)."""
+        """Return the next number, uniform in [0, 1)."""
         self.state = (self.state + self.GOLDEN) & MASK
         return (self.mixed(self.state) >> 11) / 2**53
 
@@ -138,7 +138,7 @@ class Visit:
 
 @dataclass
 class Lived:
-    """What came of it."""
+    """The result of one learner's life."""
 
     Q: Floats
     visits: list[Visit] = field(default_factory=list[Visit])

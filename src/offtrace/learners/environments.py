@@ -118,7 +118,7 @@ class Environment:
 
 
 def environment(env: MDP | Given, gamma: float | None, features: ArrayLike | TileCoding | None) -> Environment:
-    """Check and prepare."""
+    """Check what was given as an environment, and make of it what the loop takes."""
     if isinstance(env, MDP):
         if gamma is not None and gamma != env.gamma:
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")

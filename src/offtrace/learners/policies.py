@@ -104,7 +104,11 @@ class Linear(Schedule):
 
 @dataclass(frozen=True)
 class Harmonic(Schedule):
-    """value / (1 + k / half): half of it at k = `half`. With half = 1 this is value / (k + 1)."""
+    """value / (1 + k / half): half of it at k = `half`. With half = 1 this is value / (k + 1).
+
+    >>> [Harmonic(1.0, half=10.0)(k) for k in (0, 10, 30)]
+    [1.0, 0.5, 0.25]
+    """
 
     value: float
     half: float = 1.0
@@ -194,7 +198,11 @@ class Policy:
 
 @dataclass(frozen=True)
 class EpsilonGreedy(Policy):
-    """Uniform with probability ε, else greedy in the current Q, ties split evenly (two values tie if they are equal)."""
+    """Uniform with probability ε, else greedy in the current Q, ties split evenly (two values tie if they are equal).
+
+    >>> EpsilonGreedy(Harmonic(1.0)).epsilon(3)  # in the fourth episode
+    0.25
+    """
 
     epsilon: float | Schedule
 
@@ -206,7 +214,11 @@ class EpsilonGreedy(Policy):
 
 @dataclass(frozen=True)
 class Softmax(Policy):
-    """π(a|s) ∝ exp(Q(s,a) / temperature); greedy at temperature 0, the limit."""
+    """π(a|s) ∝ exp(Q(s,a) / temperature); greedy at temperature 0, the limit.
+
+    >>> Softmax(Linear(1.0, 0.0, over=100)).temperature(50)
+    0.5
+    """
 
     temperature: float | Schedule
 

@@ -77,7 +77,7 @@ class Logs:
     state_names: tuple[int | str, ...] = ()
     """What the ids of states stand for in the source, if they were not 0, 1, … there."""
     action_names: tuple[int | str, ...] = ()
-    """Likewise for actions."""
+    """The names of the actions in the source, in the order of their ids."""
     report: ReadReport | None = field(default=None, repr=False)
     """What was read, and what was left out; None if they were not read."""
 

@@ -95,7 +95,15 @@ class Description:
 
 
 def describe(logs: Logs, target: object = None) -> Description:
-    """What logs are like, and what they say about a target policy: a table [S, A], a function of states, or a classifier."""
+    """What logs are like, and what they say about a target policy: a table [S, A], a function of states, or a classifier.
+
+    >>> from offtrace import mdps
+    >>> from offtrace.logs import simulate
+    >>> walk = mdps.random_walk(3)
+    >>> found = describe(simulate(walk, mdps.uniform(walk), episodes=50, seed=0), target=mdps.uniform(walk))
+    >>> found.episodes, found.states, float(found.target.could)
+    (50, 4, 1.0)
+    """
     lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
     mu = None
     if logs.log_mu is not None:

@@ -63,7 +63,7 @@ class Diagnosis:
 
     @property
     def weights(self) -> np.ndarray | None:
-        """W [E]."""
+        """The weight W of each episode, [E]; None where μ is not known."""
         with np.errstate(over="ignore"):
             return None if self.log_weights is None else np.exp(self.log_weights)
 

@@ -28,6 +28,13 @@ def alternating(
     β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …), bounds (∞, 0, ∞, 0), Z = γ²P² − γ³P³ + γ⁴P⁴ has +(γ² + γ³ + γ⁴), 2.195, which no step size
     cures. `target` and `behavior` are the policies in either state, and any two will do; with
     `target=(1,), behavior=(1,)` there is one action, on-policy. Rewards are 0, so Q is its own error.
+
+    >>> import offtrace as ot
+    >>> from offtrace.operators import Operator
+    >>> mdp, target, behavior = alternating()
+    >>> trace = ot.TruncatedIS(bound=(0.0, ot.INFINITY, 0.0))
+    >>> Operator(trace, mdp, target=target, behavior=behavior).spectral_radius > 1
+    True
     """
     P = np.zeros((2, np.size(target), 2))
     P[0, :, 1] = P[1, :, 0] = 1.0
@@ -53,6 +60,10 @@ def one_state_two_actions(
     `target=(0.6, 0.4), gamma=0.94` it is their Counterexample 5.7, Truncated IS with the bound 1: ‖Z‖ = 1.140, radius 0.269.
     With `target=(1/3, 2/3), behavior=(2/3, 1/3), gamma=0.9` the running minimum of ∏ρ, the largest β that keeps
     β_t ≤ ∏ρ and never grows, has ‖Z‖ = 1.480 and the radius 0.646.
+
+    >>> mdp, target, behavior = one_state_two_actions()
+    >>> mdp.S, mdp.A, target.tolist()
+    (1, 2, [[0.5, 0.5]])
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
     return mdp, check_policy(np.array([target]), mdp, "target"), check_policy(np.array([behavior]), mdp, "behavior")
@@ -63,6 +74,10 @@ def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray
 
     Importance sampling towards π_k, which takes action 1, while π* takes action 0: ‖I − C(I − γP_π*)‖ = 2γ/(1 − γ), 18 at
     γ = 0.9, and not γ. μ = ½ covers both; any other that does gives the same.
+
+    >>> mdp, target, behavior, optimal = lemma_2()
+    >>> target.tolist(), optimal.tolist()
+    ([[0.0, 1.0]], [[1.0, 0.0]])
     """
     mdp, target, behavior = one_state_two_actions(target=(0.0, 1.0), gamma=gamma, reward=(0.0, -1.0))
     return mdp, target, behavior, np.array([[1.0, 0.0]])
@@ -75,6 +90,12 @@ def switch_or_stay(gamma: float = 0.9, stay: float = 0.9) -> tuple[MDP, np.ndarr
     from Q_0 = [[0, −2], [0, −2]] ends in a cycle of period two, [[−81, −199], [−109, −171]]/28 and its mirror, while
     Q* = [[0, −1], [−1, 0]]: although Retrace satisfies β_t ≤ β_{t-1}ρ_t, and at step size 1. From a pessimistic Q_0, or with a
     step size of 0.6, it converges.
+
+    >>> import offtrace as ot
+    >>> from offtrace.operators import control_iterates
+    >>> mdp, _, behavior, q0 = switch_or_stay()
+    >>> control_iterates(ot.Retrace(), mdp, behavior=behavior, q0=q0).period
+    2
     """
     if not 0.0 <= stay <= 1.0:
         raise ValueError(f"stay is a probability and must lie in [0, 1], got {stay!r}")
@@ -89,6 +110,10 @@ def powers_of_two(gamma: float = 0.98) -> tuple[MDP, np.ndarray, np.ndarray]:
     (s0, a0) → s2, (s0, a1) → s1, (s1, a0) → s2, (s1, a1) → s0, s2 → s0; ρ = [[8, ½], [¼, 2], [8, ⅛]]. All products of ratios
     are powers of two, so β_t = min(1, ∏ρ) takes few values and Z is known exactly: ‖Z‖ = 1.97844, its spectral radius is
     1.0137615, with the eigenvalue −1.0137615, so that a step size below 1 cures it. `offtrace.operators.falsify` found its like.
+
+    >>> mdp, target, behavior = powers_of_two()
+    >>> (target / behavior).tolist()
+    [[8.0, 0.5], [0.25, 2.0], [8.0, 0.125]]
     """
     P = np.eye(3)[[2, 1, 2, 0, 0, 0]].reshape(3, 2, 3)
     mu = np.array([[1 / 15, 14 / 15], [4 / 7, 3 / 7], [1 / 9, 8 / 9]])
@@ -103,6 +128,13 @@ def q_lambda_tight(gamma: float = 0.9, distance: float = 2.0) -> tuple[MDP, np.n
     section 5): Z = (I − λγP_μ)⁻¹ γ(P_π − λP_μ), and with a deterministic π all rows that lead to one state have the
     same signs, so that nothing cancels. At distance 2 the spectral radius equals it too: the eigenvector is +1, −1 for
     switching and staying in state 0, and −1, +1 in state 1. So Q(λ) diverges there as soon as γ(1 + λ) > 1 − λγ.
+
+    >>> import offtrace as ot
+    >>> from offtrace.operators import Operator
+    >>> mdp, target, behavior = q_lambda_tight(gamma=0.5, distance=1.0)
+    >>> op = Operator(ot.QLambda(lam=0.5), mdp, target=target, behavior=behavior)
+    >>> round(op.contraction.midpoint, 9)  # ½ (1 − ½ + ½·1) / (1 − ¼)
+    0.666666667
     """
     if not 0.0 <= distance <= 2.0:
         raise ValueError(f"distance is ‖π − μ‖₁ and must lie in [0, 2], got {distance!r}")

@@ -98,7 +98,12 @@ def random_policy(mdp: MDP, seed: Seed, concentration: float = 1.0) -> np.ndarra
 
 
 def check_policy(policy: ArrayLike, mdp: MDP, name: str = "policy") -> np.ndarray:
-    """`policy` as `trajectory.distributions` [S, A], if it is one of this MDP; else an error that names the first bad state."""
+    """`policy` as `trajectory.distributions` [S, A], if it is one of this MDP; else an error that names the first bad state.
+
+    >>> from offtrace import mdps
+    >>> check_policy([[0.25, 0.75]] * 3, mdps.garnet(3, 2, 2, seed=0)).shape
+    (3, 2)
+    """
     array = np.asarray(policy)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} is not an array of numbers, got {type(policy).__name__}: a policy is an array [S, A]")

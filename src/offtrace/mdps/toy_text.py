@@ -24,6 +24,10 @@ def from_gymnasium(environment: Any, gamma: float = 0.99, **kwargs: Any) -> MDP:
 
     Time limits are no part of the MDP: give `limit` to `MDP.rollout`. Where two outcomes of (s, a) share s' but not the
     reward, r(s, a, s') is their mean.
+
+    >>> lake = from_gymnasium("FrozenLake-v1", gamma=0.9, is_slippery=False)
+    >>> lake.S, lake.A
+    (16, 4)
     """
     name, table, start = _published(environment, kwargs)
     S, A = len(table), len(table[0])

@@ -73,11 +73,11 @@ class Interval:
         return self * Interval(1 / high, 1 / low)
 
     def __lt__(self, other: Interval | float) -> bool:
-        """Certainly below."""
+        """Whether every number of this interval is below the other."""
         return self.upper < _ends(other)[0]
 
     def __gt__(self, other: Interval | float) -> bool:
-        """Certainly above."""
+        """Whether every number of this interval is above the other."""
         return self.lower > _ends(other)[1]
 
     def intersection(self, other: Interval) -> Interval:

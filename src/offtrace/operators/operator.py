@@ -79,7 +79,7 @@ class Operator:
 
     @cached_property
     def solution(self) -> Solution:
-        """How C is known."""
+        """The way in which C is computed: closed form, chain, bounds or Monte Carlo."""
         if not self.setting.normal:
             return custom_solution(self.setting, self._deadline(), self._seed)
         return ClosedForm(self.setting) if self.setting.per_decision else Chain(self.setting)

@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def pairs(self) -> int:
-        """S·A."""
+        """The number of pairs, S·A."""
         return self.pi.size
 
     @property

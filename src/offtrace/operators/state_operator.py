@@ -87,7 +87,7 @@ class StateOperator(Operator):
 
     @cached_property
     def solution(self) -> Solution:
-        """How C is known."""
+        """The way in which C is computed: closed form, chain, bounds or Monte Carlo."""
         if self.setting.per_decision:
             return self._inner
         if self.setting.normal:
@@ -153,7 +153,7 @@ class _Known:
 
     @property
     def method(self) -> str:
-        """The other's."""
+        """The way in which the underlying solution is computed."""
         return self.found.method
 
 
@@ -161,13 +161,13 @@ class _BeforeActions(_Known):
     """C m = m + H(·, 1) for M = γPm: what a trace reads after its first action, by the chain of pairs."""
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
-        """From both sides."""
+        """lower ≤ C·M ≤ upper for M ≥ 0, [S, Y]."""
         lower, upper = self.found.times(self.setting.gamma * (self.setting.P @ M), gap, deadline)
         slack = 4 * EPS * M
         return np.maximum(M - slack + lower, 0.0), M + slack + upper
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
-        """The chain's, which are by state."""
+        """lower ≤ E[β_t] ≤ upper, [S, n]: those of the chain, which are by state."""
         return self.found.mean_coefficients(n, gap, deadline)
 
 
@@ -184,6 +184,6 @@ class _FromStarts(_Known):
         return lower[: self.starts], upper[: self.starts]
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
-        """Those of the starts."""
+        """lower ≤ E[β_t] ≤ upper for traces from each start, [S, n]."""
         lower, upper = self.found.mean_coefficients(n, gap, deadline)
         return lower[: self.starts], upper[: self.starts]

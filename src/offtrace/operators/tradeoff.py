@@ -110,6 +110,14 @@ def tradeoff(
     - `families`: classes of rules with a number to sweep; those of `traces.rules()` if None
     - `lams`: the values of λ, or of what plays its part; `mixes` are those of α-Retrace's α
     - `bounds`: ρ̄ = c̄ of V-trace, which acts on state values, and whose variance is not computed
+
+    >>> import numpy as np, offtrace as ot
+    >>> from offtrace import mdps
+    >>> mdp = mdps.garnet(3, 2, 2, seed=0, gamma=0.9)
+    >>> target, behavior = np.tile([0.75, 0.25], (3, 1)), mdps.uniform(mdp)
+    >>> swept = tradeoff(mdp, target, behavior, np.zeros((3, 2)), lams=(0.0, 1.0), families=[ot.Retrace], mixes=(), bounds=())
+    >>> [(point.family, round(point.contraction.midpoint, 3)) for point in swept.points]
+    [('Retrace', 0.9), ('Retrace', 0.692)]
     """
     q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted, off = _known_values(mdp, π, live)

@@ -40,6 +40,10 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
 
     `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
     figures for papers go into `figures/` beside it, as PNG and PDF; `figures=False` leaves them out.
+
+    >>> from offtrace import studies
+    >>> study = studies.load("bifurcation", "ci").run()  # doctest: +SKIP
+    >>> write(study)  # doctest: +SKIP
     """
     from offtrace.reports.study import page, paper_figures, views
 
@@ -60,6 +64,10 @@ def evaluation_page(
     """One self-contained page about the `Result` of `offtrace.logs.evaluate`; returns where it is.
 
     `command` is the command line that made it, if one did, to be shown on the page.
+
+    >>> from offtrace.logs import evaluate
+    >>> result = evaluate(logs, target, trace=RBIS(lam=0.9), gamma=0.99)  # doctest: +SKIP
+    >>> evaluation_page(result, "evaluation.html")  # doctest: +SKIP
     """
     from offtrace.logs import Result
     from offtrace.reports.logs import page
@@ -77,7 +85,10 @@ def evaluation_page(
 
 
 def summary(study: object) -> str:
-    """The study's table in plain text, best trace first: what a terminal shows of the page."""
+    """The study's table in plain text, best trace first: what a terminal shows of the page.
+
+    >>> print(summary("out/bifurcation-ci"))  # doctest: +SKIP
+    """
     from offtrace.reports.study import terminal_table, views
 
     opened = _opened(study)

@@ -195,6 +195,12 @@ def adapt(
     The rate of a start is 1 − (1−γ) Σ_t γ^t β_{k:t}, the row sum of Z where the recursive condition holds (Ze = γe − (1−γ)S);
     the estimate is its mean over the starts, while the modulus is a maximum. Sums end with the trajectory, which makes the
     rate look slower: prefer rows longer than 1/(1−γ).
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, log_pi, log_mu = np.zeros(50, bool), np.log(np.tile([0.9, 0.1], 25)), np.log(np.full(50, 0.5))
+    >>> trace = ot.CTrace(rate=0.9, mix=0.5, step_size=0.5)
+    >>> round(ot.adapt(trace, terminated=no, truncated=no, log_pi=log_pi, log_mu=log_mu, gamma=0.9).mix, 3)
+    0.609
     """
     if not as_trace(trace).adaptive:
         raise TypeError(f"adapt moves the mix of a CTrace, got {trace!r}")
@@ -224,6 +230,12 @@ def credit_figure(
     """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.
 
     Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, orange above 1, else blue.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(4, bool), np.zeros(4)
+    >>> row = {"terminated": no, "truncated": no, "log_pi": zero, "log_mu": zero}
+    >>> figure = ot.credit_figure([ot.Retrace(0.9), ot.RBIS(0.9)], **row)  # doctest: +SKIP
+    >>> figure.savefig("credit.png")  # doctest: +SKIP
     """
     if not traces:
         raise ValueError("traces is empty: there is nothing to draw")

@@ -44,7 +44,7 @@ class Code:
 
     @property
     def digest(self) -> str:
-        """Of all of it."""
+        """One digest of all the code."""
         return _digest(json.dumps([self.own, self.sources], sort_keys=True))
 
     def about(self) -> Table:
@@ -66,7 +66,7 @@ class Code:
 
 
 def of(task: str, modules: Iterable[str]) -> Code:
-    """As it lies on the disk now."""
+    """The code of a task and of modules, as it lies on the disk now."""
     return Code(_own(task), {path: text for module in modules for path, text in _sources(module)})
 
 

@@ -116,7 +116,11 @@ def parsed(path: Path, text: str | None = None) -> Table:
 
 
 def shipped() -> list[str]:
-    """The names of the studies that come with offtrace."""
+    """The names of the studies that come with offtrace.
+
+    >>> shipped()
+    ['bifurcation', 'contraction-map', 'minatar', 'random-walk', 'replay', 'stale']
+    """
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 

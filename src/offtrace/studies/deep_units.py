@@ -15,7 +15,7 @@ from offtrace.studies.plan import Job
 from offtrace.traces import Rule
 
 POINTS = 50
-"""Of a run's curve, at most."""
+"""The largest number of points in the curve of a run."""
 LAST = 0.1
 """The share of the frames at the end over which the metric "return" is taken."""
 

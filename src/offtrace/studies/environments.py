@@ -57,6 +57,9 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
 
     A declaration may give the other arguments of the function, as in "maze:size=9". One that has a `seed` which a declaration
     leaves out is another MDP for each seed. Workers must register it too: so a module does it that the study lists in `modules`.
+
+    >>> from offtrace import mdps
+    >>> register_environment("short-walk", mdps.random_walk, states=3)  # doctest: +SKIP
     """
     if ":" in name or GYMNASIUM.match(name):
         raise ValueError(

@@ -128,7 +128,7 @@ class LocalPool:
         return max(0, self.ahead * len(self.workers) - self.pending)
 
     def submit(self, job: Job) -> None:
-        """Take a job."""
+        """Give a job to a worker, now or as soon as one can take it."""
         self.returned.append(job)
         self._hand_out()
 

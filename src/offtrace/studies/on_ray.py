@@ -108,7 +108,7 @@ class RayPool:
         return max(0, 8 + 3 * self.cpus - self.pending)
 
     def submit(self, job: Job) -> None:
-        """Take a job."""
+        """Give a job to Ray."""
         self.waiting[self.remote.remote(job)] = job
 
     def answered(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:

@@ -157,12 +157,12 @@ class Plan:
 
     @property
     def total_cost(self) -> float:
-        """Of all units."""
+        """The cost of all units together."""
         return sum(job.cost for job in self._jobs())
 
     @property
     def runs(self) -> int:
-        """Of all units."""
+        """The number of runs in all units together."""
         return sum(job.runs for job in self._jobs())
 
     def _jobs(self) -> Iterator[Job]:
@@ -195,7 +195,7 @@ class Plan:
         return self._unit(self.last_phase, best.group, best.alpha)
 
     def rank(self, score: float) -> float:
-        """Small is good."""
+        """The score as a number that is smaller the better it is."""
         if math.isnan(score):
             return math.inf
         return -score if self.study.metric in HIGHER_IS_BETTER else score

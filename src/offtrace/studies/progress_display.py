@@ -18,7 +18,7 @@ SHOWN = 8
 
 
 class Display:
-    """Shows nothing."""
+    """A display that shows nothing: what others build on."""
 
     def __init__(self, plan: Plan, where: str) -> None:
         self.plan, self.where = plan, where
@@ -36,7 +36,7 @@ class Display:
         pass
 
     def step(self, unit: Unit, score: float, cost: float) -> None:
-        """One more unit is done."""
+        """Take note that one more unit is done."""
         self.cost += cost
         self._judge(unit, score)
 
@@ -54,7 +54,7 @@ class Display:
 
     @property
     def rate(self) -> float:
-        """Units a second."""
+        """How many units are done in a second."""
         return (len(self.plan.done) - self.before) / max(time.monotonic() - self.started, 1e-9)
 
     @property
@@ -83,7 +83,7 @@ class Lines(Display):
         self._say(f"{plan.study.name}: {plan.total} units on {where}{begun}")
 
     def step(self, unit: Unit, score: float, cost: float) -> None:
-        """A line, if it is time."""
+        """Take note of a unit, and print a line if the last one is old enough."""
         super().step(unit, score, cost)
         if time.monotonic() - self.last >= LINES:
             self.last = time.monotonic()
@@ -143,7 +143,7 @@ class Live(Display):
 
 
 def display(plan: Plan, where: str, progress: bool) -> Display:
-    """What fits where it is shown."""
+    """The display that fits: a bar in a terminal, lines elsewhere, or nothing."""
     if not progress:
         return Display(plan, where)
     return Live(plan, where) if sys.stderr.isatty() else Lines(plan, where)

@@ -61,7 +61,7 @@ class Finished:
     outcome: Outcome
     worker: str
     finished: datetime
-    """UTC."""
+    """When it was finished, in UTC."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Found:
     problems: list[str] = field(default_factory=list)
     """Files that are not read, and why; what an interrupted write has left is none."""
     seconds: float = 0.0
-    """Of all workers together."""
+    """The seconds that all workers together took."""
     rows: int = 0
     versions: set[str] = field(default_factory=set)
     """Of offtrace, under which it was run."""
@@ -167,7 +167,7 @@ class Folder:
             self._write(self.path / "failed" / f"{unit.id}.txt", f"{unit}: {error}\n".encode())
 
     def write(self, batch: Sequence[Finished], versions: dict[str, str]) -> None:
-        """One more part."""
+        """Write finished units as one more part."""
         pl = polars()
         number = 1 + max((part_files.number(f) or 0 for kind in KINDS for f in self._files(kind)), default=0)
         head = {"offtrace.schema": SCHEMA, "offtrace.study": self.digest, "offtrace.part": f"part-{number:06d}.parquet"}

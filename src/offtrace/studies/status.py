@@ -11,7 +11,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Status:
-    """What there is of a study."""
+    """How far a study has come: units done, rows, problems, the best so far."""
 
     name: str
     folder: Path

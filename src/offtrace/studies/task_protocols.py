@@ -20,11 +20,11 @@ def key(check: Check[object], default: Any = MISSING) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """Common to all tasks."""
+    """What the protocols of all tasks have in common."""
 
     @classmethod
     def made(cls, at: str, given: Toml) -> Self:
-        """Checked."""
+        """Make a protocol of a table of the declaration, after checking each key."""
         values = cls.checked(at, given)
         for f in fields(cls):
             if f.default is MISSING and f.name not in values:
@@ -51,7 +51,7 @@ class Learning(Protocol):
     limit: int = key(whole(0), 0)
     """Episodes are truncated after so many steps; 0: never."""
     q0: float = key(number(-1e300, 1e300), 0.0)
-    """Q to begin with."""
+    """The first value of every Q(s, a)."""
     spread: float = key(number(), 0.0)
     """The standard deviation of the noise in Q to begin with."""
     update: str = key(one_of("online", "offline", "replay"), "online")
@@ -61,7 +61,7 @@ class Learning(Protocol):
     every: int = key(whole(1), 1)
     """Steps between two draws from the buffer."""
     batch: int = key(whole(1), 1)
-    """Sequences in a draw."""
+    """The number of sequences in a draw."""
     length: int = key(whole(1), 32)
     """Steps in a sequence, at most."""
 
@@ -108,7 +108,7 @@ class Replay(Learning):
     rate: float = key(number(0, 1, above=True), 0.1)
     """The step size of an update, Q + rate (T* Q − Q)."""
     temperature: float = key(number(above=True), 0.1)
-    """Of the softmax policies."""
+    """The temperature of the softmax policies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +185,9 @@ class Stale(Protocol):
     layers: int = key(whole(1), 2)
     """Of the transformer; `width` numbers for each token, `heads` heads."""
     width: int = key(whole(1), 64)
-    """A multiple of `heads`."""
+    """The width of the network, a multiple of `heads`."""
     heads: int = key(whole(1), 4)
-    """Of attention."""
+    """The number of heads of attention."""
     clip: float = key(number(above=True), 1.0)
     """The largest norm of a gradient."""
 

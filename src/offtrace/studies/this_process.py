@@ -29,7 +29,7 @@ class ThisProcess:
         return 1 - self.pending
 
     def submit(self, job: Job) -> None:
-        """Take a job."""
+        """Keep a job until its answer is asked for."""
         self.waiting.append(job)
 
     def answered(self, timeout: float) -> list[tuple[Outcome, str]]:

@@ -75,7 +75,7 @@ def _trace(job: Job) -> Any:
 
 
 def _traces(job: Job) -> list[Rule]:
-    """One for each λ."""
+    """The traces of a job, one for each λ."""
     return [declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
 
 

@@ -36,7 +36,12 @@ Range: TypeAlias = Sequence[np.ndarray] | np.ndarray
 
 
 class Factors(NamedTuple):
-    """The normal form of a rule on a batch: numbers, or arrays of the batch's shape."""
+    """The normal form of a rule on a batch: numbers, or arrays of the batch's shape.
+
+    >>> import numpy as np, offtrace as ot
+    >>> ot.Retrace(lam=0.5).normal_form(np, 0.5, 1.0, 0.5)._fields
+    ('decay', 'ratio', 'cap')
+    """
 
     decay: Numbers
     ratio: Numbers
@@ -66,12 +71,17 @@ class StepForm(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A number of a rule that goes from 0 to 1."""
+    """A number of a rule that goes from 0 to 1.
+
+    >>> import offtrace as ot
+    >>> ot.Retrace.sweep
+    Sweep(parameter='lam', symbol='λ')
+    """
 
     parameter: str
     """Its name in the constructor."""
     symbol: str
-    """How it is printed."""
+    """The letter by which it is printed."""
 
 
 LAMBDA = Sweep("lam", "λ")

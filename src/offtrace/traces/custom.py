@@ -65,12 +65,12 @@ class StepTrace(Trace):
 
     @property
     def largest(self) -> float:
-        """What was promised."""
+        """An upper bound of β: the declared `bound`, or 1 if that is larger; ∞ where none is declared."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
 
     @property
     def promised_bound(self) -> float | None:
-        """The `bound`."""
+        """The `bound` that was given, if one was."""
         return self.bound
 
     def __post_init__(self) -> None:
@@ -142,17 +142,17 @@ class HistoryTrace(Trace):
 
     @property
     def history_form(self) -> Callable[[History], float]:
-        """The `beta`."""
+        """The function `beta` that was given."""
         return self.beta
 
     @property
     def largest(self) -> float:
-        """What was promised."""
+        """An upper bound of β: the declared `bound`, or 1 if that is larger; ∞ where none is declared."""
         return INFINITY if self.bound is None else max(1.0, self.bound)
 
     @property
     def promised_bound(self) -> float | None:
-        """The `bound`."""
+        """The `bound` that was given, if one was."""
         return self.bound
 
     def __post_init__(self) -> None:
@@ -182,6 +182,13 @@ def count_dependent(lam: float = 1.0, *, horizon: int | None = None) -> StepTrac
     """Retrace divided by the number of visits to the start's pair since the start: β_t = (∏ λ min(1, ρ_i)) / N_{k:t}.
 
     After the count-dependent coefficients that the paper's conclusion names. Needs `pair`.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(3, bool), np.zeros(3)
+    >>> ot.coefficients(ot.count_dependent(), terminated=no, truncated=no, log_pi=zero, log_mu=zero, pair=np.array([5, 5, 7]))
+    array([[1. , 0.5, 0.5],
+           [0. , 1. , 1. ],
+           [0. , 0. , 1. ]])
     """
     return StepTrace(
         _count_dependent, carry=(1.0, 1.0), lam=lam, reads=("rho", "pair"), title="count-dependent", horizon=horizon

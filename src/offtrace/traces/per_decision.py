@@ -18,7 +18,12 @@ from offtrace.trajectory import first_index, spell
 @register
 @dataclass(frozen=True)
 class OneStep(Trace):
-    """β_t = 0 for t ≥ 1: Expected Sarsa, or Q-learning where π is greedy. It bootstraps at once and uses no trace."""
+    """β_t = 0 for t ≥ 1: Expected Sarsa, or Q-learning where π is greedy. It bootstraps at once and uses no trace.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.OneStep().normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.0 1.0 inf
+    """
 
     title: ClassVar = "One-step"
     formula: ClassVar = "0"
@@ -35,7 +40,12 @@ class OneStep(Trace):
 @register
 @dataclass(frozen=True)
 class ImportanceSampling(Trace):
-    """β_t = ∏ λρ_i (Precup, Sutton, Singh 2000): unbiased at λ = 1. It is not weighted, and nothing bounds its variance."""
+    """β_t = ∏ λρ_i (Precup, Sutton, Singh 2000): unbiased at λ = 1. It is not weighted, and nothing bounds its variance.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.ImportanceSampling(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 2.0 inf
+    """
 
     lam: float = 1.0
 
@@ -61,7 +71,12 @@ class ImportanceSampling(Trace):
 @register
 @dataclass(frozen=True)
 class QLambda(Trace):
-    """β_t = λ^t: Q(λ) with off-policy corrections. Not Watkins' nor Peng's Q(λ); it may diverge where π and μ differ much."""
+    """β_t = λ^t: Q(λ) with off-policy corrections. Not Watkins' nor Peng's Q(λ); it may diverge where π and μ differ much.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.QLambda(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 1.0 inf
+    """
 
     lam: float = 1.0
 
@@ -82,7 +97,12 @@ class QLambda(Trace):
 @register
 @dataclass(frozen=True)
 class TreeBackup(Trace):
-    """β_t = ∏ λπ_i: safe for any μ, and needs none. Not efficient near on-policy, where it cuts most of the trace."""
+    """β_t = ∏ λπ_i: safe for any μ, and needs none. Not efficient near on-policy, where it cuts most of the trace.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.TreeBackup(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 0.5 inf
+    """
 
     lam: float = 1.0
 
@@ -104,7 +124,12 @@ class TreeBackup(Trace):
 @register
 @dataclass(frozen=True)
 class Retrace(Trace):
-    """β_t = ∏ λ min(1, ρ_i): safe, and efficient near on-policy. A cut is never undone. Not V-trace (state values)."""
+    """β_t = ∏ λ min(1, ρ_i): safe, and efficient near on-policy. A cut is never undone. Not V-trace (state values).
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.Retrace(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 1.0 inf
+    """
 
     lam: float = 1.0
 
@@ -130,6 +155,10 @@ class VTrace(Trace):
 
     On state values its fixed point is the value of π_ρ̄ ∝ min(ρ̄μ, π), which is π itself only where ρ̄ never acts, and it is a
     contraction where c̄ ≤ ρ̄. On action values δ carries no ratio: ρ̄ has no part there, and c̄ = 1 makes it Retrace.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.VTrace(lam=0.9, c_bar=1.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 1.5 inf
     """
 
     lam: float = 1.0
@@ -181,6 +210,10 @@ class WatkinsQ(Trace):
 
     Whether an action is greedy is not read off a soft π: tell it with `greedy=…`, or give log π of a greedy policy (0 or −inf).
     Learners and deep agents know Q and ask it. The recursive condition holds where π itself is greedy, not under a soft π.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.WatkinsQ(lam=0.9).normal_form(np, 1.0, 0.25, 4.0))  # decay, ratio, cap: π = 1, μ = 0.25
+    0.9 1.0 inf
     """
 
     lam: float = 1.0
@@ -204,7 +237,13 @@ class WatkinsQ(Trace):
 @register
 @dataclass(frozen=True, eq=False)
 class VariableLambda(Trace):
-    """β_t = ∏ λ_i ρ_i with a λ for every step, given as an array of the trajectory's shape. λ of a start is not used."""
+    """β_t = ∏ λ_i ρ_i with a λ for every step, given as an array of the trajectory's shape. λ of a start is not used.
+
+    >>> import numpy as np, offtrace as ot
+    >>> trace = ot.VariableLambda(lam=np.array([1.0, 0.5, 0.0]))
+    >>> trace.normal_form(np, np.full(3, 0.5), np.full(3, 0.25), np.full(3, 2.0)).decay.tolist()
+    [1.0, 0.5, 0.0]
+    """
 
     lam: Numbers
 
@@ -261,7 +300,12 @@ class VariableLambda(Trace):
 @register
 @dataclass(frozen=True)
 class QSigma(Trace):
-    """β_t = ∏ λ(σρ_i + (1−σ)π_i): between importance sampling (σ = 1) and Tree Backup (σ = 0). Not Sarsa: δ is expected."""
+    """β_t = ∏ λ(σρ_i + (1−σ)π_i): between importance sampling (σ = 1) and Tree Backup (σ = 0). Not Sarsa: δ is expected.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.QSigma(sigma=0.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    1.0 1.25 inf
+    """
 
     sigma: float = 0.5
     lam: float = 1.0
@@ -295,6 +339,10 @@ class AlphaRetrace(Trace):
 
     It does not evaluate π: `next_value` must be the mixture's expectation too, and the fixed point is the mixture's
     value. The recursive condition holds for the mixture's ratio, not for ρ.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.AlphaRetrace(mix=0.5).normal_form(np, 0.25, 0.5, 0.5))  # decay, ratio, cap: π = 0.25, μ = 0.5
+    1.0 0.75 inf
     """
 
     mix: float = 1.0
@@ -333,6 +381,10 @@ class CTrace(Trace):
     """α-Retrace whose mix is moved by Robbins–Monro steps until its contraction rate is `rate`. See `offtrace.adapt`.
 
     It is a value, as every trace: `adapt` returns the next one and changes nothing.
+
+    >>> import offtrace as ot
+    >>> ot.CTrace(rate=0.8).mix  # as long as `offtrace.adapt` has not moved it
+    1.0
     """
 
     rate: float = 0.9
@@ -391,6 +443,12 @@ class ABQ(Trace):
     On state values the same coefficients make ABTD(ζ). ζ in [0, 1] plays the part of λ. It is free of ratios, not of μ. The
     constants belong to the policies: ψ0 is one over the largest max(μ, π) of all pairs, ψ_max one over the smallest above 0.
     `ABQ.from_policies` computes them; learners, operators, studies and logs, which know the policies, do so where they are None.
+
+    >>> import numpy as np, offtrace as ot
+    >>> target, behavior = np.array([[0.5, 0.5]]), np.array([[0.25, 0.75]])
+    >>> trace = ot.ABQ.from_policies(0.5, target, behavior)
+    >>> round(trace.psi0, 3), trace.psi_max
+    (1.333, 2.0)
     """
 
     zeta: float = 0.5

@@ -266,7 +266,7 @@ class Printer:
         return self._done[symbol]
 
     def write(self, symbol: Symbol) -> str:
-        """An operation on names."""
+        """Write a symbol as an operation on the names of its parts."""
         return self.operation(symbol.operation, *map(self.text, symbol.parts))
 
     def number(self, value: float) -> str:
@@ -274,7 +274,7 @@ class Printer:
         return repr(value).replace("inf", "1e999").replace("nan", "(1e999 - 1e999)")
 
     def operation(self, operation: str, *parts: str) -> str:
-        """One operation."""
+        """Write one operation in this language."""
         if operation in INFIX:
             return f"({parts[0]} {operation} {parts[1]})"
         if operation == "negative":
@@ -305,7 +305,7 @@ class NumbersApart(Printer):
         """The constants, which are called k0, k1, …"""
 
     def write(self, symbol: Symbol) -> str:
-        """An operation on names."""
+        """Write a symbol as an operation on the names of its parts."""
         if (
             symbol.operation == "**"
             and symbol.parts[1].operation == "number"

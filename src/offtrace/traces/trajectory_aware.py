@@ -16,7 +16,7 @@ from offtrace.traces.registry import register
 
 @dataclass(frozen=True)
 class TrajectoryAware(Trace):
-    """Common to the rules below."""
+    """What the rules below have in common: they are not per-decision."""
 
     per_decision: ClassVar = False
     reads: ClassVar = ("rho",)
@@ -25,7 +25,12 @@ class TrajectoryAware(Trace):
 @register
 @dataclass(frozen=True)
 class NonMarkovRetrace(TrajectoryAware):
-    """β_t = λ min(1, β_{t-1} ρ_t): a trace that was cut may recover. Also called Recursive Retrace. Never above λ for t ≥ 1."""
+    """β_t = λ min(1, β_{t-1} ρ_t): a trace that was cut may recover. Also called Recursive Retrace. Never above λ for t ≥ 1.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.NonMarkovRetrace(lam=0.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    1.0 1.0 0.5
+    """
 
     lam: float = 1.0
 
@@ -55,6 +60,10 @@ class RBIS(TrajectoryAware):
     """β_t = min(λ^t, β_{t-1} ρ_t): recency-bounded importance sampling. Unlike Non-Markov Retrace it decays only at the bound.
 
     A ρ/λ above the largest float counts as infinite: such a step clips every trace, which is exact while β_{t-1} > 10⁻³⁰⁸.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.RBIS(lam=0.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.5 4.0 1.0
     """
 
     lam: float = 1.0
@@ -85,6 +94,10 @@ class TruncatedIS(TrajectoryAware):
 
     The truncation is at read-out: the product itself is not clipped. It violates the recursive condition: evaluation need
     not be a contraction, and with bounds by lag, such as (0, 1, 0), it can diverge.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.TruncatedIS(bound=1.5, lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    0.9 2.0 1.5
     """
 
     bound: float | Sequence[float] = 1.0
@@ -133,6 +146,10 @@ class HistoryBounded(TrajectoryAware):
     """β_t = min(C, β_{t-1} ρ_t), C = `bound`: a history-dependent λ that keeps each trace at C or below.
 
     The per-start analogue of the bounded traces of Yu et al. (2018); not their algorithm, which bounds the summed trace.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.HistoryBounded(bound=1.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    1.0 2.0 1.5
     """
 
     bound: float = 1.0
@@ -182,6 +199,10 @@ class FlattenedIS(TrajectoryAware):
     On rows of n decisions κ = 1/n makes the weight of a row its geometric mean. With κ < 1 it is *not* a change of measure: as a
     weight it does not evaluate π, not even on average. As a trace it keeps the fixed point Q^π, as every β does, but where
     ρ < 1 it exceeds β_{t-1} ρ_t, so that no contraction is guaranteed.
+
+    >>> import numpy as np, offtrace as ot
+    >>> print(*ot.FlattenedIS(kappa=0.5, bound=1.5).normal_form(np, 0.5, 0.125, 4.0))  # decay, ratio, cap: π = 0.5, μ = 0.125
+    1.0 2.0 1.5
     """
 
     kappa: float = 0.5

@@ -20,7 +20,14 @@ from offtrace.traces.registry import register
 @register
 @dataclass(frozen=True)
 class PengQ(Rule):
-    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]. Uncorrected: its fixed point is that of λμ + (1−λ)π, not π."""
+    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}]. Uncorrected: its fixed point is that of λμ + (1−λ)π, not π.
+
+    >>> import numpy as np, offtrace as ot
+    >>> row = {"reward": np.ones(3), "q": np.zeros(3), "next_value": np.zeros(3)}
+    >>> ends = {"terminated": np.array([0, 0, 1]), "truncated": np.zeros(3, int)}
+    >>> ot.targets(ot.PengQ(lam=1.0), **row, **ends, gamma=0.5).tolist()
+    [1.75, 1.5, 1.0]
+    """
 
     lam: float = 1.0
 
@@ -42,7 +49,14 @@ class PengQ(Rule):
 @register
 @dataclass(frozen=True)
 class NStep(Rule):
-    """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ."""
+    """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, shorter where the episode ends. Uncorrected: biased unless π = μ.
+
+    >>> import numpy as np, offtrace as ot
+    >>> row = {"reward": np.ones(3), "q": np.zeros(3), "next_value": np.zeros(3)}
+    >>> ends = {"terminated": np.array([0, 0, 1]), "truncated": np.zeros(3, int)}
+    >>> ot.targets(ot.NStep(n=2), **row, **ends, gamma=0.5).tolist()
+    [1.5, 1.5, 1.0]
+    """
 
     n: int = field(default=3, metadata=STATIC)
 

@@ -76,13 +76,13 @@ Nothing in Python may call these functions."""
 POINTED: dict[str, object] = {"no_cpython_wrapper": True}
 """Of what compiled functions are given as a pointer."""
 inlined = _compiling(forceinline=True, **INSIDE)
-"""For every step."""
+"""This compiles what runs at every step: it is inlined."""
 contracted = _compiling(forceinline=True, fastmath={"contract"}, **INSIDE)
 """The same, where a·b + c may be rounded once."""
 merged = _compiling(inline="always")
 """For every step, and large: inlined before compilation, not after it, so that it is not compiled by itself as well."""
 seldom = _compiling(**INSIDE)
-"""For now and then."""
+"""This compiles what runs now and then: it is not inlined."""
 called = _compiling()
 """For callers in Python."""
 leaf: Decorator = kept_njit(nogil=True, **uncounted(), forceinline=True)

@@ -71,6 +71,11 @@ class Method(ABC):
 
     A subclass is a frozen dataclass of its parameters. It states `title`, `trace` and `step`, and, where it has them,
     `further` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays, `dot` and `add`.
+
+    >>> import offtrace as ot
+    >>> from offtrace.learners import GQ
+    >>> GQ(ot.Retrace(lam=0.9)).further  # what it keeps beside the weights
+    ('w',)
     """
 
     further: ClassVar[tuple[str, ...]] = ()

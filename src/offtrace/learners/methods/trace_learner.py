@@ -17,7 +17,12 @@ from offtrace.traces import Trace
 
 @dataclass(frozen=True)
 class TraceLearner(Method):
-    """What a trace by itself means, where a method is asked for."""
+    """What a trace by itself means, where a method is asked for.
+
+    >>> import offtrace as ot
+    >>> TraceLearner(ot.Retrace(lam=0.9)).trace
+    Retrace(horizon=None, lam=0.9)
+    """
 
     of: Trace
 
@@ -31,7 +36,7 @@ class TraceLearner(Method):
 
     @property
     def trace(self) -> Trace:
-        """The trace itself."""
+        """The trace whose eligibility vector is used."""
         return self.of
 
     @staticmethod

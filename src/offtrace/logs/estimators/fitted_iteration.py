@@ -32,7 +32,11 @@ FEW = 1000  # features for which A is formed
 
 @dataclass(frozen=True)
 class Features:
-    """Q = φ·θ by least squares: φ(s) with a θ for each action, or φ(s, a)."""
+    """Q = φ·θ by least squares: φ(s) with a θ for each action, or φ(s, a).
+
+    >>> Features(np.eye(5)[:, :3]).of_states.shape  # three features of five states
+    (5, 3)
+    """
 
     of_states: object = None
     """φ(s): a callable, states → [n, d], or a table [S, d]; None takes the states themselves. A constant is added."""
@@ -42,14 +46,19 @@ class Features:
 
 @dataclass(frozen=True)
 class Regressor:
-    """Q by any regressor with scikit-learn's `fit` and `predict`."""
+    """Q by any regressor with scikit-learn's `fit` and `predict`.
+
+    >>> from sklearn.tree import DecisionTreeRegressor
+    >>> Regressor(lambda: DecisionTreeRegressor(random_state=0), of_states=np.eye(5)).sweeps
+    200
+    """
 
     make: Callable[[], Any]
     """Makes an unfitted regressor; called in every sweep."""
     of_states: object = None
     """φ(s) as in `Features`."""
     sweeps: int = 200
-    """At most so many."""
+    """The largest number of sweeps."""
     tolerance: float = 1e-3
     """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
 
@@ -99,7 +108,7 @@ class Fit:
     basis: Table | Linear
     theta: np.ndarray
     sweeps: int
-    """How many were made."""
+    """The number of sweeps that were made."""
     converged: bool
     inverse: np.ndarray | None = None
     """A⁻¹ where A was formed."""

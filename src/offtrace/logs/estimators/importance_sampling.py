@@ -40,7 +40,7 @@ class Weights:
 
     @property
     def episodes(self) -> int:
-        """E."""
+        """The number of episodes, E."""
         return len(self.starts) - 1
 
     @cached_property

@@ -70,7 +70,7 @@ class Conservative:
     """An interval that covers V(π) at least as often as it says, under what it assumes."""
 
     low: float
-    """NaN if it is empty."""
+    """The lower end; NaN if the interval is empty."""
     high: float
     assumes: str
     """In words, for the result."""

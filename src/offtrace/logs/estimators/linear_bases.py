@@ -39,7 +39,7 @@ class Table:
 
     @property
     def size(self) -> int:
-        """S·A."""
+        """The number of weights: one for each of the S·A pairs."""
         return self.sampled.logs.states * self.sampled.logs.actions
 
     @cached_property

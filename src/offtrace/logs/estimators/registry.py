@@ -62,7 +62,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Estimator:
-    """An entry of the registry."""
+    """An entry of the registry.
+
+    >>> def zero(evidence):  # V̂ and what each episode contributes to it [E]
+    ...     return 0.0, np.zeros(evidence.logs.episodes)
+    >>> Estimator("zero", "V̂ = 0", zero).needs
+    ()
+    """
 
     name: str
     """The name by which `evaluate` takes it."""
@@ -94,7 +100,12 @@ E = TypeVar("E", bound=Estimator)
 
 
 def register_estimator(estimator: E) -> E:
-    """Add an estimator to those that `evaluate` takes, and return it."""
+    """Add an estimator to those that `evaluate` takes, and return it.
+
+    >>> def zero(evidence):  # V̂ and what each episode contributes to it [E]
+    ...     return 0.0, np.zeros(evidence.logs.episodes)
+    >>> register_estimator(Estimator("zero", "V̂ = 0", zero))  # doctest: +SKIP
+    """
     if estimator.name in _registered:
         raise ValueError(f"there is an estimator named {estimator.name!r} already: give another name")
     unknown = [need for need in estimator.needs if need not in LACKING]

@@ -27,6 +27,9 @@ class Columns:
     """The source's names of what a log holds. None: the source does not have it.
 
     Integers and strings in `state` and `action` are ids; floats, lists and several columns of numbers are features.
+
+    >>> Columns(episode="user", state=("age", "visits"), action="offer", reward="spent", mu="probability").step
+    'step'
     """
 
     episode: str = "episode"
@@ -36,9 +39,9 @@ class Columns:
     state: str | tuple[str, ...] = "state"
     """One column of ids or of lists of numbers, or several columns of numbers."""
     action: str = "action"
-    """Ids: integers or strings."""
+    """The action taken, an id: an integer or a string."""
     reward: str = "reward"
-    """Finite numbers."""
+    """The reward, a finite number."""
     terminated: str | None = "terminated"
     """Booleans or 0 and 1; None: no episode ended by the task."""
     truncated: str | None = "truncated"

@@ -56,11 +56,11 @@ class Conversion:
 
     @property
     def features(self) -> int:
-        """How many; 0: states are ids."""
+        """The number of features of a state; 0 where states are ids."""
         return len(self._several.get("state", ()))
 
     def episode_name(self, code: int) -> str:
-        """As the source has it."""
+        """The name of an episode in the source, from its code."""
         if code == MISSING:
             return "missing"
         return repr(self.episodes[code]) if isinstance(self.episodes, tuple) else str(code)
@@ -72,7 +72,7 @@ class Conversion:
             yield batch["episode"].to_numpy(), None if self._step is None else batch["step"].to_numpy()
 
     def rows(self) -> Iterator[dict[str, np.ndarray]]:
-        """Batches of all others."""
+        """The other columns, in batches of rows."""
         columns = {f"{name} {i}": one for name, each in self._several.items() for i, one in enumerate(each)}
         for batch in self._batches({**self._single, **columns}):
             made = {name: batch[name].to_numpy() for name in self._single}

@@ -89,7 +89,7 @@ class _Episodes:
         self.ids: list[Any] = []
 
     def batches(self, episodes: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
-        """Of whole episodes."""
+        """The columns of these episodes, in batches of whole episodes."""
         parts: list[dict[str, np.ndarray]] = []
         steps = 0
         for i, episode in enumerate(episodes):

@@ -32,7 +32,7 @@ class Filling:
 
     n: int
     features: int
-    """How many; 0: states are ids."""
+    """The number of features of a state; 0 where states are ids."""
     has_next: bool
     has_mu: bool
     """The source has μ or log μ."""
@@ -43,9 +43,9 @@ class Filling:
     cut_at_end: bool = False
     """An episode whose last step is not terminated was cut there."""
     passed_over: tuple[str, ...] = ()
-    """For the report."""
+    """The columns that were not read, for the report."""
     order: Order | None = None
-    """Of the rows; None: they stand in order, and where episodes begin is said when all are there."""
+    """The order of the rows; None: they stand in order, and where episodes begin is said when all are there."""
     problems: Problems = field(default_factory=Problems)
 
     def __post_init__(self) -> None:

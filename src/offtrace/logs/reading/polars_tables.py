@@ -41,7 +41,7 @@ class Table:
 
     @cached_property
     def _rows(self) -> list[int]:
-        """Of each file."""
+        """The number of rows of each file."""
         return [_scan((file,)).select(polars().len()).collect().item() for file in self.files]
 
     def words(self, row: int) -> str:

@@ -56,6 +56,14 @@ def read(
     Without a column `next_state`, the next state is that of the next row. The last row of a truncated episode has none, and what
     its action led to is not known: then this row's state is the next state of the row before, which becomes the truncated one,
     and its action and reward are not used. The report says of how many episodes.
+
+    >>> import polars as pl
+    >>> from offtrace.logs import Columns, read
+    >>> steps = {"episode": [0, 0], "step": [0, 1], "state": ["a", "b"], "action": [0, 1], "reward": [0.0, 1.0]}
+    >>> table = pl.DataFrame({**steps, "terminated": [False, True], "mu": [0.5, 0.5]})
+    >>> logs = read(table, columns=Columns(mu="mu", truncated=None), truncated="never")
+    >>> logs.episodes, logs.state_names, logs.log_mu.round(3).tolist()
+    (1, ('a', 'b'), [-0.693, -0.693])
     """
     if on_error not in ("raise", "drop"):
         raise ValueError(f'on_error must be "raise" or "drop", got {on_error!r}')

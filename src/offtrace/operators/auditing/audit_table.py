@@ -41,7 +41,11 @@ class Row:
 
 
 def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
-    """Decide every claim. `progress(done, total, statement)` is called before each and once at the end."""
+    """Decide every claim. `progress(done, total, statement)` is called before each and once at the end.
+
+    >>> audit()[0].verdict  # doctest: +SKIP
+    'holds'
+    """
     claims.on_battery.cache_clear()
     rows: list[Row] = []
     total = len(claims.CLAIMS)

@@ -34,7 +34,7 @@ class Landing(NamedTuple):
     read: np.ndarray
     """min(cap, ratio·x_i)."""
     read_slope: np.ndarray
-    """Its derivative."""
+    """The derivative of `read` by x."""
     to: np.ndarray
     """f(x_i)."""
     to_slope: np.ndarray

@@ -17,7 +17,7 @@ from offtrace.operators.solve.landing_on_grid import Landing, chords, land, line
 
 
 class Solution(Protocol):
-    """C, as far as it is known."""
+    """A way to compute C: products with it, and their bounds."""
 
     setting: Setting
     certain: bool

@@ -1,7 +1,7 @@
 """What a page is made of. The templates turn it into one HTML file that needs no network, no fonts and no library.
 
-A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. `page.js` draws
-the figures from `Page.data`.
+A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. The
+scripts of `templates/scripts`, one after the other, draw the figures from `Page.data`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offtrace._shared.html_templates import rendered
 
 
 class Part:
-    """Something in a section."""
+    """A part of a section: text, a table or a figure."""
 
     template: ClassVar[str]
 
@@ -71,7 +71,7 @@ class Cell:
     """What follows the text in small letters."""
     strong: bool = False
     head: bool = False
-    """Whether it names its row."""
+    """Whether the cell is the heading of its row."""
 
     @property
     def sorts_by(self) -> str:
@@ -148,7 +148,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Page:
-    """A page."""
+    """A page of sections, as one file."""
 
     kind: str
     """What it is about, beside the name of offtrace."""
@@ -168,7 +168,7 @@ class Page:
     """Whether there is a legend, by which lines are hidden and shown in all figures."""
 
     def html(self) -> str:
-        """The file."""
+        """The text of the file."""
         return rendered("offtrace.reports.html", "page.html", page=self, data=_rounded(self.data))
 
 

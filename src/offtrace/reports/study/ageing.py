@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from offtrace.reports.study import statistics
-from offtrace.reports.study.statistics import SEED, interquartile_mean, resampled
+from offtrace.reports.study import resampling
+from offtrace.reports.study.resampling import SEED, interquartile_mean, resampled
 
 F = pl.Float64
 COLUMNS = {"age": F, "method": pl.String, "iqm": F, "low": F, "high": F}
@@ -29,7 +29,7 @@ def at_each_age(samples: pl.DataFrame, methods: list[str], reference: str | None
     """
     found = []
     for (age,), part in samples.sort("age").group_by("age", maintain_order=True):
-        strata = statistics.strata(part)
+        strata = resampling.strata(part)
         whole = {m: parts for m in methods if (parts := _parts(strata, m))}
         for method, parts in whole.items():
             iqm = float(interquartile_mean(*parts))
@@ -37,8 +37,8 @@ def at_each_age(samples: pl.DataFrame, methods: list[str], reference: str | None
             if reference in whole and method != reference:
                 row += _with_interval([*parts, *whole[reference]], difference, seed)
                 pairs = zip(parts, whole[reference], strict=True)
-                ranks = [rank for x, y in pairs for rank in statistics.ranked(x, y)]
-                row += _with_interval(ranks, statistics.probability, seed)
+                ranks = [rank for x, y in pairs for rank in resampling.ranked(x, y)]
+                row += _with_interval(ranks, resampling.probability, seed)
             found.append((*row, *repeat(None, len(COLUMNS) - len(row))))
     return pl.DataFrame(found, schema=COLUMNS, orient="row")
 
@@ -48,7 +48,7 @@ def changes(samples: pl.DataFrame, methods: list[str], reference: str | None, *,
     ages = sorted(samples["age"].drop_nulls().unique().to_list())
     found = []
     if len(ages) > 1 and reference is not None:
-        young, old = (statistics.strata(samples.filter(age=age)) for age in (ages[0], ages[-1]))
+        young, old = (resampling.strata(samples.filter(age=age)) for age in (ages[0], ages[-1]))
         for method in methods:
             four = [
                 _parts(at, name) for at, name in ((old, method), (old, reference), (young, method), (young, reference))

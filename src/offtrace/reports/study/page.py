@@ -21,7 +21,7 @@ from offtrace.reports.html.document import (
     Select,
     Text,
 )
-from offtrace.reports.study import page_tables, stale, statistics
+from offtrace.reports.study import method_names, page_tables, stale
 from offtrace.reports.study.views import Facts, Views
 from offtrace.reports.study.words import age_label, answer, curve, metric, of_ages, scaled, settings
 
@@ -65,7 +65,7 @@ def _data(shown: Views) -> dict[str, object]:
     """What the script draws: the views, with five significant digits."""
     summary = shown.summary
     methods = [
-        {"name": m, "style": s} for m, s in zip(summary.methods, statistics.styles(summary.methods), strict=True)
+        {"name": m, "style": s} for m, s in zip(summary.methods, method_names.styles(summary.methods), strict=True)
     ]
     kinds = ("learning", "sweeps", "ages", "aged", "tradeoff", "heat")
     panels = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from offtrace import figures
 from offtrace.reports.files import put
-from offtrace.reports.study import statistics
+from offtrace.reports.study import method_names
 from offtrace.reports.study.views import Cloud, Line, Views
 from offtrace.reports.study.words import age_label, curve, metric
 
@@ -33,7 +33,7 @@ def write(shown: Views, folder: str | Path) -> list[Path]:
 
 def draw(shown: Views) -> dict[str, Any]:
     """The figures by name."""
-    looks = dict(zip(shown.summary.methods, statistics.styles(shown.summary.methods), strict=True))
+    looks = dict(zip(shown.summary.methods, method_names.styles(shown.summary.methods), strict=True))
     what = metric(shown.facts)
     found: dict[str, Any] = {}
     if len(shown.summary.iqm) > 1 and shown.facts.get("task") != "map":

@@ -1,37 +1,20 @@
-"""Rows → summaries: means, the tuned α and λ, interquartile means, probabilities of improvement. Each with its 95% interval.
+"""Rows → summaries: means, the tuned α and λ, scores between 0 and 1. What compares methods over environments is in `resampling`.
 
 A *method* is a trace with its further parameters; λ and α are tuned for each method and environment. Tuning looks at the tuning
-phase, every number that is reported comes from the final one (test, or map). The definitions are those of Agarwal et al. (2021,
-*Deep Reinforcement Learning at the Edge of the Statistical Precipice*): each environment's seeds are resampled by themselves.
-All resampling is scipy's, with a seed, so that the same rows give the same page.
+phase, every number that is reported comes from the final one (test, or map).
 """
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
-from itertools import combinations, count
-from typing import Any
 
 import numpy as np
 import polars as pl
 from scipy import stats
 
-from offtrace.traces import rules
-
-CONFIDENCE = 0.95
-RESAMPLES = 2000
-DRAWS = 4_000_000  # about as many values are drawn for one interval, so that large samples take no longer
-SEED = 2021
+from offtrace.reports.study import method_names, resampling
 
 KEYS = ["environment", "method", "lam", "age", "alpha"]
-
-
-def looks() -> dict[str, int]:
-    """The places of those rules that have one (`Rule.look`): they keep one order, and so one colour, in all reports."""
-    places = {rule.title: rule.look for rule in rules() if rule.look is not None}
-    return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,7 @@ def summarise(
     *,
     reference: str | None = None,
     zeros: dict[str, float] | None = None,
-    seed: int = SEED,
+    seed: int = resampling.SEED,
 ) -> Summary:
     """All summaries of a study's rows. `better` is "higher" or "lower".
 
@@ -80,7 +63,7 @@ def summarise(
     sign = _sign(better)
     if rows.is_empty():
         raise ValueError("there are no rows to summarise; run the study first (offtrace study run).")
-    rows = with_methods(rows)
+    rows = method_names.with_methods(rows)
     for name, kind in (("age", pl.Float64), ("diverged", pl.Boolean)):
         if name not in rows.columns:
             rows = rows.with_columns(pl.lit(None, kind).alias(name))
@@ -91,13 +74,13 @@ def summarise(
     rows = rows.join(chosen, on=KEYS, how="semi", nulls_equal=True)
     diverged = int(rows.filter(pl.col("phase") == final)["diverged"].sum())
     each_age, rows = rows.filter(pl.col("phase") == final).drop_nulls("age"), over_ages(rows)
-    methods = in_order(rows["method"].unique().to_list())
+    methods = method_names.in_order(rows["method"].unique().to_list())
     table = marked(best_lambdas(configurations(rows), final, sign), sign)
     table = table.sort("environment", pl.col("method").cast(pl.Enum(methods)), "lam")
     samples = at_best(rows.filter(pl.col("phase") == final), table)
     ends = scale(samples, sign, zeros)
     samples = scores(samples, sign, ends)
-    iqm = interquartile_means(samples, methods, seed=seed)
+    iqm = resampling.interquartile_means(samples, methods, seed=seed)
     reference = reference if reference in iqm["method"] else None
     several = each_age["age"].n_unique() > 1
     each_age = scores(at_best(each_age if several else each_age.clear(), table, "age"), sign, ends)
@@ -110,45 +93,12 @@ def summarise(
         chosen=chosen,
         table=table,
         iqm=iqm,
-        improvement=improvements(samples, iqm["method"].to_list(), reference, seed=seed),
+        improvement=resampling.improvements(samples, iqm["method"].to_list(), reference, seed=seed),
         reference=reference,
         zeros=zeros is not None and set(samples["environment"]) <= set(zeros),
         each_age=each_age,
         diverged=diverged,
     )
-
-
-def with_methods(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with a column `method`: the label if there is one, else the title, with the parameters if several have that."""
-    rows = rows.with_columns(pl.col("parameters").fill_null(""))
-    kinds = rows.select("trace", "parameters").unique()
-    several = kinds["trace"].value_counts().filter(pl.col("count") > 1)["trace"].to_list()
-    names = [
-        _label(parameters) or (f"{trace} ({_spelled(parameters)})" if trace in several and parameters else trace)
-        for trace, parameters in kinds.iter_rows()
-    ]
-    return rows.join(
-        kinds.with_columns(method=pl.Series(names, dtype=pl.String)), on=["trace", "parameters"], how="left"
-    )
-
-
-def in_order(methods: list[str]) -> list[str]:
-    """Known traces first, in their fixed order, then the others by name."""
-    known = looks()
-
-    def place(method: str) -> tuple[float, str]:
-        places = [look for title, look in known.items() if method == title or method.startswith(f"{title} (")]
-        return (places[0] if places else math.inf, method)
-
-    return sorted(methods, key=place)
-
-
-def styles(methods: list[str]) -> list[int]:
-    """A number for the colour, dash and marker of each method: known traces have their own, the others take what is free."""
-    known = looks()
-    found = {method: known[method] for method in methods if method in known}
-    free = (i for i in count() if i not in found.values())
-    return [found[method] if method in found else next(free) for method in methods]
 
 
 def configurations(rows: pl.DataFrame) -> pl.DataFrame:
@@ -172,7 +122,7 @@ def _means(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     n = frame["n"].to_numpy().astype(float)
     deviation = frame["deviation"].fill_null(float("nan")).to_numpy()
     with np.errstate(invalid="ignore"):
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, np.maximum(n - 1, 1)) * deviation / np.sqrt(n)
+        half = stats.t.ppf((1 + resampling.CONFIDENCE) / 2, np.maximum(n - 1, 1)) * deviation / np.sqrt(n)
     half = pl.Series(np.where((n > 1) & np.isfinite(half), half, np.nan))
     return frame.drop("deviation").with_columns(low=pl.col("mean") - half, high=pl.col("mean") + half)
 
@@ -282,134 +232,7 @@ def _finite(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
     return samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
 
 
-def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
-    """The mean of the middle half of all scores of a method, best first, with a stratified bootstrap interval.
-
-    A method that lacks a environment that another one has is left out: its mean would be over something else.
-    """
-    places = strata(samples)
-    found = []
-    for method in methods:
-        parts = [groups[method] for groups in places.values() if method in groups]
-        if len(parts) == len(places) and parts:
-            whole = float(interquartile_mean(*parts, axis=-1))
-            low, high = resampled(parts, interquartile_mean, whole, seed)
-            found.append((method, whole, low, high, len(parts), sum(map(len, parts))))
-    schema = {"method": pl.String, "iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64}
-    frame = pl.DataFrame(found, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
-    return frame.sort("iqm", descending=True, maintain_order=True)
-
-
-def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> Any:
-    """scipy's mean trimmed by a quarter at both ends, of all parts together."""
-    return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
-
-
-def improvements(
-    samples: pl.DataFrame, methods: list[str], reference: str | None = None, *, seed: int = SEED
-) -> pl.DataFrame:
-    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs.
-
-    Those of the first method, and those of the reference, have intervals.
-    """
-    places = strata(samples)
-    found = []
-    for x, y in combinations(methods, 2):
-        whole = float(np.mean([_compared(groups[x], groups[y]) for groups in places.values()]))
-        low = high = float("nan")
-        if x == methods[0] or reference in (x, y):
-            parts = [part for groups in places.values() for part in ranked(groups[x], groups[y])]
-            low, high = resampled(parts, probability, whole, seed)
-        found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
-    schema = {"better": pl.String, "worse": pl.String, "probability": pl.Float64, "low": pl.Float64, "high": pl.Float64}
-    return pl.DataFrame(found, schema=schema, orient="row")
-
-
-def probability(*parts: np.ndarray, axis: int = -1) -> Any:
-    """The mean over strata of U/(nm), Mann and Whitney's, of integer ranks x₁, y₁, x₂, y₂, … along the last axis."""
-    if axis not in (-1, parts[0].ndim - 1):
-        raise ValueError(f"probability works along the last axis, and axis {axis} was given.")
-    total = 0.0
-    for x, y in zip(parts[::2], parts[1::2], strict=True):
-        (n, m), shape = (x.shape[-1], y.shape[-1]), x.shape[:-1]
-        x, y = x.reshape(-1, n).astype(np.int64), y.reshape(-1, m).astype(np.int64)
-        width = int(max(x.max(), y.max())) + 1
-        row = np.arange(len(x))[:, None] * width
-        counts = np.bincount((y + row).ravel(), minlength=len(x) * width).reshape(len(x), width)
-        below = np.cumsum(counts, axis=1) - counts / 2  # how many y's are smaller than a value; equal ones count half
-        total = total + np.take_along_axis(below, x, axis=1).mean(axis=1).reshape(shape) / m
-    return total / (len(parts) // 2)
-
-
-def _compared(x: np.ndarray, y: np.ndarray) -> float:
-    """P(X > Y) + ½ P(X = Y) of two samples."""
-    x, y = np.sort(x), np.sort(y)
-    return float((np.searchsorted(y, x, "left") + np.searchsorted(y, x, "right")).mean() / (2 * len(y)))
-
-
-def ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Dense ranks of both samples together: comparisons need no more, and integers can be counted instead of sorted."""
-    _, ranks = np.unique(np.concatenate([x, y]), return_inverse=True)
-    return ranks[: len(x)], ranks[len(x) :]
-
-
-def strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
-    """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
-    found: dict[Any, dict[str, np.ndarray]] = {}
-    for key, part in samples.sort("environment", "method", "seed").group_by(
-        "environment", "method", maintain_order=True
-    ):
-        found.setdefault(key[0], {})[str(key[1])] = part["score"].to_numpy()
-    return found
-
-
-def resampled(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
-    """scipy resamples each part by itself: the stratified bootstrap. NaN where a part has only one value.
-
-    Percentiles of 2000 resamples. Where the sample is so large that `DRAWS` allows fewer, which are too few for percentiles but
-    enough for a standard error, it is whole ± 1.96 standard errors: such a sample's mean is as good as normal.
-    """
-    if min(map(len, parts)) < 2:
-        return float("nan"), float("nan")
-    size = sum(map(len, parts))
-    resamples = int(np.clip(DRAWS // size, 32, RESAMPLES))
-    found = stats.bootstrap(
-        parts,
-        statistic,
-        n_resamples=resamples,
-        batch=max(1, 1_000_000 // size),
-        vectorized=True,
-        method="percentile",
-        confidence_level=CONFIDENCE,
-        rng=np.random.default_rng(seed),
-    )
-    if resamples >= RESAMPLES // 2:
-        return float(found.confidence_interval.low), float(found.confidence_interval.high)
-    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(found.standard_error)
-    return whole - half, whole + half
-
-
 def _sign(better: str) -> int:
     if better not in ("higher", "lower"):
         raise ValueError(f'better is "higher" or "lower", and {better!r} was given.')
     return 1 if better == "higher" else -1
-
-
-def _label(parameters: str) -> str | None:
-    """The name that a declaration has given, if it has."""
-    try:
-        return json.loads(parameters).get("label")
-    except (ValueError, AttributeError):
-        return None
-
-
-def _spelled(parameters: str) -> str:
-    """`{"bound": 2.0}` as `bound = 2`; what is no JSON object stays as it is."""
-    try:
-        return ", ".join(f"{name} = {_short(value)}" for name, value in json.loads(parameters).items())
-    except (ValueError, AttributeError):
-        return parameters
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from offtrace.reports.study import ageing, statistics
+from offtrace.reports.study import ageing, method_names, statistics
 from offtrace.reports.study.random_returns import RANDOM
 
 UNBIASED = 1e-6
@@ -103,7 +103,7 @@ class Views:
 
     def _of_stale(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The runs of old rollouts in the final phase, each weighting at its tuned α; none of another task."""
-        rows = statistics.with_methods(rows.filter(pl.col("phase") == self.summary.final))
+        rows = method_names.with_methods(rows.filter(pl.col("phase") == self.summary.final))
         if self.facts.get("task") != "stale":
             return rows.clear()
         return rows.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
@@ -181,7 +181,7 @@ class Views:
         """The curves of the final phase at each tuned α, one for each λ and age; thinned to `POINTS` steps."""
         if curves.is_empty():
             return {}
-        curves = statistics.with_methods(curves.filter(pl.col("phase") == self.summary.final))
+        curves = method_names.with_methods(curves.filter(pl.col("phase") == self.summary.final))
         curves = statistics.curves_over_seeds(curves)
         best = self.summary.table.select("environment", "method", "lam", "best_lam")
         curves = curves.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
@@ -236,7 +236,7 @@ class Views:
         """Mean contraction and variance over λ. The contraction is the middle of its guaranteed interval."""
         if "variance" not in rows.columns or rows["variance"].null_count() == len(rows):
             return {}
-        shown = statistics.with_methods(rows.drop_nulls(["variance", "contraction_upper"]))
+        shown = method_names.with_methods(rows.drop_nulls(["variance", "contraction_upper"]))
         names = ("contraction_lower", "contraction_upper", "variance", "bias")
         shown = shown.group_by("environment", "method", "lam").agg(pl.col(name).mean() for name in names).sort("lam")
 

@@ -45,7 +45,7 @@ def settings(shown: Views) -> str:
 
 
 def scaled(shown: Views) -> str:
-    """What 0 and 1 are."""
+    """A sentence that says what the scores 0 and 1 stand for."""
     worst = f"is {zero(shown)}" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
@@ -61,7 +61,7 @@ def age_label(facts: Facts) -> str:
 
 
 def of_ages(shown: Views) -> str:
-    """What an age is."""
+    """A sentence that says what the age of the data means."""
     if shown.facts.get("task") == "stale":
         return "Age counts the updates between the policy that drew the rollouts and the one that learns from them."
     if shown.facts.get("task") != "deep":
@@ -76,7 +76,7 @@ def of_ages(shown: Views) -> str:
 
 
 def answer(shown: Views) -> list[str]:
-    """A few paragraphs."""
+    """The answer to the study's question, in a few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
     parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))

@@ -95,7 +95,17 @@ def corrections(
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
-    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`."""
+    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> zero, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    >>> row = {"reward": torch.ones(3), "q": zero, "next_value": zero, "terminated": no, "truncated": no}
+    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), **row, gamma=1.0, process_group=distributed.group.WORLD)
+    tensor([3., 2., 1.])
+    >>> distributed.destroy_process_group()
+    """
     arrays = {"reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     arrays |= {"gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "greedy": greedy}
     where = process_group, axis_name, room, sent

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenTask:
-    """A task: lengths, a function that draws prompts, and one that rewards answers."""
+    """A task: lengths, a function that draws prompts, and one that rewards answers.
+
+    >>> import jax
+    >>> def draw(key, n):
+    ...     return jax.random.randint(key, (n, 4), 0, 2)
+    >>> def reward(prompts, answers):  # the parity of the prompt
+    ...     return (prompts.sum(axis=1) % 2 == answers[:, 0]).astype(float)
+    >>> TokenTask(tokens=2, prompt=4, answer=1, draw=draw, reward=reward).answer
+    1
+    """
 
     tokens: int
     """Tokens are 0, 1, … tokens − 1."""
@@ -111,7 +120,8 @@ def addition(digits: int = 3, base: int = 10) -> TokenTask:
     def solve(prompts: Array) -> Array:
         import jax.numpy as jnp
 
-        carry, found = jnp.zeros_like(prompts[:, 0]), []
+        carry: Array | int = 0
+        found: list[Array] = []
         for i in range(digits):
             total = prompts[:, 2 * i] + prompts[:, 2 * i + 1] + carry
             carry = total // base

@@ -37,9 +37,9 @@ class Setting(NamedTuple):
     shape: Shape
     updates: int
     prompts: int
-    """Of a batch."""
+    """The number of prompts in a batch."""
     answers: int
-    """To each prompt: a group."""
+    """The number of answers to each prompt, which make a group."""
     oldest: int
     """The largest age that a run may have."""
     precision: str = "float32"

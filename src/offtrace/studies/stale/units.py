@@ -13,7 +13,7 @@ from offtrace.studies.stale.transformer import Shape
 from offtrace.studies.stale.weighting import Weighting
 
 POINTS = 50
-"""Of a run's curve, at most."""
+"""The largest number of points in the curve of a run."""
 LAST = 0.1
 """The share of the updates at the end over which "success" and "reward" are taken."""
 LEARNED = 0.1

@@ -1,0 +1,7 @@
+"""Arrays → matplotlib. Imported lazily, knows nothing of the rest of offtrace. Extra `[plot]`."""
+
+from offtrace.figures.frames import literal
+from offtrace.figures.maps import cell_maps, heat_maps
+from offtrace.figures.panels import LOOKS, band_panels, interval_bars, line_panels
+
+__all__ = ["LOOKS", "band_panels", "cell_maps", "heat_maps", "interval_bars", "line_panels", "literal"]

@@ -1,0 +1,136 @@
+// --- the page ---------------------------------------------------------------------------------------------------------------
+
+const FIGURES = {
+  standing(into) {
+    const iqm = data.iqm.map((r) => ({ ...r, value: r.iqm }));
+    panel(into, "Interquartile mean", "Of the scaled scores of all runs", "Interquartile means with intervals", forest(iqm, { xlabel: "scaled score", says: () => "Interquartile mean" }));
+    const first = data.iqm[0].method;
+    const against = data.improvement.filter((p) => p.better === first).map((p) => ({ ...p, method: p.worse, value: p.probability }));
+    panel(into, `${first} against the others`, "Probability that a run of it is the better one", "Probabilities of improvement with intervals",
+      forest(against, { reference: 0.5, include: [0.5], xlabel: "probability", says: () => `P(${safe(first)} better)` }));
+    if (data.reference && data.reference !== first) {
+      const over = data.iqm.flatMap((r) => data.improvement.filter((p) => p.better === r.method && p.worse === data.reference));
+      panel(into, `The others against ${data.reference}`, `Probability that a run is better than one of ${data.reference}`, `Probabilities of improvement over ${data.reference} with intervals`,
+        forest(over.map((p) => ({ ...p, method: p.better, value: p.probability })), { reference: 0.5, include: [0.5], xlabel: "probability", says: (r) => `P(${safe(r.method)} better than ${safe(data.reference)})` }));
+    }
+    panel(into, "Each trace against each", "Probability that a run of the row is better", "Probabilities of improvement of all pairs", matrix(data.iqm.map((r) => r.method), data.improvement));
+  },
+  learning(into) {
+    const control = find('[data-control="learning"]'), age = find('[data-control="age"]');
+    const wanted = (line) => (!control || control.value === "best" ? line.best : line.lam === null || line.lam === Number(control.value)) && (!age || line.age === Number(age.value));
+    for (const env of data.learning) {
+      panel(into, env.name, "", `Learning curves, ${env.name}`, lines(() => env.lines.filter(wanted), { xlabel: data.step, xname: data.step, ylabel: data.curve }));
+    }
+    for (const one of [control, age]) one?.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
+  },
+  measured(into) {
+    const env = find('[data-control="measured"]'), age = find('[data-control="measured-age"]');
+    data.measured[0].forEach((first, i) => panel(into, first.name, "", `${first.name} over the updates`,
+      lines(() => data.measured[Number(env.value)][i].lines.filter((line) => line.age === Number(age.value)), { xlabel: data.step, xname: data.step, ylabel: first.name, better: i < 2 ? 1 : 0 })));
+    for (const one of [env, age]) one.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
+  },
+  sweeps(into) {
+    for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { xlabel: "λ", xname: "λ", ylabel: data.metric }));
+  },
+  ages(into) {
+    for (const env of data.ages) panel(into, env.name, "", `${data.metric} over age, ${env.name}`, lines(() => env.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: data.metric }));
+  },
+  aged(into) {
+    const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
+    for (const one of data.aged) panel(into, one.name, "", `${one.name} over age`, lines(() => one.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: from(one.name) === 0.5 ? "probability" : "scaled score", reference: from(one.name), better: 1 }));
+  },
+  estimates(into) {
+    const { rows, domain, percent: level } = data.estimates, shaded = rows.find((r) => r.family === "conservative");
+    panel(into, "", "", "Estimates with intervals", forest(rows, { domain, shaded, xlabel: "V(π)", says: (r) => (given(r.value) ? `V(π), ${level} bootstrap interval` : `V(π), ${level} conservative interval`) }));
+    const found = [...new Set(rows.map((r) => r.family))];
+    key(into, found);
+  },
+  weights(into) {
+    const { bins, heaviest, effective } = data.weights;
+    panel(into, "Weights", "What share of the episodes has which weight, and how much of all weight they hold", "Histogram of weights", bars(bins, ["episodes", "importance weights"]));
+    key(into, ["episodes", "importance weights"]);
+    panel(into, "The heaviest episodes", "What share the n heaviest hold together", "Share of the heaviest episodes", lines(() => heaviest.map((line) => ({ ...line })), { xlog: true, xlabel: "n heaviest episodes", xname: "heaviest", ylabel: "share", domain: [0, 1.02], better: 1 }));
+    key(into, heaviest.map((line) => line.method));
+    if (effective.length) panel(into, "Step by step", "What the episodes are worth with the weights up to a step", "Effective episodes by step", lines(() => effective.map((line) => ({ ...line })), { ylog: true, xlabel: "step t", xname: "step", ylabel: "effective episodes", domain: [0.8, 1.2].map((k, i) => k * (i ? Math.max : Math.min)(...effective[0].y.filter((y) => y > 0))), better: 1 }));
+  },
+  credit(into) {
+    panel(into, "", "", "Share of credit within n steps", lines(() => data.credit.map((line) => ({ ...line })), { xlog: true, xlabel: "first n steps", xname: "n =", ylabel: "share of credit", domain: [0, 1.02], better: 1 }));
+    key(into, data.credit.map((line) => line.method));
+  },
+  tradeoff(into) {
+    for (const env of data.tradeoff) panel(into, env.name, "", `Contraction and variance, ${env.name}`, points(env.lines));
+  },
+  heat(into) {
+    const control = find('[data-control="heat"]'), legend = find(".scale");
+    const show = () => {
+      const env = data.heat[control.value], good = goodness(env.lines);
+      redraws.splice(0, redraws.length, ...redraws.filter((redraw) => !redraw.heat));
+      into.replaceChildren();
+      const before = redraws.length;
+      for (const grid of env.lines) panel(into, grid.method, "", `${grid.method}, ${env.name}: ${data.metric} over λ and α`, heat(grid, good));
+      redraws.slice(before).forEach((redraw) => { redraw.heat = true; });
+      legend.innerHTML = `${format(good.worst)}${data.better > 0 ? " or less" : " or more"} <i style="background:linear-gradient(90deg,${CIVIDIS.join(",")})"></i> ${format(good.best)} <b></b> tuned α`;
+    };
+    control.addEventListener("change", show);
+    show();
+  },
+};
+
+function legend() {
+  const into = find(".legend");
+  if (!into) return;
+  const reset = html("button", { type: "button", className: "all", textContent: "Show all", hidden: true });
+  const buttons = data.methods.map(({ name }) => {
+    const button = html("button", { type: "button", innerHTML: `${swatch(name)}${safe(name)}`, title: "Click to hide or show; with Shift to show it alone" }, into);
+    button.addEventListener("click", (event) => {
+      if (event.shiftKey) data.methods.forEach((m) => (m.name === name ? hidden.delete(m.name) : hidden.add(m.name)));
+      else if (!hidden.delete(name)) hidden.add(name);
+      update();
+    });
+    const focus = (on) => () => {
+      document.body.classList.toggle("focus", on && !hidden.has(name));
+      all(".plot .series").forEach((series) => series.classList.toggle("lit", on && series.dataset.method === name));
+    };
+    button.addEventListener("pointerenter", focus(true));
+    button.addEventListener("pointerleave", focus(false));
+    return button;
+  });
+  const update = () => {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(!hidden.has(data.methods[i].name))));
+    reset.hidden = hidden.size === 0;
+    document.body.classList.remove("focus");
+    redraws.forEach((redraw) => redraw());
+  };
+  reset.addEventListener("click", () => { hidden.clear(); update(); });
+  into.append(reset);
+  update();
+}
+
+function sortable(table) {
+  const body = table.tBodies[0], heads = all("thead th", table);
+  heads.forEach((head, column) => find("button", head).addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const value = (line) => line.cells[column].dataset.v;
+    const compare = (a, b) => (a === "" || b === "" ? (a === "") - (b === "") : (up ? 1 : -1) * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b));
+    body.append(...[...body.rows].sort((a, b) => compare(value(a), value(b))));
+  }));
+}
+
+function theme() {
+  const root = document.documentElement;
+  const kept = (set) => { try { if (set) localStorage.setItem("offtrace-theme", set); return localStorage.getItem("offtrace-theme"); } catch { return set; } };
+  if (kept()) root.dataset.theme = kept();
+  find("#theme").addEventListener("click", () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    kept(root.dataset.theme);
+  });
+}
+
+theme();
+for (const into of all("[data-figure]")) FIGURES[into.dataset.figure](into);
+legend();
+all("table.data").forEach(sortable);
+})();

@@ -1,0 +1,126 @@
+"""Methods compared over all environments: interquartile means and probabilities of improvement, with 95% intervals.
+
+The definitions are those of Agarwal et al. (2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*): each
+environment's seeds are resampled by themselves. All resampling is scipy's, with a seed, so that the same rows give the same page.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+DRAWS = 4_000_000  # about as many values are drawn for one interval, so that large samples take no longer
+SEED = 2021
+
+
+def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
+    """The mean of the middle half of all scores of a method, best first, with a stratified bootstrap interval.
+
+    A method that lacks a environment that another one has is left out: its mean would be over something else.
+    """
+    places = strata(samples)
+    found = []
+    for method in methods:
+        parts = [groups[method] for groups in places.values() if method in groups]
+        if len(parts) == len(places) and parts:
+            whole = float(interquartile_mean(*parts, axis=-1))
+            low, high = resampled(parts, interquartile_mean, whole, seed)
+            found.append((method, whole, low, high, len(parts), sum(map(len, parts))))
+    schema = {"method": pl.String, "iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    frame = pl.DataFrame(found, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
+    return frame.sort("iqm", descending=True, maintain_order=True)
+
+
+def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> Any:
+    """scipy's mean trimmed by a quarter at both ends, of all parts together."""
+    return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
+
+
+def improvements(
+    samples: pl.DataFrame, methods: list[str], reference: str | None = None, *, seed: int = SEED
+) -> pl.DataFrame:
+    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs.
+
+    Those of the first method, and those of the reference, have intervals.
+    """
+    places = strata(samples)
+    found = []
+    for x, y in combinations(methods, 2):
+        whole = float(np.mean([_compared(groups[x], groups[y]) for groups in places.values()]))
+        low = high = float("nan")
+        if x == methods[0] or reference in (x, y):
+            parts = [part for groups in places.values() for part in ranked(groups[x], groups[y])]
+            low, high = resampled(parts, probability, whole, seed)
+        found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
+    schema = {"better": pl.String, "worse": pl.String, "probability": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def probability(*parts: np.ndarray, axis: int = -1) -> Any:
+    """The mean over strata of U/(nm), Mann and Whitney's, of integer ranks x₁, y₁, x₂, y₂, … along the last axis."""
+    if axis not in (-1, parts[0].ndim - 1):
+        raise ValueError(f"probability works along the last axis, and axis {axis} was given.")
+    total = 0.0
+    for x, y in zip(parts[::2], parts[1::2], strict=True):
+        (n, m), shape = (x.shape[-1], y.shape[-1]), x.shape[:-1]
+        x, y = x.reshape(-1, n).astype(np.int64), y.reshape(-1, m).astype(np.int64)
+        width = int(max(x.max(), y.max())) + 1
+        row = np.arange(len(x))[:, None] * width
+        counts = np.bincount((y + row).ravel(), minlength=len(x) * width).reshape(len(x), width)
+        below = np.cumsum(counts, axis=1) - counts / 2  # how many y's are smaller than a value; equal ones count half
+        total = total + np.take_along_axis(below, x, axis=1).mean(axis=1).reshape(shape) / m
+    return total / (len(parts) // 2)
+
+
+def _compared(x: np.ndarray, y: np.ndarray) -> float:
+    """P(X > Y) + ½ P(X = Y) of two samples."""
+    x, y = np.sort(x), np.sort(y)
+    return float((np.searchsorted(y, x, "left") + np.searchsorted(y, x, "right")).mean() / (2 * len(y)))
+
+
+def ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Dense ranks of both samples together: comparisons need no more, and integers can be counted instead of sorted."""
+    _, ranks = np.unique(np.concatenate([x, y]), return_inverse=True)
+    return ranks[: len(x)], ranks[len(x) :]
+
+
+def strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
+    """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
+    found: dict[Any, dict[str, np.ndarray]] = {}
+    for key, part in samples.sort("environment", "method", "seed").group_by(
+        "environment", "method", maintain_order=True
+    ):
+        found.setdefault(key[0], {})[str(key[1])] = part["score"].to_numpy()
+    return found
+
+
+def resampled(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
+    """scipy resamples each part by itself: the stratified bootstrap. NaN where a part has only one value.
+
+    Percentiles of 2000 resamples. Where the sample is so large that `DRAWS` allows fewer, which are too few for percentiles but
+    enough for a standard error, it is whole ± 1.96 standard errors: such a sample's mean is as good as normal.
+    """
+    if min(map(len, parts)) < 2:
+        return float("nan"), float("nan")
+    size = sum(map(len, parts))
+    resamples = int(np.clip(DRAWS // size, 32, RESAMPLES))
+    found = stats.bootstrap(
+        parts,
+        statistic,
+        n_resamples=resamples,
+        batch=max(1, 1_000_000 // size),
+        vectorized=True,
+        method="percentile",
+        confidence_level=CONFIDENCE,
+        rng=np.random.default_rng(seed),
+    )
+    if resamples >= RESAMPLES // 2:
+        return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(found.standard_error)
+    return whole - half, whole + half
