@@ -48,10 +48,10 @@ def patch_once_in_a_launch() -> None:
     interpreter._get_np_dtype = find_by_name
 
 
-def scan_rows_at_once(self: Any, given: Any) -> list[Any]:
+def scan_rows_at_once(self: Any, input: Any) -> list[Any]:
     """In place of `ScanOps.generic_scan`: the same combinations, in the same order along the axis."""
-    kinds = [argument.dtype for argument in given]
-    made = [np.moveaxis(argument.handle.data, self.axis, 0).copy() for argument in given]
+    kinds = [argument.dtype for argument in input]
+    made = [np.moveaxis(argument.handle.data, self.axis, 0).copy() for argument in input]
     for i in range(1, len(made[0])):
         before, now = ([self.to_tensor(m[j], kind) for m, kind in zip(made, kinds, strict=True)] for j in (i - 1, i))
         combined = self.combine_fn.fn(*before, *now)
@@ -60,15 +60,15 @@ def scan_rows_at_once(self: Any, given: Any) -> list[Any]:
     return [self.to_tensor(np.moveaxis(m, 0, self.axis), kind) for m, kind in zip(made, kinds, strict=True)]
 
 
-def refuse_overflow(self: Any, lhs: Any, rhs: Any, operation: Any) -> None:
+def refuse_overflow(self: Any, lhs: Any, rhs: Any, binary_op: Any) -> None:
     """In place of `TritonSemantic.binary_op_sanitize_overflow_impl`."""
     kind = lhs.type.scalar
     if kind.int_bitwidth >= 64:
         return
-    in_numpy = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[operation.__name__]
+    in_numpy = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[binary_op.__name__]
     wide = in_numpy(lhs.handle.data, rhs.handle.data, dtype=np.int64)
     fits = kind.get_int_min_value() <= wide.min() and wide.max() <= kind.get_int_max_value()
-    assert fits, f"int{kind.int_bitwidth} overflow in {operation.__name__}"
+    assert fits, f"int{kind.int_bitwidth} overflow in {binary_op.__name__}"
 
 
 def make_types_once() -> None:
@@ -97,8 +97,8 @@ def make_types_once() -> None:
             self.handle = handle
 
     core.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
-    core.block_type.__new__, core.block_type.__init__ = staticmethod(find_type), fill_type
-    core.tensor.__init__ = fill_tensor
+    core.block_type.__new__ = staticmethod(find_type)  # pyright: ignore[reportAttributeAccessIssue]
+    core.block_type.__init__, core.tensor.__init__ = fill_type, fill_tensor
 
 
 def check_types_once() -> None:
