@@ -21,8 +21,13 @@ run: $(VENV)/ready
 test: lint
 	$(MAKE) --no-print-directory -j 3 types docs tested
 
+# What most tests need compiled, the loops of learners and the kernels of NumPy, one process compiles, while there is other work
+# for a second core: two would compile it twice, or one would wait for the other.
+COMPILING := tests/learners/test_algorithm.py tests/learners/test_host.py tests/returns/test_battery.py
+
 tested: $(VENV)/ready
-	nice -n 10 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q $(COMPILING)
+	nice -n 10 $(BIN)/python -m pytest -n 2 --dist worksteal $(COMPILING:%=--ignore=%)
 
 quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py

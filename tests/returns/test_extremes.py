@@ -229,7 +229,7 @@ def test_gradients_by_the_reward_are_the_coefficients(trace: ot.Trace, given: di
     flags = {n: given[n] for n in ("terminated", "truncated", "log_pi", "log_mu")}
     T = len(unit["reward"])
     D = float(given["gamma"]) ** np.maximum(0, np.arange(T)[None] - np.arange(T)[:, None])
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         wanted = (D * by_definition.coefficients(trace, **flags)).sum(axis=0)
     fits = wanted < 1e290
     assert reward.grad is not None

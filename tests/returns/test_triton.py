@@ -241,6 +241,7 @@ class Everything(ot.Trace):
         return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
 
 
+triton_calls.SCAN = 128  # fewer steps for each thread: ptxas takes a fifth of the time
 B, T = 40, 24
 x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
 x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}

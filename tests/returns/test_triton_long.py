@@ -175,7 +175,7 @@ def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
 def test_they_compile_for_a_gpu(tmp_path: Any) -> None:
     """The interpreter takes what the compiler does not."""
     script = f"""{only_compile.BEFORE}
-plans.SWEPT, plans.FAN, plans.SORTED, triton_calls.CHUNK, triton_calls.PART_CHUNKS = 8, 2, 16, 16, 2
+plans.SWEPT, plans.FAN, plans.SORTED, triton_calls.CHUNK, triton_calls.PART_CHUNKS, triton_calls.SCAN = 8, 2, 16, 16, 2, 128
 x = {{n: torch.zeros(2, 70) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}}
 x |= {{n: torch.zeros(2, 70, dtype=torch.uint8) for n in ("terminated", "truncated")}} | {{"gamma": 0.9, "valid": None}}
 triton_calls.correct(ot.RBIS(0.9), x, None, add_q=True)

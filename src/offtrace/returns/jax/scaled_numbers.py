@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -88,6 +89,7 @@ State = tuple[Array, Number, Number, Array]
 """The lag, x, the weight w, and the sum so far, of all starts."""
 
 
+@partial(jax.jit, static_argnames=("recursive", "transposed"))
 def direct(
     source: Array,
     g: Array,

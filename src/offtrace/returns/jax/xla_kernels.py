@@ -85,6 +85,7 @@ def linear(delta: Array, weight: Array) -> Array:
 
 
 @rows_together
+@jax.jit  # as are the other kernels that differ by nothing else: so JAX traces each once, for all rules
 def _linear(delta: Array, weight: Array) -> Array:
     return lax.cond(_all_in_range(weight), _linear_in_range, scaled_numbers.linear, delta, weight)
 
@@ -175,6 +176,7 @@ def in_range(g: Array, step: Array, cap: Array, recursive: bool, reach: int | No
     return lax.cond(jnp.all(cheaply), lambda log: cheaply, lambda log: fine(*_moves(log)), log)
 
 
+@partial(jax.jit, static_argnames=("recursive", "transposed"))
 def capped(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, transposed: bool = False) -> Array:
     """Compute Δ [N, T] with a cap, recursive or at read-out; if `transposed`, `delta` is ∂L/∂Δ and the result is ∂L/∂δ."""
 

@@ -89,7 +89,7 @@ def walk_of_any_size(
             t += 1
         left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
         if LAGS:
-            left = left & (tl.max(now - k) < reach).to(tl.int32)
+            left = left & (tl.min(now - k) < reach).to(tl.int32)
     return total
 
 
