@@ -32,7 +32,8 @@ def with_kernel(kernel: Any) -> Any:
 
     @cache
     def plan(trace: ot.Trace, T: int) -> Any:
-        return PLANS["ours"](trace, T)._replace(kernel=kernel)
+        ours = PLANS["ours"](trace, T)
+        return None if ours is None else ours._replace(kernel=kernel)
 
     return plan
 

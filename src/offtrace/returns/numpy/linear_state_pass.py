@@ -128,8 +128,9 @@ def gains(n, at, value, following, excess, discount, lam, later, delta, weight, 
     known, then, into = value[at : at + n], following[at : at + n], gain[at : at + n]
     for t in range(n - 1):
         ahead = np.float64(known[t + 1]) + excess[t + 1] - np.float64(then[t])
-        more = discount[t] * lam * ahead if discount[t] > 0.0 else 0.0
-        into[t] = weight[t] * (delta[t] + more) if weight[t] != 0.0 else 0.0  # not 0 · ∞
+        d, w = discount[t], weight[t]
+        whole = delta[t] + (d * lam * ahead if d > 0.0 else 0.0)
+        into[t] = w * whole if w != 0.0 else 0.0  # not 0 · ∞
     more = 0.0
     if discount[n - 1] > 0.0:
         more = discount[n - 1] * lam * (np.float64(value[at + n]) + later - np.float64(then[n - 1]))
