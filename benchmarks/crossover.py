@@ -24,15 +24,16 @@ from offtrace.returns.numpy import cap_at_readout, every_pair, numpy_backend
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
-PLANS = {"ours": numpy_backend._plan}
+PLANS = {"ours": numpy_backend.usual_plan}
 
 
 def with_kernel(kernel: Any) -> Any:
-    """In place of `on_numpy._plan`: the same with another kernel."""
+    """In place of `numpy_backend.usual_plan`: the same with another kernel."""
 
     @cache
-    def plan(trace: ot.Trace, B: int, T: int, valid: None) -> Any:
-        return (kernel, *PLANS["ours"](trace, B, T)[1:])
+    def plan(trace: ot.Trace, T: int) -> Any:
+        ours = PLANS["ours"](trace, T)
+        return None if ours is None else ours._replace(kernel=kernel)
 
     return plan
 
@@ -46,7 +47,7 @@ PLANS |= {
 
 def calling(rule: ot.Trace, plan: str) -> Competitor:
     def call(x: dict[str, Any]) -> np.ndarray:
-        numpy_backend._plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        numpy_backend.usual_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
         return ot.targets(rule, **x)
 
     return Competitor(Batch.for_targets, call)

@@ -23,6 +23,7 @@ Option = Any
 """True, False or None. It is not typed so, because then a dict of arrays could not be spread: `targets(trace, **arrays)`."""
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+HALF = np.dtype(np.float16)
 BOOL = np.dtype(np.bool_)
 
 
@@ -49,9 +50,11 @@ def _as_float(gamma: Any) -> float:
 class ArrayKind(ABC, Generic[Array]):
     """What the trajectory's contract asks of a kind of array. `returns.backend` adds what is computed."""
 
-    reals: tuple[object, ...] = FLOATS
+    reals: tuple[object, ...] = (HALF, *FLOATS)
     """The dtypes that real arrays may have."""
-    reals_called = "float32 or float64"
+    reals_called = "float16, float32 or float64"
+    single: object = FLOATS[0]
+    double: object = FLOATS[1]
     has_devices = False
     """Whether an array has a `device`, which must be the same for all."""
 

@@ -54,7 +54,7 @@ class Agreed(NamedTuple, Generic[Array]):
     """One discount for all steps, or an array of the batch's shape."""
     shape: tuple[int, ...]
     dtype: Any
-    """Of the real arrays; None where there are none."""
+    """That of the result, to which the real arrays are promoted (`agree`); None where there are none."""
 
     def mapped(self, function: Callable[[Array], Other], dtype: object) -> Agreed[Other]:
         """The same of another kind, each array taken through a function."""
@@ -66,8 +66,10 @@ class Agreed(NamedTuple, Generic[Array]):
 def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
     """Hold arrays of any kind to the contract: names, shapes, dtypes and devices, which traced arrays have as well.
 
-    Real arrays must agree in shape and dtype, the others in shape; nothing is broadcast or converted. None means not given. One
-    pass, which looks at no value, since a call on a small batch should not spend its time here.
+    All must agree in shape; nothing is broadcast. None means not given. Real arrays are of one dtype, or of float32 and half
+    precision, float16 or bfloat16. Each is then read as it is, and the result has the dtype to which they are promoted: their
+    own if it is one, else float32. float64 beside another is an error, since most often one of them was meant to be otherwise.
+    One pass, which looks at no value, since a call on a small batch should not spend its time here.
     """
     ready: dict[str, Array] = {}
     first, shape, dtype, device, gamma = "", (), None, None, None
@@ -100,7 +102,7 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
             if kind.letter(array.dtype) not in "iu":
                 raise TypeError(f"pair must be of an integer dtype, got {array.dtype}: it holds ids of (s_t, a_t)")
         elif array.dtype is not dtype:
-            dtype = _one_dtype(kind, name, array.dtype, dtype)
+            dtype = _promoted(kind, name, array.dtype, dtype)
         ready[name] = array
     return Agreed(ready, ready.pop("gamma") if gamma is None else gamma, shape, dtype)
 
@@ -114,19 +116,21 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _one_dtype(kind: ArrayKind[Array], name: str, found: object, before: object) -> object:
-    """The dtype in native byte order, if it may be used and is that of the real arrays before it."""
+def _promoted(kind: ArrayKind[Array], name: str, found: object, before: object) -> object:
+    """The dtype of a result from arrays of this dtype and of that of the real arrays before it; in native byte order."""
     native = kind.native(found)
     if native not in kind.reals:
         raise TypeError(
             f"{name} must be {kind.reals_called}, got {found}: convert it, e.g. {kind.converting(name, 'float32')}"
         )
-    if before is not None and native != before:
+    if before is None or native == before:
+        return native
+    if kind.double in (native, before):
         raise TypeError(
             f"{name} is {found} but the real arrays before it are {before}: give all in one dtype, "
             f"e.g. {kind.converting(name, before)}"
         )
-    return native
+    return kind.single
 
 
 @dataclass(slots=True, eq=False)
@@ -136,6 +140,7 @@ class Trajectory:
     shape: tuple[int, ...]
     """The shape that came in: [T] or [B, T]."""
     dtype: np.dtype[Any]
+    """Of the real arrays: float32 or float64."""
     terminated: np.ndarray
     truncated: np.ndarray
     gamma: float | np.ndarray
@@ -150,6 +155,8 @@ class Trajectory:
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
     q_called: str = "q"
     """What the user calls q: V-trace has a `value` in its place."""
+    given_back: np.dtype[Any] | None = None
+    """The dtype of results, where it is not that of the real arrays: half precision."""
 
     def read(self, name: str) -> np.ndarray:
         """An array that the rule needs, and so is there."""
@@ -165,15 +172,18 @@ class Trajectory:
         if out.dtype is self.dtype:
             return out.reshape(self.shape)
         with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
-            return out.reshape(self.shape).astype(self.dtype, copy=False)
+            return out.reshape(self.shape).astype(self.given_back or self.dtype, copy=False)
 
 
 def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look: bool = True) -> Trajectory:
     """The trajectory of NumPy arrays that agree: rows of native numbers as the compiled kernels take them, flags as booleans.
 
-    Unless it is to `look`, a flag that is neither 0 nor 1 counts as True.
+    Half precision becomes float32, in which its every number is. Unless it is to `look`, a flag that is neither 0 nor 1 counts as
+    True.
     """
     shape, ready = agreed.shape, {}
+    result = FLOATS[1] if agreed.dtype is None else np.dtype(agreed.dtype)
+    dtype = result if result in FLOATS else FLOATS[0]
     if is_number(agreed.gamma):
         ready["gamma"] = one_discount(agreed.gamma)
         given = agreed.arrays
@@ -182,12 +192,15 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
     for name, array in given.items():
         if name in FLAGS and array.dtype is not BOOL:
             array = _flags(name, array) if look else array != 0
+        if name not in FLAGS and name != "pair" and array.dtype != dtype:
+            array = array.astype(dtype)
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
             # Read-only arrays are another type to Numba, so they are copied as well.
             array = array.astype(array.dtype.newbyteorder("="), order="C")
         ready["q" if name == "value" else name] = array if len(shape) == 2 else array.reshape(1, -1)
     called = "value" if "value" in agreed.arrays else "q"
-    return Trajectory(shape=shape, dtype=agreed.dtype or FLOATS[1], bounded=bounded, q_called=called, **ready)
+    given_back = None if result is dtype else result
+    return Trajectory(shape=shape, dtype=dtype, bounded=bounded, q_called=called, given_back=given_back, **ready)
 
 
 def _flags(name: str, array: np.ndarray) -> np.ndarray:

@@ -392,7 +392,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="nothing is broadcast"):
         jax.jit(lambda a: ot.targets(trace, **{**arrays, "q": a}))(arrays["q"][:1])
     with pytest.raises(TypeError, match="convert it"):
-        ot.targets(trace, **{**arrays, "q": arrays["q"].astype(jnp.bfloat16)})
+        ot.targets(trace, **{**arrays, "q": arrays["q"].astype(jnp.int32)})
     with pytest.raises(TypeError, match="boolean"):
         ot.targets(trace, **{**arrays, "terminated": arrays["reward"]})
     with pytest.raises(ValueError, match=r"reward must be finite.*\[1, 2\]"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from offtrace.arrays import Array, Option
-from offtrace.returns.array_kinds import backend_of
+from offtrace.returns.array_kinds import backend_of, seen_before
+from offtrace.returns.backend import UsualCall
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Rule, Trace
@@ -51,24 +52,9 @@ def targets(
     array([1.75, 1.5 , 1.  ])
     """
     return _run(
-        trace,
-        add_q=True,
-        reward=reward,
-        q=q,
-        next_value=next_value,
-        terminated=terminated,
-        truncated=truncated,
-        gamma=gamma,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=valid,
-        skip=skip,
-        pair=pair,
-        greedy=greedy,
-        time_major=time_major,
-        differentiable=differentiable,
-        check=check,
-    )
+        trace, True, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid, skip, pair, greedy,
+        time_major, differentiable, check,
+    )  # fmt: skip
 
 
 def corrections(
@@ -101,24 +87,9 @@ def corrections(
     if q is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise TypeError("q is missing: a correction is what is added to it")
     return _run(
-        trace,
-        add_q=False,
-        reward=reward,
-        q=q,
-        next_value=next_value,
-        terminated=terminated,
-        truncated=truncated,
-        gamma=gamma,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=valid,
-        skip=skip,
-        pair=pair,
-        greedy=greedy,
-        time_major=time_major,
-        differentiable=differentiable,
-        check=check,
-    )
+        trace, False, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid, skip, pair, greedy,
+        time_major, differentiable, check,
+    )  # fmt: skip
 
 
 def coefficients(
@@ -149,19 +120,48 @@ def coefficients(
 
 def _run(
     trace: Rule,
-    *,
     add_q: bool,
+    reward: Array,
+    q: Array | None,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    gamma: Array | float,
+    log_pi: Array | None,
+    log_mu: Array | None,
+    valid: Array | None,
+    skip: Array | None,
+    pair: Array | None,
+    greedy: Array | None,
     time_major: bool | None,
     differentiable: bool,
     check: bool | None,
-    **arrays: Array | float | None,
 ) -> Array:
     """q + Δ, or Δ, by the backend whose arrays these are."""
+    plain = skip is None and pair is None and greedy is None and not (time_major or differentiable)
+    if plain and q is not None and type(gamma) is float and 0.0 <= gamma <= 1.0:
+        backend = seen_before(reward)
+        if backend is not None and not _lacks(next_value, terminated, truncated):
+            call = UsualCall(
+                trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid
+            )
+            made = backend.usual(call)
+            if made is not None:
+                return made
+    arrays = {
+        "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
+        "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
+    }  # fmt: skip
     backend, layout = backend_of(arrays, differentiable), layout_of(arrays, time_major)
     rule, turned = rule_batch_first(layout, as_rule(trace)), dict(batch_first(layout, arrays))
-    skip = turned.pop("skip")
-    closed = None if skip is None else Closed(backend, skip, turned)
+    skipped = turned.pop("skip")
+    closed = None if skipped is None else Closed(backend, skipped, turned)
     if closed is not None:
         rule, turned = closed.rule(rule), closed.without(turned)
     out = backend.correct(rule, turned, add_q=add_q, differentiable=differentiable, check=check)
     return layout.restored(out if closed is None else closed.restored(out))
+
+
+def _lacks(next_value: object, terminated: object, truncated: object) -> bool:
+    """Whether one of these was not given: types say that they are, users may not."""
+    return next_value is None or terminated is None or truncated is None

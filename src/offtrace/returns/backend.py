@@ -11,13 +11,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, is_number
 from offtrace.returns.weight_arrays import Criterion, Weighing
 from offtrace.traces import Rule, Trace
+
+
+class UsualCall(NamedTuple, Generic[Array]):
+    """A call of `targets` or `corrections` as most are: without gradient, no skip, pair, greedy or time_major, one γ."""
+
+    trace: object
+    add_q: bool
+    check: bool | None
+    reward: Array
+    q: Array
+    next_value: Array
+    terminated: Array
+    truncated: Array
+    gamma: float
+    """In [0, 1]."""
+    log_pi: Array | None
+    log_mu: Array | None
+    valid: Array | None
 
 
 class Backend(ArrayKind[Array]):
@@ -39,6 +57,14 @@ class Backend(ArrayKind[Array]):
         self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> Array:
         """q + Δ, or Δ."""
+
+    def usual(self, call: UsualCall[Array]) -> Array | None:
+        """The same at once, if all that `correct` and its callers check is plainly in order; else None, and they are asked.
+
+        It is for small batches, on which the checks would take longer than the work. What it may rely on from one call to the
+        next is kept by all that it depends on; whatever looks unusual, and any bad value, is left to `correct`.
+        """
+        return None
 
     @abstractmethod
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Array:

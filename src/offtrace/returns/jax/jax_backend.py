@@ -7,18 +7,21 @@ the first JAX array arrives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import ctypes
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import Sharding
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
-from offtrace.arrays import one_discount
-from offtrace.returns.backend import Backend
+from offtrace.arrays import BOOL, one_discount
+from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
@@ -34,11 +37,50 @@ from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
 pytrees.register_all(Rule)
 
 
+HELD = type(jax.device_put(np.zeros(()), jax.local_devices(backend="cpu")[0]))
+"""The class of arrays that are not being traced."""
+COPIED = 1 << 16
+"""Arrays of so many bytes are copied in the time that it takes to ask for their address."""
+
+
+@cache
+def _is_cpu(sharding: Sharding) -> bool:
+    return all(device.platform == "cpu" for device in sharding.device_set)
+
+
+def _memory(array: jax.Array) -> np.ndarray:
+    """An array on the CPU as compiled kernels take it: JAX gives out its memory read-only, which is another type to them."""
+    seen = np.asarray(array)
+    if seen.nbytes <= COPIED or not seen.flags.c_contiguous:
+        return seen.copy()
+    memory: Any = (ctypes.c_char * seen.nbytes).from_address(seen.ctypes.data)
+    return np.frombuffer(memory, seen.dtype).reshape(seen.shape)
+
+
+def _given_back(out: np.ndarray, like: jax.Array) -> jax.Array:
+    """What was computed on the host, on the device that an array was put on, or on JAX's own choice if none was chosen.
+
+    A jitted function takes an array over in a third of the time of `asarray`, but is compiled for each shape: it is used once
+    a shape has come often.
+    """
+    if like.committed:
+        return jax.device_put(out, like.sharding)
+    came = _came[out.shape, out.dtype] = _came.get((out.shape, out.dtype), 0) + 1
+    return jnp.asarray(out) if came < OFTEN else _taken_over(out)
+
+
+OFTEN = 32
+_came: dict[tuple[tuple[int, ...], np.dtype[Any]], int] = {}
+_taken_over: Callable[[np.ndarray], jax.Array] = jax.jit(lambda array: array)
+
+
 class JaxBackend(Backend[jax.Array]):
     """JAX arrays."""
 
     word, converter = "JAX array", "jnp.asarray"
-    xp, storable = jnp, tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)))
+    reals = tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)))
+    reals_called = "float16, bfloat16, float32 or float64"
+    xp, storable = jnp, reals
 
     def array(self, name: str, value: object) -> jax.Array:
         """The array. Under vmap outside of jit, JAX may put a NumPy array in its place."""
@@ -68,14 +110,43 @@ class JaxBackend(Backend[jax.Array]):
             elif (made := numpy_backend.attempt(trace, x, add_q=add_q)) is None:
                 explain_bad_value(x)
             else:
-                return jnp.asarray(x.restore(made))
+                return _given_back(x.restore(made), found.arrays["reward"])
         numbers, rule = tree_flatten(trace)
         given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
         T = shape[-1]
         if not traced and not any(map(np.ndim, numbers)):
             given, shape = _in_bucket(given, shape)
-        how = Given(rule, shape, add_q, dtype == np.float32)
+        how = Given(rule, shape, add_q, dtype != np.float64)
         return compute(result, how, numbers, given, dtype, differentiable)[..., :T]
+
+    def usual(self, call: UsualCall[jax.Array]) -> jax.Array | None:
+        """q + Δ, or Δ, of a usual call; else None."""
+        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+        kind = type(reward)
+        if check is False or kind is not HELD:
+            return None
+        shape, dtype, sharding = reward.shape, reward.dtype, reward.sharding
+        plan = numpy_backend.plan_for(trace, shape, dtype)
+        if plan is None or not _is_cpu(sharding):
+            return None
+        for array in (reward, q, next_value, log_pi, log_mu):
+            if array is not None and not (
+                type(array) is kind and array.dtype is dtype and array.shape == shape and array.sharding == sharding
+            ):
+                return None
+        for flags in (terminated, truncated, terminated if valid is None else valid):
+            if not (
+                type(flags) is kind and flags.dtype is BOOL and flags.shape == shape and flags.sharding == sharding
+            ):
+                return None
+        on_host = UsualCall(
+            trace, add_q, check, _memory(reward), _memory(q), _memory(next_value), _memory(terminated), _memory(truncated), gamma,
+            _memory(log_pi) if plan.needs_pi and log_pi is not None else None,
+            _memory(log_mu) if plan.needs_mu and log_mu is not None else None,
+            None if valid is None else _memory(valid),
+        )  # fmt: skip
+        out = numpy_backend.compute_usual(plan, on_host)
+        return None if out is None else _given_back(out, reward)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
@@ -88,7 +159,7 @@ class JaxBackend(Backend[jax.Array]):
             return jnp.asarray(made, dtype)
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
-        how = Given(rule, tuple(found.shape), False, dtype == np.float32)
+        how = Given(rule, tuple(found.shape), False, dtype != np.float64)
         return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
 
     def correct_states(
@@ -104,14 +175,14 @@ class JaxBackend(Backend[jax.Array]):
                 look(x, ("rho", *trace.reads))
             else:
                 made = numpy_backend.attempt_on_states(trace, x) or explain_bad_value(x)
-                target, advantage, correction = (jnp.asarray(x.restore(a)) for a in made)
+                target, advantage, correction = (_given_back(x.restore(a), found.arrays["reward"]) for a in made)
                 return target, advantage, correction
         numbers, rule = tree_flatten(trace)
         given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
         T = shape[-1]
         if not traced and not any(map(np.ndim, numbers)):
             given, shape = _in_bucket(given, shape)
-        how = Given(rule, shape, False, dtype == np.float32)
+        how = Given(rule, shape, False, dtype != np.float64)
         target, advantage, correction = compute(on_states, how, numbers, given, dtype, differentiable)
         return target[..., :T], advantage[..., :T], correction[..., :T]
 

@@ -31,7 +31,7 @@ class Given(NamedTuple):
     shape: tuple[int, ...]
     add_q: bool
     single: bool
-    """Whether the result will be float32."""
+    """Whether the result will be float32, or of half precision."""
 
 
 class Rows(NamedTuple):

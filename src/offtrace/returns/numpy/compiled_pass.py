@@ -21,9 +21,8 @@ import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
-from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
+from offtrace.returns.numpy.probability_rows import probabilities
 from offtrace.returns.numpy.td_error_rows import td_errors
-from offtrace.trajectory import TOLERANCE
 
 ROWS = 4
 SCRATCH = 9 * ROWS + 4  # rows of scratch that a thread needs, for state values too
@@ -41,7 +40,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is made of parts of kernels, compiled; its code is in the key on disk."""
     of_kernels = fingerprint()
 
-    @kept_njit(nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)
     def run(*arguments):
         _ = of_kernels  # part of the key on disk
         return function(*arguments)
@@ -98,7 +97,7 @@ def correct_rows() -> Callable[..., int]:
     """The pass, compiled for arrays of the dtype that it is called with."""
     of_kernels = fingerprint()
 
-    @kept_njit(nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)
     def correct_rows(
         rule, sweep, finish, first, stop, reads_pi, reads_mu, reads_rho, numbers, by_step, lags, add_q,
         reward, q, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, out,
@@ -114,36 +113,24 @@ def correct_rows() -> Callable[..., int]:
         )
         correction, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        ok, undone = np.ones((ROWS, T), np.bool_), np.empty(ROWS, np.int64)
+        ok, undone = np.ones(T + 1, np.bool_), np.empty(ROWS, np.int64)
+        r, v, ahead, lπ, lμ = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
             for t in range(T, W):  # nothing happens in the columns beyond T
                 delta[i, t], g[i, t], ratio[i, t], cap[i, t] = 0.0, 0.0, 1.0, 1.0
         for b0 in range(first, stop, ROWS):
-            n = min(ROWS, stop - b0)
-            bad = td_errors(b0, n, reward, q, next_value, terminated, truncated, gammas, valid, γ, ok, delta, g)
+            n, bad = min(ROWS, stop - b0), False
             for i in range(n):
-                b = b0 + i
-                if reads_rho:
-                    for t in range(T):
-                        log_μ = np.float64(log_mu[b, t])
-                        log_ρ = np.float64(log_pi[b, t]) - log_μ
-                        ρ[t] = exp(log_ρ if ok[i, t] else 0.0)
-                        bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
-                if reads_pi:
-                    for t in range(T):
-                        log_π = np.float64(log_pi[b, t])
-                        π[t] = exp(log_π if ok[i, t] else 0.0)
-                        bad |= ok[i, t] & ~(log_π <= TOLERANCE)
-                if reads_mu:
-                    for t in range(T):
-                        log_μ = np.float64(log_mu[b, t])
-                        μ[t] = exp(log_μ if ok[i, t] else 0.0)
-                        bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
-                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i], cap[i], T, reward.size))
+                at = (b0 + i) * T
+                bad |= td_errors(at, T, r, v, ahead, ends, cut, γs, read, γ[i], ok, delta[i], g[i])
+                bad |= probabilities(at, T, lπ, lμ, reads_pi, reads_mu, reads_rho, ok, π, μ, ρ)
+                call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i], cap[i], T, reward.size))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
+                g[i, T - 1] = 0.0
             if bad:
                 return BAD
             found = sweep_block(sweep, finish, delta[:n], g[:n], ratio[:n], cap[:n], lags, undone, correction[:n])

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from offtrace._shared.cores import cores
-from offtrace.arrays import FLOATS, NumPyKind
-from offtrace.returns.backend import Backend
+from offtrace.arrays import BOOL, FLOATS, NumPyKind
+from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import (
     cap_at_readout,
@@ -32,6 +33,8 @@ from offtrace.returns.numpy import (
     custom_traces,
     every_pair,
     given_factors,
+    linear_pass,
+    linear_state_pass,
     recursive_cap,
     rejected_rows,
     reverse_recursion,
@@ -48,6 +51,7 @@ from offtrace.traces import Factors, Rule, Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.symbols import Traced
 from offtrace.trajectory import (
+    FLAGS,
     Trajectory,
     agree,
     explain_bad_value,
@@ -79,6 +83,14 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         out = attempt(trace, x, add_q=add_q)
         return explain_bad_value(x) if out is None else x.restore(out)
 
+    def usual(self, call: UsualCall[np.ndarray]) -> np.ndarray | None:
+        """q + Δ, or Δ, of a usual call; else None."""
+        trace, _, _, reward, q, next_value, terminated, truncated, _, log_pi, log_mu, valid = call
+        if not _are_plain((reward, q, next_value, log_pi, log_mu), (terminated, truncated, valid)):
+            return None
+        plan = plan_for(trace, reward.shape, reward.dtype)
+        return None if plan is None else compute_usual(plan, call)
+
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
         """β_{k:t} of one trajectory [T] as [T, T]."""
         x = self.trajectory(trace, {**arrays, "gamma": 1.0})
@@ -90,7 +102,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Target, advantage and correction of state values."""
-        x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
+        x = _plain_states(trace, arrays) or laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
         made = attempt_on_states(trace, x)
         return explain_bad_value(x) if made is None else restored_states(x, made)
 
@@ -151,20 +163,30 @@ def attempt_on_states(trace: Trace, x: Trajectory) -> state_rows.Made | None:
     if trace.custom:
         return state_rows.of_custom(trace, x)
     B, T = x.terminated.shape
-    kernel, rule, numbers, arrays, lags = _plan(trace, B, T, x.valid)
+    plan = _plan_of(trace, B, T, x.valid)
+    kernel, rule, reads, numbers, arrays, lags = plan[:6]
     gamma, gammas, valid = by_step(x)
     lam = _parameter(trace, trace.advantage_lam, (B, T), x.valid)
-    lam, lams = (0.0, lam) if isinstance(lam, np.ndarray) else (lam, NOT_BY_STEP[FLOATS[1]])
-    reads = "pi" in trace.reads, "mu" in trace.reads
     made = state_rows.Made(*(np.empty((B, T), x.dtype) for _ in range(3)))
+    share, bound = float(trace.target_share), float(trace.delta_bound)
+    read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
+    if kernel is reverse_recursion.KERNEL and not isinstance(lam, np.ndarray):
+        linear = linear_state_pass.linear_rows()
+
+        def some_rows(first: int, stop: int) -> int:
+            return linear(rule, first, stop, *reads[:2], numbers, arrays, share, bound, lam, *read, *made)
+
+        found = some_rows(0, B) if _alone(trace, B * T) else _in_threads(some_rows, B)
+        if found != compiled_pass.UNFINISHED:
+            return None if found else made
+    lam, lams = (0.0, lam) if isinstance(lam, np.ndarray) else (lam, NOT_BY_STEP[FLOATS[1]])
     run = state_rows.correct_rows()
 
     def all_rows(sweep: int, finish: int) -> int:
         def rows(first: int, stop: int) -> int:
             return run(
-                rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, float(trace.target_share),
-                float(trace.delta_bound), lam, lams, x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas,
-                x.log_pi, x.log_mu, valid, scratch(T), *made,
+                rule, sweep, finish, first, stop, *reads[:2], numbers, arrays, lags, share, bound, lam, lams, *read, scratch(T),
+                *made,
             )  # fmt: skip
 
         return rows(0, B) if _alone(trace, B * T) else _in_threads(rows, B)
@@ -198,7 +220,7 @@ def weights(trace: Trace, x: Trajectory) -> np.ndarray:
         made = given_factors.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
         made[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
-        return made.astype(x.dtype, copy=False)
+        return made.astype(x.given_back or x.dtype, copy=False)
 
 
 def weigh(
@@ -220,43 +242,163 @@ def weigh(
     return made.reshape(given.shape)
 
 
+class Plan(NamedTuple):
+    """How a rule is computed on rows of some length: all that does not depend on the arrays."""
+
+    kernel: Kernel
+    rule: int
+    """The address of its own lines."""
+    reads: tuple[bool, bool, bool]
+    """Whether these read π, μ and ρ."""
+    numbers: np.ndarray
+    """Its constants and its parameters that are numbers."""
+    arrays: np.ndarray
+    """Its parameters that are arrays, one after the other."""
+    lags: np.ndarray
+    """Its bounds by lag."""
+    needs_pi: bool
+    needs_mu: bool
+
+
 def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     B, T = x.terminated.shape
-    kernel, rule, numbers, arrays, lags = _plan(trace, B, T, x.valid)
     gamma, gammas, valid = by_step(x)
     nothing = NOT_BY_STEP[x.dtype]
     log_pi, log_mu = nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu
-    reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
-    out = np.empty((B, T), x.dtype)
+    read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, log_pi, log_mu, valid
+    return _computed(_plan_of(trace, B, T, x.valid), read, np.empty((B, T), x.dtype), add_q)
+
+
+def _computed(plan: Plan, read: tuple[object, ...], out: np.ndarray, add_q: bool) -> np.ndarray | None:
+    """q + Δ, or Δ, from the arrays in the order of the compiled passes; None where a value is bad."""
+    B, T = out.shape
+    kernel, rule, reads, numbers, arrays, lags, _, _ = plan
+    if kernel is reverse_recursion.KERNEL:
+        linear = linear_pass.linear_rows()
+
+        def some_rows(first: int, stop: int) -> int:
+            return linear(rule, first, stop, *reads, numbers, arrays, add_q, *read, out)
+
+        found = some_rows(0, B) if B * T < PARALLEL else _in_threads(some_rows, B)
+        if found != compiled_pass.UNFINISHED:
+            return None if found else out
     run = compiled_pass.correct_rows()
 
     def all_rows(sweep: int, finish: int) -> int:
         def rows(first: int, stop: int) -> int:
-            return run(
-                rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, add_q, x.reward, x.q, x.next_value,
-                x.terminated, x.truncated, gamma, gammas, log_pi, log_mu, valid, scratch(T), out,
-            )  # fmt: skip
+            return run(rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, add_q, *read, scratch(T), out)
 
-        return rows(0, B) if _alone(trace, B * T) else _in_threads(rows, B)
+        return rows(0, B) if B * T < PARALLEL_CAPPED else _in_threads(rows, B)
 
     return None if compiled_pass.by_kernel(kernel, all_rows) else out
 
 
-def _plan(
-    trace: Trace, B: int, T: int, valid: np.ndarray | None = None
-) -> tuple[Kernel, int, np.ndarray, np.ndarray, np.ndarray]:
-    """The kernel for a trace, the address of its rule, its parameters that are numbers and those that are arrays, and its bounds
-    by lag."""
+def _plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+    """The plan of a rule, kept if it may be."""
+    try:
+        kept = usual_plan(trace, T)
+    except TypeError:
+        kept = None
+    return _plan(trace, B, T, valid) if kept is None else kept
+
+
+def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> Plan:
+    """The plan of a rule, which may hold arrays [T] or [B, T]."""
     lags = lag_caps(trace, T)
     parameters = [_parameter(trace, p, (B, T), valid) for p in trace.parameters]
     are_arrays = tuple(isinstance(p, np.ndarray) for p in parameters)
     rule, constants = _rule(trace.traced, trace.reads, are_arrays)
-    if True not in are_arrays:
-        numbers, arrays = np.array([*constants, *parameters], np.float64), every_pair.NO_LAGS
+    numbers = np.array([*constants, *(p for p in parameters if not isinstance(p, np.ndarray))], np.float64)
+    arrays = [p.ravel() for p in parameters if isinstance(p, np.ndarray)]
+    reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
+    of_steps = np.concatenate(arrays) if arrays else every_pair.NO_LAGS
+    bounds = every_pair.NO_LAGS if lags is None else lags
+    return Plan(_kernel(trace, T, lags), rule, reads, numbers, of_steps, bounds, trace.needs_pi, trace.needs_mu)
+
+
+@lru_cache(1024)
+def usual_plan(trace: object, T: int) -> Plan | None:
+    """The plan of a rule that holds numbers only, from the last call with it; None for what a call must look at more closely.
+
+    Its arguments are all that a plan depends on. A rule that holds arrays has no hash: that is a TypeError.
+    """
+    if not isinstance(trace, Trace) or trace.custom or trace.needs_greedy or trace.per_step:
+        return None
+    if not all(type(p) in (float, int) for p in trace.parameters):
+        return None
+    return _plan(trace, 1, T)
+
+
+def _are_plain(reals: tuple[Any, ...], flags: tuple[Any, ...]) -> bool:
+    """Whether arrays are all as compiled kernels take them: of one shape, in one piece, of one dtype or booleans.
+
+    The first of each is there; None in the place of another means that it was not given.
+    """
+    first = reals[0]
+    if type(first) is not np.ndarray or first.dtype not in FLOATS or 0 in first.shape:
+        return False
+    shape, dtype = first.shape, first.dtype
+    for array in reals:
+        if array is not None and not (
+            type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
+        ):
+            return False
+    for array in flags:
+        if array is not None and not (
+            type(array) is np.ndarray and array.dtype is BOOL and array.shape == shape and array.flags.carray
+        ):
+            return False
+    return flags[0] is not None and flags[1] is not None
+
+
+def _plain_states(trace: Trace, arrays: Mapping[str, Any]) -> Trajectory | None:
+    """The trajectory of arrays for state values that are plainly in order, without further checks; else None."""
+    if trace.custom or trace.needs_greedy or trace.per_step or arrays.get("pair") is not None:
+        return None
+    reward, value, next_value, gamma = (arrays[name] for name in ("reward", "value", "next_value", "gamma"))
+    log_pi, log_mu, (terminated, truncated, valid) = arrays["log_pi"], arrays["log_mu"], (arrays[n] for n in FLAGS)
+    if type(gamma) is not float or not 0.0 <= gamma <= 1.0:
+        return None
+    if not _are_plain((reward, value, next_value, log_pi, log_mu), (terminated, truncated, valid)):
+        return None
+    if reward.ndim != 2 or value is None or next_value is None or log_pi is None or log_mu is None:
+        return None
+    return Trajectory(
+        reward.shape, reward.dtype, terminated, truncated, gamma, reward, value, next_value, log_pi, log_mu, valid,
+        bounded=bounded(trace), q_called="value",
+    )  # fmt: skip
+
+
+def plan_for(trace: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Plan | None:
+    """The plan of a usual call with arrays of this shape and dtype."""
+    if dtype not in FLOATS or len(shape) != 2 or (shape[1] == 1 and shape[0] > 1) or 0 in shape:
+        return None
+    try:
+        return usual_plan(trace, shape[1])
+    except TypeError:
+        return None
+
+
+def compute_usual(plan: Plan, call: UsualCall[np.ndarray]) -> np.ndarray | None:
+    """q + Δ, or Δ, of a usual call of NumPy arrays, all of one shape and dtype and in one piece; None where a value is bad."""
+    _, add_q, _, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+    nothing = NOT_BY_STEP[reward.dtype]
+    if plan.needs_pi:
+        if log_pi is None:
+            return None
     else:
-        numbers = np.array([*constants, *(p for p in parameters if not isinstance(p, np.ndarray))], np.float64)
-        arrays = np.concatenate([p.ravel() for p in parameters if isinstance(p, np.ndarray)])
-    return _kernel(trace, T, lags), rule, numbers, arrays, every_pair.NO_LAGS if lags is None else lags
+        log_pi = nothing
+    if plan.needs_mu:
+        if log_mu is None:
+            return None
+    else:
+        log_mu = nothing
+    is_read = NOT_BY_STEP[BOOL] if valid is None else valid
+    read = reward, q, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
+    out = _computed(plan, read, np.empty(reward.shape, reward.dtype), add_q)
+    if valid is not None and out is not None:
+        out[~valid] = 0.0
+    return out
 
 
 @lru_cache(1024)

@@ -18,12 +18,12 @@ from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy import custom_traces
 from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, ROWS, sweep_block
-from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
+from offtrace.returns.numpy.probability_rows import probabilities as seen_probabilities
 from offtrace.returns.numpy.td_error_rows import td_errors
 from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities
 from offtrace.returns.numpy.whole_arrays import td_errors as whole_td_errors
 from offtrace.traces import Trace
-from offtrace.trajectory import TOLERANCE, Trajectory
+from offtrace.trajectory import Trajectory
 
 
 class Made(NamedTuple):
@@ -55,7 +55,7 @@ def correct_rows() -> Callable[..., int]:
     """The pass, compiled for arrays of the dtype that it is called with."""
     of_kernels = fingerprint()
 
-    @kept_njit(nogil=True, **OPTIONS)
+    @kept_njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)
     def correct_rows(
         rule, sweep, finish, first, stop, reads_pi, reads_mu, numbers, by_step, lags, share, rho_bar, lam, lams,
         reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch,
@@ -74,40 +74,27 @@ def correct_rows() -> Callable[..., int]:
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
         rest = scratch[6 * ROWS + 4 :]
         weight, weighted, g = rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS]
-        ok, undone = np.ones((ROWS, T), np.bool_), np.empty(ROWS, np.int64)
+        ok, undone = np.ones(T + 1, np.bool_), np.empty(ROWS, np.int64)
+        r, v, ahead, lπ, lμ = reward.ravel(), value.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
             for t in range(T, W):  # nothing happens in the columns beyond T
                 weighted[i, t], g[i, t], ratio[i, t], cap[i, t] = 0.0, 0.0, 1.0, 1.0
         for b0 in range(first, stop, ROWS):
-            n = min(ROWS, stop - b0)
-            bad = td_errors(
-                b0, n, reward, value, next_value, terminated, truncated, gammas, valid, γ, ok, delta, discount
-            )  # fmt: skip
+            n, bad = min(ROWS, stop - b0), False
             for i in range(n):
-                b = b0 + i
-                for t in range(T):
-                    log_μ = np.float64(log_mu[b, t])
-                    log_ρ = np.float64(log_pi[b, t]) - log_μ
-                    ρ[t] = exp(log_ρ if ok[i, t] else 0.0)
-                    bad |= ok[i, t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
-                if reads_pi:
-                    for t in range(T):
-                        log_π = np.float64(log_pi[b, t])
-                        π[t] = exp(log_π if ok[i, t] else 0.0)
-                        bad |= ok[i, t] & ~(log_π <= TOLERANCE)
-                if reads_mu:
-                    for t in range(T):
-                        log_μ = np.float64(log_mu[b, t])
-                        μ[t] = exp(log_μ if ok[i, t] else 0.0)
-                        bad |= ok[i, t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+                at = (b0 + i) * T
+                bad |= td_errors(at, T, r, v, ahead, ends, cut, γs, read, γ[i], ok, delta[i], discount[i])
+                discount[i, T - 1] = 0.0
+                bad |= seen_probabilities(at, T, lπ, lμ, reads_pi, reads_mu, True, ok, π, μ, ρ)
                 for t in range(T):
                     weight[i, t] = min(share * ρ[t] + (1.0 - share), rho_bar)
                     weighted[i, t] = weight[i, t] * delta[i, t]
                     bad |= not abs(weighted[i, t]) < np.inf
                 # One step later: what the last action would act on lies beyond the row, and nothing happens there.
-                call(rule, (π, μ, ρ, numbers, by_step[b * T :], decay, ratio[i, 1:], cap[i, 1:], T, reward.size))
+                call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i, 1:], cap[i, 1:], T, reward.size))
                 ratio[i, 0] = cap[i, 0] = ratio[i, T] = cap[i, T] = 1.0
                 for t in range(T):
                     g[i, t] = discount[i, t] * decay[t]
@@ -129,8 +116,8 @@ def correct_rows() -> Callable[..., int]:
                     for t in range(T):
                         discount[i, t] *= lam
                 for t in range(T - 1):
-                    ahead = np.float64(value[b, t + 1]) + excess[i, t + 1] - np.float64(next_value[b, t])
-                    delta[i, t] += discount[i, t] * ahead if discount[i, t] > 0.0 else 0.0
+                    more = np.float64(value[b, t + 1]) + excess[i, t + 1] - np.float64(next_value[b, t])
+                    delta[i, t] += discount[i, t] * more if discount[i, t] > 0.0 else 0.0
                 for t in range(T):
                     advantage[b, t] = weight[i, t] * delta[i, t] if weight[i, t] != 0.0 else 0.0  # not 0 · ∞
         return GOOD

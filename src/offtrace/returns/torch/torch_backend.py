@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from offtrace.arrays import one_discount
-from offtrace.returns.backend import Backend
+from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
@@ -29,17 +29,28 @@ from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, la
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
-    torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16: it is summed in float32
+    torch.float16: np.dtype(np.float32),
+    torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16
 }
+
+
+HOST_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+"""The dtypes in which the compiled kernels read the memory of tensors."""
+
+
+def view(array: Tensor) -> np.ndarray:
+    """The memory of a tensor on the CPU."""
+    return array.detach().numpy() if array.requires_grad else array.numpy()
 
 
 class TorchBackend(Backend[Tensor]):
     """PyTorch tensors."""
 
     word, converter = "tensor", "torch.as_tensor"
-    reals, reals_called = tuple(NUMPY_DTYPES), "float32, float64 or bfloat16"
+    reals, reals_called = tuple(NUMPY_DTYPES), "float16, bfloat16, float32 or float64"
+    single, double = torch.float32, torch.float64
     has_devices = True
-    xp, storable = torch, (torch.float16, *NUMPY_DTYPES)
+    xp, storable = torch, tuple(NUMPY_DTYPES)
 
     def array(self, name: str, value: object) -> Tensor:
         """The tensor."""
@@ -69,7 +80,7 @@ class TorchBackend(Backend[Tensor]):
             x = _on_host(found, trace, look=check is not False)
             out = numpy_backend.attempt(trace, x, add_q=add_q)
             if out is not None:
-                return _restored(x, out, reward.dtype)
+                return _restored(x, out, found.dtype)
             if check is not False:
                 explain_bad_value(x)
         elif self.looks(check, arrays):
@@ -79,6 +90,49 @@ class TorchBackend(Backend[Tensor]):
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
         return in_tensors(trace, found, add_q=add_q)
+
+    def usual(self, call: UsualCall[Tensor]) -> Tensor | None:
+        """q + Δ, or Δ, of a usual call; else None."""
+        if seen_by_torch():
+            return None
+        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+        if reward.is_cuda:
+            from offtrace.returns.torch import repeated_calls
+
+            return None if check else repeated_calls.usual(call)
+        kind = HOST_DTYPES.get(reward.dtype)
+        if kind is None:
+            return None
+        dtype, shape = reward.dtype, reward.shape
+        plan = numpy_backend.plan_for(trace, shape, kind)
+        if plan is None or not reward.is_cpu:
+            return None
+        for array in (reward, q, next_value, log_pi, log_mu):
+            if array is not None and not (
+                type(array) is Tensor
+                and array.dtype is dtype
+                and array.shape == shape
+                and array.is_contiguous()
+                and array.is_cpu
+            ):
+                return None
+        for flags in (terminated, truncated, terminated if valid is None else valid):
+            if not (
+                type(flags) is Tensor
+                and flags.dtype is torch.bool
+                and flags.shape == shape
+                and flags.is_contiguous()
+                and flags.is_cpu
+            ):
+                return None
+        on_host = UsualCall(
+            trace, add_q, check, view(reward), view(q), view(next_value), terminated.numpy(), truncated.numpy(), gamma,
+            view(log_pi) if plan.needs_pi and log_pi is not None else None,
+            view(log_mu) if plan.needs_mu and log_mu is not None else None,
+            None if valid is None else valid.numpy(),
+        )  # fmt: skip
+        out = numpy_backend.compute_usual(plan, on_host)
+        return None if out is None else torch.from_numpy(out)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
@@ -99,7 +153,7 @@ class TorchBackend(Backend[Tensor]):
             x = _on_host(found, trace, look=check is not False)
             made = numpy_backend.attempt_on_states(trace, x)
             if made is not None:
-                target, advantage, correction = (_restored(x, a, reward.dtype) for a in made)
+                target, advantage, correction = (_restored(x, a, found.dtype) for a in made)
                 return target, advantage, correction
             if check is not False:
                 explain_bad_value(x)
@@ -146,7 +200,10 @@ class TorchBackend(Backend[Tensor]):
 
     def as_numpy(self, array: Tensor) -> np.ndarray:
         """The tensor on the host, without gradient; bfloat16, which NumPy does not have, as float32."""
-        array = array.detach().cpu()
+        if array.requires_grad:
+            array = array.detach()
+        if not array.is_cpu:
+            array = array.cpu()
         return (array.float() if array.dtype is torch.bfloat16 else array).numpy()
 
     def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
@@ -173,17 +230,12 @@ BACKEND = TorchBackend()
 
 def _on_host(found: Agreed[Tensor], trace: Rule, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
-    half = found.dtype is torch.bfloat16
-
-    def view(array: Tensor) -> np.ndarray:
-        return BACKEND.as_numpy(array) if half or array.requires_grad or not array.is_cpu else array.numpy()
-
-    return laid_out(found.mapped(view, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
+    return laid_out(found.mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
 
 
 def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
     made = torch.from_numpy(x.restore(out))
-    return made.to(dtype) if dtype is torch.bfloat16 else made
+    return made if made.dtype is dtype else made.to(dtype)
 
 
 def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
@@ -207,8 +259,8 @@ def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
     from offtrace.returns.torch import triton_launch
 
     def row_by_row(array: Tensor) -> Tensor:
-        rows = array.reshape(-1, found.shape[-1]).contiguous()
-        return rows.view(torch.uint8) if rows.dtype is torch.bool else rows
+        alike = array.to(found.dtype) if array.is_floating_point() else array
+        return triton_launch.row_by_row(alike, found.shape[-1])
 
     x = found.mapped(row_by_row, found.dtype)
     lags = None if trace.custom else trace.bounds_by_lag(found.shape[-1])

@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from offtrace.returns.torch.recorded_launches import recorded
 from offtrace.returns.triton import plans, scan, walks, weights
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
 from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
@@ -47,7 +48,7 @@ class Tensors:
         made = [
             w if isinstance(w, Tensor) else torch.empty(w[0], dtype=DTYPES[w[1]], device=self.device) for w in written
         ]
-        kernel[(programs,)](*read, *numbers, *made, **constants)
+        recorded(kernel)[(programs,)](*read, *numbers, *made, **constants)
         return made
 
     def full(self, shape: tuple[int, ...], value: int) -> Tensor:
@@ -68,11 +69,24 @@ NAMES = ("reward", "q", "next_value", "terminated", "truncated", "valid", "gamma
 """The arrays of `correct`: None, or for gamma a number, where there is no tensor."""
 
 
-def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
-    """Δ, or q + Δ, [B, T] in the dtype of the arrays, which are contiguous [B, T]."""
+def row_by_row(array: Tensor, T: int) -> Tensor:
+    """The tensor as [B, T] in one piece, in an object of its own; flags as bytes."""
+    rows = array.reshape(-1, T).contiguous()
+    return rows.view(torch.uint8 if rows.dtype is torch.bool else rows.dtype)
+
+
+def numbers_of(trace: Trace, gamma: float) -> list[float]:
+    """The numbers that a kernel takes: γ, and the parameters of a rule in normal form."""
+    return [*split(gamma), *parameters(*map(float, trace.parameters))]
+
+
+def correct(
+    trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool, numbers: list[float] | None = None
+) -> Tensor:
+    """Δ, or q + Δ, [B, T] in the dtype of the arrays, which are contiguous [B, T]. `numbers` may be given, of `numbers_of`."""
     per_step = isinstance(x["gamma"], Tensor)
     arrays = [x[n] if isinstance(x[n], Tensor) else x["reward"] for n in NAMES if n != "pair"]
-    numbers = [*split(0.0 if per_step else float(x["gamma"]))]
+    gamma = 0.0 if per_step else float(x["gamma"])
     flags = {
         "GAMMAS": per_step, "VALID": x["valid"] is not None, "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
         "RHO": "rho" in trace.reads, "ADD_Q": add_q,
@@ -84,12 +98,11 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
         has_pair = "pair" in trace.reads
         n = min(LINE, triton.next_power_of_2(T))
         kernel[(count(B, triton.cdiv(T, n)),)](
-            *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *numbers, *parameters(*custom.carries),
-            *split(float(custom.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
+            *arrays, out, x["pair"] if has_pair else arrays[0], trace.horizon or T, B, T, *split(gamma),
+            *parameters(*custom.carries), *split(float(custom.lam)), **flags, PAIR=has_pair, N=n, num_warps=2,
         )  # fmt: skip
         return out
-    numbers += parameters(*map(float, trace.parameters))
-    made = of_rule(trace.traced.lines)
+    made, numbers = of_rule(trace.traced.lines), numbers or numbers_of(trace, gamma)
     return _launch(made, arrays, numbers, lags, {"GIVEN": False, **flags}, trace.per_decision, trace.recursive)
 
 
@@ -108,7 +121,7 @@ def _launch(
     recursive: bool,
 ) -> Tensor:
     if per_decision and lags is None:
-        return _linear(made["linear"], arrays, numbers, flags)
+        return _linear(recorded(made["linear"]), arrays, numbers, flags)
     device, (B, T) = arrays[0].device, arrays[0].shape
     if lags is not None:
         lags = lags if isinstance(lags, Tensor) else torch.tensor(lags, dtype=torch.float64, device=device)
@@ -145,7 +158,7 @@ def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict
     parts = triton.cdiv(chunks, PART_CHUNKS)
     maps = torch.empty((B, parts, 5), dtype=torch.float64, device=out.device)
     odd = torch.empty(B, dtype=torch.int32, device=out.device)
-    ends: Any = scan.linear_ends
+    ends: Any = recorded(scan.linear_ends)
     shape = (*arrays, maps, odd, out, B, T)
     kernel[(count(parts, programs),)](*shape, parts, PART_CHUNKS, *numbers, **given, PASS=scan.MAPS)
     ends[(B,)](maps, odd, B, parts, PARTS=triton.next_power_of_2(parts), num_warps=4)
