@@ -243,15 +243,6 @@ def test_kernels_for_gpus(dtype: Any, trace: Any) -> None:
             check(on_triton(trace, alone), trace, (name,), dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pallas(dtype: Any, by_pallas: None) -> None:
-    """The same: rules of one class are one program."""
-    for trace in CAPPED:
-        check(run(corrections, trace, given(SOME, dtype)), trace, SOME, dtype)
-    for name in SOME:
-        check(run(corrections, ot.RBIS(0.9), given((name,), dtype)), ot.RBIS(0.9), (name,), dtype)
-
-
 @pytest.mark.parametrize("trace", [ot.TruncatedIS(2.5, 0.9), ot.RBIS(0.9), ot.TruncatedIS((2.0, 1.0))], ids=name_of)
 @pytest.mark.parametrize("name", ["wild", "a bit at a time"])
 def test_the_transpose_on_triton(trace: Any, name: str) -> None:
@@ -367,3 +358,15 @@ def test_coefficients_have_the_dtype_of_the_log_probabilities(trace: Any, dtype:
     for matrix, default in kinds:
         assert matrix.dtype == (dtype if trace.needs_mu else default)
         np.testing.assert_allclose(matrix, wanted, rtol=2e-6)
+
+
+# The last test: it throws away the programs that the others share.
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pallas(dtype: Any, by_pallas: None) -> None:
+    """The same: rules of one class are one program."""
+    for trace in CAPPED:
+        check(run(corrections, trace, given(SOME, dtype)), trace, SOME, dtype)
+    for name in SOME:
+        check(run(corrections, ot.RBIS(0.9), given((name,), dtype)), ot.RBIS(0.9), (name,), dtype)
