@@ -245,15 +245,17 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
         [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.flags, BLOCK=SORTED, num_warps=1,
     )  # fmt: skip
     result = ((B, T), call.dtype) if out is None else out
-    size, swept_rows = SORTED, found if out is None else out
+    size, swept_rows, old = SORTED, found if out is None else out, None
     while size < parts * SORTED:
         last = 2 * size >= parts * SORTED
+        before = tables
+        read = [*call.arrays, stage, sums, *tables, starts, weights, found, swept_rows, *(old or tables)]
         *tables, found = launch(
-            readout.level, count(parts, B), [*call.arrays, stage, sums, *tables, starts, weights, found, swept_rows],
-            [B, T, parts, plane, size], [*tables, result] if last else [*fresh, found],
+            readout.level, count(parts, B), read, [B, T, parts, plane, size],
+            [*tables, result] if last else [*(old or fresh), found],
             VALID=call.flags["VALID"], ADD_Q=call.add_q, BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
-        size = 2 * size
+        size, old = 2 * size, before
     return walked(call, False, stage, found)
 
 

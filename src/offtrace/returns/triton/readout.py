@@ -131,12 +131,13 @@ def weight_between(sums, plane, first, last):
 @triton.jit
 def level(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, thresholds, reached, below, starts, weights, found, swept,
-    B, T, parts, plane, size, more_thresholds, more_reached, more_below, out,
+    old_thresholds, old_reached, old_below, B, T, parts, plane, size, more_thresholds, more_reached, more_below, out,
     VALID: tl.constexpr, ADD_Q: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Let the starts of a stretch of `size` steps look into the next one, and merge the two; a block to a program.
 
     What was found so far is in `found`, and so is `out`, but for the last level: there it is the result, and nothing is merged.
+    The memory of the level before the last one is used again.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     plane = plane.to(tl.int64)
