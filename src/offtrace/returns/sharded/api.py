@@ -140,6 +140,16 @@ def state_targets(
 
     The arrays are this shard's; the target of its first state is sent too. Where the other shards are, `room`, `sent` and what is
     refused is told in `sharded.targets`; all else is as in `offtrace.state_targets`.
+
+    >>> import torch
+    >>> import offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> one, none, no = torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    >>> ot.sharded.state_targets(ot.RBIS(), reward=one, value=none, next_value=none, terminated=no, truncated=no, log_pi=none,
+    ...                          log_mu=none, gamma=0.5, process_group=distributed.group.WORLD).target
+    tensor([1.7500, 1.5000, 1.0000])
+    >>> distributed.destroy_process_group()
     """
     rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
     arrays = {"reward": reward, "value": value, "next_value": next_value, "terminated": terminated}
