@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import polars as pl
+from scipy import stats
 
 from offtrace._shared.number_text import number
 from offtrace.reports.html.document import Cell, Figure, Paragraph, Part, Section, Select, Table
@@ -21,17 +23,23 @@ WORDS = {
 
 
 def cells(shown: Views) -> pl.DataFrame:
-    """One row for each environment, age and weighting of the final phase, at its tuned α: means over the seeds."""
+    """One row for each environment, age and weighting of the final phase, at its tuned α: means over the seeds.
+
+    `half` and `half_reward` are half of the 95% intervals of success and of reward, Student's.
+    """
     runs = shown.of_stale
-    half = pl.col("success").std() / pl.len().sqrt() * 1.96
     found = runs.group_by("environment", "age", "method").agg(
         *(pl.col(name).mean() for name in WORDS),
-        half=half,
+        half=pl.col("success").std(),
+        half_reward=pl.col("reward").std(),
         collapsed=pl.col("collapsed").sum(),
         diverged=pl.col("diverged").sum(),
         n=pl.len(),
         alpha=pl.col("alpha").first(),
     )
+    n = found["n"].to_numpy().astype(float)
+    widths = pl.Series(stats.t.ppf(0.975, np.maximum(n - 1, 1)) / np.sqrt(n))
+    found = found.with_columns(pl.col("half", "half_reward") * widths)
     return found.sort("environment", "age", "success", "reward", descending=[False, False, True, True])
 
 

@@ -115,6 +115,7 @@ function matrix(names, pairs) {
         if (!p) return;
         const away = Math.round(Math.min(1, Math.abs(p.probability - 0.5) * 2) * 78);
         node("rect", { class: "cell", x: left + j * side + 1, y: top + i * tall + 1, width: Math.max(1, side - 2), height: tall - 2, rx: 3, fill: `color-mix(in oklab, var(${p.probability >= 0.5 ? "--good" : "--bad"}) ${away}%, var(--grid))` }, svg);
+        if (side < 22) return; // no room for a number: pointing at the cell tells it
         const text = node("text", { x: left + (j + 0.5) * side, y: top + (i + 0.5) * tall + 4, "text-anchor": "middle" }, svg, p.probability.toFixed(2).replace(/^0/, ""));
         text.style.fill = "var(--ink)";
       });
