@@ -113,7 +113,19 @@ def _standing(shown: Views) -> str:
             said
             + f" But {own.lower()} 95% interval overlaps those of all others: these runs do not tell the traces apart."
         )
-    return said + f" {own} 95% interval overlaps {_those(leaders)} of {listed(leaders)}: the order is not certain."
+    return (
+        said
+        + f" {own} 95% interval overlaps {_those(leaders)} of {listed([quoted(name) for name in leaders])}: the order is not certain."
+    )
+
+
+def quoted(name: str) -> str:
+    """A name in a sentence: in quotes if it has a comma, so that a list of names can be read.
+
+    >>> quoted("prefix, cap 2"), quoted("Q(σ) (σ = 1, λ = 0)")
+    ('“prefix, cap 2”', 'Q(σ) (σ = 1, λ = 0)')
+    """
+    return f"“{name}”" if "," in name.partition(" (")[0] else name
 
 
 def _runner_up(shown: Views) -> str:
@@ -128,12 +140,12 @@ def _runner_up(shown: Views) -> str:
     second = others[0]
     pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
     chance = with_interval(pair["probability"], pair["low"], pair["high"])
-    said = f"A run of {first} beats a run of {second}, the next one, with probability {chance}."
+    said = f"A run of {quoted(first)} beats a run of {quoted(second)}, the next one, with probability {chance}."
     best = shown.at_best().filter(mark="best")
     if len(shown.summary.environments) > 1:
         wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
         of = f" of the {len(shown.summary.environments)} environments"
-        by = [f"{row['method']} in {row['count']}" for row in wins.iter_rows(named=True)]
+        by = [f"{quoted(row['method'])} in {row['count']}" for row in wins.iter_rows(named=True)]
         said += f" Best mean: {by[0]}{of}{'' if len(by) == 1 else ', ' + listed(by[1:])}."
     return said
 
@@ -146,7 +158,8 @@ def _against(shown: Views) -> str:
     pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
 
     def spelt(chosen: Sequence[Row]) -> str:
-        return listed([f"{r['better']} ({with_interval(r['probability'], r['low'], r['high'])})" for r in chosen])
+        chances = [with_interval(r["probability"], r["low"], r["high"]) for r in chosen]
+        return listed([f"{quoted(r['better'])} ({chance})" for r, chance in zip(chosen, chances, strict=True)])
 
     better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
     said = f"Against **{reference}**, by the probability that a run is better than one of it: "
@@ -165,13 +178,13 @@ def _aged(shown: Views) -> str:
         return ""
     said, what = [], {"deep": "frames in the memory", "stale": "updates"}.get(str(shown.facts.get("task")), "age")
     for (age,), part in frame.group_by("age", maintain_order=True):
-        ahead = part.filter(pl.col("difference_low") > 0)["method"].to_list()
-        behind = part.filter(pl.col("difference_high") < 0)["method"].to_list()
+        ahead = [quoted(name) for name in part.filter(pl.col("difference_low") > 0)["method"]]
+        behind = [quoted(name) for name in part.filter(pl.col("difference_high") < 0)["method"]]
         words = [f"{listed(names)} {way}" for names, way in ((ahead, "ahead"), (behind, "behind")) if names]
         said.append(f"{age:,.0f}: {', '.join(words) if words else 'none'}")
     grows = shown.changes.filter((pl.col("low") > 0) | (pl.col("high") < 0))
     moved = [
-        f"{r['method']} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
+        f"{quoted(r['method'])} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
         for r in grows.iter_rows(named=True)
     ]
     text = f"By age ({what}) the traces whose interquartile mean differs from that of {reference} beyond the 95% interval: "
