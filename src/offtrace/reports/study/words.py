@@ -113,10 +113,8 @@ def _standing(shown: Views) -> str:
             said
             + f" But {own.lower()} 95% interval overlaps those of all others: these runs do not tell the traces apart."
         )
-    return (
-        said
-        + f" {own} 95% interval overlaps {_those(leaders)} of {listed([quoted(name) for name in leaders])}: the order is not certain."
-    )
+    names = listed([quoted(name) for name in leaders])
+    return said + f" {own} 95% interval overlaps {_those(leaders)} of {names}: the order is not certain."
 
 
 def quoted(name: str) -> str:
