@@ -312,7 +312,6 @@ def time_long() -> list[dict[str, Any]]:
     records = []
     for i, (shape, data) in enumerate(LONG):
         x = long_example(shape, data, seed=int(time.time()) + i)
-        copy = in_graph(x["reward"].clone)
         for trace in timed_traces():
             trace = replace(trace, lam=data["λ"])
 
@@ -327,7 +326,7 @@ def time_long() -> list[dict[str, Any]]:
             torch.cuda.synchronize()
             most = torch.cuda.max_memory_allocated() - before
             records.append({
-                "table": "gpu long", "rule": type(trace).__name__, "shape": shape, "data": data, "worst": worst, "copy": copy,
+                "table": "gpu long", "rule": type(trace).__name__, "shape": shape, "data": data, "worst": worst,
                 "one": in_graph(call), "arrays": most / out.nbytes - 1,
             })  # fmt: skip
     return records
