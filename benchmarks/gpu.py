@@ -344,13 +344,13 @@ def time_weights() -> list[dict[str, Any]]:
     g = torch.Generator(DEVICE).manual_seed(int(time.time()))
     log_mu = -torch.empty(WEIGHTS, device=DEVICE).exponential_(1.0, generator=g)
     log_pi = log_mu + 0.05 * torch.randn(WEIGHTS, generator=g, device=DEVICE)
-    arrays = {
+    arrays: dict[str, Any] = {
         "log_pi": log_pi.clamp(max=0.0),
         "log_mu": log_mu,
         "mask": torch.rand(WEIGHTS, generator=g, device=DEVICE) > 0.1,
     }
     copy, records = in_graph(log_pi.clone), []
-    exact = {n: a.cpu().double() if a.is_floating_point() else a.cpu() for n, a in arrays.items()}
+    exact: dict[str, Any] = {n: a.cpu().double() if a.is_floating_point() else a.cpu() for n, a in arrays.items()}
     for trace, level in (
         (ot.TruncatedIS(bound=2.0), "token"), (ot.ImportanceSampling(), "prefix"), (ot.TruncatedIS(bound=2.0), "prefix"),
         (ot.NonMarkovRetrace(), "prefix"), (ot.RBIS(lam=0.95), "prefix"), (ot.Retrace(), "prefix"),

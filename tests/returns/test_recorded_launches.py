@@ -27,7 +27,8 @@ def call(
     logs = [torch.from_numpy(np.log(rng.uniform(0.1, 1.0, shape)).astype(np.float32)) for _ in range(2)]
     flags = [torch.from_numpy(rng.random(shape) < 0.1) for _ in range(2)]
     valid = torch.from_numpy(rng.random(shape) < 0.9) if padded else None
-    return UsualCall(trace, add_q, None, *real, *flags, gamma, *logs, valid)
+    (reward, q, next_value), (log_pi, log_mu), (terminated, truncated) = real, logs, flags
+    return UsualCall(trace, add_q, None, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid)
 
 
 def on_numpy(given: Any) -> np.ndarray:

@@ -105,9 +105,12 @@ def test_a_result_of_jax_is_where_the_arrays_were_put() -> None:
     jax = pytest.importorskip("jax")
     device = jax.local_devices(backend="cpu")[0]
     arrays = {n: jax.device_put(a, device) for n, a in batch(dtype=np.float32).items()}
+    found, free = None, None
     for _ in range(40):  # as one that comes often, too
         found = ot.targets(ot.Retrace(0.9), **arrays, gamma=0.9)
         free = ot.targets(ot.Retrace(0.9), **in_kind(batch(dtype=np.float32), "jax"), gamma=0.9)
+    assert found is not None
+    assert free is not None
     assert found.committed
     assert found.device == device
     assert not free.committed
@@ -164,7 +167,8 @@ def test_half_precision_beside_float32(kind: str, values: str, logs: str, result
     exact = {n: as_numpy(a) for n, a in x.items()} | {n: np.asarray(a) for n, a in ends.items()}
     for trace in (ot.Retrace(0.9), ot.RBIS(0.9)):
         wanted = ot.targets(trace, **exact, gamma=0.9)
-        for how in ({}, {"check": False}) if kind == "numpy" else ({}, {"check": False}, {"differentiable": True}):
+        options: tuple[dict[str, Any], ...] = ({}, {"check": False}, {"differentiable": True})
+        for how in options[:2] if kind == "numpy" else options:
             found = ot.targets(trace, **x, **ends, gamma=0.9, **how)
             assert str(found.dtype).removeprefix("torch.") == result
             np.testing.assert_allclose(as_numpy(found), wanted, rtol=EPS[result], atol=EPS[result])
