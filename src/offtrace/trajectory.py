@@ -169,10 +169,11 @@ class Trajectory:
         """A [B, T] result in the shape and dtype that came in, 0 at invalid steps."""
         if self.valid is not None:
             out[~self.valid] = 0.0
-        if out.dtype is self.dtype:
+        wanted = self.given_back or self.dtype
+        if out.dtype is wanted:
             return out.reshape(self.shape)
         with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
-            return out.reshape(self.shape).astype(self.given_back or self.dtype, copy=False)
+            return out.reshape(self.shape).astype(wanted, copy=False)
 
 
 def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look: bool = True) -> Trajectory:
