@@ -91,7 +91,7 @@ def test_a_backend_is_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -
         ot.targets(ot.QLambda(0.9), **{**labelled, "q": x["q"]}, gamma=0.9)
 
 
-def test_a_rule_from_outside_that_is_older_than_jax_is_a_pytree() -> None:
+def test_a_rule_that_is_older_than_jax_and_a_first_call_inside_of_jit() -> None:
     pytest.importorskip("jax")
     script = """
 from dataclasses import dataclass
@@ -112,8 +112,9 @@ assert "jax" not in sys.modules
 import jax, jax.numpy as jnp
 x = {n: jnp.ones(3) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}
 x |= {n: jnp.zeros(3, bool) for n in ("terminated", "truncated")}
+first = jax.jit(lambda x: ot.targets(ot.Retrace(0.9), **x, gamma=0.9))(x)  # the backend is imported inside of jit
 wanted = ot.targets(ot.Retrace(0.9), **x, gamma=0.9)
-found = ot.targets(mine, **x, gamma=0.9), jax.jit(lambda rule, x: ot.targets(rule, **x, gamma=0.9))(mine, x)
+found = first, ot.targets(mine, **x, gamma=0.9), jax.jit(lambda rule, x: ot.targets(rule, **x, gamma=0.9))(mine, x)
 for made in found:
     assert jnp.allclose(made, wanted), made
 """

@@ -37,7 +37,8 @@ from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
 pytrees.register_all(Rule)
 
 
-HELD = type(jax.device_put(np.zeros(()), jax.local_devices(backend="cpu")[0]))
+with jax.ensure_compile_time_eval():  # the first call may be inside of jit, and then this file is imported there
+    HELD = type(jnp.zeros(()))
 """The class of arrays that are not being traced."""
 COPIED = 1 << 16
 """Arrays of so many bytes are copied in the time that it takes to ask for their address."""
