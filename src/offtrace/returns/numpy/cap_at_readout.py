@@ -98,8 +98,9 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
     for t in range(T, steps.shape[1]):
         steps[R, t] = steps[C, t] = steps[E, t] = 0.0
         steps[P, t] = 1.0
-    end = marks[(last + STARTS) // CHUNK]
-    end[MOST], end[LEAST], end[LINEAR], end[CAPPED], end[SIZE] = 0.0, np.inf, 0.0, 0.0, 0.0
+    for at in range(T // CHUNK, len(marks)):  # a walk goes by chunks, and may stop beyond T: nothing is left there
+        mark = marks[at]
+        mark[MOST], mark[LEAST], mark[LINEAR], mark[CAPPED], mark[SIZE] = 0.0, np.inf, 0.0, 0.0, 0.0
     left = (0.0, np.inf, 0.0, 0.0, 0.0)
     longest, highest = 1.0, 0.0
     within = False  # whether a row in which x rises much is known to be tame
