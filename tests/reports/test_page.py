@@ -131,7 +131,7 @@ def test_the_answer_claims_only_what_the_intervals_allow() -> None:
     same = rows.with_columns(value=pl.col("seed") % 100 + 0.0)
     said = {name: words.answer(views.Views(r, curves, facts))[0] for name, r in {"far": far, "same": same}.items()}
     assert said["far"].startswith("**RBIS** has the highest")
-    assert "overlaps none of the other 7" in said["far"]
+    assert "in pairs of the same seed, it is ahead of each of the other 7" in said["far"]
     assert "do not tell the traces apart" in said["same"]
 
 

@@ -173,16 +173,44 @@ def test_ages_are_tuned_one_by_one_and_then_averaged_for_each_seed() -> None:
     assert (row["mean"], row["n"], row["alpha"]) == (7.5, 2, None)  # of the seeds' means, 6 and 9
 
 
-def test_the_best_is_marked_and_so_is_what_overlaps_it() -> None:
+def test_the_best_is_marked_and_so_is_what_is_not_told_apart_from_it() -> None:
     values = {
         ("A", "X"): [9.0, 10.0, 11.0],
-        ("A", "Y"): [8.5, 9.5, 10.5],
+        ("A", "V"): [9.5, 9.5, 10.5],
+        ("A", "Y"): [8.5, 9.5, 10.5],  # overlaps X, and is below it with every seed
         ("A", "Z"): [1.0, 1.1, 1.2],
         ("B", "Z"): [1.0, 2.0],
     }
     table = statistics.summarise(rows_of(values), "higher").table
     marks = {(row["environment"], row["method"]): row["mark"] for row in table.iter_rows(named=True)}
-    assert marks == {("A", "X"): "best", ("A", "Y"): "overlaps", ("A", "Z"): "", ("B", "Z"): "best"}
+    assert marks == {
+        ("A", "X"): "best",
+        ("A", "V"): "level",
+        ("A", "Y"): "",
+        ("A", "Z"): "",
+        ("B", "Z"): "best",
+    }
+
+
+def test_runs_of_the_same_seed_are_compared_in_pairs() -> None:
+    rng = np.random.default_rng(0)
+    easy = 100 * rng.normal(size=40)  # what a seed makes of every trace
+    rows = rows_of({("A", "X"): [*(easy + 2)], ("A", "Y"): [*(easy + 0.1 * rng.normal(size=40))]})
+    paired = statistics.summarise(rows, "higher")
+    found = paired.differences.row(0, named=True)
+    assert found["in_pairs"]
+    assert paired.leaders() == ["X"]
+    x, y = rows.filter(trace="X")["value"].to_numpy(), rows.filter(trace="Y")["value"].to_numpy()
+    span = stats.trim_mean(x, 0.25) - stats.trim_mean(y, 0.25)
+    assert found["difference"] == pytest.approx(1.0)  # the scale goes from the worst trace to the best
+    drawn = rng.integers(40, size=(4_000, 40))
+    gaps = (stats.trim_mean(x[drawn], 0.25, axis=1) - stats.trim_mean(y[drawn], 0.25, axis=1)) / span
+    np.testing.assert_allclose([found["low"], found["high"]], np.quantile(gaps, [0.025, 0.975]), atol=0.02)
+
+    apart = rows.with_columns(seed=pl.when(pl.col("trace") == "Y").then(pl.col("seed") + 100).otherwise("seed"))
+    unpaired = statistics.summarise(apart, "higher")
+    assert not unpaired.differences["in_pairs"][0]
+    assert unpaired.leaders() == ["X", "Y"]
 
 
 def test_a_failed_run_is_counted_and_is_the_worst_run() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from offtrace.reports.study import resampling
-from offtrace.reports.study.resampling import SEED, interquartile_mean, resampled
+from offtrace.reports.study.resampling import SEED, difference, interquartile_mean, resampled
 
 F = pl.Float64
 COLUMNS = {"age": F, "method": pl.String, "iqm": F, "low": F, "high": F}
@@ -57,12 +57,6 @@ def changes(samples: pl.DataFrame, methods: list[str], reference: str | None, *,
                 parts = [part for group in four for part in group]
                 found.append((method, *_with_interval(parts, change, seed)))
     return pl.DataFrame(found, schema={"method": pl.String, "change": F, "low": F, "high": F}, orient="row")
-
-
-def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
-    """The interquartile mean of the first half of the parts minus that of the second half."""
-    half = len(parts) // 2
-    return interquartile_mean(*parts[:half], axis=axis) - interquartile_mean(*parts[half:], axis=axis)
 
 
 def change(*parts: np.ndarray, axis: int = -1) -> np.ndarray:

@@ -172,8 +172,8 @@ def _numbers(shown: Views) -> Section:
         parts += [Paragraph(lead), page_tables.of_map(shown)]
     else:
         lead = (
-            "Each trace at its best λ. **★** marks the best mean of an environment, **≈** those whose 95% interval overlaps "
-            "its interval. Click a heading to sort."
+            "Each trace at its best λ. **★** marks the best mean of an environment, **≈** those that the runs do not tell apart "
+            "from it, compared in pairs of the same seed. Click a heading to sort."
         )
         parts += [Paragraph(lead), page_tables.by_environment(shown)]
         parts.append(Folded(f"Every λ ({len(shown.summary.table)} rows)", page_tables.every_lambda(shown)))
@@ -206,9 +206,10 @@ def _run(shown: Views) -> Section:
 
 
 METHODS = (
-    "Intervals of means are Student’s t. Interquartile means are scipy’s `trim_mean` by a quarter at both ends of all runs of a "
-    "trace. The probability of improvement is P(X better than Y) + ½ P(equal) for two runs of one environment, averaged over "
-    "environments. Both as in Agarwal et al. (2021), with scipy’s `bootstrap`."
+    "Intervals of means, and of mean differences in pairs of the same seed, are Student’s t. Interquartile means are scipy’s "
+    "`trim_mean` by a quarter at both ends of all runs of a trace. The probability of improvement is P(X better than Y) + "
+    "½ P(equal) for two runs of one environment, averaged over environments. Both as in Agarwal et al. (2021), with scipy’s "
+    "`bootstrap`; for differences of interquartile means the seeds are resampled, and the runs of both traces with them."
 )
 """How the numbers of the page are computed."""
 

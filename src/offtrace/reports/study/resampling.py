@@ -1,4 +1,4 @@
-"""Methods compared over all environments: interquartile means and probabilities of improvement, with 95% intervals.
+"""Methods compared over all environments: interquartile means, their differences, and probabilities of improvement.
 
 The definitions are those of Agarwal et al. (2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*): each
 environment's seeds are resampled by themselves. All resampling is scipy's, with a seed, so that the same rows give the same page.
@@ -62,6 +62,48 @@ def improvements(
     return pl.DataFrame(found, schema=schema, orient="row")
 
 
+def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
+    """By how much the interquartile mean of the first method is above that of each other, with intervals.
+
+    Runs of the same seed are resampled together (`in_pairs`): what makes a seed easy for all methods then cancels. Methods
+    whose seeds differ in some environment are resampled each by itself.
+    """
+    seeds = {key: part for key, part in _by_seed(samples).items() if key[1] in methods}
+    places = sorted({environment for environment, _ in seeds})
+    found = []
+    for other in methods[1:]:
+        pairs = [(seeds[place, methods[0]], seeds[place, other]) for place in places]
+        in_pairs = all(x["seed"].equals(y["seed"]) for x, y in pairs)
+        parts = [part["score"].to_numpy() for side in zip(*pairs, strict=True) for part in side]
+        whole = float(difference(*parts))
+        low, high = (paired if in_pairs else resampled_difference)(parts, whole, seed)
+        found.append((other, whole, low, high, in_pairs))
+    schema = {"method": pl.String, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64}
+    return pl.DataFrame(found, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
+
+
+def difference(*parts: np.ndarray, axis: int = -1) -> Any:
+    """The interquartile mean of the first half of the parts minus that of the second half."""
+    half = len(parts) // 2
+    return interquartile_mean(*parts[:half], axis=axis) - interquartile_mean(*parts[half:], axis=axis)
+
+
+def resampled_difference(parts: list[np.ndarray], whole: float, seed: int) -> tuple[float, float]:
+    """The interval of a difference whose parts are all resampled by themselves."""
+    return resampled(parts, difference, whole, seed)
+
+
+def paired(parts: list[np.ndarray], whole: float, seed: int) -> tuple[float, float]:
+    """The interval of a difference whose halves have the same seeds: these are resampled, and both methods' runs with them."""
+    half = len(parts) // 2
+
+    def of_seeds(*seeds: np.ndarray, axis: int = -1) -> Any:
+        drawn = [part[chosen] for part, chosen in zip(parts, [*seeds, *seeds], strict=True)]
+        return difference(*drawn, axis=axis)
+
+    return resampled([np.arange(len(part)) for part in parts[:half]], of_seeds, whole, seed)
+
+
 def probability(*parts: np.ndarray, axis: int = -1) -> Any:
     """The mean over strata of U/(nm), Mann and Whitney's, of integer ranks x₁, y₁, x₂, y₂, … along the last axis."""
     if axis not in (-1, parts[0].ndim - 1):
@@ -90,13 +132,17 @@ def ranked(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ranks[: len(x)], ranks[len(x) :]
 
 
+def _by_seed(samples: pl.DataFrame) -> dict[tuple[str, str], pl.DataFrame]:
+    """Seeds and scores by environment and method, in the order of the seeds."""
+    groups = samples.sort("environment", "method", "seed").group_by("environment", "method", maintain_order=True)
+    return {(str(environment), str(method)): part for (environment, method), part in groups}
+
+
 def strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
     """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
     found: dict[Any, dict[str, np.ndarray]] = {}
-    for key, part in samples.sort("environment", "method", "seed").group_by(
-        "environment", "method", maintain_order=True
-    ):
-        found.setdefault(key[0], {})[str(key[1])] = part["score"].to_numpy()
+    for (environment, method), part in _by_seed(samples).items():
+        found.setdefault(environment, {})[method] = part["score"].to_numpy()
     return found
 
 

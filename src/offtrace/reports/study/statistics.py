@@ -15,6 +15,7 @@ from scipy import stats
 from offtrace.reports.study import method_names, resampling
 
 KEYS = ["environment", "method", "lam", "age", "alpha"]
+SETTING = ["environment", "method", "lam"]
 
 
 @dataclass(frozen=True)
@@ -30,22 +31,23 @@ class Summary:
     table: (
         pl.DataFrame
     )  # the final phase at each tuned α; `best_lam` marks each method's λ, `mark` the best and its ties
+    runs: pl.DataFrame  # environment, method, lam, seed, value: the runs that the table is of
     iqm: pl.DataFrame  # method: iqm, low, high, strata, n
     improvement: (
         pl.DataFrame
     )  # better, worse: probability; low and high for pairs of the first method and of the reference
+    differences: (
+        pl.DataFrame
+    )  # method, difference, low, high, in_pairs: by how much the first of `iqm` is above each other
     reference: str | None  # the method that all others are compared with
     zeros: bool  # whether 0 is a random policy, in every environment
     each_age: pl.DataFrame  # environment, method, seed, age: score; empty where the study has no two ages
     diverged: int  # runs at a tuned α whose learner diverged
 
     def leaders(self) -> list[str]:
-        """The method with the best interquartile mean, and those whose interval overlaps its own."""
-        if self.iqm.is_empty():
-            return []
-        first = self.iqm.row(0, named=True)
-        rest = self.iqm.slice(1).filter(pl.col("high").is_finite() & (pl.col("high") >= first["low"]))
-        return [first["method"], *rest["method"]]
+        """The method with the best interquartile mean, and those that are not told apart from it."""
+        level = self.differences.filter(pl.col("low").is_finite() & (pl.col("low") <= 0))
+        return [*self.iqm["method"].head(1), *level["method"]]
 
 
 def summarise(
@@ -75,9 +77,10 @@ def summarise(
     diverged = int(rows.filter(pl.col("phase") == final)["diverged"].sum())
     each_age, rows = rows.filter(pl.col("phase") == final).drop_nulls("age"), over_ages(rows)
     methods = method_names.in_order(rows["method"].unique().to_list())
-    table = marked(best_lambdas(configurations(rows), final, sign), sign)
+    reported = rows.filter(pl.col("phase") == final).select(*SETTING, "seed", "value")
+    table = marked(best_lambdas(configurations(rows), final, sign), reported, sign)
     table = table.sort("environment", pl.col("method").cast(pl.Enum(methods)), "lam")
-    samples = at_best(rows.filter(pl.col("phase") == final), table)
+    samples = at_best(reported, table)
     ends = scale(samples, sign, zeros)
     samples = scores(samples, sign, ends)
     iqm = resampling.interquartile_means(samples, methods, seed=seed)
@@ -92,7 +95,9 @@ def summarise(
         configurations=cells,
         chosen=chosen,
         table=table,
+        runs=reported,
         iqm=iqm,
+        differences=resampling.differences(samples, iqm["method"].to_list(), seed=seed),
         improvement=resampling.improvements(samples, iqm["method"].to_list(), reference, seed=seed),
         reference=reference,
         zeros=zeros is not None and set(samples["environment"]) <= set(zeros),
@@ -160,11 +165,10 @@ def over_ages(rows: pl.DataFrame) -> pl.DataFrame:
 
 def best_lambdas(cells: pl.DataFrame, final: str, sign: int) -> pl.DataFrame:
     """The final phase, with `best_lam`: for each environment and method the λ that was best in the phase `chosen_on`."""
-    keys = ["environment", "method", "lam"]
-    scored = _scored(cells, final, sign, keys)
+    scored = _scored(cells, final, sign, SETTING)
     first = scored.sort("environment", "method", -pl.col("score"), "lam").group_by("environment", "method").first()
-    first = first.select(*keys, best_lam=pl.lit(True))
-    scored = scored.join(first, on=keys, how="left", nulls_equal=True)
+    first = first.select(*SETTING, best_lam=pl.lit(True))
+    scored = scored.join(first, on=SETTING, how="left", nulls_equal=True)
     return scored.drop("phase", "age", "score").with_columns(pl.col("best_lam").fill_null(False))
 
 
@@ -180,25 +184,35 @@ def _scored(cells: pl.DataFrame, final: str, sign: int, keys: list[str]) -> pl.D
     return both.with_columns(score=score, chosen_on=chosen_on).drop("own", "tuning")
 
 
-def marked(table: pl.DataFrame, sign: int) -> pl.DataFrame:
-    """With `mark`: in each environment "best", and "overlaps" where an interval overlaps that of the best."""
+def marked(table: pl.DataFrame, rows: pl.DataFrame, sign: int) -> pl.DataFrame:
+    """With `mark`: in each environment "best", and "level" where the runs do not tell a row apart from the best.
+
+    Both are compared in pairs of the same seed, by Student's t interval of the mean difference; where they share fewer than two
+    seeds, whether their intervals overlap.
+    """
     score = pl.when(pl.col("mean").is_finite()).then(sign * pl.col("mean")).otherwise(-float("inf"))
     table = table.with_row_index("row").with_columns(score=score)
     best = table.sort(-pl.col("score"), "row").group_by("environment", maintain_order=True).first()
+    runs = rows.select(*SETTING, "seed", pl.col("value").cast(pl.Float64))
+    of_best = runs.join(best, on=SETTING, how="semi", nulls_equal=True).select("environment", "seed", best="value")
+    pairs = runs.join(of_best, on=["environment", "seed"]).with_columns(value=pl.col("value") - pl.col("best"))
+    pairs = _means(pairs, SETTING).select(*SETTING, "n", "low", "high")
+    pairs = pairs.filter(pl.col("n") > 1).select(*SETTING, paired_low="low", paired_high="high")
     best = best.select("environment", first="score", best_low="low", best_high="high")
-    table = table.join(best, on="environment", how="left")
+    table = table.join(best, on="environment", how="left").join(pairs, on=SETTING, how="left", nulls_equal=True)
     overlaps = (pl.col("low") <= pl.col("best_high")) & (pl.col("high") >= pl.col("best_low"))
     known = pl.col("high").is_finite() & pl.col("best_high").is_finite()
+    within = (pl.col("paired_low") <= 0) & (pl.col("paired_high") >= 0)
+    level = known & pl.when(pl.col("paired_low").is_not_null()).then(within).otherwise(overlaps)
     equal = (pl.col("score") >= pl.col("first") - 1e-12 * pl.col("first").abs()) & pl.col("score").is_finite()
-    mark = pl.when(equal).then(pl.lit("best"))
-    mark = mark.when(known & overlaps).then(pl.lit("overlaps")).otherwise(pl.lit(""))
-    return table.sort("row").with_columns(mark=mark).drop("row", "score", "first", "best_low", "best_high")
+    mark = pl.when(equal).then(pl.lit("best")).when(level).then(pl.lit("level")).otherwise(pl.lit(""))
+    further = "row", "score", "first", "best_low", "best_high", "paired_low", "paired_high"
+    return table.sort("row").with_columns(mark=mark).drop(*further)
 
 
 def at_best(rows: pl.DataFrame, table: pl.DataFrame, *further: str) -> pl.DataFrame:
     """The rows of each method at its tuned λ and α."""
-    keys = ["environment", "method", "lam"]
-    rows = rows.join(table.filter("best_lam").select(keys), on=keys, how="semi", nulls_equal=True)
+    rows = rows.join(table.filter("best_lam").select(SETTING), on=SETTING, how="semi", nulls_equal=True)
     return rows.select("environment", "method", "seed", *further, "value")
 
 

@@ -35,5 +35,5 @@ def table(shown: Views) -> str:
 
 def _cell(mean: float, low: float, high: float, mark: str | None) -> str:
     half = (high - low) / 2
-    sign = {"best": "★", "overlaps": "≈"}.get(mark or "", " ")
+    sign = {"best": "★", "level": "≈"}.get(mark or "", " ")
     return f"{sign} {number(mean, half)} ± {number(half, half)}"

@@ -124,7 +124,7 @@ class Views:
 
     def at_best(self) -> pl.DataFrame:
         """The table with each method at its best λ only, marked anew."""
-        return statistics.marked(self.summary.table.filter("best_lam"), self.summary.better)
+        return statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
 
     def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""

@@ -101,20 +101,28 @@ def _standing(shown: Views) -> str:
     worst = zero(shown) if shown.summary.zeros else "the worst trace of each environment"
     said += f" on a scale where 0 is {worst} and 1 the best{' trace of each environment' * shown.summary.zeros}."
     leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
-    own, others = ("Its", len(rest)) if not equal else ("Their", len(rest) - len(equal))
+    others = len(rest) - len(equal)
     if not math.isfinite(first["low"]):
         return said + " One seed gives no interval: nothing can be told apart."
     if not others:
         return f"All {len(iqm)} traces have the same interquartile mean: these runs do not tell the traces apart."
+    if shown.summary.differences["in_pairs"].all():
+        by = "Compared in pairs of the same seed"
+    else:
+        by = "Compared as a whole, since not all have the same seeds"
+    it = "it" if not equal else "they"
     if not leaders:
-        return said + f" {own} 95% interval overlaps none of the other {others}."
+        return (
+            said
+            + f" {by}, {it} {'is' if not equal else 'are'} ahead of each of the other {others} beyond the 95% interval."
+        )
     if len(leaders) == others:
         return (
             said
-            + f" But {own.lower()} 95% interval overlaps those of all others: these runs do not tell the traces apart."
+            + f" But {by[0].lower()}{by[1:]}, these runs do not tell the traces apart: no difference is beyond its 95% interval."
         )
     names = listed([quoted(name) for name in leaders])
-    return said + f" {own} 95% interval overlaps {_those(leaders)} of {names}: the order is not certain."
+    return said + f" {by}, {it} {'is' if not equal else 'are'} not told apart from {names}: the order is not certain."
 
 
 def quoted(name: str) -> str:
@@ -127,7 +135,7 @@ def quoted(name: str) -> str:
 
 
 def _runner_up(shown: Views) -> str:
-    """How often the first beats the second, and who wins how many environments."""
+    """By how much the first is ahead of the second, how often it beats it, and who wins how many environments."""
     iqm = shown.summary.iqm
     if len(iqm) < 2:
         return ""
@@ -138,7 +146,11 @@ def _runner_up(shown: Views) -> str:
     second = others[0]
     pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
     chance = with_interval(pair["probability"], pair["low"], pair["high"])
-    said = f"A run of {quoted(first)} beats a run of {quoted(second)}, the next one, with probability {chance}."
+    ahead = shown.summary.differences.filter(method=second).row(0, named=True)
+    gap = with_interval(ahead["difference"], ahead["low"], ahead["high"])
+    said = f"{quoted(first)} is ahead of {quoted(second)}, the next one, by {gap} on that scale"
+    said += ", in pairs of the same seed" if ahead["in_pairs"] else ""
+    said += f"; a run of it beats a run of {quoted(second)} with probability {chance}."
     best = shown.at_best().filter(mark="best")
     if len(shown.summary.environments) > 1:
         wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
@@ -237,6 +249,7 @@ def _care(shown: Views) -> str:
     ends = [i in (0, len(grid.alpha) - 1) for grid in grids for i in grid.chosen if i is not None]
     if any(ends):
         parts.append(f"In {sum(ends)} of {len(ends)} settings the tuned α is the smallest or largest that was tried.")
+    parts += _edges_of_lambda(shown)
     failed = int(table["failed"].sum())
     if failed:
         parts.append(
@@ -254,12 +267,27 @@ def _care(shown: Views) -> str:
     return " ".join(parts)
 
 
+def _edges_of_lambda(shown: Views) -> list[str]:
+    """How often the tuned λ is the smallest or largest that was tried, though λ could go on: 0 and 1 are no such edges."""
+    groups = shown.summary.table.drop_nulls("lam").group_by("environment", "method")
+    tried = groups.agg(
+        low=pl.col("lam").min(), high=pl.col("lam").max(), n=pl.len(), lam=pl.col("lam").filter("best_lam").first()
+    )
+    tried = tried.filter(pl.col("n") > 2)
+    at_low, at_high = (
+        (pl.col("lam") == pl.col("low")) & (pl.col("low") > 0),
+        (pl.col("lam") == pl.col("high")) & (pl.col("high") < 1),
+    )
+    edges = tried.filter(at_low | at_high)
+    if edges.is_empty():
+        return []
+    return [
+        f"In {len(edges)} of {len(tried)} settings the tuned λ is the smallest or largest that was tried, and not 0 or 1."
+    ]
+
+
 def _places(n: int) -> str:
     return "over all runs" if n == 1 else f"over the {n} environments"
-
-
-def _those(names: Sequence[str]) -> str:
-    return "that" if len(names) == 1 else "those"
 
 
 def _at(lam: float | None) -> str:
