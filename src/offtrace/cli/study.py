@@ -63,7 +63,9 @@ def add(commands: Commands) -> None:
         "--output", "-o", type=Path, metavar="FILE", help="the page (report.html in the study's folder)"
     )
     report.add_argument("--no-open", dest="open", action="store_false", help="do not open it")
-    report.add_argument("--no-figures", dest="figures", action="store_false", help="no PNG and PDF figures beside it")
+    report.add_argument(
+        "--no-figures", dest="figures", action="store_false", help="no figures and tables for a paper beside it"
+    )
 
 
 def _said(run: Run, args: argparse.Namespace) -> int:

@@ -39,13 +39,14 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     """One self-contained page about a study; returns where it is.
 
     `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
-    figures for papers go into `figures/` beside it, as PNG and PDF; `figures=False` leaves them out.
+    figures for papers go into `figures/` beside it, as PNG and PDF, its numbers into `tables/`, as CSV and LaTeX, with BibTeX of
+    the traces; `figures=False` leaves both out.
 
     >>> from offtrace import studies
     >>> study = studies.load("bifurcation", "ci").run()  # doctest: +SKIP
     >>> write(study)  # doctest: +SKIP
     """
-    from offtrace.reports.study import page, paper_figures, views
+    from offtrace.reports.study import page, paper_figures, paper_tables, views
 
     opened = _opened(study)
     shown = views.Views(opened.records(), opened.curves(), opened.facts())
@@ -53,6 +54,7 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     put(page.html(shown).encode(), target)
     if figures:
         paper_figures.write(shown, target.parent / "figures")
+        paper_tables.write(shown, target.parent / "tables")
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target

@@ -254,7 +254,10 @@ class VariableLambda(Trace):
     aliases: ClassVar = ("variable lambda",)
     reads: ClassVar = ("rho",)
     recursive_condition: ClassVar = True
-    citation: ClassVar = "Maei, Sutton (2010), GQ(λ), AGI; Daley, Amato (2021), section 5"
+    citation: ClassVar = (
+        "Maei, Sutton (2010), GQ(λ): a general gradient algorithm for temporal-difference prediction learning with eligibility "
+        "traces, AGI; Daley, Amato (2021), Improving the efficiency of off-policy RL by accounting for past decisions, section 5"
+    )
 
     def __post_init__(self) -> None:
         if self.horizon is not None:

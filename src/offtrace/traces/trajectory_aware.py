@@ -42,7 +42,7 @@ class NonMarkovRetrace(TrajectoryAware):
     recursive_condition: ClassVar = True
     citation: ClassVar = (
         "Munos, Stepleton, Harutyunyan, Bellemare (2016), Safe and efficient off-policy RL, appendix; "
-        "Daley, Amato (2021), section 2.2"
+        "Daley, Amato (2021), Improving the efficiency of off-policy RL by accounting for past decisions, section 2.2"
     )
 
     @classmethod
@@ -109,8 +109,9 @@ class TruncatedIS(TrajectoryAware):
     aliases: ClassVar = ("truncated importance sampling", "tis")
     recursive_condition: ClassVar = False
     citation: ClassVar = (
-        "Ionides (2008), Truncated importance sampling, JCGS; Daley, Amato (2021), section 2.2; "
-        "λ as in Daley, White, Amato, Machado (2023)"
+        "Ionides (2008), Truncated importance sampling, JCGS; "
+        "Daley, Amato (2021), Improving the efficiency of off-policy RL by accounting for past decisions, section 2.2; "
+        "Daley, White, Amato, Machado (2023), Trajectory-aware eligibility traces for off-policy RL, ICML, for λ"
     )
 
     def __post_init__(self) -> None:

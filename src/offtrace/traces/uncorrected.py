@@ -36,7 +36,10 @@ class PengQ(Rule):
     uncorrected: ClassVar = True
     n = None
     aliases: ClassVar = ("peng", "peng q(lambda)", "peng's q(lambda)")
-    citation: ClassVar = "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; Kozuno et al. (2021), ICML"
+    citation: ClassVar = (
+        "Peng, Williams (1994), Incremental multi-step Q-learning, ICML; "
+        "Kozuno et al. (2021), Revisiting Peng's Q(λ) for modern reinforcement learning, ICML"
+    )
 
     @property
     def uncorrected_return(self) -> UncorrectedReturn:
@@ -65,7 +68,8 @@ class NStep(Rule):
     uncorrected: ClassVar = True
     aliases: ClassVar = ("nstep", "uncorrected n-step")
     citation: ClassVar = (
-        "Sutton, Barto (2018), Reinforcement learning, section 7.1; uncorrected as in Hessel et al. (2018)"
+        "Sutton, Barto (2018), Reinforcement learning: an introduction, section 7.1; "
+        "Hessel et al. (2018), Rainbow: combining improvements in deep reinforcement learning, AAAI, without a correction"
     )
 
     @property

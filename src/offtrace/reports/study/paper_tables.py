@@ -1,0 +1,96 @@
+"""The numbers of a study for a paper: CSV, LaTeX, and BibTeX of the works that its traces come from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from offtrace._shared.number_text import number
+from offtrace.reports.files import put
+from offtrace.reports.study.views import Views
+from offtrace.traces.registry import rules
+
+COLUMNS = ["environment", "method", "lam", "alpha", "mean", "low", "high", "n", "failed", "mark"]
+SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+GREEK = {
+    "λ": r"$\lambda$",
+    "α": r"$\alpha$",
+    "σ": r"$\sigma$",
+    "ζ": r"$\zeta$",
+    "β": r"$\beta$",
+    "κ": r"$\kappa$",
+    "ρ": r"$\rho$",
+}
+SIGNS = GREEK | {"−": "$-$", "–": "--", "’": "'", "“": "``", "”": "''", "½": r"$\frac12$", "¼": r"$\frac14$"}
+
+
+def write(shown: Views, folder: Path) -> None:
+    """`table.csv` and `table.tex`, each trace at its tuned λ and α, and `traces.bib`, into a folder."""
+    put(shown.at_best().select(COLUMNS).write_csv().encode(), folder / "table.csv")
+    put(latex(shown).encode(), folder / "table.tex")
+    put(bibtex(shown.summary.methods).encode(), folder / "traces.bib")
+
+
+def latex(shown: Views) -> str:
+    """Traces down, environments across; bold is the best mean, underlined what is not told apart from it. It needs booktabs."""
+    best, environments = shown.at_best(), shown.summary.environments
+    cells = {(row["method"], row["environment"]): _cell(row) for row in best.iter_rows(named=True)}
+    lines = [
+        "% Mean ± half of its 95% interval; bold: the best, underlined: not told apart from it in pairs of the same seed.",
+        rf"\begin{{tabular}}{{l{'r' * len(environments)}}}",
+        r"\toprule",
+        " & ".join(["", *map(escaped, environments)]) + r" \\",
+        r"\midrule",
+    ]
+    for method in shown.summary.methods:
+        row = [escaped(method), *(cells.get((method, place), "--") for place in environments)]
+        lines.append(" & ".join(row) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _cell(row: dict[str, float | str | None]) -> str:
+    mean, low, high = (float(row[name] or 0.0) for name in ("mean", "low", "high"))
+    half = (high - low) / 2
+    text = (
+        f"{number(mean, half)} \\pm {number(half, half)}".replace("−", "-").replace(",", "{,}").replace("∞", r"\infty")
+    )
+    wrapped = {"best": rf"\mathbf{{{text}}}", "level": rf"\underline{{{text}}}"}.get(str(row["mark"]), text)
+    return f"${wrapped}$"
+
+
+def escaped(text: str) -> str:
+    r"""Text as LaTeX prints it.
+
+    >>> escaped("Q(σ) 50% a_b")
+    'Q($\\sigma$) 50\\% a\\_b'
+    """
+    return "".join(SPECIAL.get(c) or SIGNS.get(c, c) for c in text)
+
+
+def bibtex(methods: list[str]) -> str:
+    """An entry for each work that a trace of these methods cites; traces of the user's own that cite none have none."""
+    found: dict[str, str] = {}
+    for rule in rules():
+        if any(method == rule.title or method.startswith(f"{rule.title} (") for method in methods):
+            for work in rule.citation.split("; "):
+                found.setdefault(*_entry(work))
+    return "\n".join(found[key] for key in sorted(found))
+
+
+def _entry(work: str) -> tuple[str, str]:
+    """The key and the entry of "Authors (year), title, where it appeared": what is known is known only so far."""
+    parsed = re.fullmatch(r"(.+?) \((\d{4})\)(?:, (.*))?", work)
+    if not parsed:
+        key = re.sub(r"\W", "", work)[:24] or "unknown"
+        return key, f"@misc{{{key},\n  note = {{{escaped(work)}}},\n}}\n"
+    authors, year, rest = parsed[1], parsed[2], parsed[3] or ""
+    names = authors.replace(" et al.", ", others").split(", ")
+    title, _, where = rest.partition(", ")
+    key = re.sub(r"\W", "", names[0].split()[-1].lower()) + year + re.sub(r"\W.*", "", title.lower())
+    lines = [f"  author = {{{' and '.join(map(escaped, names))}}}", f"  year = {{{year}}}"]
+    lines += [f"  title = {{{escaped(title)}}}"] * bool(title) + [f"  note = {{{escaped(where)}}}"] * bool(where)
+    return key, f"@misc{{{key},\n" + ",\n".join(lines) + ",\n}\n"
