@@ -1,0 +1,109 @@
+"use strict";
+(() => {
+const data = JSON.parse(document.getElementById("data").textContent);
+const find = (selector, root = document) => root.querySelector(selector);
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const tip = find("#tip");
+const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+const safe = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const COLOURS = [0, 1, 2, 3].map((i) => `var(--m${i})`), DASHES = ["", "7 3", "2 3.5", "9 3 2 3"];
+const swatch = (i) => `<svg width="22" height="10" viewBox="0 -5 22 10" aria-hidden="true"><path d="M0 0H22" stroke="${COLOURS[i]}" stroke-width="2.4" stroke-dasharray="${DASHES[i]}"/></svg>`;
+
+function html(tag, properties = {}, parent = null) {
+  const made = Object.assign(document.createElement(tag), properties);
+  if (parent) parent.append(made);
+  return made;
+}
+function format(x) {
+  if (x === Infinity) return "∞";
+  if (!Number.isFinite(x)) return "–";
+  const size = Math.abs(x);
+  if (size < 1e-12) return "0";
+  if (size < 1e-3 || size >= 1e6) return x.toExponential(2).replace("e+", "e").replace(/-/g, "−");
+  return Number(x.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6, useGrouping: size >= 1e4 }).replace("-", "−");
+}
+function showTip(content, x, y) {
+  tip.innerHTML = content;
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect(), fit = (place, room) => clamp(place, 6, Math.max(6, room - 6));
+  const left = x + 16 + box.width > innerWidth ? x - 16 - box.width : x + 16;
+  tip.style.transform = `translate(${fit(left, innerWidth - box.width)}px,${fit(y - box.height - 12, innerHeight - box.height)}px)`;
+}
+const hideTip = () => { tip.hidden = true; };
+const valueRow = (i, name, value) => `<tr><td>${swatch(i)} ${safe(name)}</td><td class="v">${value}</td></tr>`;
+
+function ticks(low, high, count) {
+  const raw = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw * 0.999), found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
+  return found;
+}
+function logTicks(low, high) {
+  const found = [], every = Math.max(1, Math.ceil(Math.log10(high / low) / 5));
+  for (let k = Math.ceil(Math.log10(low) - 1e-9); 10 ** k <= high * 1.000001; k += every) found.push(10 ** k);
+  return found;
+}
+/** Lines [{slot, name, x, y}] in a box of its host's width. What is drawn stays readable by pointer and by arrow keys. */
+function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, floor = null, marks = [] }) {
+  const W = Math.max(180, host.clientWidth), H = Math.round(clamp(W * 0.56, 165, 270));
+  const finite = lines.flatMap((l) => [...l.y]).filter((y) => Number.isFinite(y));
+  const positive = finite.filter((y) => y > 1e-12);
+  const log = positive.length > 3 && positive.length >= 0.7 * finite.length && Math.max(...positive) > 60 * [...positive].sort((a, b) => a - b)[Math.floor(positive.length / 2)];
+  const shown = log ? positive : finite;
+  let low = Math.min(...shown, ...(reference === null ? [] : [reference])), high = Math.max(...shown, ...(reference === null ? [] : [reference]));
+  if (!shown.length) [low, high] = [0, 1];
+  if (log) { low = Math.max(low, high * 1e-7); [low, high] = [low / 1.3, high * 1.3]; } else {
+    if (floor !== null) low = Math.min(floor, low);
+    const pad = (high - low) * 0.06 || 0.5;
+    high += pad; if (low !== floor) low -= pad;
+  }
+  const yTicks = log ? logTicks(low, high) : ticks(low, high, 4), edge = { left: 12 + 7 * Math.max(1, ...yTicks.map((v) => format(v).length)), right: 12, top: 20, bottom: 34 };
+  const f = log ? Math.log : (v) => v;
+  const X = (v) => edge.left + ((v - wide[0]) / (wide[1] - wide[0] || 1)) * (W - edge.left - edge.right);
+  const Y = (v) => H - edge.bottom - ((f(v) - f(low)) / (f(high) - f(low) || 1)) * (H - edge.top - edge.bottom);
+  const inside = (y) => Number.isFinite(y) && (!log || y > 0) && y >= low;
+  let out = "";
+  for (const v of yTicks) out += `<line class="grid" x1="${edge.left}" x2="${W - edge.right}" y1="${Y(v)}" y2="${Y(v)}"/><text x="${edge.left - 6}" y="${Y(v) + 4}" text-anchor="end">${format(v)}</text>`;
+  out += `<line class="axis" x1="${edge.left}" x2="${W - edge.right}" y1="${H - edge.bottom}" y2="${H - edge.bottom}"/>`;
+  for (const v of ticks(wide[0], wide[1], clamp(Math.floor(W / 70), 2, 6))) out += `<text x="${X(v)}" y="${H - edge.bottom + 16}" text-anchor="middle">${format(v)}</text>`;
+  out += `<text x="2" y="11">${safe(ylabel)}</text><text x="${W - edge.right}" y="${H - 3}" text-anchor="end">${safe(xlabel)}</text>`;
+  if (reference !== null) out += `<line class="ref" x1="${edge.left}" x2="${W - edge.right}" y1="${Y(reference)}" y2="${Y(reference)}"/>`;
+  for (const line of lines) {
+    let d = "", pen = "M";
+    line.x.forEach((v, i) => { if (!inside(line.y[i])) { pen = "M"; return; } d += `${pen}${X(v).toFixed(1)} ${Y(line.y[i]).toFixed(1)}`; pen = "L"; });
+    if (d) out += `<path class="line" d="${d}" stroke="${COLOURS[line.slot]}" stroke-dasharray="${DASHES[line.slot]}"/>`;
+  }
+  for (const { slot, x, y } of marks) if (inside(y)) out += `<circle class="mark" cx="${X(x).toFixed(1)}" cy="${Y(y).toFixed(1)}" r="4" fill="${COLOURS[slot]}"/>`;
+  host.innerHTML = `<svg viewBox="0 0 ${W} ${H}" aria-hidden="true">${out}<line class="guide" y1="${edge.top}" y2="${H - edge.bottom}" visibility="hidden"/></svg>`;
+  host.setAttribute("role", "img");
+  host.tabIndex = 0;
+  host.setAttribute("aria-label", `${label}. Arrow keys read the values.`);
+  host.drawn = { lines, X, W, H, xlabel, stops: [...new Set(lines.flatMap((l) => [...l.x]))].sort((a, b) => a - b) };
+  if (!host.listens) readable(host);
+}
+function readable(host) {
+  host.listens = true;
+  let stop = null;
+  const guide = () => find(".guide", host);
+  const leave = () => { stop = null; guide()?.setAttribute("visibility", "hidden"); hideTip(); };
+  const show = () => {
+    const { lines, X, W, H, stops, xlabel } = host.drawn;
+    if (stop === null || !stops.length) return leave();
+    const x = stops[stop = clamp(stop, 0, stops.length - 1)], box = host.getBoundingClientRect();
+    for (const [key, value] of [["x1", X(x)], ["x2", X(x)], ["visibility", "visible"]]) guide().setAttribute(key, value);
+    const rows = lines.filter((l) => [...l.x].includes(x)).map((l) => valueRow(l.slot, l.name, format(l.y[[...l.x].indexOf(x)])));
+    showTip(`<strong>${safe(xlabel)} ${format(x)}</strong><table>${rows.join("")}</table>`, box.left + (X(x) / W) * box.width, box.top + box.height * 0.5);
+  };
+  host.addEventListener("pointermove", (event) => {
+    const box = host.getBoundingClientRect(), { X, W, stops } = host.drawn, x = ((event.clientX - box.left) / box.width) * W;
+    stop = stops.reduce((best, v, i) => (Math.abs(X(v) - x) < Math.abs(X(stops[best]) - x) ? i : best), 0);
+    show();
+  });
+  host.addEventListener("pointerleave", leave);
+  host.addEventListener("blur", leave);
+  host.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (move) { event.preventDefault(); stop = stop === null ? 0 : stop + move; show(); }
+    if (event.key === "Escape") leave();
+  });
+}

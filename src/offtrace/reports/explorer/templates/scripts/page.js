@@ -1,0 +1,196 @@
+// --- the page ---------------------------------------------------------------------------------------------------------------
+
+let dirty = { credit: false, mdp: false, draw: false }, frame = 0, writing = 0;
+
+/** Something of the state is another one. The next frame computes and draws; a link follows when there is rest. */
+function changed({ mdp = true, slots = false } = {}) {
+  dirty.credit = true;
+  dirty.mdp ||= mdp;
+  if (slots) drawSlots();
+  if (mdp) document.documentElement.dataset.settled = "false";
+  schedule();
+  clearTimeout(writing);
+  writing = setTimeout(writeLink, 300);
+}
+function requestDraw() { dirty.draw = true; schedule(); }
+function schedule() { frame ||= requestAnimationFrame(redraw); }
+function redraw() {
+  frame = 0;
+  const was = dirty;
+  dirty = { credit: false, mdp: false, draw: false };
+  if (was.credit) { computeCredits(); drawRatios(); drawCredits(); drawInputs(); drawOwn(); }
+  if (was.mdp) refreshLaboratory();
+  if (was.mdp || was.draw) drawLaboratory();
+}
+function writeLink() {
+  const hash = toHash(state);
+  if (hash !== location.hash) history.replaceState(null, "", hash);
+}
+function drawInputs() {
+  for (const input of all("input[data-of]")) input.value = state[input.dataset.of];
+  for (const output of all("output[data-of]")) output.textContent = format(state[output.dataset.of]);
+  const mdp = MDPS.get(state.mdp);
+  find("#mdp-name").value = state.mdp;
+  find("#mdp-text").textContent = mdp.text;
+  find("#q-text").textContent = mdp.still ? "Q = 1 for the first action and 0 for the others" : "Q = 0";
+  for (const label of all(".policy")) label.hidden = Boolean(mdp.tables);
+  for (const label of all(".policy")) label.style.display = mdp.tables ? "none" : "";
+  const here = toHash(state), at = data.presets.find((preset) => toHash(fromPreset(preset)) === here);
+  for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
+  find("#preset").textContent = at?.text ?? "";
+}
+
+function drawSlots() {
+  const into = find(".slots"), focused = document.activeElement?.dataset?.focus;
+  into.replaceChildren();
+  state.rules.forEach((slot, i) => {
+    const facts = FACTS.get(slot.name), card = html("div", { className: "slot" }, into), head = html("div", { className: "head" }, card);
+    card.style.setProperty("--c", COLOURS[i]);
+    const select = html("select", {}, head);
+    select.dataset.focus = `rule-${i}`;
+    select.setAttribute("aria-label", `rule ${i + 1}`);
+    for (const { name, title } of FACTS.values()) html("option", { value: name, textContent: title, selected: name === slot.name }, select);
+    select.addEventListener("change", () => { state.rules[i] = starting(select.value); changed({ slots: true }); });
+    if (state.rules.length > 1) {
+      const remove = html("button", { type: "button", textContent: "×", title: "Remove this rule" }, head);
+      remove.setAttribute("aria-label", `remove rule ${i + 1}, ${facts.title}`);
+      remove.addEventListener("click", () => { state.rules.splice(i, 1); credits.splice(i, 1); changed({ slots: true }); });
+    }
+    for (const number of facts.numbers) field(card, slot, i, number);
+    html("p", { textContent: slot.name === "Own" ? facts.formula : `β_t = ${facts.formula}`, title: facts.citation }, card);
+    if (facts.perStep) html("p", { textContent: "Here every step has the same λ." }, card);
+  });
+  if (state.rules.length < TOP) {
+    const card = html("div", { className: "slot add" }, into);
+    const add = html("button", { type: "button", textContent: "+ Add a rule" }, card);
+    add.addEventListener("click", () => { state.rules.push(starting([...FACTS.keys()].find((name) => !state.rules.some((rule) => rule.name === name)))); changed({ slots: true }); });
+  }
+  if (focused) find(`[data-focus="${focused}"]`, into)?.focus();
+}
+/** A number of a rule: a slider where it ends at 1, else a field that also takes inf and, for some, a list by lag. */
+function field(card, slot, i, number) {
+  const label = html("label", { className: number.unit ? "" : "wide", textContent: `${number.letter} ` }, card);
+  if (number.unit) {
+    const input = html("input", { type: "range", min: 0, max: 1, step: 0.01, value: slot.numbers[number.name] }, label), output = html("output", { textContent: format(slot.numbers[number.name]) }, label);
+    input.setAttribute("aria-label", `${number.letter} of rule ${i + 1}, ${FACTS.get(slot.name).title}`);
+    input.addEventListener("input", () => { slot.numbers[number.name] = Number(input.value); output.textContent = format(slot.numbers[number.name]); changed(); });
+    return;
+  }
+  const input = html("input", { type: "text", value: spelled(slot.numbers[number.name]), spellcheck: false, autocomplete: "off", inputMode: "text" }, label);
+  input.setAttribute("aria-label", `${number.letter} of rule ${i + 1}, ${FACTS.get(slot.name).title}`);
+  const wrong = html("p", { className: "wrong" }, card);
+  input.addEventListener("input", () => {
+    const read = readNumber(input.value, number);
+    input.setAttribute("aria-invalid", String(read === null));
+    wrong.textContent = read === null ? `a number of at least 0, inf${number.byLag ? ", or one for each lag: 0, inf, 0" : ""}` : "";
+    if (read !== null) { slot.numbers[number.name] = read; changed(); }
+  });
+}
+
+const PARTS = ["decay", "ratio", "cap"];
+function ownFields() {
+  const into = find(".fields");
+  for (const part of PARTS) {
+    const box = html("div", {}, into), label = html("label", { className: "line", textContent: part }, box);
+    const input = html("input", { type: "text", spellcheck: false, autocomplete: "off", maxLength: 200 }, label);
+    input.dataset.part = part;
+    input.setAttribute("aria-describedby", `wrong-${part}`);
+    html("span", { className: "wrong", id: `wrong-${part}` }, box).setAttribute("role", "status");
+    input.addEventListener("input", () => { state.own = { ...state.own, [part]: input.value }; changed(); });
+  }
+  const row = html("div", { className: "row" }, into), label = html("label", {}, row);
+  const box = html("input", { type: "checkbox", id: "recursive" }, label);
+  label.append(" recursive: x itself is clipped at the cap");
+  box.addEventListener("change", () => { state.own = { ...state.own, recursive: box.checked }; changed(); });
+  const show = html("button", { type: "button", id: "show-own" }, row);
+  show.addEventListener("click", () => {
+    if (state.rules.some((rule) => rule.name === "Own")) { find("#rules").scrollIntoView(); return; }
+    if (state.rules.length < TOP) state.rules.push(starting("Own")); else { state.rules[TOP - 1] = starting("Own"); }
+    changed({ slots: true });
+  });
+}
+function drawOwn() {
+  const used = state.rules.findIndex((rule) => rule.name === "Own"), python = {}, reads = new Set();
+  find("#recursive").checked = state.own.recursive;
+  find("#show-own").textContent = used >= 0 ? "See it among the rules" : "Add it to the rules";
+  for (const part of PARTS) {
+    const input = find(`[data-part="${part}"]`), wrong = find(`#wrong-${part}`);
+    if (input.value !== state.own[part]) input.value = state.own[part];
+    let mistake = null;
+    try {
+      const read = engine.parsed(state.own[part]);
+      python[part] = read.python;
+      read.reads.forEach((name) => reads.add(name));
+    } catch (error) {
+      if (!(error instanceof engine.Mistake)) throw error;
+      mistake = error;
+    }
+    const value = used >= 0 && credits[used]?.part === part ? credits[used].wrong : "";
+    input.setAttribute("aria-invalid", String(Boolean(mistake || value)));
+    const text = state.own[part];
+    const said = mistake
+      ? `<code>${safe(text.slice(0, mistake.at))}<mark>${safe(text.slice(mistake.at, mistake.at + mistake.length)) || "&nbsp;"}</mark>${safe(text.slice(mistake.at + mistake.length))}</code>\nat character ${mistake.at + 1}: ${safe(mistake.message)}`
+      : safe(value);
+    if (wrong.innerHTML !== said) wrong.innerHTML = said;
+  }
+  const seen = ["pi", "mu", "rho"].filter((name) => reads.has(name)).map((name) => `"${name}"`);
+  find("#python").textContent = PARTS.every((part) => python[part]) ? [
+    "from dataclasses import dataclass", "import offtrace as ot", "", "@dataclass(frozen=True)", "class Own(ot.Trace):",
+    '    """A rule of my own."""', `    lam: float = ${used >= 0 && !Number.isInteger(state.rules[used].numbers.lam) ? state.rules[used].numbers.lam : "1.0"}`, '    title = "Own"',
+    `    reads = (${seen.join(", ")}${seen.length === 1 ? "," : ""})`, "    per_decision = False", `    recursive = ${state.own.recursive ? "True" : "False"}`, "",
+    "    @staticmethod", "    def factors(xp, pi, mu, rho, lam):", `        return ${PARTS.map((part) => python[part]).join(", ")}`,
+  ].join("\n") : "";
+}
+
+function start() {
+  for (const preset of data.presets) {
+    const button = html("button", { type: "button", textContent: preset.title }, find(`[data-group="${preset.group}"]`));
+    button.dataset.preset = preset.key;
+    button.addEventListener("click", () => { state = fromPreset(preset); chosen = 0; changed({ slots: true }); });
+  }
+  for (const mdp of data.mdps) html("option", { value: mdp.key, textContent: mdp.title }, find("#mdp-name"));
+  find("#mdp-name").addEventListener("change", (event) => { state.mdp = event.target.value; changed(); });
+  find("#pattern").addEventListener("change", (event) => {
+    const name = event.target.value;
+    event.target.value = "";
+    if (name === "random") state.rho = state.rho.map(() => short(Math.min(1 / state.mu, 2 ** (3 * Math.random() - 1.7))));
+    else if (name) state.rho = pattern(name, state.T, state.mu);
+    changed({ mdp: false });
+  });
+  for (const input of all("input[data-of]")) input.addEventListener("input", () => {
+    const name = input.dataset.of, value = Number(input.value);
+    state[name] = value;
+    if (name === "T") { const old = state.rho; state.rho = Array.from({ length: value }, (_, t) => old[t % old.length]); chosen = Math.min(chosen, value - 1); cursor = null; }
+    if (name === "mu") state.rho = state.rho.map((r) => Math.min(r, 1 / value));
+    changed({ mdp: !["T", "mu"].includes(name) });
+  });
+  find("#link").addEventListener("click", async () => {
+    writeLink();
+    try { await navigator.clipboard.writeText(location.href); find("#link").textContent = "Copied"; } catch { find("#link").textContent = "The link is in the address bar"; }
+    setTimeout(() => { find("#link").textContent = "Copy link"; }, 1600);
+  });
+  theme();
+  ownFields();
+  ratiosListen();
+  hire();
+  state = fromHash(location.hash);
+  addEventListener("hashchange", () => { if (/^#.+=/.test(location.hash) && location.hash !== toHash(state)) { state = fromHash(location.hash); chosen = 0; changed({ slots: true }); } });
+  new ResizeObserver(() => { dirty.credit = dirty.draw = true; schedule(); }).observe(find("#ratios"));
+  changed({ slots: true });
+}
+function theme() {
+  const root = document.documentElement;
+  const kept = (set) => { try { if (set) localStorage.setItem("offtrace-theme", set); return localStorage.getItem("offtrace-theme"); } catch { return set; } };
+  const again = () => { palette = null; dirty.credit = dirty.draw = true; schedule(); };
+  for (const name of ["grid", "m0", "m1"]) { const probe = html("i", { id: `probe-${name}`, hidden: true }, document.body); probe.style.color = `var(--${name})`; }
+  if (kept()) root.dataset.theme = kept();
+  find("#theme").addEventListener("click", () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    kept(root.dataset.theme);
+    again();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+}
+start();
+})();
