@@ -79,5 +79,5 @@ def test_version(capsys):
 
 
 def test_as_a_program():
-    done = subprocess.run([sys.executable, "-m", "offtrace.cli", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "offtrace", "--help"], capture_output=True, text=True, check=True)
     assert "audit" in done.stdout

@@ -46,14 +46,14 @@ ARGUMENTS = [
     *("--explore-frames", "1000"),
 ]
 """`small.CONFIG`, in words."""
-# As `python -m offtrace.cli`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits. Its pieces,
+# As `python -m offtrace`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits. Its pieces,
 # the last of which is finished when it is interrupted, are short.
 LISTENING = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from offtrace.deep import training
 training.REPORT = 512
-import offtrace.cli.__main__
+import offtrace.__main__
 """
 PROGRAM = [sys.executable, "-c", LISTENING]
 

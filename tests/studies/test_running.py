@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import tomli_w
 
 from offtrace import mdps
 from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment
@@ -207,8 +208,10 @@ class Halved(Trace):
         return lam / 2, 1.0, INFINITY
 '''
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    own = Study.declared(declared(modules=["halved_traces"], traces=["Halved"], lams=[1.0]), out=tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    given = declared(modules=["halved_traces"], traces=["Halved"], lams=[1.0])
+    (tmp_path / "own.toml").write_text(tomli_w.dumps(given))
+    own = Study.load(tmp_path / "own.toml", out=tmp_path)  # which finds the module beside it
     known = Study.declared(declared(traces=["Q(λ)"]), out=tmp_path)
     rows = own.run(workers=1, progress=False).records()
     assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
@@ -246,7 +249,7 @@ def test_names_of_environments_are_taken_once() -> None:
 def test_commands(forks: Forks, tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(Study.declared(declared()).as_toml() + "\n[subsets.tiny]\nlams = [0.1]\n")
-    command = [sys.executable, "-m", "offtrace.cli", "study", "run", str(file), "--subset", "tiny", "--workers", "0"]
+    command = [sys.executable, "-m", "offtrace", "study", "run", str(file), "--subset", "tiny", "--workers", "0"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert ran.stdout.startswith("small-tiny: finished; units: tuning 24/24, test 8/8; 104 rows")
     assert "small-tiny: 32 units on this process" in ran.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -82,13 +83,17 @@ class Study:
     ) -> Study:
         """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
 
-        From a folder, which may be anybody's, nothing is imported: its records can be read. To run it, say `trust`, or name the
-        modules that it may import.
+        The `modules` of a TOML file are looked for beside it, too. From a folder, which may be anybody's, nothing is imported:
+        its records can be read. To run it, say `trust`, or name the modules that it may import.
         """
         if folders.is_one(Path(study)):
             found = folders.study_of(Path(study), trust)
             return found if subset is None and out is None else cls.declared(found.given, subset, out or found.out)
-        return cls.declared(declaration.read(study), subset, out)
+        given = declaration.read(study)
+        beside = str(Path(study).resolve().parent)
+        if given.get("modules") and Path(study).is_file() and beside not in sys.path:
+            sys.path.append(beside)  # workers get this path too
+        return cls.declared(given, subset, out)
 
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:

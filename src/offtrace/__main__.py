@@ -1,4 +1,4 @@
-"""`python -m offtrace.cli`."""
+"""`python -m offtrace`."""
 
 import sys
 
