@@ -1,7 +1,7 @@
 """Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
 
 STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine,
-again while one of them dies, and once more while the head is lost.
+again while one of them dies, and once more while the head is lost. Between them, logs are swept while a third node dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 
 from ray.cluster_utils import Cluster
 
+from logs import test_partitions
 from offtrace import cli
+from offtrace.logs import sweep
+from offtrace.logs.partitions import kept_sums
 from offtrace.studies import Study, StudyError
 
 
@@ -29,6 +32,7 @@ def main(file: str, out: Path, gate: Path) -> None:
     whole, broken = Study.load(file, out=out / "two"), Study.load(file, out=out / "one")
     whole.run("ray", address=cluster.address, progress=False)
     print(f"nodes of the first: {len(cluster.list_all_nodes())}", flush=True)
+    sweep_logs(cluster, cluster.add_node(**small), out)
     gate.unlink()
     killer = threading.Thread(target=end, args=(cluster, second, broken, gate), daemon=True)
     killer.start()
@@ -44,6 +48,24 @@ def main(file: str, out: Path, gate: Path) -> None:
     except StudyError as error:
         print(f"lost: {error}", flush=True)
     os._exit(0)  # Ray would wait for its head
+
+
+def sweep_logs(cluster: Any, node: Any, out: Path) -> None:
+    """A log in twelve files, while a node that reads some of them dies."""
+    cluster.wait_for_nodes()
+    folder, kept, kept_sums.EVERY = test_partitions.split(out / "log", 12), out / "kept", 0.0
+
+    def end_node() -> None:
+        while not (kept / "now.npz").exists():
+            time.sleep(0.01)
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=end_node, daemon=True)
+    killer.start()
+    asked = {**test_partitions.ASKED, "on": "ray", "address": cluster.address, "checkpoint": kept}
+    found = sweep(folder, test_partitions.TARGET, **asked)
+    killer.join()
+    print(f"swept: {found.value!r} with {len(cluster.list_all_nodes())} nodes left", flush=True)
 
 
 def lose_head(cluster: Any, study: Study) -> None:

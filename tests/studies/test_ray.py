@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from logs import test_partitions
+from offtrace.logs import sweep
 from offtrace.studies import Study, StudyError
 from studies.small import declared, equal, half_way
 
@@ -37,6 +39,10 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
         assert equal(study.records(), local.records())
         assert equal(study.curves(), local.curves())
         assert not study.status().problems
+    swept = sweep(tmp_path / "log", test_partitions.TARGET, **test_partitions.ASKED)
+    assert (
+        f"swept: {swept.value!r} with 2 nodes left\n" in ran.stdout
+    )  # sums are in the order of the files: equal to the bit
     assert "lost: the head of the Ray cluster at " in ran.stdout
     assert "no longer answers" in ran.stdout
     lost = local.at(tmp_path / "lost")

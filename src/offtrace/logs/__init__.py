@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.fitted_iteration import Features, Regressor
     from offtrace.logs.estimators.registry import ESTIMATORS, Estimator, Evidence, register_estimator
     from offtrace.logs.evaluation import evaluate
+    from offtrace.logs.partitions.sweeping import Swept, sweep
     from offtrace.logs.reading.columns import Columns
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
@@ -33,11 +34,13 @@ __all__ = [
     "ReadReport",
     "Regressor",
     "Result",
+    "Swept",
     "describe",
     "evaluate",
     "read",
     "register_estimator",
     "simulate",
+    "sweep",
 ]
 
 _HOME = {
@@ -46,6 +49,7 @@ _HOME = {
     "estimators.fitted_iteration": ("Features", "Regressor"),
     "estimators.built_in": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
     "evaluation": ("evaluate",),
+    "partitions.sweeping": ("Swept", "sweep"),
     "reading.columns": ("Columns",),
     "reading.problems": ("LogsError", "Problem", "ReadReport"),
     "reading.sources": ("read",),

@@ -42,7 +42,7 @@ class Table:
     @cached_property
     def _rows(self) -> list[int]:
         """The number of rows of each file."""
-        return [_scan((file,)).select(polars().len()).collect().item() for file in self.files]
+        return [scan((file,)).select(polars().len()).collect().item() for file in self.files]
 
     def words(self, row: int) -> str:
         """A row as the user finds it: its number, and in which of several files."""
@@ -79,7 +79,7 @@ def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
         csv_files.check_heads(files, {column for _, column in columns.used()})
     elif empty := [file for file in files if not file.stat().st_size]:
         raise LogsError(f"{empty[0]} is empty")
-    return Table(_scan(files, columns), source, files)
+    return Table(scan(files, columns), source, files)
 
 
 def check_rows(table: Table) -> None:
@@ -99,7 +99,8 @@ def check_rows(table: Table) -> None:
         raise LogsError(f"{table.name} has no rows")
 
 
-def _scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:
+def scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:
+    """Files of one kind as one lazy frame."""
     pl = polars()
     kind = SUFFIXES[files[0].suffix.lower()]
     paths = list(files)

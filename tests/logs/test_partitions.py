@@ -1,0 +1,149 @@
+"""Logs in many files: the same numbers as from one, whoever reads them, and whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import offtrace as ot
+from offtrace import mdps
+from offtrace.logs import Columns, LogsError, evaluate, read, simulate, sweep
+from offtrace.logs.partitions import kept_sums, one_file
+
+MDP = mdps.garnet(6, 3, 2, seed=3, gamma=0.9)
+RNG = np.random.default_rng(0)
+TARGET = RNG.dirichlet(np.ones(3), 6)
+TARGET[0] = [1.0, 0.0, 0.0]
+BEHAVIOR = np.full((6, 3), 1 / 3)
+COLUMNS = Columns(log_mu="log_mu", next_state="next_state")
+ASKED = {"trace": ot.RBIS(lam=0.9), "gamma": 0.9, "columns": COLUMNS}
+
+
+def frame(episodes: int = 40) -> pl.DataFrame:
+    logs = simulate(MDP, BEHAVIOR, steps=20 * episodes, limit=20, seed=1)
+    length = np.diff(logs.starts)
+    held = {name: np.asarray(getattr(logs, name)) for name in ("state", "next_state", "action", "reward", "log_mu")}
+    flags = {name: np.asarray(getattr(logs, name)) for name in ("terminated", "truncated")}
+    step = np.concatenate([np.arange(n) for n in length])
+    return pl.DataFrame({"episode": np.repeat(np.arange(len(length)), length), "step": step, **held, **flags})
+
+
+def split(folder: Path, files: int) -> Path:
+    folder.mkdir()
+    whole = frame()
+    for i, part in enumerate(np.array_split(whole["episode"].unique(maintain_order=True).to_numpy(), files)):
+        whole.filter(pl.col("episode").is_in(part.tolist())).write_parquet(folder / f"part-{i:02}.parquet")
+    return folder
+
+
+def test_files_and_workers_do_not_matter(tmp_path: Path) -> None:
+    logs = read(frame(), columns=COLUMNS, states=6, actions=3)
+    whole = evaluate(logs, TARGET, trace=ASKED["trace"], gamma=0.9, estimators=["fitted"], resamples=50)
+    for files, workers in ((1, 1), (3, 2), (7, 1)):
+        found = sweep(split(tmp_path / str(files), files), TARGET, workers=workers, **ASKED)
+        assert found.converged
+        assert found.value == pytest.approx(whole.rows()[0]["estimate"], rel=1e-9)
+        np.testing.assert_allclose(found.Q, whole.q(np.arange(6)), rtol=1e-8)
+        assert (found.steps, found.episodes) == (len(logs), logs.episodes)
+    returns = [
+        (0.9 ** np.arange(b - a) * logs.reward[a:b]).sum() for a, b in zip(logs.starts, logs.starts[1:], strict=False)
+    ]
+    assert found.observed == pytest.approx(np.mean(returns))
+    assert found.observed_error == pytest.approx(np.std(returns, ddof=1) / np.sqrt(len(returns)))
+    assert "as logged" in str(found)
+
+
+def test_sweeps_are_those_of_the_operator(tmp_path: Path) -> None:
+    logs = read(frame(), columns=COLUMNS, states=6, actions=3)
+    folder, pair = split(tmp_path / "log", 3), logs.state * 3 + logs.action
+    Q, n = np.zeros(18), np.maximum(np.bincount(pair, minlength=18), 1)
+    for sweeps in (1, 2, 3):
+        v = (TARGET * Q.reshape(6, 3)).sum(axis=1)[logs.next_state[:]]
+        with np.errstate(divide="ignore"):
+            log_pi = np.log(TARGET[logs.state, logs.action])
+        Δ = ot.corrections(
+            ASKED["trace"], reward=logs.reward, q=Q[pair], next_value=v, terminated=logs.terminated,
+            truncated=logs.truncated, log_pi=log_pi, log_mu=logs.log_mu, gamma=0.9,
+        )  # fmt: skip
+        Q = Q + np.bincount(pair, Δ, 18) / n
+        found = sweep(folder, TARGET, sweeps=sweeps, **ASKED)
+        np.testing.assert_allclose(found.Q.ravel(), Q, rtol=1e-10)
+        assert (found.sweeps, found.converged) == (sweeps, False)
+
+
+KILLED = """
+import os, signal, sys
+from offtrace.logs.partitions import kept_sums
+kept_sums.EVERY = 0.0
+write = kept_sums.KeptSums._write
+def written(self, name, *given):
+    write(self, name, *given)
+    if self.sweeps == 2:  # after the first file of the third sweep
+        os.kill(os.getpid(), signal.SIGKILL)
+kept_sums.KeptSums._write = written
+sys.path.insert(0, sys.argv[1])
+from test_partitions import ASKED, TARGET
+from offtrace.logs import sweep
+sweep(sys.argv[2], TARGET, checkpoint=sys.argv[3], workers=1, **ASKED)
+"""
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, kept = split(tmp_path / "log", 3), tmp_path / "kept"
+    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(folder), str(kept)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert sorted(p.name for p in kept.iterdir()) == ["now.npz", "sweep-0000.npz", "sweep-0001.npz"]
+    read_again = []
+    whole = one_file.Question.asked
+    monkeypatch.setattr(
+        one_file.Question, "asked", lambda self, *given: read_again.append(given[0]) or whole(self, *given)
+    )
+    found = sweep(folder, TARGET, checkpoint=kept, workers=1, **ASKED)
+    assert [file.name for file in read_again[:2]] == ["part-01.parquet", "part-02.parquet"]  # of the third sweep
+    unbroken = sweep(folder, TARGET, workers=1, **ASKED)
+    np.testing.assert_array_equal(found.Q, unbroken.Q)
+    assert found.sweeps == unbroken.sweeps
+
+    read_again.clear()
+    sweep(folder, TARGET, checkpoint=kept, workers=1, **ASKED)
+    assert not read_again  # all is there
+    (kept / "sweep-0001.npz").write_bytes(b"damaged")
+    again = sweep(folder, TARGET, checkpoint=kept, workers=1, **ASKED)
+    assert len(read_again) == 3
+    np.testing.assert_array_equal(again.Q, unbroken.Q)
+    other = sweep(folder, TARGET, checkpoint=kept, workers=1, **{**ASKED, "gamma": 0.8})
+    assert other.value != found.value  # another question does not take the sums of this one
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    folder = split(tmp_path / "log", 2)
+    whole = frame()
+    whole.filter(pl.col("episode") == 3).with_columns(pl.col("step")).write_parquet(folder / "part-09.parquet")
+    with pytest.raises(
+        LogsError, match=r"episode 3 is in 2 files, part-00\.parquet and part-09\.parquet: each episode"
+    ):
+        sweep(folder, TARGET, **ASKED)
+    (folder / "part-09.parquet").unlink()
+    mixed = whole.with_columns(
+        episode=pl.col("episode") % 2 * 100 + pl.col("episode")
+    )  # ranges overlap, episodes do not
+    for i in (0, 1):
+        mixed.filter(pl.col("episode") % 3 == i).write_parquet(folder / f"part-0{i}.parquet")
+    assert sweep(folder, TARGET, sweeps=1, **ASKED).episodes < whole["episode"].n_unique()
+    with pytest.raises(LogsError, match="state"):
+        sweep(folder, TARGET[:4], **ASKED)
+    with pytest.raises(ValueError, match="sum to one"):
+        sweep(folder, TARGET / 2, **ASKED)
+    with pytest.raises(TypeError, match=r"table of probabilities \[S, A\]"):
+        sweep(folder, TARGET[0], **ASKED)
+    with pytest.raises(FileNotFoundError, match="no folder, file or pattern"):
+        sweep(tmp_path / "none*.parquet", TARGET, **ASKED)
+    with pytest.raises(ValueError, match='"here" or "ray"'):
+        sweep(folder, TARGET, on="there", **ASKED)  # pyright: ignore[reportArgumentType]
+    assert kept_sums.EVERY == 10.0
