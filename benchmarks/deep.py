@@ -106,7 +106,7 @@ def cartpole(seeds: int = 10) -> None:
             state, _ = made.advance(each, state, rounds(config))
             frames = int(state.frames[0])
             keys = jax.random.split(jax.random.PRNGKey(frames), seeds)
-            mean = np.asarray(made.evaluate(state.learner.weights, keys, 100, 500))
+            mean = np.asarray(made.evaluate(state.learner, keys, 100, 500))
             solved = np.where((solved == 0) & (mean >= 475.0), frames, solved)
         spent = time.perf_counter() - started
         print(

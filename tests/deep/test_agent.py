@@ -17,7 +17,7 @@ from helpers import name_of
 from offtrace.deep import Config
 from offtrace.deep import memory as memories
 from offtrace.deep.action_probabilities import of_action, probabilities
-from offtrace.deep.agent import Agent
+from offtrace.deep.replay import ReplayAgent
 from offtrace.returns import by_definition
 
 SMALL = Config(game="CartPole-v1", envs=4, every=4, batch=64, length=6, capacity=100, hidden=(16,), gamma=0.9)
@@ -28,9 +28,9 @@ TRACES = [
 ]  # fmt: skip
 
 
-def made(config: Config, steps: int = 60, states: int = 5, actions: int = 3) -> tuple[Agent, Any, Any]:
+def made(config: Config, steps: int = 60, states: int = 5, actions: int = 3) -> tuple[ReplayAgent, Any, Any]:
     """An agent on one-hot observations, and a memory of random steps that has been written over, full of ends of both kinds."""
-    agent = Agent(config, (states,), actions)
+    agent = ReplayAgent(config, (states,), actions)
     rng = np.random.default_rng(0)
     eye = np.eye(states, dtype=np.float32)
     now = eye[rng.integers(states, size=config.envs)]
@@ -58,7 +58,7 @@ def definition(trace: Any, **x: Any) -> np.ndarray:
 
 
 @cache
-def softmax_agent(burn_in: int) -> tuple[Agent, Any, Any]:
+def softmax_agent(burn_in: int) -> tuple[ReplayAgent, Any, Any]:
     """Of which the trace is no part: it is an argument of what follows."""
     return made(replace(SMALL, batch=24, burn_in=burn_in, policies="softmax", target_epsilon=0.5))
 
@@ -108,8 +108,8 @@ def test_policies(kind: str) -> None:
 def test_log_mu_is_that_of_the_action_as_it_was_taken() -> None:
     agent, learner, _ = made(replace(SMALL, explore_epsilon=0.6, behavior_epsilon=0.1, explore_frames=1000))
     seen = jnp.eye(5)[jnp.arange(5).repeat(2000)]
-    action, log_mu = agent.act(learner.weights, seen, 500, jax.random.PRNGKey(0))
-    μ = np.asarray(probabilities("epsilon", agent.values(learner.weights, seen), 0.35))  # half-way from 0.6 to 0.1
+    action, log_mu = agent.act(learner, seen, 500, jax.random.PRNGKey(0))
+    μ = np.asarray(probabilities("epsilon", agent.values(learner, seen), 0.35))  # half-way from 0.6 to 0.1
     np.testing.assert_allclose(np.exp(log_mu), of_action(jnp.asarray(μ), action), rtol=1e-5)
     for s in range(5):
         often = np.bincount(action[2000 * s : 2000 * (s + 1)], minlength=3) / 2000
@@ -150,7 +150,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
             gamma=0.9,
         )
         np.add.at(q, (s[:-1][valid], a[valid]), α * Δ[valid] / valid.sum())  # the loss is a mean over the steps
-    found = np.asarray(agent.values(learner.weights, jnp.eye(5)))
+    found = np.asarray(agent.values(learner, jnp.eye(5)))
     assert np.abs(q).max() > 0.3
     np.testing.assert_allclose(found, q, rtol=1e-4, atol=1e-5)
 

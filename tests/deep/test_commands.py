@@ -88,7 +88,9 @@ def folder(tmp_path_factory: Any) -> Path:
 def of(folder: Path, frames: int = 0) -> Config:
     """The configuration of that run."""
     frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
-    return deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+    config = deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+    assert isinstance(config, Config)
+    return config
 
 
 def test_the_words_are_those_of_the_small_agent(folder: Path) -> None:

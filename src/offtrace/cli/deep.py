@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, get_type_hints
 from offtrace.cli import trace_options
 from offtrace.cli.commands import INTERRUPTED, Commands, Run
 from offtrace.cli.options import add_option, integer
-from offtrace.deep.config import Config
+from offtrace.deep.config import AGENTS, Config, configuration
+from offtrace.deep.settings import Settings
 from offtrace.traces import Rule, rules
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def add(commands: Commands) -> None:
     """Add the commands to those of `offtrace`."""
     deep = commands.add_parser(
         "deep",
-        help="train deep agents with replay, and watch them play",
-        description="Q-networks that learn from sequences of a replay memory, with targets of any trace.",
+        help="train deep agents, and watch them play",
+        description="Deep agents that learn with any trace: from a replay memory, from fresh steps, or in a stream.",
     )
     of_deep = deep.add_subparsers(required=True, metavar="COMMAND")
     _add_train(of_deep)
@@ -48,22 +49,28 @@ def _add_train(of_deep: Commands) -> None:
         "train", help=words, description=f"{words[0].upper()}{words[1:]}.", usage="offtrace deep train GAME [options]"
     )
     about = documented(Config)
-    train.add_argument("game", metavar="GAME", help=about.pop("game"))
+    train.add_argument("game", metavar="GAME", help=about["game"])
+    train.add_argument("--agent", choices=tuple(AGENTS), default="replay", help="what learns (replay)")
     train.add_argument(
         "--seeds", type=integer, default=1, metavar="N", help="seeds 0 to N − 1, trained side by side (1)"
     )
-    train.add_argument("--out", type=Path, metavar="FOLDER", help="of logs and checkpoints (runs/GAME-TRACE)")
+    train.add_argument("--out", type=Path, metavar="FOLDER", help="of logs and checkpoints (runs/GAME-AGENT-TRACE)")
     train.add_argument("--keep", type=integer, default=2, metavar="N", help="checkpoints to keep (2)")
     train.add_argument("--quiet", "-q", action="store_true", help="show no progress")
     of_rule = train.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
-    of_rule.add_argument("--trace", default="retrace", metavar="NAME", help=f"{about.pop('trace')[:-1]} (retrace)")
+    defaults = _defaults("trace")
+    of_rule.add_argument("--trace", metavar="NAME", help=f"{about['trace'][:-1]}{defaults}")
     trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
-    of_agent = train.add_argument_group("the agent")
-    kinds = get_type_hints(Config)
-    for field in fields(Config):
-        if field.name in about:
-            default = "" if field.default is None else f" ({_spelt(field.default)})"
-            add_option(of_agent.add_argument, field.name, kinds[field.name], about[field.name].rstrip(".,") + default)
+    added = {"game", "trace"}
+    for cls in (Settings, *AGENTS.values()):
+        new = [field for field in fields(cls) if field.name not in added]
+        title = f"the agent {cls.agent}" if cls.agent else "every agent"
+        group = train.add_argument_group(title, f"{cls.title[0].upper()}{cls.title[1:]}." if cls.title else None)
+        kinds, about = get_type_hints(cls), documented(cls)
+        for field in new:
+            words = about[field.name].rstrip(".,") + _defaults(field.name)
+            add_option(group.add_argument, field.name, kinds[field.name], words)
+        added |= {field.name for field in new}
     train.set_defaults(run=lambda args: _said(_train, args))
 
 
@@ -90,18 +97,33 @@ def _add_play(of_deep: Commands) -> None:
 
 
 def documented(cls: type) -> dict[str, str]:
-    """The string below each field in the source of its class."""
-    (made,) = ast.parse(inspect.getsource(cls)).body
-    return {
-        field.target.id: str(ast.literal_eval(below.value))
-        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+    """The string below each field in the source of its class, or of the class that it has it from."""
+    found: dict[str, str] = {}
+    for each in reversed([base for base in cls.__mro__ if issubclass(base, Settings)]):
+        (made,) = ast.parse(inspect.getsource(each)).body
+        found |= {
+            field.target.id: str(ast.literal_eval(below.value))
+            for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+        }
+    return found
+
+
+def _defaults(name: str) -> str:
+    """What an option is if it is not given: that of the first agent that has it, and of those where it is another."""
+    kept: dict[str, object] = {
+        agent: field.default for agent, cls in AGENTS.items() for field in fields(cls) if field.name == name
     }
+    first, *_ = kept.values()
+    others = [f"{agent}: {_spelt(default)}" for agent, default in kept.items() if default != first]
+    if first is None and not others:
+        return ""
+    return f" ({'; '.join([_spelt(first), *others])})"
 
 
 def _rules() -> list[type[Rule]]:
-    """The rules that an agent can use."""
-    return [rule for rule in rules() if not (rule.mixture or rule.per_step)]
+    """The rules that some agent can use."""
+    return [rule for rule in rules() if any(cls.refusal(rule) is None for cls in AGENTS.values())]
 
 
 def _spelt(default: object) -> str:
@@ -109,16 +131,23 @@ def _spelt(default: object) -> str:
         return "on" if default else "off"
     if isinstance(default, tuple):
         return ",".join(map(str, default))
+    if isinstance(default, Rule):
+        return spelt(default)
     return f"{default:_}" if type(default) is int else f"{default:g}" if type(default) is float else str(default)
 
 
-def configured(args: argparse.Namespace) -> Config:
+def configured(args: argparse.Namespace) -> Settings:
     """The configuration that the options ask for."""
-    given = vars(args)
-    of_agent = {
-        field.name: given[field.name] for field in fields(Config) if field.name in given and field.name != "trace"
-    }
-    return Config(**of_agent, trace=trace_options.chosen(args, _rules(), LAMBDA))
+    given, kind = vars(args), configuration(args.agent)
+    own = [field.name for field in fields(kind)]
+    every = {field.name for cls in AGENTS.values() for field in fields(cls)}
+    for name in sorted(every - {*own}):
+        if name in given:
+            whose = ", ".join(agent for agent, cls in AGENTS.items() if name in (f.name for f in fields(cls)))
+            raise ValueError(f"--{name.replace('_', '-')} is an option of {whose}, not of {args.agent}")
+    of_agent = {name: given[name] for name in own if name in given and name != "trace"}
+    default = kind.__dataclass_fields__["trace"].default
+    return kind(**of_agent, trace=trace_options.chosen(args, _rules(), LAMBDA, default))
 
 
 def spelt(rule: Rule) -> str:
@@ -133,7 +162,9 @@ def _train(args: argparse.Namespace) -> int:
         raise ValueError(f"keep must be at least 1: with no checkpoint nothing can go on, got {args.keep}")
     from offtrace.deep.runs import train
 
-    folder = args.out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"{config.game} {spelt(config.trace)}").strip("-")
+    agent = f"{config.agent} " if config.agent != "replay" else ""
+    name = re.sub(r"[^\w.-]+", "-", f"{config.game} {agent}{spelt(config.trace)}").strip("-")
+    folder = args.out or Path("runs") / name
     trained = train(config, args.seeds, folder, keep=args.keep, progress=not args.quiet)
     print(summary(trained, folder))
     return 0 if trained.finished else INTERRUPTED
@@ -147,9 +178,10 @@ def summary(trained: Trained, folder: Path) -> str:
     ended = [(seed, value) for seed, value in zip(seeds, returns, strict=False) if not math.isnan(value)]
     mean = f"{sum(value for _, value in ended) / len(ended):.2f}" if ended else "no episode ended there"
     done = f"{frames:,} frames" if trained.finished else f"interrupted after {frames:,} of {config.end:,} frames"
+    agent = f"{config.agent} and " if config.agent != "replay" else ""
     return "\n".join(
         [
-            f"{config.game} with {spelt(config.trace)}: {done}{' each' * (len(seeds) > 1)}",
+            f"{config.game} with {agent}{spelt(config.trace)}: {done}{' each' * (len(seeds) > 1)}",
             f"Return over the last 10% of frames: {mean}",
             *(f"  seed {seed:<4}{value:10.2f}" for seed, value in ended * (len(seeds) > 1)),
             f"Logs and checkpoints: {folder}",
@@ -193,9 +225,9 @@ def _said(run: Run, args: argparse.Namespace) -> int:
     except (ValueError, TypeError, OSError) as error:
         print(f"offtrace: {error}", file=sys.stderr)
     except Exception as error:
-        from offtrace.deep import CheckpointError, DivergedError  # these need JAX
+        from offtrace.deep import CheckpointError, LearningError  # these need JAX
 
-        if not isinstance(error, CheckpointError | DivergedError):
+        if not isinstance(error, CheckpointError | LearningError):
             raise
         print(f"offtrace: {error}", file=sys.stderr)
     return 2

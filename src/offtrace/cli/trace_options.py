@@ -34,10 +34,15 @@ def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:
         add_option(to, name, kind, words.get(name, f"of {', '.join(whose[name])}"))
 
 
-def chosen(args: argparse.Namespace, rules: Sequence[type[Rule]], lam: float) -> Rule:
-    """The rule that `--trace` names, with the parameters that are given."""
+def chosen(args: argparse.Namespace, rules: Sequence[type[Rule]], lam: float, default: Rule | None = None) -> Rule:
+    """The rule that `--trace` names, or `default` where it names none, with the parameters that are given."""
     known = {field.name for rule in rules for field in fields(rule)}
     given = {name: value for name, value in vars(args).items() if name in known}
-    if "lam" not in given and any(field.name == "lam" for field in fields(trace(args.trace))):
+    named: str | None = args.trace
+    if named is None and default is not None:
+        own = {field.name: getattr(default, field.name) for field in fields(default)}
+        return trace(type(default).__name__, **{**own, **given})
+    name = str(named)
+    if "lam" not in given and any(field.name == "lam" for field in fields(trace(name))):
         given["lam"] = lam
-    return trace(args.trace, **given)
+    return trace(name, **given)

@@ -1,7 +1,8 @@
-"""Deep agents with replay: a Q-network whose targets come from sequences of its memory, with any trace.
+"""Deep agents: Q-networks and actor-critics that learn with any trace, from a replay memory, fresh steps, or a stream.
 
-from offtrace.deep import Config, train
+from offtrace.deep import PQN, Config, train
 trained = train(Config(game="minatar/breakout", trace=offtrace.RBIS(lam=0.9)), seeds=5, folder="runs/breakout")
+fresh = train(PQN(game="minatar/breakout"), seeds=5)
 """
 
 from importlib import import_module
@@ -9,13 +10,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
-    from offtrace.deep.config import Config
+    from offtrace.deep.config import PQN, Config, StreamAC, StreamQ
     from offtrace.deep.player import Game, play
-    from offtrace.deep.runs import DivergedError, Trained, train
+    from offtrace.deep.runs import DivergedError, LearningError, Trained, train
+    from offtrace.deep.settings import Settings
 
-__all__ = ["CheckpointError", "Config", "DivergedError", "Game", "Trained", "play", "train"]
+__all__ = [
+    "PQN",
+    "CheckpointError",
+    "Config",
+    "DivergedError",
+    "Game",
+    "LearningError",
+    "Settings",
+    "StreamAC",
+    "StreamQ",
+    "Trained",
+    "play",
+    "train",
+]
 
-_HOME = {"CheckpointError": "checkpoints", "Config": "config", "Game": "player", "play": "player"}
+_HOME = {
+    "CheckpointError": "checkpoints",
+    "Config": "config",
+    "Game": "player",
+    "PQN": "config",
+    "Settings": "settings",
+    "StreamAC": "config",
+    "StreamQ": "config",
+    "play": "player",
+}
 
 
 def __getattr__(name: str) -> object:

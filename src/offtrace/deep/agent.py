@@ -1,40 +1,51 @@
-"""The agent: a Q-network that learns from sequences of its memory, with targets of any trace.
+"""What an agent is: what training, checkpoints, players and studies ask of it. Each agent is a file of its own.
 
-    target_k = q_k + Δ_k of the drawn sequence (offtrace.targets), with q and next_value from the target network, and
-    π, for log π and next_value = Σ_a π(a|s_{t+1}) Q(s_{t+1}, a), from the network of now (double estimation) or the target one,
+Training repeats a round: in every copy of the game `act`, let the game step, `remember`; after `config.round` frames, `learn`. An
+agent without a replay memory remembers only what the next `learn` needs: the steps of the round, or, in a stream, the last one.
 
-so an update is a step towards M Q of the operator, with Q fixed. Everything here is a pure function of one seed's state;
-`training` maps it over seeds. The trace is an argument, whose numbers are leaves: another λ is not another program.
+Everything is a pure function of one seed's state; `training` maps it over seeds. The trace is an argument, whose numbers are
+leaves: another λ is not another program.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
-from flax import nnx
-from jax import Array, lax
+from jax import Array
 
-from offtrace.deep import memory as memories
 from offtrace.deep.action_probabilities import of_action, probabilities
-from offtrace.deep.config import Config
-from offtrace.deep.memory import Memory, Sequences
-from offtrace.deep.networks import Weights, network
-from offtrace.returns import corrections, targets
+from offtrace.deep.games import Stepped
+from offtrace.deep.networks import Weights
+from offtrace.deep.settings import Settings
+from offtrace.returns import corrections
 from offtrace.traces import Rule
 
 
-class Learner(NamedTuple):
-    """What one seed has learned."""
+class Learned(Protocol):
+    """What one seed has learned: a tree whose first part are the weights of the network that acts."""
 
-    weights: Weights
-    target: Weights
-    """The weights of the target network."""
-    optimizer: optax.OptState
-    updates: Array
-    """How many updates there have been."""
+    @property
+    def weights(self) -> Weights:
+        """The weights of the network that acts."""
+        ...
+
+
+Learner = TypeVar("Learner", bound=Learned)
+Memory = TypeVar("Memory", bound=tuple[Any, ...])
+Chosen = TypeVar("Chosen", bound=Settings)
+
+
+class Acted(NamedTuple):
+    """The actions of all copies of the game, and how likely they were."""
+
+    action: Array
+    """[envs]"""
+    log_mu: Array
+    """log μ of these actions, [envs]; of all actions, [envs, A], where the agent keeps them."""
 
 
 class Trajectory(TypedDict):
@@ -54,7 +65,7 @@ class Trajectory(TypedDict):
 
 
 class Credit(NamedTuple):
-    """What the trace does to freshly drawn sequences: means over the steps that count; NaN for a rule that has no β."""
+    """What the trace does to steps that are learned from: means over the starts that count; NaN for a rule that has no β."""
 
     length: Array
     """Σ_t β_t, over the steps that the sequence still has."""
@@ -64,26 +75,46 @@ class Credit(NamedTuple):
     """The share of the starts that could go on whose β is below 1/100 at the last step that they could reach."""
 
 
-class Agent:
+UNKNOWN = Credit(*(jnp.nan,) * 3)  # pyright: ignore[reportArgumentType] (numbers that become arrays)
+
+
+class Agent(ABC, Generic[Chosen, Learner, Memory]):
     """The functions of one configuration, for observations of one shape and a number of actions."""
 
-    def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
+    def __init__(self, config: Chosen, shape: tuple[int, ...], actions: int) -> None:
         self.config, self.shape, self.actions = config, shape, actions
-        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
-        self.optimizer = optax.chain(*clip, optax.adam(config.learning_rate, eps=1e-5))
-        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
 
-    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
-        return network(self.shape, self.actions, self.config.hidden, rngs)
-
+    @abstractmethod
     def first(self, key: Array) -> Learner:
         """Make what there is before anything has been learned."""
-        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
-        return Learner(weights, weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
 
-    def values(self, weights: Weights, observation: Array) -> Array:
-        """Return Q(s, ·) [n, A] of observations [n, …]."""
-        return nnx.merge(self.structure, weights)(observation)
+    @abstractmethod
+    def empty(self, observation: Array) -> Memory:
+        """Make a memory that holds nothing but the first observations [envs, …]."""
+
+    @abstractmethod
+    def values(self, learner: Learner, observation: Array) -> Array:
+        """Return Q(s, ·) [n, A] of observations [n, …], or preferences: the largest is that of the best action."""
+
+    @abstractmethod
+    def remember(
+        self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
+    ) -> Memory:
+        """Take in one step of every copy of the game, from the observations [envs, …]."""
+
+    @abstractmethod
+    def learn(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> tuple[Learner, Memory, Array]:
+        """Learn after a round; the last result is the mean loss."""
+
+    def act(self, learner: Learner, observation: Array, frames: int | Array, key: Array) -> Acted:
+        """Draw actions for observations [envs, …]."""
+        μ = self.behavior(learner, observation, frames)
+        action = jax.random.categorical(key, jnp.log(μ))
+        return Acted(action, jnp.log(of_action(μ, action)))
+
+    def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
+        """Return the behaviour policy μ(·|s) [n, A] after so many frames."""
+        return probabilities(self.config.policies, self.values(learner, observation), self.exploration(frames))
 
     def exploration(self, frames: int | Array) -> Array:
         """Return ε, or the temperature, of the behaviour policy after so many frames."""
@@ -91,130 +122,47 @@ class Agent:
         share = jnp.clip(frames / max(c.explore_frames, 1), 0.0, 1.0)
         return c.explore_epsilon + (c.behavior_epsilon - c.explore_epsilon) * share
 
-    def act(self, weights: Weights, observation: Array, frames: int | Array, key: Array) -> tuple[Array, Array]:
-        """Draw actions for observations [envs, …]; return them, and log μ of each."""
-        μ = probabilities(self.config.policies, self.values(weights, observation), self.exploration(frames))
-        action = jax.random.categorical(key, jnp.log(μ))
-        return action, jnp.log(of_action(μ, action))
-
-    def trajectory(self, learner: Learner, drawn: Sequences, online: Array) -> Trajectory:
-        """Return what `offtrace.targets` is given; `online` is Q of the network of now at all observations [n, steps + 1, A]."""
-        c = self.config
-        n, window = drawn.observation.shape[:2]
-        fixed = self.values(learner.target, drawn.observation.reshape(n * window, *self.shape)).reshape(online.shape)
-        chosen_by = online if c.double else fixed
-        π = probabilities(c.policies, chosen_by, c.target_epsilon)
-        return {
-            "reward": drawn.reward,
-            "q": of_action(fixed[:, :-1], drawn.action),
-            "next_value": jnp.sum(π[:, 1:] * fixed[:, 1:], axis=-1),
-            "terminated": drawn.terminated,
-            "truncated": drawn.truncated,
-            "valid": drawn.valid,
-            "log_pi": jnp.log(of_action(π[:, :-1], drawn.action)),
-            "greedy": of_action(chosen_by[:, :-1], drawn.action) >= jnp.max(chosen_by[:, :-1], axis=-1),
-            "log_mu": drawn.log_mu,
-            "gamma": c.gamma,
-            "time_major": False,  # a window may be one step
-        }
-
-    def online(self, weights: Weights, drawn: Sequences) -> Array:
-        """Return Q of the network of now at all observations of the sequences, [n, steps + 1, A]."""
-        n, window = drawn.observation.shape[:2]
-        return self.values(weights, drawn.observation.reshape(n * window, *self.shape)).reshape(n, window, -1)
-
-    def counted(self, drawn: Sequences) -> Array:
-        """Return the weight of each step in the loss, [n, steps]: 0 in the burn-in and where there is no step."""
-        late = jnp.arange(drawn.action.shape[1]) >= self.config.burn_in
-        return jnp.where(drawn.valid & late, drawn.weight[:, None], 0.0)
-
-    def loss(self, error: Array, weight: Array) -> Array:
-        """Return the weighted mean of the losses of the steps that count."""
-        each = optax.losses.huber_loss(error) if self.config.loss == "huber" else 0.5 * jnp.square(error)
-        return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight > 0), 1)
-
-    def learn(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> tuple[Learner, Memory, Array]:
-        """Draw sequences and update once, or in `minibatches` pieces; the last result is the mean loss."""
-        c = self.config
-        to_draw, to_shuffle = jax.random.split(key)
-        drawn = memories.draw(memory, to_draw, c.batch, c.window, priority=c.priority, correction=c.correction)
-        if c.minibatches == 1:
-            learner, loss, error = self._whole(trace, learner, drawn)
-        else:
-            learner, loss, error = self._pieces(trace, learner, drawn, to_shuffle)
-        return learner, memories.reprioritised(memory, drawn, error), loss
-
-    def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
-        weight = self.counted(drawn)
-
-        def objective(weights: Weights) -> tuple[Array, Array]:
-            online = self.online(weights, drawn)
-            target = targets(trace, **self.trajectory(learner, drawn, lax.stop_gradient(online)))
-            error = target - of_action(online[:, :-1], drawn.action)
-            return self.loss(error, weight), error
-
-        (loss, error), gradient = jax.value_and_grad(objective, has_aux=True)(learner.weights)
-        return self._stepped(learner, gradient), loss, error
-
-    def _pieces(self, trace: Rule, learner: Learner, drawn: Sequences, key: Array) -> tuple[Learner, Array, Array]:
-        """Learn as DQN(λ), Daley and Amato (2019): targets are computed together, then learned from in random order."""
-        c = self.config
-        online = self.online(learner.weights, drawn)
-        target = targets(trace, **self.trajectory(learner, drawn, online))
-        error = target - of_action(online[:, :-1], drawn.action)
-        late = slice(c.burn_in, None)
-        steps = (
-            drawn.observation[:, late][:, :-1],
-            drawn.action[:, late],
-            target[:, late],
-            self.counted(drawn)[:, late],
-        )
-        order = jax.random.permutation(key, c.batch * c.length).reshape(c.minibatches, -1)
-        flat = [a.reshape(c.batch * c.length, *a.shape[2:]) for a in steps]
-
-        def piece(learner: Learner, some: Array) -> tuple[Learner, Array]:
-            observation, action, wanted, weight = (a[some] for a in flat)
-
-            def objective(weights: Weights) -> Array:
-                return self.loss(wanted - of_action(self.values(weights, observation), action), weight)
-
-            loss, gradient = jax.value_and_grad(objective)(learner.weights)
-            return self._stepped(learner, gradient), loss
-
-        learner, losses = lax.scan(piece, learner, order)
-        return learner, jnp.mean(losses), error
-
-    def _stepped(self, learner: Learner, gradient: Weights) -> Learner:
-        change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
-        weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
-        updates = learner.updates + 1
-        c = self.config
-        rate = jnp.where(updates % c.target_every == 0, c.target_rate, 0.0)
-        target = jax.tree.map(lambda new, old: old + rate * (new - old), weights, learner.target)
-        return Learner(weights, target, optimizer, updates)
-
     def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> Credit:
-        """Measure what the trace does to freshly drawn sequences."""
-        if trace.uncorrected:
-            unknown = jnp.asarray(jnp.nan)
-            return Credit(unknown, unknown, unknown)
-        drawn = memories.draw(memory, key, self.config.batch, self.config.window, priority=self.config.priority)
-        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn))
-        counts = self.counted(drawn) > 0
-        ends = drawn.terminated | drawn.truncated | ~jnp.pad(drawn.valid[:, 1:], ((0, 0), (0, 1)))
-        none = jnp.zeros_like(x["q"])
+        """Measure what the trace does to steps that are learned from; without sequences there is nothing to measure it on."""
+        return UNKNOWN
 
-        def summed(at: Array, gamma: float) -> Array:
-            """Return Σ_t γ^t β_t over the steps t that are marked: Δ of values that are 0, and rewards that are 1 there."""
-            marked: Trajectory = {**x, "q": none, "next_value": none, "reward": at.astype(jnp.float32), "gamma": gamma}
-            return corrections(trace, **marked)
+    def cut(self, memory: Memory, now: Array) -> Memory:
+        """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
+        return memory
 
-        def mean(values: Array, among: Array) -> Array:
-            return jnp.sum(jnp.where(among, values, 0.0)) / jnp.maximum(jnp.sum(among), 1)
+    def resized(self, memory: Memory, slots: Array) -> Memory:
+        """Use so many slots of the replay memory."""
+        raise ValueError(f"capacities are those of a replay memory, and the agent {self.config.agent!r} has none")
 
-        one = jnp.ones_like(ends)
-        return Credit(
-            length=mean(summed(one, 1.0), counts),
-            magnitude=mean(summed(one, self.config.gamma), counts),
-            cut=mean(summed(ends, 1.0) < 0.01, counts & ~ends),
-        )
+    def complaint(self, learner: Learner, memory: Memory) -> str | None:
+        """Say in words what went wrong that numbers do not show, of all seeds; None if nothing did. Each report asks."""
+        return None
+
+
+def made(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:
+    """Make the agent of a configuration."""
+    module, _, name = config.home.partition(":")
+    return getattr(import_module(f"offtrace.deep.{module}"), name)(config, shape, actions)
+
+
+def measured(trace: Rule, x: Trajectory, counts: Array) -> Credit:
+    """What the trace does to sequences; `counts` [n, steps] marks the steps that are learned from."""
+    if trace.uncorrected:
+        return UNKNOWN
+    ends = x["terminated"] | x["truncated"] | ~jnp.pad(x["valid"][:, 1:], ((0, 0), (0, 1)))
+    none = jnp.zeros_like(x["q"])
+
+    def summed(at: Array, gamma: float) -> Array:
+        """Return Σ_t γ^t β_t over the steps t that are marked: Δ of values that are 0, and rewards that are 1 there."""
+        marked: Trajectory = {**x, "q": none, "next_value": none, "reward": at.astype(jnp.float32), "gamma": gamma}
+        return corrections(trace, **marked)
+
+    def mean(values: Array, among: Array) -> Array:
+        return jnp.sum(jnp.where(among, values, 0.0)) / jnp.maximum(jnp.sum(among), 1)
+
+    one = jnp.ones_like(ends)
+    return Credit(
+        length=mean(summed(one, 1.0), counts),
+        magnitude=mean(summed(one, x["gamma"]), counts),
+        cut=mean(summed(ends, 1.0) < 0.01, counts & ~ends),
+    )

@@ -21,7 +21,7 @@ from jax import Array
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.typed_jax import asarray
 from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
-from offtrace.deep.config import Config, Spelt
+from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import State
 from offtrace.traces import Rule
 
@@ -33,6 +33,8 @@ OLD_LEFTOVERS = ".writing-*"
 """What older versions left when they were killed while they wrote."""
 RENAMED = {"explore": "explore_epsilon", "behavior": "behavior_epsilon", "target": "target_epsilon"}
 """The names of settings that older checkpoints have under another name."""
+ADDED: Spelt = {"agent": "replay"}
+"""What older checkpoints do not say, since there was nothing else."""
 
 
 class CheckpointError(Exception):
@@ -40,7 +42,7 @@ class CheckpointError(Exception):
 
 
 def described(
-    config: Config, seeds: list[int], traces: Sequence[Rule] | None = None, capacities: Sequence[int] | None = None
+    config: Settings, seeds: list[int], traces: Sequence[Rule] | None = None, capacities: Sequence[int] | None = None
 ) -> Spelt:
     """Describe a run as JSON has it, so that a checkpoint says of which run it is."""
     each = {"traces": traces and [repr(trace) for trace in traces], "capacities": capacities and list(capacities)}
@@ -99,7 +101,7 @@ def about(path: Path) -> Spelt:
         stored: Spelt = dict(json.loads(bytes(_read(path, ["about"])["about"])))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} does not say of which run it is ({error})") from error
-    return {RENAMED.get(name, name): value for name, value in stored.items()}
+    return {**ADDED, **{RENAMED.get(name, name): value for name, value in stored.items()}}
 
 
 def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:

@@ -1,22 +1,81 @@
-"""The configuration of a run: one frozen dataclass, from which the command line is made, too."""
+"""The configurations of runs: one frozen dataclass for each agent, from which the command line is made, too."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, Self
 
-from offtrace.traces import Retrace, Rule
+from offtrace._shared.suggestions import did_you_mean
+from offtrace.deep.settings import DEFAULT_TRACE as DEFAULT_TRACE
+from offtrace.deep.settings import Settings
+from offtrace.deep.settings import Spelt as Spelt
+from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
 
-DEFAULT_TRACE = Retrace(lam=0.9)
-"""The rule of an agent for which none is given."""
-
-Spelt = dict[str, Any]
-"""A configuration, or a run, as JSON has it."""
+OF_PQN, OF_STREAMS, OF_ACTORS = PengQ(lam=0.65), WatkinsQ(lam=0.8), Retrace(lam=0.8)
+"""The rules as published: that of an actor in a stream may be any with this λ, since its ρ is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """Everything that a run depends on, except its seeds. Frames are steps of the environment, counted for each seed.
+class WithMemory(Settings):
+    """What agents have that draw sequences from a replay memory."""
+
+    every: int = 64
+    """Frames between two updates: a multiple of `envs`."""
+    batch: int = 32
+    """Sequences in an update."""
+    length: int = 32
+    """Steps in a sequence."""
+    capacity: int = 100_000
+    """Frames that the memory holds, shared evenly by the copies of the game."""
+    warm_up: int = 5_000
+    """Frames before the first update."""
+    clip: float = 10.0
+    """The largest norm that a gradient may have; 0 lets it have any."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole(1, "every", "batch", "length", "capacity")
+        self.require_whole(0, "warm_up")
+        self.require("clip", self.clip >= 0, "at least 0")
+        self.require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
+        self.require_something_to_learn()
+        if self.slots < self.window + 1:
+            raise ValueError(
+                f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
+                f"for each, but a sequence takes burn_in + length = {self.window - 1}, the observation "
+                f"after it, and the step that is being written: take capacity ≥ {self.envs * (self.window + 1)}, a "
+                f"shorter length, or fewer envs"
+            )
+
+    @property
+    def slots(self) -> int:
+        """Steps that the memory holds of each copy of the game."""
+        return self.capacity // self.envs
+
+    @property
+    def memory_slots(self) -> int | None:
+        """The same, as agents say it that may have no memory."""
+        return self.slots
+
+    @property
+    def window(self) -> int:
+        """Observations in a sequence: one more than steps, since the last one's next observation is needed."""
+        return self.length + 1
+
+    @property
+    def round(self) -> int:
+        """Frames between two draws from the memory."""
+        return self.every
+
+    @property
+    def begin(self) -> int:
+        """Frames before the first update: `warm_up`, or as many as a sequence takes, in whole steps of all copies of the game."""
+        return -(-max(self.warm_up, self.envs * self.window) // self.envs) * self.envs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(WithMemory):
+    """The replay agent: everything that a run depends on, except its seeds. Frames are steps, counted for each seed.
 
     >>> from offtrace.deep import Config
     >>> config = Config(game="minatar/breakout", frames=60_000)
@@ -24,34 +83,14 @@ class Config:
     60032
     """
 
-    game: str
-    """"minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment."""
-    trace: Rule = DEFAULT_TRACE
-    """The rule that makes the targets."""
-    frames: int = 5_000_000
-    """How long to train, the warm-up included: rounded up to whole updates, and `end` says to what."""
-    gamma: float = 0.99
-    """The discount γ."""
-    envs: int = 64
-    """How many copies of the game are played side by side."""
-    every: int = 64
-    """Frames between two updates: a multiple of `envs`."""
-    batch: int = 32
-    """Sequences in an update."""
-    length: int = 32
-    """Steps in a sequence."""
+    agent: ClassVar = "replay"
+    home: ClassVar = "replay:ReplayAgent"
+    title: ClassVar = "a Q-network with a target network, which learns from sequences of a replay memory"
+
     burn_in: int = 0
     """Steps at a sequence's beginning that are not learned from."""
-    capacity: int = 100_000
-    """Frames that the memory holds, shared evenly by the copies of the game."""
-    warm_up: int = 5_000
-    """Frames before the first update."""
     minibatches: int = 1
     """Above 1 it is DQN(λ): the targets of `batch` sequences are computed together, and learned from in so many pieces."""
-    learning_rate: float = 1e-3
-    """The step size of Adam."""
-    clip: float = 10.0
-    """The largest norm that a gradient may have; 0 lets it have any."""
     loss: Literal["huber", "squared"] = "huber"
     """The loss of target − q."""
     double: bool = True
@@ -60,81 +99,20 @@ class Config:
     """Updates between two moves of the target network towards the network."""
     target_rate: float = 1.0
     """How far the target network moves: 1 makes it a copy, less an exponential average."""
-    policies: Literal["epsilon", "softmax"] = "epsilon"
-    """The policies: ε-greedy with the next three numbers as ε, or softmax with them as temperatures."""
-    explore_epsilon: float = 1.0
-    """The ε, or the temperature, of the behaviour policy at first."""
-    behavior_epsilon: float = 0.1
-    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
-    target_epsilon: float = 0.05
-    """The ε, or the temperature, of the target policy."""
-    explore_frames: int = 100_000
-    """Frames in which the behaviour policy goes from `explore_epsilon` to `behavior_epsilon`, linearly."""
     priority: float = 0.0
     """Sequences are drawn in proportion to |TD error|^priority of their first step; with 0, uniformly."""
     correction: float = 0.4
     """How much of that preference is taken back in the loss: (N P)^−correction."""
-    hidden: tuple[int, ...] = (128,)
-    """Units of the hidden layers."""
-    sticky: float | None = None
-    """The chance that the game repeats the last action. If it is not given it is 0.1 for MinAtar, as published, else 0."""
-    limit: int | None = None
-    """Steps after which an episode is truncated. If it is not given it is the game's own limit."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trace, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
-        if self.trace.mixture or self.trace.per_step:
-            raise TypeError(
-                f"{self.trace.title} cannot learn from this memory: it needs μ of all actions, or a λ for each step"
-            )
-        getattr(
-            self.trace, "parameters", ()
-        )  # a rule that lacks constants says so here, not in the middle of a program
-        for name in ("frames", "envs", "every", "batch", "length", "capacity", "minibatches", "target_every"):
-            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "a whole number ≥ 1")
-        for name in ("burn_in", "warm_up", "explore_frames"):
-            self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 0, "a whole number ≥ 0")
-        policies = ("explore_epsilon", "behavior_epsilon", "target_epsilon")
-        for name in ("gamma", "priority", "correction", *(policies if self.policies == "epsilon" else ())):
-            self._require(name, 0.0 <= getattr(self, name) <= 1.0, "within [0, 1]")
-        self._require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
-        self._require("learning_rate", self.learning_rate > 0, "above 0")
-        self._require("clip", self.clip >= 0, "at least 0")
-        self._require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
-        self._require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
-        if self.policies == "softmax":
-            for name in policies:
-                self._require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")
-        self._require("sticky", self.sticky is None or 0 <= self.sticky < 1, "within [0, 1)")
-        self._require("limit", self.limit is None or self.limit >= 1, "at least 1")
-        self._require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
-        self._require(
-            "minibatches",
-            (self.batch * self.length) % self.minibatches == 0,
-            f"a divisor of batch × length = {self.batch * self.length}",
-        )
-        if self.frames <= self.begin:
-            raise ValueError(
-                f"frames = {self.frames} leave nothing to learn: the first update comes after {self.begin:,} frames "
-                f"(warm_up = {self.warm_up}): take more frames, or a smaller warm_up"
-            )
-        if self.slots < self.window + 1:
-            raise ValueError(
-                f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
-                f"for each, but a sequence takes burn_in + length = {self.burn_in + self.length}, the observation "
-                f"after it, and the step that is being written: take capacity ≥ {self.envs * (self.window + 1)}, a "
-                f"shorter length, or fewer envs"
-            )
-
-    def _require(self, name: str, holds: bool, what: str) -> None:
-        if not holds:
-            raise ValueError(f"{name} must be {what}, got {getattr(self, name)!r}")
-
-    @property
-    def slots(self) -> int:
-        """Steps that the memory holds of each copy of the game."""
-        return self.capacity // self.envs
+        self.require_whole(0, "burn_in")
+        super().__post_init__()
+        self.require_whole(1, "minibatches", "target_every")
+        self.require_share("priority", "correction")
+        self.require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
+        self.require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
+        steps = self.batch * self.length
+        self.require("minibatches", steps % self.minibatches == 0, f"a divisor of batch × length = {steps}")
 
     @property
     def window(self) -> int:
@@ -147,16 +125,152 @@ class Config:
         return self.every * self.minibatches
 
     @property
-    def begin(self) -> int:
-        """Frames before the first update: `warm_up`, or as many as a sequence takes, in whole steps of all copies of the game."""
-        return -(-max(self.warm_up, self.envs * self.window) // self.envs) * self.envs
+    def cures(self) -> str:
+        """What to try if the loss is no longer finite."""
+        return (
+            f"{super().cures}, loss='huber', a larger target_every (it is {self.target_every}), or a trace whose coefficients "
+            "are bounded, such as Retrace or RBIS"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PQN(Settings):
+    """PQN (Gallici et al. 2025): no memory and no target network; LayerNorm, and targets of fresh steps of many games.
+
+    Each round plays `length` steps of all games, computes their targets once with the network of now, and learns from these steps
+    in `epochs` × `minibatches` pieces. With `PengQ` and `target_epsilon` = 0, the defaults, it is the algorithm as published, but
+    for the step size, which does not fall, and truncated episodes, which bootstrap.
+
+    >>> from offtrace.deep import PQN
+    >>> PQN(game="minatar/breakout").round  # frames
+    4096
+    """
+
+    agent: ClassVar = "pqn"
+    home: ClassVar = "pqn:PQNAgent"
+    title: ClassVar = "PQN: no memory and no target network, LayerNorm, targets of fresh steps of many games"
+
+    trace: Rule = OF_PQN
+    """The rule that makes the targets."""
+    envs: int = 128
+    """How many copies of the game are played side by side."""
+    length: int = 32
+    """Steps of each copy between two rounds of learning."""
+    epochs: int = 2
+    """How often each step is learned from."""
+    minibatches: int = 32
+    """Pieces in which an epoch is learned from."""
+    learning_rate: float = 5e-4
+    """The step size of rectified Adam."""
+    clip: float = 10.0
+    """The largest norm that a gradient may have; 0 lets it have any."""
+    behavior_epsilon: float = 0.05
+    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
+    target_epsilon: float = 0.0
+    """The ε, or the temperature, of the target policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole(1, "length", "epochs", "minibatches")
+        self.require("clip", self.clip >= 0, "at least 0")
+        self.require(
+            "minibatches", self.round % self.minibatches == 0, f"a divisor of envs × length = {self.round}, the steps"
+        )
 
     @property
-    def end(self) -> int:
-        """Frames after which training ends: the first number of at least `frames` at which an update has just been made."""
-        return self.begin + -(-max(0, self.frames - self.begin) // self.round) * self.round
+    def round(self) -> int:
+        """Frames between two rounds of learning."""
+        return self.envs * self.length
 
-    def spelt(self) -> Spelt:
-        """Return the fields as JSON has them."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**values, "trace": repr(self.trace), "hidden": list(self.hidden)}
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Settings):
+    """What agents have that learn in a stream: from every step once, as it comes, with eligibility traces of gradients."""
+
+    learns_online: ClassVar = True
+
+    trace: Rule = OF_STREAMS
+    """The rule that makes the eligibility traces."""
+    envs: int = 1
+    """How many copies of the game are played side by side: one, since a stream is one."""
+    learning_rate: float = 1.0
+    """The largest step size: ObGD takes it, or less."""
+    overshooting: float = 2.0
+    """κ of ObGD: the larger, the smaller the steps."""
+    sparsity: float = 0.9
+    """The share of the weights into each unit that begin at 0."""
+    normalize: bool = True
+    """Observations and rewards are normalised by their running moments."""
+    groups: int = 128
+    """Gradients that are kept apart where the rule has a cap or a horizon: each takes as much memory as the network."""
+    behavior_epsilon: float = 0.01
+    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
+    target_epsilon: float = 0.0
+    """The ε, or the temperature, of the target policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("envs", self.envs == 1, "1: a stream is one copy of the game; several seeds run side by side")
+        self.require_whole(1, "groups")
+        self.require("overshooting", self.overshooting > 0, "above 0")
+        self.require("sparsity", 0 <= self.sparsity < 1, "within [0, 1)")
+
+    def for_programs(self) -> Self:
+        """Leave the kind of the rule, on which depends what is kept, and take out its λ, which is an argument of programs."""
+        has_lam = "lam" in (f.name for f in fields(self.trace))
+        return replace(self, trace=replace(self.trace, lam=0.9) if has_lam else self.trace, frames=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamQ(Streaming):
+    """Stream Q(λ) (Elsayed et al. 2024), with any rule that has a β: the trajectory-aware ones are exact, too.
+
+    >>> from offtrace.deep import StreamQ
+    >>> StreamQ(game="CartPole-v1").trace.title
+    "Watkins' Q(λ)"
+    """
+
+    agent: ClassVar = "stream-q"
+    home: ClassVar = "streaming:StreamQAgent"
+    title: ClassVar = "Stream Q(λ): learns from each step as it comes, with eligibility traces of gradients and ObGD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamAC(Streaming):
+    """Stream AC(λ) (Elsayed et al. 2024): an actor and a critic of state values. It acts by its own policy, so that ρ = 1.
+
+    >>> from offtrace.deep import StreamAC
+    >>> StreamAC(game="CartPole-v1").entropy_cost
+    0.01
+    """
+
+    agent: ClassVar = "stream-ac"
+    home: ClassVar = "streaming:StreamACAgent"
+    title: ClassVar = "Stream AC(λ): an actor and a critic that learn from each step as it comes"
+
+    trace: Rule = OF_ACTORS
+    """The rule that makes the eligibility traces."""
+    actor_overshooting: float = 3.0
+    """κ of the actor's ObGD."""
+    entropy_cost: float = 0.01
+    """τ: how much the actor's entropy counts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("actor_overshooting", self.actor_overshooting > 0, "above 0")
+        self.require("entropy_cost", self.entropy_cost >= 0, "at least 0")
+
+
+AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, PQN, StreamQ, StreamAC)}
+"""The configurations by the names of their agents."""
+
+
+def configuration(agent: str) -> type[Settings]:
+    """Return the class of the configurations of an agent.
+
+    >>> configuration("replay").__name__
+    'Config'
+    """
+    if agent not in AGENTS:
+        raise ValueError(f"there is no agent {agent!r}{did_you_mean(agent, AGENTS)}; there are {', '.join(AGENTS)}")
+    return AGENTS[agent]

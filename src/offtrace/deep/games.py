@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from offtrace._shared.suggestions import closest, ending
-from offtrace.deep.config import Config
+from offtrace.deep.settings import Settings
 
 if TYPE_CHECKING:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
@@ -91,7 +91,7 @@ MINATAR = {
 }  # fmt: skip
 
 
-def compiled(config: Config) -> World:
+def compiled(config: Settings) -> World:
     """Make the gymnax game of a configuration."""
     try:
         import gymnax
@@ -121,7 +121,7 @@ def compiled(config: Config) -> World:
 class Hosted:
     """A Gymnasium environment, as a vector of `count` copies that the host steps. Checkpoints do not hold its state."""
 
-    def __init__(self, config: Config, count: int, seed: int, render_mode: str | None = None) -> None:
+    def __init__(self, config: Settings, count: int, seed: int, render_mode: str | None = None) -> None:
         import gymnasium
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 

@@ -110,6 +110,21 @@ def write(
     return step._replace(priority=priority)
 
 
+def cut(memory: Memory, now: Array) -> Memory:
+    """Mark the steps that were written last as those where episodes were cut; new ones begin at `now`, in slots of their own."""
+    e, slots = jnp.arange(memory.count.size), memory.slots
+    last, next_ = (memory.count - 1) % slots, (memory.count + 1) % slots
+    ended = ~memory.valid[e, last]  # the last slot is a final observation already
+    truncated = memory.truncated.at[e, last].max(~ended & ~memory.terminated[e, last])
+    at = jnp.where(ended, memory.count % slots, next_)
+    return memory._replace(
+        observation=memory.observation.at[e, at].set(now),
+        truncated=truncated,
+        valid=memory.valid.at[e, at].set(False),
+        count=memory.count + ~ended,
+    )
+
+
 def starts(memory: Memory, window: int) -> tuple[Array, Array]:
     """Return the first and the last count, [envs] each, at which a sequence of `window` slots may begin."""
     return jnp.maximum(memory.count + 1 - memory.slots, 0), memory.count + 1 - window

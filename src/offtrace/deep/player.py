@@ -15,12 +15,13 @@ from jax import Array
 
 from offtrace._shared.typed_jax import asarray, eval_shape, jit
 from offtrace._shared.whole_files import written_whole
+from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
 from offtrace.deep.action_probabilities import probabilities
-from offtrace.deep.agent import Agent
 from offtrace.deep.checkpoints import CheckpointError
-from offtrace.deep.config import Config
+from offtrace.deep.config import configuration
 from offtrace.deep.games import Hosted, Stepped, WorldState, compiled
+from offtrace.deep.settings import Settings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -59,7 +60,7 @@ class Moment(NamedTuple):
 class Game:
     """The episodes that were played: what `play` returns."""
 
-    config: Config
+    config: Settings
     rule: str
     """The trace that it was trained with, in words."""
     seed: int
@@ -132,18 +133,18 @@ def play(
     if seed not in seeds:
         raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
-    agent = Agent(config, stage.shape, stage.actions)
+    agent = agents.made(config, stage.shape, stage.actions)
     like = eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
     index = seeds.index(seed)
 
     def of_the_seed(leaf: Array) -> Array:
         return leaf[index]
 
-    weights = jax.tree.map(of_the_seed, checkpoints.filled(path, like.weights))
+    learner = jax.tree.map(of_the_seed, checkpoints.filled(path, like))
 
     @jit
     def act(observation: Array, key: Array) -> Array:
-        π = probabilities("epsilon", agent.values(weights, observation[None])[0], epsilon)
+        π = probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
 
     key, to_reset = jax.random.split(jax.random.PRNGKey(seed))
@@ -182,19 +183,20 @@ def _latest(folder: Path) -> Path:
     return held[-1]
 
 
-def _of(path: Path) -> tuple[Config, str, list[int]]:
+def _of(path: Path) -> tuple[Settings, str, list[int]]:
     """Return the configuration of a checkpoint, whose trace is the default, that trace in words, and the seeds."""
     about = checkpoints.about(path)
     try:
         seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        kind = configuration(about.pop("agent"))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
             raise ValueError(f"its seeds are {seeds!r}")
-        return Config(**about, hidden=tuple(hidden)), ", ".join(traces) if traces else rule, seeds
+        return kind(**about, hidden=tuple(hidden)), ", ".join(traces) if traces else rule, seeds
     except (TypeError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} was written by another version ({error})") from error
 
 
-def _compiled(config: Config) -> Stage:
+def _compiled(config: Settings) -> Stage:
     world = compiled(config)
     pace = PACE.get(config.game.split("/")[0], 40)
     compiled_step = jit(world.step)
@@ -207,7 +209,7 @@ def _compiled(config: Config) -> Stage:
     return Stage(jit(world.reset), step, world.shape, world.actions, lambda: None, pace)
 
 
-def _hosted(config: Config, seed: int) -> Stage:
+def _hosted(config: Settings, seed: int) -> Stage:
     """Make one Gymnasium environment, with its own pictures if it can make them."""
     import gymnasium
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from offtrace._shared.number_text import clock, short_count
 from offtrace._shared.progress_bar import ProgressBar
-from offtrace.deep.config import Config
+from offtrace.deep.settings import Settings
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -26,7 +26,7 @@ SCALARS = ("return", "loss", "length", "magnitude", "cut")
 class Line:
     """A bar on stderr with what the agents learn beside it; where that is no terminal, a line every ten seconds."""
 
-    def __init__(self, config: Config, seeds: int) -> None:
+    def __init__(self, config: Settings, seeds: int) -> None:
         self.config, self.seeds = config, seeds
         self.began, self.first = time.monotonic(), None
         if config.end != config.frames:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,9 @@ from numpy.typing import ArrayLike
 from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
-from offtrace.deep.config import Config, Spelt
+from offtrace.deep.config import WithMemory
 from offtrace.deep.progress_line import Line, TensorBoard
+from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import Compiled, OnHost, State, Tally, batched, rounds, trainer
 from offtrace.traces import Rule
 
@@ -34,7 +36,11 @@ CURVE = np.dtype(
 """A row of the curve: what one seed did since the row before. `return` is the mean over the episodes that ended, or NaN."""
 
 
-class DivergedError(Exception):
+class LearningError(Exception):
+    """What was learned is not what was asked for: a setting does not fit."""
+
+
+class DivergedError(LearningError):
     """The loss is no longer finite."""
 
 
@@ -42,24 +48,24 @@ class DivergedError(Exception):
 class Trained:
     """A trained agent, its curve and its state: what `train` returns."""
 
-    config: Config
+    config: Settings
     seeds: list[int]
     curve: np.ndarray
     """Rows of CURVE, one for each report and seed."""
     state: State
-    agent: Agent
+    agent: Agent[Any, Any, Any]
     finished: bool
     """Whether it came to its end: False if it was interrupted."""
 
     def values(self, observation: ArrayLike, seed: int) -> np.ndarray:
-        """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed."""
+        """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed; preferences, if it is an actor."""
         index = self.seeds.index(seed)
 
         def of_the_seed(leaf: Array) -> Array:
             return leaf[index]
 
-        weights = jax.tree.map(of_the_seed, self.state.learner.weights)
-        return np.asarray(self.agent.values(weights, asarray(observation)))
+        learner = jax.tree.map(of_the_seed, self.state.learner)
+        return np.asarray(self.agent.values(learner, asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:
         """Return the mean return of the episodes that ended in the last `frames` frames, [seeds]."""
@@ -73,7 +79,7 @@ def _mean_return(rows: np.ndarray) -> float:
 
 
 def train(
-    config: Config,
+    config: Settings,
     seeds: int | Sequence[int] = 1,
     folder: str | Path | None = None,
     *,
@@ -133,6 +139,8 @@ def train(
                 frames = int(state.frames[0])
                 if not go_on and not np.isfinite(tally.loss).all():
                     _diverged(config, tally, chosen, where)
+                if words := made.agent.complaint(state.learner, state.memory):
+                    raise LearningError(words)
                 rows = _rows(frames, chosen, tally)
                 curve = np.concatenate([curve, rows])
                 for reporter in reporters:
@@ -153,9 +161,13 @@ def train(
     return Trained(config, chosen, curve, state, made.agent, not stopped)
 
 
-def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Array:
-    """Return how many slots the memory of each seed has."""
-    each = [replace(config, capacity=c).slots for c in capacities or [config.capacity] * seeds]  # checks each
+def _slots(capacities: Sequence[int] | None, config: Settings, seeds: int) -> Array | None:
+    """Return how many slots the memory of each seed has; None where all have those of the configuration."""
+    if capacities is None:
+        return None
+    if not isinstance(config, WithMemory):
+        raise TypeError(f"capacities are those of a replay memory, and the agent {config.agent!r} has none")
+    each = [replace(config, capacity=c).slots for c in capacities]  # checks each
     if len(each) != seeds or max(each) > config.slots:
         raise ValueError(
             f"capacities must be {seeds}, one for each seed, and at most config.capacity = {config.capacity}, got {capacities}"
@@ -163,19 +175,21 @@ def _slots(capacities: Sequence[int] | None, config: Config, seeds: int) -> Arra
     return asarray(each, jnp.int32)
 
 
-def _begun(made: Compiled | OnHost, run: Spelt, slots: Array, folder: Path | None) -> tuple[State, np.ndarray]:
+def _begun(made: Compiled | OnHost, run: Spelt, slots: Array | None, folder: Path | None) -> tuple[State, np.ndarray]:
     """Return the state to go on from, and the curve so far."""
     keys = jax.vmap(jax.random.PRNGKey)(asarray(run["seeds"], jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
         first = made.first(keys)
-        return made.collect(first._replace(memory=first.memory._replace(slots=slots))), np.zeros(0, CURVE)
+        if slots is not None:
+            first = first._replace(memory=made.agent.resized(first.memory, slots))
+        return made.collect(first), np.zeros(0, CURVE)
     like = eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
     state, curve = checkpoints.load(held[-1], like, run)
     return (made.resumed(state) if isinstance(made, OnHost) else state), curve
 
 
-def _stacked(traces: Sequence[Rule], config: Config, seeds: int) -> Rule:
+def _stacked(traces: Sequence[Rule], config: Settings, seeds: int) -> Rule:
     each = [batched(trace, 1) for trace in traces]
     if len(each) != seeds or any(structure(t) != structure(each[0]) for t in each):
         raise ValueError(
@@ -195,14 +209,12 @@ def _rows(frames: int, seeds: list[int], tally: Tally[np.ndarray]) -> np.ndarray
     return rows
 
 
-def _diverged(config: Config, tally: Tally[np.ndarray], seeds: list[int], folder: Path | None) -> None:
+def _diverged(config: Settings, tally: Tally[np.ndarray], seeds: list[int], folder: Path | None) -> None:
     bad = [seed for seed, loss in zip(seeds, np.asarray(tally.loss), strict=True) if not np.isfinite(loss)]
     held = checkpoints.found(folder) if folder else []
     kept = f" The last checkpoint, from before, is {held[-1]}." if held else ""
     raise DivergedError(
-        f"the loss of seed {', '.join(map(str, bad))} is not finite with {config.trace}: try a smaller learning_rate "
-        f"(it is {config.learning_rate:g}), loss='huber', a larger target_every (it is {config.target_every}), or a trace whose "
-        f"coefficients are bounded, such as Retrace or RBIS.{kept}"
+        f"the loss of seed {', '.join(map(str, bad))} is not finite with {config.trace}: try {config.cures}.{kept}"
     )
 
 

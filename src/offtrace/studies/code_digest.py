@@ -27,7 +27,7 @@ PARTS = {
     "evaluation": ("learners",),
     "replay": ("learners",),
     "map": ("operators",),
-    "deep": ("deep", "studies/deep_units.py"),
+    "deep": ("deep", "studies/deep_units.py", "studies/deep_agents.py"),
     "stale": ("studies/stale",),
 }
 """Of offtrace, beside COMMON, by task."""

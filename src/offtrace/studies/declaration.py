@@ -16,7 +16,7 @@ import numpy as np
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
-from offtrace.studies import environments
+from offtrace.studies import deep_agents, environments
 from offtrace.studies.checks import (
     Check,
     DeclarationError,
@@ -162,6 +162,9 @@ def check(given: object) -> Table:
     places = _places(given.get("environments"), protocol, task)
     for place in places:
         _fits(place, ages)
+    traces = _traces(given.get("traces"), lams, task)
+    for i, each in enumerate(traces if task == "deep" else ()):
+        _agent_fits(f"traces[{i}]", each, places, ages)
     return {
         "name": name,
         "question": needed(given, "question", text),
@@ -169,7 +172,7 @@ def check(given: object) -> Table:
         "task": task,
         "metric": needed(given, "metric", one_of(*METRICS[task])),
         "environments": places,
-        "traces": _traces(given.get("traces"), lams, task),
+        "traces": traces,
         "alphas": needed(given, "alphas", several(number(0, above=True), "step sizes"))
         if "alphas" in KEYS[task]
         else (),
@@ -278,6 +281,21 @@ def _fits(place: Place, ages: tuple[int, ...]) -> None:
         raise DeclarationError("ages", list(ages), f"ages of at most protocol.updates = {protocol.updates}")
 
 
+def _agent_fits(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tuple[int, ...]) -> None:
+    """Check that the agent of a trace can be made with its settings, in each environment."""
+    parameters = dict(trace.parameters)
+    rule = make(trace.title, parameters, trace.lams[0])
+    for place in places:
+        for age in ages:
+            try:
+                config = deep_agents.configured(place.protocol, place.name, rule, age, parameters)
+            except (ValueError, TypeError) as error:
+                raise DeclarationError(key, {"name": trace.title, **parameters}, f"{error}") from error
+            if config.memory_slots is None and len(ages) > 1:
+                what = f"one age, since the agent {config.agent!r} has no memory, and its runs would only be repeated"
+                raise DeclarationError("ages", list(ages), what)
+
+
 def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[TraceGrid, ...]:
     if not is_list(given) or not given:
         raise DeclarationError("traces", given, "a list of traces that is not empty")
@@ -308,7 +326,8 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
         where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
         raise DeclarationError(key, name, f"traces with coefficients β{where}")
     allowed = [f.name for f in fields(rule)]
-    known = [*allowed, *weighting.OPTIONS, weighting.LABEL] if task == "stale" else allowed
+    beside_it = {"stale": [*weighting.OPTIONS, weighting.LABEL], "deep": deep_agents.keys()}.get(task, [])
+    known = [*allowed, *(name for name in beside_it if name not in allowed)]
     for parameter in parameters:
         if parameter not in known:
             what = f"no such parameter{did_you_mean(parameter, known)}; {rule.title} takes {', '.join(known) or 'none'}"
@@ -330,6 +349,7 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
                 picked = weighting.labelled(picked)
                 weighting.Weighting.made(rule.title, picked, lams[0])
             else:
+                picked = weighting.labelled(picked)
                 make(rule.title, picked, lams[0])
         except (ValueError, TypeError) as error:
             worst = next(iter(picked), "name")
@@ -339,12 +359,14 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
 
 
 def make(title: str, parameters: Toml, lam: float | None) -> Rule:
-    """Make the trace of this title with these parameters, and with `lam` unless it is None.
+    """Make the trace of this title with its own ones of these parameters, and with `lam` unless it is None.
 
     >>> make("Retrace", {}, 0.9)
     Retrace(horizon=None, lam=0.9)
     """
-    given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items()}
+    plain_rule: Rule = offtrace.trace(title)
+    own = {field.name for field in fields(plain_rule)}
+    given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items() if k in own}
     return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
 
 

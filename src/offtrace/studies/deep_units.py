@@ -5,11 +5,13 @@ Nothing here needs polars or rich: a machine that only computes may lack them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace.studies import deep_agents
 from offtrace.studies.checks import StudyError
 from offtrace.studies.plan import Job
 from offtrace.traces import Rule
@@ -35,8 +37,9 @@ def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.nda
     job, ages = jobs[0], [job.unit.age or 0 for job in jobs]
     seeds = list(range(job.first, job.first + job.count))
     of_slot = [trace for trace in traces for _ in seeds]  # of one age
-    config = job.protocol.config(job.unit.environment, traces[0], max(ages))
-    capacities = [age for age in ages for _ in of_slot]
+    parameters = json.loads(job.unit.parameters or "{}")
+    config = deep_agents.configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
+    capacities = None if config.memory_slots is None else [age for age in ages for _ in of_slot]
     trained = train(
         config, seeds * len(traces) * len(ages), _folder(jobs, config.game), traces=of_slot * len(ages),
         capacities=capacities, progress=False, go_on=True, logs=False, save_every=SAVE_EVERY,

@@ -1,0 +1,126 @@
+"""PQN: a Q-network that learns from fresh steps of many games, without memory and target network.
+
+Source: Gallici, Fellows, Ellis, Pou, Masmitja, Foerster, Martin (2025), Simplifying Deep Temporal Difference Learning, ICLR,
+algorithm 1. After `length` steps of all games,
+
+    target_k = q_k + Δ_k of these steps (offtrace.targets), with q, next_value and π from the network of now,
+
+computed once; then each step is learned from `epochs` times, in `minibatches` random pieces, by ½ (target − q)². The network's
+LayerNorm stands in for the target network. Published are Peng's Q(λ) and the greedy π; any other rule takes their place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array, lax
+
+from offtrace.deep import fresh_steps
+from offtrace.deep.action_probabilities import of_action, probabilities
+from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.config import PQN
+from offtrace.deep.fresh_steps import Steps
+from offtrace.deep.games import Stepped
+from offtrace.deep.networks import LAYER_NORM, Weights, network
+from offtrace.returns import targets
+from offtrace.traces import Rule
+
+
+class Learner(NamedTuple):
+    """What one seed has learned."""
+
+    weights: Weights
+    optimizer: optax.OptState
+    updates: Array
+    """How many updates there have been."""
+
+
+class PQNAgent(Agent[PQN, Learner, Steps]):
+    """Acts ε-greedily, or by softmax, in the network of now; remembers the steps of a round."""
+
+    def __init__(self, config: PQN, shape: tuple[int, ...], actions: int) -> None:
+        super().__init__(config, shape, actions)
+        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
+        self.optimizer = optax.chain(*clip, optax.radam(config.learning_rate))
+        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
+
+    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
+        return network(self.shape, self.actions, self.config.hidden, rngs, LAYER_NORM)
+
+    def first(self, key: Array) -> Learner:
+        """Make what there is before anything has been learned."""
+        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
+        return Learner(weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
+
+    def empty(self, observation: Array) -> Steps:
+        """Make room for the steps of a round."""
+        return fresh_steps.empty(self.config.length, observation)
+
+    def values(self, learner: Learner, observation: Array) -> Array:
+        """Return Q(s, ·) [n, A] of observations [n, …]."""
+        return self.of_weights(learner.weights, observation)
+
+    def of_weights(self, weights: Weights, observation: Array) -> Array:
+        """Return Q(s, ·) [n, A] of observations [n, …] by a network of these weights."""
+        return nnx.merge(self.structure, weights)(observation)
+
+    def remember(
+        self, learner: Learner, memory: Steps, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
+    ) -> Steps:
+        """Write one step of every copy of the game."""
+        return fresh_steps.write(memory, observation, acted, seen)
+
+    def trajectory(self, learner: Learner, steps: Steps) -> Trajectory:
+        """Return what `offtrace.targets` is given: the steps of a round, [envs, length]."""
+        c = self.config
+
+        def everywhere(observation: Array) -> Array:
+            flat = observation.reshape(-1, *self.shape)
+            return self.values(learner, flat).reshape(*steps.action.shape, self.actions)
+
+        q, q_after = everywhere(steps.observation), everywhere(steps.after)
+        π, π_after = (probabilities(c.policies, each, c.target_epsilon) for each in (q, q_after))
+        return {
+            "reward": steps.reward,
+            "q": of_action(q, steps.action),
+            "next_value": jnp.sum(π_after * q_after, axis=-1),
+            "terminated": steps.terminated,
+            "truncated": steps.truncated,
+            "valid": jnp.ones_like(steps.terminated),
+            "log_pi": jnp.log(of_action(π, steps.action)),
+            "greedy": of_action(q, steps.action) >= jnp.max(q, axis=-1),
+            "log_mu": steps.log_mu,
+            "gamma": c.gamma,
+            "time_major": False,  # a round may be one step
+        }
+
+    def learn(self, trace: Rule, learner: Learner, memory: Steps, key: Array) -> tuple[Learner, Steps, Array]:
+        """Compute the targets of the round, and learn from them in pieces; the last result is the mean loss."""
+        c = self.config
+        target = targets(trace, **self.trajectory(learner, memory))
+        observation, action, wanted = (
+            a.reshape(c.round, *a.shape[2:]) for a in (memory.observation, memory.action, target)
+        )
+
+        def piece(learner: Learner, some: Array) -> tuple[Learner, Array]:
+            def objective(weights: Weights) -> Array:
+                error = wanted[some] - of_action(self.of_weights(weights, observation[some]), action[some])
+                return 0.5 * jnp.mean(jnp.square(error))
+
+            loss, gradient = jax.value_and_grad(objective)(learner.weights)
+            change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
+            weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
+            return Learner(weights, optimizer, learner.updates + 1), loss
+
+        orders = jax.vmap(lambda key: jax.random.permutation(key, c.round))(jax.random.split(key, c.epochs))
+        learner, losses = lax.scan(piece, learner, orders.reshape(c.epochs * c.minibatches, -1))
+        return learner, memory, jnp.mean(losses)
+
+    def credit(self, trace: Rule, learner: Learner, memory: Steps, key: Array) -> Credit:
+        """Measure what the trace does to the steps of the last round, by the network that has learned from them."""
+        x = self.trajectory(learner, memory)
+        return measured(trace, x, x["valid"])

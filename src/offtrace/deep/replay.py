@@ -1,0 +1,189 @@
+"""The replay agent: a Q-network that learns from sequences of its memory, with targets of any trace.
+
+    target_k = q_k + Δ_k of the drawn sequence (offtrace.targets), with q and next_value from the target network, and
+    π, for log π and next_value = Σ_a π(a|s_{t+1}) Q(s_{t+1}, a), from the network of now (double estimation) or the target one,
+
+so an update is a step towards M Q of the operator, with Q fixed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax import Array, lax
+
+from offtrace.deep import memory as memories
+from offtrace.deep.action_probabilities import of_action, probabilities
+from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.config import Config
+from offtrace.deep.games import Stepped
+from offtrace.deep.memory import Memory, Sequences
+from offtrace.deep.networks import Weights, network
+from offtrace.returns import targets
+from offtrace.traces import Rule
+
+
+class Learner(NamedTuple):
+    """What one seed has learned."""
+
+    weights: Weights
+    target: Weights
+    """The weights of the target network."""
+    optimizer: optax.OptState
+    updates: Array
+    """How many updates there have been."""
+
+
+class ReplayAgent(Agent[Config, Learner, Memory]):
+    """Acts ε-greedily, or by softmax, in the network of now; remembers all steps; learns from drawn sequences."""
+
+    def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
+        super().__init__(config, shape, actions)
+        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
+        self.optimizer = optax.chain(*clip, optax.adam(config.learning_rate, eps=1e-5))
+        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
+
+    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
+        return network(self.shape, self.actions, self.config.hidden, rngs)
+
+    def first(self, key: Array) -> Learner:
+        """Make what there is before anything has been learned."""
+        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
+        return Learner(weights, weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
+
+    def empty(self, observation: Array) -> Memory:
+        """Make a memory that holds nothing but the first observations [envs, …]."""
+        c = self.config
+        return memories.empty(c.envs, c.slots, observation, prioritised=c.priority > 0)
+
+    def resized(self, memory: Memory, slots: Array) -> Memory:
+        """Use so many slots of the replay memory."""
+        return memory._replace(slots=slots)
+
+    def cut(self, memory: Memory, now: Array) -> Memory:
+        """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
+        return memories.cut(memory, now)
+
+    def values(self, learner: Learner, observation: Array) -> Array:
+        """Return Q(s, ·) [n, A] of observations [n, …]."""
+        return self.of_weights(learner.weights, observation)
+
+    def of_weights(self, weights: Weights, observation: Array) -> Array:
+        """Return Q(s, ·) [n, A] of observations [n, …] by a network of these weights."""
+        return nnx.merge(self.structure, weights)(observation)
+
+    def remember(
+        self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
+    ) -> Memory:
+        """Write one step of every copy of the game."""
+        return memories.write(
+            memory, acted.action, acted.log_mu, seen.reward, seen.terminated, seen.truncated, seen.after, seen.now
+        )
+
+    def trajectory(self, learner: Learner, drawn: Sequences, online: Array) -> Trajectory:
+        """Return what `offtrace.targets` is given; `online` is Q of the network of now at all observations [n, steps + 1, A]."""
+        c = self.config
+        n, window = drawn.observation.shape[:2]
+        fixed = self.of_weights(learner.target, drawn.observation.reshape(n * window, *self.shape)).reshape(
+            online.shape
+        )
+        chosen_by = online if c.double else fixed
+        π = probabilities(c.policies, chosen_by, c.target_epsilon)
+        return {
+            "reward": drawn.reward,
+            "q": of_action(fixed[:, :-1], drawn.action),
+            "next_value": jnp.sum(π[:, 1:] * fixed[:, 1:], axis=-1),
+            "terminated": drawn.terminated,
+            "truncated": drawn.truncated,
+            "valid": drawn.valid,
+            "log_pi": jnp.log(of_action(π[:, :-1], drawn.action)),
+            "greedy": of_action(chosen_by[:, :-1], drawn.action) >= jnp.max(chosen_by[:, :-1], axis=-1),
+            "log_mu": drawn.log_mu,
+            "gamma": c.gamma,
+            "time_major": False,  # a window may be one step
+        }
+
+    def online(self, weights: Weights, drawn: Sequences) -> Array:
+        """Return Q of the network of now at all observations of the sequences, [n, steps + 1, A]."""
+        n, window = drawn.observation.shape[:2]
+        return self.of_weights(weights, drawn.observation.reshape(n * window, *self.shape)).reshape(n, window, -1)
+
+    def counted(self, drawn: Sequences) -> Array:
+        """Return the weight of each step in the loss, [n, steps]: 0 in the burn-in and where there is no step."""
+        late = jnp.arange(drawn.action.shape[1]) >= self.config.burn_in
+        return jnp.where(drawn.valid & late, drawn.weight[:, None], 0.0)
+
+    def loss(self, error: Array, weight: Array) -> Array:
+        """Return the weighted mean of the losses of the steps that count."""
+        each = optax.losses.huber_loss(error) if self.config.loss == "huber" else 0.5 * jnp.square(error)
+        return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight > 0), 1)
+
+    def learn(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> tuple[Learner, Memory, Array]:
+        """Draw sequences and update once, or in `minibatches` pieces; the last result is the mean loss."""
+        c = self.config
+        to_draw, to_shuffle = jax.random.split(key)
+        drawn = memories.draw(memory, to_draw, c.batch, c.window, priority=c.priority, correction=c.correction)
+        if c.minibatches == 1:
+            learner, loss, error = self._whole(trace, learner, drawn)
+        else:
+            learner, loss, error = self._pieces(trace, learner, drawn, to_shuffle)
+        return learner, memories.reprioritised(memory, drawn, error), loss
+
+    def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
+        weight = self.counted(drawn)
+
+        def objective(weights: Weights) -> tuple[Array, Array]:
+            online = self.online(weights, drawn)
+            target = targets(trace, **self.trajectory(learner, drawn, lax.stop_gradient(online)))
+            error = target - of_action(online[:, :-1], drawn.action)
+            return self.loss(error, weight), error
+
+        (loss, error), gradient = jax.value_and_grad(objective, has_aux=True)(learner.weights)
+        return self._stepped(learner, gradient), loss, error
+
+    def _pieces(self, trace: Rule, learner: Learner, drawn: Sequences, key: Array) -> tuple[Learner, Array, Array]:
+        """Learn as DQN(λ), Daley and Amato (2019): targets are computed together, then learned from in random order."""
+        c = self.config
+        online = self.online(learner.weights, drawn)
+        target = targets(trace, **self.trajectory(learner, drawn, online))
+        error = target - of_action(online[:, :-1], drawn.action)
+        late = slice(c.burn_in, None)
+        steps = (
+            drawn.observation[:, late][:, :-1],
+            drawn.action[:, late],
+            target[:, late],
+            self.counted(drawn)[:, late],
+        )
+        order = jax.random.permutation(key, c.batch * c.length).reshape(c.minibatches, -1)
+        flat = [a.reshape(c.batch * c.length, *a.shape[2:]) for a in steps]
+
+        def piece(learner: Learner, some: Array) -> tuple[Learner, Array]:
+            observation, action, wanted, weight = (a[some] for a in flat)
+
+            def objective(weights: Weights) -> Array:
+                return self.loss(wanted - of_action(self.of_weights(weights, observation), action), weight)
+
+            loss, gradient = jax.value_and_grad(objective)(learner.weights)
+            return self._stepped(learner, gradient), loss
+
+        learner, losses = lax.scan(piece, learner, order)
+        return learner, jnp.mean(losses), error
+
+    def _stepped(self, learner: Learner, gradient: Weights) -> Learner:
+        change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
+        weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
+        updates = learner.updates + 1
+        c = self.config
+        rate = jnp.where(updates % c.target_every == 0, c.target_rate, 0.0)
+        target = jax.tree.map(lambda new, old: old + rate * (new - old), weights, learner.target)
+        return Learner(weights, target, optimizer, updates)
+
+    def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> Credit:
+        """Measure what the trace does to freshly drawn sequences."""
+        drawn = memories.draw(memory, key, self.config.batch, self.config.window, priority=self.config.priority)
+        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn))
+        return measured(trace, x, self.counted(drawn) > 0)

@@ -1,0 +1,151 @@
+"""Every agent: it learns CartPole, a run of it that stops and goes on is the run that did not stop, and it can be played."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import offtrace as ot
+from offtrace import cli
+from offtrace.cli import deep as command
+from offtrace.deep import PQN, LearningError, Settings, StreamAC, StreamQ, Trained, checkpoints, play, train
+from offtrace.deep.config import AGENTS, configuration
+from offtrace.deep.runs import CURVE
+from offtrace.deep.training import Tally
+
+GAME: Any = {"game": "CartPole-v1", "hidden": (32,), "explore_frames": 1_000}
+LEARNERS: dict[str, tuple[Settings, float]] = {
+    "pqn": (
+        PQN(
+            **GAME,
+            frames=25_000,
+            envs=16,
+            length=16,
+            epochs=4,
+            minibatches=8,
+            learning_rate=2e-3,
+            trace=ot.PengQ(lam=0.9),
+        ),
+        60.0,
+    ),
+    "stream-q": (StreamQ(**GAME, frames=5_000, trace=ot.NonMarkovRetrace(lam=0.7), groups=64), 100.0),
+    "stream-ac": (StreamAC(**GAME, frames=5_000), 100.0),
+}
+"""Runs that take seconds, and a return that they reach; a random policy has 22, and so has one that learns nothing."""
+
+
+class Stop(Exception):
+    """In the middle of it."""
+
+
+def half(frames: int, tally: Tally[np.ndarray]) -> None:
+    if frames > 2_000:
+        raise Stop
+
+
+def same(one: Trained, other: Trained) -> bool:
+    """Whether all that two runs know is the same, to the bit."""
+    leaves = zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True)
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in leaves) and repr(one.curve) == repr(other.curve)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
+    config, wanted = LEARNERS[name]
+    with pytest.raises(Stop):
+        train(config, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=half)
+    on = train(config, 1, tmp_path, progress=False, logs=False)
+    assert on.last_return(config.frames // 5) > wanted
+    assert same(on, train(config, 1, progress=False))
+    assert checkpoints.about(checkpoints.found(tmp_path)[-1])["agent"] == name
+    game = play(tmp_path, steps=200)
+    assert max(len(game.moments), *game.returns, 0) > wanted
+    assert type(game.config) is configuration(name)
+
+
+def test_every_agent_is_tried_here() -> None:
+    assert {"replay", *LEARNERS} == {*AGENTS}
+
+
+def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None:
+    config = replace(LEARNERS["stream-q"][0], frames=200)
+    state = train(config, 1, progress=False).state
+    kept = state.memory.kept._replace(lost=state.memory.kept.lost + 0.1)
+    forgetful = state._replace(memory=state.memory._replace(kept=kept))
+    checkpoints.save(tmp_path, forgetful, np.zeros(0, CURVE), checkpoints.described(config, [0]), keep=2)
+    with pytest.raises(LearningError, match=r"needs more than groups = 64 groups of starts: one that counted 0\.1"):
+        train(replace(config, frames=400), 1, tmp_path, progress=False, logs=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: StreamQ(**GAME, envs=2), "envs must be 1"),
+        (lambda: StreamQ(**GAME, trace=ot.PengQ(lam=0.5)), "step by step, a rule needs a β"),
+        (lambda: PQN(**GAME, minibatches=7), r"a divisor of envs × length = 4096"),
+        (lambda: configuration("pqm"), "did you mean 'pqn'"),
+        (lambda: train(LEARNERS["pqn"][0], 2, capacities=[1, 2], progress=False), "'pqn' has none"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_words(make: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        make()
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_is_an_option_and_has_its_own_options(name: str) -> None:
+    parse = cli.parser().parse_args
+    found = command.configured(parse(["deep", "train", "a", "--agent", name, "--gamma", "0.5", "--lam", "0.25"]))
+    kind = configuration(name)
+    default: Any = kind(game="a").trace
+    assert found == kind(game="a", gamma=0.5, trace=replace(default, lam=0.25))
+    others = {f.name for cls in AGENTS.values() for f in fields(cls)} - {f.name for f in fields(kind)}
+    for option in sorted(others & {"batch", "epochs", "overshooting"}):
+        with pytest.raises(ValueError, match=f"--{option} is an option of"):
+            command.configured(parse(["deep", "train", "a", "--agent", name, f"--{option}", "1"]))
+
+
+def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
+    """PQN: q, next values and π are those of the network of now, and the next observation is the true one."""
+    import jax.numpy as jnp
+
+    from offtrace.deep import fresh_steps
+    from offtrace.deep.agent import Acted, made
+    from offtrace.deep.games import Stepped
+    from offtrace.returns import by_definition
+
+    config = PQN(
+        game="a", envs=3, length=7, minibatches=1, hidden=(), gamma=0.9, policies="softmax", target_epsilon=0.5
+    )
+    agent: Any = made(config, (5,), 2)
+    table = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    learner = agent.first(jax.random.PRNGKey(0))
+    learner = learner._replace(weights=jax.tree.map(lambda w: jnp.asarray(table).reshape(w.shape), learner.weights))
+    rng, eye = np.random.default_rng(1), np.eye(5, dtype=np.float32)
+    now, memory, seen = rng.integers(5, size=3), agent.empty(jnp.asarray(eye[:3])), []
+    for _ in range(2 * 7):  # what is older than a round is written over
+        action, μ, reward = rng.integers(2, size=3), rng.uniform(0.1, 0.9, 3), rng.normal(size=3)
+        terminated, truncated = rng.random((2, 3)) < 0.2
+        truncated &= ~terminated
+        after, again = rng.integers(5, size=(2, 3))
+        then = np.where(terminated | truncated, again, after)
+        stepped: Any = Stepped(None, *map(jnp.asarray, (eye[then], eye[after], reward, terminated, truncated)))
+        acted = Acted(jnp.asarray(action), jnp.log(jnp.asarray(μ)))
+        memory = agent.remember(learner, memory, jnp.asarray(0), jnp.asarray(eye[now]), acted, stepped)
+        seen.append((now, action, μ, reward, terminated, truncated, after))
+        now = then
+    assert isinstance(memory, fresh_steps.Steps)
+    trace = ot.RBIS(lam=0.9)
+    found = np.asarray(ot.targets(trace, **agent.trajectory(learner, memory)))
+    π = np.exp(table / 0.5) / np.exp(table / 0.5).sum(axis=1, keepdims=True)
+    for e in range(3):
+        s, a, μ, reward, terminated, truncated, after = (np.array([step[i][e] for step in seen[7:]]) for i in range(7))
+        x: Any = {"reward": reward, "q": table[s, a], "next_value": (π * table).sum(axis=1)[after], "gamma": 0.9}
+        flags: Any = {"terminated": terminated, "truncated": truncated}
+        wanted = x["q"] + by_definition.corrections(trace, **x, **flags, log_pi=np.log(π[s, a]), log_mu=np.log(μ))[0]
+        np.testing.assert_allclose(found[e], wanted, rtol=1e-4, atol=1e-5)
