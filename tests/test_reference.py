@@ -12,7 +12,18 @@ import pytest
 import offtrace as ot
 
 DOCS = Path(__file__).parents[1] / "docs"
-PACKAGES = ("mdps", "operators", "learners", "policy", "deep", "logs", "studies", "reports", "returns.sharded")
+PACKAGES = (
+    "mdps",
+    "operators",
+    "learners",
+    "policy",
+    "deep",
+    "logs",
+    "studies",
+    "reports",
+    "testing",
+    "returns.sharded",
+)
 ADAPTERS = ("adapters.torchrl", "adapters.rlax", "adapters.verl")
 NOT_CALLED = {"INFINITY"}  # constants that the pages of rules explain
 

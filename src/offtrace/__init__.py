@@ -17,7 +17,7 @@ __all__ = [*_traces.__all__, *_returns.__all__]  # pyright: ignore[reportUnsuppo
 
 def __getattr__(name: str) -> _Any:
     """The other packages, and `offtrace.audit`, on demand: targets need neither SciPy nor what studies need."""
-    if name in ("mdps", "operators", "learners", "policy", "logs", "deep", "studies", "reports"):
+    if name in ("mdps", "operators", "learners", "policy", "logs", "deep", "studies", "reports", "testing"):
         return _import_module(f"offtrace.{name}")
     if name == "sharded":
         return _import_module("offtrace.returns.sharded")
