@@ -141,7 +141,7 @@ function newMap(into, i) {
   return map;
 }
 const MEASURES = [["magnitude", "Σγ^tβ, mean"], ["largest_magnitude", "Σγ^tβ, largest"], ["horizon", "reach"], ["cut", "share cut"], ["largest", "largest β"], ["effective", "effective starts"]];
-const cell = (value, kind = "") => `<td class="${kind}" data-v="${value}">${format(value)}</td>`;
+const cell = (value, kind = "", text = null) => `<td class="${kind}" data-v="${value}">${text ?? format(value)}</td>`;
 const nameCell = (slot, i) => `<th scope="row">${swatch(i)} ${safe(labelOf(slot))}</th>`;
 function drawCredits() {
   drawMaps();

@@ -83,7 +83,8 @@ function drawLaboratory() {
   find("#operators tbody").innerHTML = state.rules.map((slot, i) => {
     const found = shownJobs[i] ? results.get(shownJobs[i].all) : { failed: "see the fields of your own rule" };
     if (!found || found.failed) return `<tr>${nameCell(slot, i)}<td class="history" colspan="5">${found ? safe(found.failed) : "…"}</td></tr>`;
-    const numbers = OPERATOR.map(([key]) => cell(found[key], (key === "contraction" || key === "radius") && found[key] > 1 + 1e-9 ? "over" : "")).join("");
+    const unsure = found.radiusTop > 1.001 * found.radius + 1e-9, rest = `below ${format(Number(found.radiusTop.toPrecision(1)) * 2)}`;
+    const numbers = OPERATOR.map(([key]) => cell(found[key], (key === "contraction" || key === "radius") && found[key] > 1 + 1e-9 ? "over" : "", key === "radius" && unsure ? rest : null)).join("");
     return `<tr>${nameCell(slot, i)}<td class="${found.radius > 1 + 1e-9 ? "over" : ""}">${verdict(found)}</td>${numbers}</tr>`;
   }).join("");
   for (const [key, title] of OPERATOR.filter(([key]) => key !== "magnitude")) {

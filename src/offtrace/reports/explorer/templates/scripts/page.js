@@ -40,6 +40,7 @@ function drawInputs() {
   for (const output of all("output[data-of]")) output.textContent = format(state[output.dataset.of]);
   const mdp = MDPS.get(state.mdp);
   find("#mdp-name").value = state.mdp;
+  if (find("#sketch").dataset.of !== mdp.key) { find("#sketch").innerHTML = sketch(mdp); find("#sketch").dataset.of = mdp.key; }
   find("#mdp-text").textContent = mdp.text;
   find("#q-text").textContent = mdp.still ? "Q = 1 for the first action and 0 for the others" : "Q = 0";
   for (const label of all(".policy")) label.hidden = Boolean(mdp.tables);
