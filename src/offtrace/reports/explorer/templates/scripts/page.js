@@ -30,7 +30,7 @@ function redraw() {
 function writeLink() {
   document.documentElement.dataset.linked = "true";
   const hash = toHash(state);
-  if (hash !== location.hash) history.replaceState(null, "", hash);
+  if (hash !== location.hash && (location.hash || hash !== toHash(fromHash("")))) history.replaceState(null, "", hash);
   const at = data.presets.find((preset) => toHash(fromPreset(preset)) === hash);
   for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
   find("#preset").innerHTML = formula(at?.text ?? "A setting of your own. The link holds all of it.");
@@ -175,6 +175,13 @@ function start() {
     writeLink();
     try { await navigator.clipboard.writeText(location.href); find("#link").textContent = "Copied"; } catch { find("#link").textContent = "The link is in the address bar"; }
     setTimeout(() => { find("#link").textContent = "Copy link"; }, 1600);
+  });
+  for (const anchor of all('a[href^="#"]')) anchor.addEventListener("click", (event) => {  // the address holds the state, not a place
+    const place = find(anchor.getAttribute("href"));
+    event.preventDefault();
+    place.tabIndex = -1;
+    place.scrollIntoView();
+    place.focus({ preventScroll: true });
   });
   theme();
   ownFields();
