@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields
+from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -45,6 +46,15 @@ def setup(app):
     app.connect("autodoc-process-docstring", keep_stars)
     app.connect("autodoc-process-signature", plain_aliases)
     app.connect("doctree-read", strip_blocks)
+    app.connect("build-finished", write_explorer)
+
+
+def write_explorer(app, exception):
+    """The explorer stands beside the page that tells of it."""
+    if exception is None and app.builder.format == "html":
+        from offtrace import reports
+
+        reports.write_explorer(Path(app.outdir) / "explore.html")
 
 
 def keep_stars(app, what, name, obj, options, lines):

@@ -70,3 +70,27 @@ def open_file(tabs: dict[bool, Any]) -> Iterator[Open]:
         if page.url.startswith("file:"):
             page.mouse.move(0, 0)
             page.evaluate("localStorage.clear()")
+
+
+@pytest.fixture(scope="session")
+def explorer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The explorer, written once."""
+    from offtrace.reports import write_explorer
+
+    return write_explorer(tmp_path_factory.mktemp("explorer") / "explorer.html")
+
+
+@pytest.fixture
+def opened_explorer(open_file: Open, explorer_file: Path) -> Open:
+    """`opened_explorer(link, width=…, scheme=…)`: the explorer at a link, when its tables are whole."""
+    from reports.explorer_page import settled
+
+    def opened(link: str = "", **how: Any) -> Any:
+        page = open_file(explorer_file, **how)
+        if link:
+            page.goto("about:blank")
+            page.goto(explorer_file.as_uri() + link)
+        settled(page)
+        return page
+
+    return opened

@@ -1,5 +1,6 @@
 """The command line: `offtrace audit` decides the paper's claims, by computation; `offtrace study` runs and reports studies;
-`offtrace deep` trains agents with replay; `offtrace logs` says what a policy would be worth, from logs of another one.
+`offtrace deep` trains agents with replay; `offtrace logs` says what a policy would be worth, from logs of another one;
+`offtrace explore` shows what a trace does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import offtrace
-from offtrace.cli import audit, deep, logs, study, trace_options
+from offtrace.cli import audit, deep, explore, logs, study, trace_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +29,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"offtrace {offtrace.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for each in (audit, study, deep, logs):
+    for each in (audit, study, deep, logs, explore):
         each.add(commands)
     return top

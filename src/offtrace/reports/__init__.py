@@ -1,7 +1,8 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
 `write` makes one HTML page from a study, and the figures for a paper beside it: the folder `study`. `evaluation_page` makes one
-from what `offtrace.logs.evaluate` found: the folder `logs`. What both pages are made of is in `html`.
+from what `offtrace.logs.evaluate` found: the folder `logs`. What both pages are made of is in `html`. `write_explorer` makes the
+page on which one sees what a trace does: the folder `explorer`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from offtrace.reports.files import put
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["evaluation_page", "summary", "write"]
+__all__ = ["evaluation_page", "summary", "write", "write_explorer"]
 
 
 @runtime_checkable
@@ -81,6 +82,22 @@ def evaluation_page(
         )
     target = Path(path)
     put(page.html(result, command).encode(), target)
+    if open_browser:
+        webbrowser.open(target.resolve().as_uri())
+    return target
+
+
+def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False) -> Path:
+    """The explorer as one self-contained page, with every listed rule that is in normal form; returns where it is.
+
+    Rules that were listed by `offtrace.register` before the call are on it too.
+
+    >>> write_explorer("explorer.html", open_browser=True)  # doctest: +SKIP
+    """
+    from offtrace.reports.explorer import page
+
+    target = Path(path)
+    put(page.html().encode(), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target

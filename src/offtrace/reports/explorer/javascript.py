@@ -102,7 +102,16 @@ def facts(rule: type[Trace]) -> dict[str, Any]:
     _, names = printed(rule)
     some = (*rule.typical(), *rule.examples())
     numbers = [_number(rule, field, some) for field in fields(rule) if field.name in names]
-    letters = {"lam": "λ", "sigma": "σ", "mix": "α", "zeta": "ζ", "kappa": "κ", "psi0": "ψ₀", "psi_max": "ψₘ", "c_bar": "c̄"}
+    letters = {
+        "lam": "λ",
+        "sigma": "σ",
+        "mix": "α",
+        "zeta": "ζ",
+        "kappa": "κ",
+        "psi0": "ψ₀",
+        "psi_max": "ψₘ",
+        "c_bar": "c̄",
+    }
     if rule.sweep is not None:
         letters[rule.sweep.parameter] = rule.sweep.symbol
     return {

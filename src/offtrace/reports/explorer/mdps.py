@@ -40,7 +40,10 @@ def gallery() -> list[dict[str, Any]]:
             "garnet", "Garnet", garnet, greedy(garnet),
             "Three states, two actions, random transitions and rewards. The marked actions are the optimal ones at γ = 0.9.",
         ),
-        described("walk", "Random walk", walk, [1] * 5, "Five states in a line, reward 1 at the right end. The marked action goes right."),
+        described(
+            "walk", "Random walk", walk, [1] * 5,
+            "Five states in a line, reward 1 at the right end. The marked action goes right.",
+        ),
         described(
             "cliff", "Small cliff", cliff, greedy(cliff),
             "Four cells, −1 a step, −100 for the cliff. The marked actions are the optimal ones.",
@@ -68,7 +71,9 @@ def described(
     live = np.flatnonzero(~np.asarray(mdp.terminal, bool))
     place = {int(s): i for i, s in enumerate(live)}
     P, R = mdp.dense_P[live], np.asarray(mdp.R)[live]
-    rows = [[[place[int(t)], float(row[t])] for t in np.flatnonzero(row) if int(t) in place] for row in P.reshape(-1, mdp.S)]
+    rows = [
+        [[place[int(t)], float(row[t])] for t in np.flatnonzero(row) if int(t) in place] for row in P.reshape(-1, mdp.S)
+    ]
     # Without rewards the error is Q itself, and Q = 0 would have no variance.
     still = not R.any()
     Q = np.zeros(R.shape)

@@ -58,7 +58,10 @@ def data() -> dict[str, Any]:
 def presets() -> list[dict[str, Any]]:
     """The presets, their rules taken apart: {"name": …, "numbers": {…}}; a number may be a list, or "inf"."""
     text = (files("offtrace.reports.explorer") / "presets.toml").read_text(encoding="utf-8")
-    return [{**preset, "rules": [_taken_apart(rule) for rule in preset["rules"]]} for preset in tomllib.loads(text)["preset"]]
+    return [
+        {**preset, "rules": [_taken_apart(rule) for rule in preset["rules"]]}
+        for preset in tomllib.loads(text)["preset"]
+    ]
 
 
 def _taken_apart(text: str) -> dict[str, Any]:

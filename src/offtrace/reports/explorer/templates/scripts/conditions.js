@@ -1,4 +1,4 @@
-// --- whether β_t ≤ β_{t-1}ρ_t, or β_t ≤ ∏ρ, for every history on the MDP: as `offtrace.certify` decides it ---
+// --- whether β_t ≤ β_{t-1}ρ_t, or β_t ≤ ∏ρ, for every history on the MDP: as `operators.certify` decides it ---
 
 /** To forty bits, so that equal values are equal. */
 function rounded(x) {

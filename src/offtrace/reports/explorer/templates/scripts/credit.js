@@ -20,7 +20,7 @@ function drawRatios() {
   }
   state.rho.forEach((r, t) => {
     const y = Y(r), one = Y(1), width = Math.max(2, step * 0.72);
-    out += `<rect class="${r > 1 ? "up" : "down"}${t === chosen ? " chosen" : ""}" x="${(left + t * step + (step - width) / 2).toFixed(1)}" width="${width.toFixed(1)}" y="${Math.min(y, one).toFixed(1)}" height="${Math.max(1.5, Math.abs(y - one)).toFixed(1)}" rx="1.5"/>`;
+    out += `<rect class="${r > 1 ? "up" : "down"}${t === chosen && document.activeElement === host ? " chosen" : ""}" x="${(left + t * step + (step - width) / 2).toFixed(1)}" width="${width.toFixed(1)}" y="${Math.min(y, one).toFixed(1)}" height="${Math.max(1.5, Math.abs(y - one)).toFixed(1)}" rx="1.5"/>`;
   });
   const every = state.T * 18 < W ? 4 : 8;
   for (let t = 0; t < state.T; t += every) out += `<text x="${left + (t + 0.5) * step}" y="${H - 4}" text-anchor="middle">${t}</text>`;
@@ -38,7 +38,7 @@ function ratiosListen() {
     const box = host.getBoundingClientRect(), { left, step, W, H } = host.geometry, k = W / box.width;
     return [clamp(Math.floor(((event.clientX - box.left) * k - left) / step), 0, state.T - 1), heights(H).R((event.clientY - box.top) * (H / box.height))];
   };
-  const set = (t, r) => { chosen = t; state.rho[t] = clamp(r, 0, 1 / state.mu); changed({ mdp: false }); };
+  const set = (t, r) => { chosen = t; state.rho[t] = clamp(r, 0, 1 / state.mu); changed({ mdp: false, inputs: false }); };
   let last = null;
   host.addEventListener("pointerdown", (event) => { host.setPointerCapture(event.pointerId); host.focus({ preventScroll: true }); last = at(event); set(...last); event.preventDefault(); });
   host.addEventListener("pointermove", (event) => {
@@ -49,12 +49,13 @@ function ratiosListen() {
     set(...now);
   });
   for (const end of ["pointerup", "pointercancel"]) host.addEventListener(end, () => { last = null; });
+  for (const kind of ["focus", "blur"]) host.addEventListener(kind, drawRatios);
   host.addEventListener("keydown", (event) => {
     const r = state.rho[chosen], quarter = 2 ** 0.25, up = r === 0 ? LOWEST * 1.1 : r * quarter;
     const next = { ArrowUp: up, ArrowDown: r / quarter < LOWEST ? 0 : r / quarter, PageUp: up * 2, PageDown: r / 4 < LOWEST ? 0 : r / 4, 0: 0, 1: 1 }[event.key];
     const go = { ArrowLeft: chosen - 1, ArrowRight: chosen + 1, Home: 0, End: state.T - 1 }[event.key];
     if (next !== undefined) set(chosen, next === 0 ? 0 : short(next));
-    else if (go !== undefined) { chosen = clamp(go, 0, state.T - 1); changed({ mdp: false }); } else return;
+    else if (go !== undefined) { chosen = clamp(go, 0, state.T - 1); changed({ mdp: false, inputs: false }); } else return;
     event.preventDefault();
   });
 }
@@ -140,14 +141,14 @@ function newMap(into, i) {
   return map;
 }
 const MEASURES = [["magnitude", "Σγ^tβ, mean"], ["largest_magnitude", "Σγ^tβ, largest"], ["horizon", "reach"], ["cut", "share cut"], ["largest", "largest β"], ["effective", "effective starts"]];
-const cell = (value, kind = "") => `<td class="${kind}" data-v="${value}">${format(value)}</td>`;
+const cell = (value, kind = "", text = null) => `<td class="${kind}" data-v="${value}">${text ?? format(value)}</td>`;
 const nameCell = (slot, i) => `<th scope="row">${swatch(i)} ${safe(labelOf(slot))}</th>`;
 function drawCredits() {
   drawMaps();
   const lines = (of, x) => state.rules.flatMap((slot, i) => (credits[i].beta ? [{ slot: i, name: FACTS.get(slot.name).title, x, y: of(credits[i]) }] : []));
   const steps = Array.from({ length: state.T }, (_, t) => t), wide = [0, state.T - 1];
   plot(find("#by-lag"), { lines: lines((c) => c.byLag, steps), x: wide, xlabel: "lag", ylabel: "mean β", label: "Mean of β by lag", floor: 0 });
-  plot(find("#by-start"), { lines: lines((c) => c.sums, steps), x: wide, xlabel: "start", ylabel: "Σγ^tβ", label: "Sum of discounted β by start", floor: 0 });
-  find("#measures thead").innerHTML = `<tr><th class="t" scope="col">rule</th>${MEASURES.map(([, title]) => `<th scope="col">${title}</th>`).join("")}</tr>`;
+  plot(find("#by-start"), { lines: lines((c) => c.sums, steps), x: wide, xlabel: "start", ylabel: "Σγᵗβ", label: "Sum of discounted β by start", floor: 0 });
+  find("#measures thead").innerHTML = `<tr><th class="t" scope="col">rule</th>${MEASURES.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`;
   find("#measures tbody").innerHTML = state.rules.map((slot, i) => `<tr>${nameCell(slot, i)}${credits[i].beta ? MEASURES.map(([name]) => cell(credits[i][name])).join("") : `<td class="history" colspan="6">${safe(credits[i].wrong)}</td>`}</tr>`).join("");
 }

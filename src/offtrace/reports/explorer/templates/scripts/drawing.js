@@ -8,6 +8,8 @@ const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
 const safe = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const COLOURS = [0, 1, 2, 3].map((i) => `var(--m${i})`), DASHES = ["", "7 3", "2 3.5", "9 3 2 3"];
 const swatch = (i) => `<svg width="22" height="10" viewBox="0 -5 22 10" aria-hidden="true"><path d="M0 0H22" stroke="${COLOURS[i]}" stroke-width="2.4" stroke-dasharray="${DASHES[i]}"/></svg>`;
+/** A formula with its indices set low and its powers high: β_{t-1}, γ^t. */
+const formula = (text) => safe(text).replace(/-(?=\d)/g, "−").replace(/_\{([^}]+)\}|_([\p{L}\d])/gu, (_, a, b) => `<sub>${(a ?? b).replace("-", "−")}</sub>`).replace(/\^([\p{L}\d])/gu, "<sup>$1</sup>");
 
 function html(tag, properties = {}, parent = null) {
   const made = Object.assign(document.createElement(tag), properties);

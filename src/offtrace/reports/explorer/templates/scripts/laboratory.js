@@ -31,7 +31,9 @@ function next() {
     const job = waiting.shift();
     if (!results.has(job.key)) ask(job);
   }
-  document.documentElement.dataset.settled = String(!busy && !waiting.length);
+  const open = [busy, ...waiting].filter(Boolean), marks = document.documentElement.dataset;
+  marks.known = String(!open.some(({ work }) => work.kind !== "point"));  // the tables are whole; curves may still grow
+  marks.settled = String(!open.length);
 }
 /** The jobs of the present state: first the rules as they are, then control, then λ from coarse to fine. */
 function jobs() {
@@ -55,7 +57,6 @@ function refreshLaboratory() {
   const { made, shown } = jobs();
   shownJobs = shown;
   waiting = made.filter(({ key }) => !results.has(key));
-  document.documentElement.dataset.settled = "false";
   next();
 }
 const OPERATOR = [["contraction", "‖Z‖"], ["radius", "spectral radius"], ["magnitude", "E Σγ^tβ"], ["variance", "variance"]];
@@ -72,13 +73,19 @@ function historyOf(condition, mdp, bound) {
 }
 function drawLaboratory() {
   const mdp = MDPS.get(state.mdp), name = (i) => FACTS.get(state.rules[i].name).title;
-  find("#operators thead").innerHTML = `<tr><th class="t" scope="col">rule</th><th scope="col">iterating M</th>${OPERATOR.map(([, title]) => `<th scope="col">${title}</th>`).join("")}<th class="t" scope="col">recursive condition β_t ≤ β_{t−1}ρ_t</th><th class="t" scope="col">β_t ≤ ∏ρ</th></tr>`;
+  find("#operators thead").innerHTML = `<tr><th class="t" scope="col">rule</th><th scope="col">iterating M</th>${OPERATOR.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`;
+  find("#conditions thead").innerHTML = `<tr><th class="t" scope="col">for every history</th><th class="t" scope="col">${formula("recursive condition, β_t ≤ β_{t−1} ρ_t")}</th><th class="t" scope="col">${formula("product condition, β_t ≤ ∏ρ")}</th></tr>`;
+  find("#conditions tbody").innerHTML = state.rules.map((slot, i) => {
+    const found = shownJobs[i] && results.get(shownJobs[i].all), [recursive, product] = [found?.recursive, found?.product];
+    const cells = recursive ? [[recursive, formula("β_{t−1} ρ_t")], [product, "∏ρ"]].map(([c, bound]) => `<td class="history" data-holds="${c.holds}">${historyOf(c, mdp, bound)}</td>`) : [`<td class="history" colspan="2">${found ? "–" : "…"}</td>`];
+    return `<tr>${nameCell(slot, i)}${cells.join("")}</tr>`;
+  }).join("");
   find("#operators tbody").innerHTML = state.rules.map((slot, i) => {
     const found = shownJobs[i] ? results.get(shownJobs[i].all) : { failed: "see the fields of your own rule" };
-    const conditions = found?.recursive ? `<td class="history" data-holds="${found.recursive.holds}">${historyOf(found.recursive, mdp, "β_{t−1}ρ_t")}</td><td class="history" data-holds="${found.product.holds}">${historyOf(found.product, mdp, "∏ρ")}</td>` : "<td></td><td></td>";
-    if (!found || found.failed) return `<tr>${nameCell(slot, i)}<td class="history" colspan="5">${found ? safe(found.failed) : "…"}</td>${conditions}</tr>`;
-    const numbers = OPERATOR.map(([key]) => cell(found[key], (key === "contraction" || key === "radius") && found[key] > 1 + 1e-9 ? "over" : "")).join("");
-    return `<tr>${nameCell(slot, i)}<td class="${found.radius > 1 + 1e-9 ? "over" : ""}">${verdict(found)}</td>${numbers}${conditions}</tr>`;
+    if (!found || found.failed) return `<tr>${nameCell(slot, i)}<td class="history" colspan="5">${found ? safe(found.failed) : "…"}</td></tr>`;
+    const unsure = found.radiusTop > 1.001 * found.radius + 1e-9, rest = `below ${format(Number(found.radiusTop.toPrecision(1)) * 2)}`;
+    const numbers = OPERATOR.map(([key]) => cell(found[key], (key === "contraction" || key === "radius") && found[key] > 1 + 1e-9 ? "over" : "", key === "radius" && unsure ? rest : null)).join("");
+    return `<tr>${nameCell(slot, i)}<td class="${found.radius > 1 + 1e-9 ? "over" : ""}">${verdict(found)}</td>${numbers}</tr>`;
   }).join("");
   for (const [key, title] of OPERATOR.filter(([key]) => key !== "magnitude")) {
     const lines = [], marks = [];
@@ -96,6 +103,6 @@ function drawLaboratory() {
   find("#control-panel").hidden = Boolean(mdp.still);
   if (!mdp.still) {
     const lines = shownJobs.flatMap((jobs, i) => { const found = jobs && results.get(jobs.control); return found?.errors ? [{ slot: i, name: name(i), x: found.errors.map((_, k) => k), y: found.errors }] : []; });
-    plot(find("#control"), { lines, x: [0, STEPS], xlabel: "k", ylabel: "‖Q_k − Q*‖", label: "Distance to Q* over applications", floor: 0 });
+    plot(find("#control"), { lines, x: [0, STEPS], xlabel: "k", ylabel: "‖Qₖ − Q*‖", label: "Distance to Q* over applications", floor: 0 });
   }
 }

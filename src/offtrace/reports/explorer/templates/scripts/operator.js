@@ -28,6 +28,15 @@ function ontoPairs(s, weight, factor = 1) {
   for (let z = 0; z < s.n; z++) for (const [to, p] of s.mdp.P[z]) for (let a = 0; a < s.A; a++) made[z][to * s.A + a] = factor * p * weight[to * s.A + a];
   return made;
 }
+/** The transitions as flat arrays, which inner loops go through: those of pair z are from[z] … from[z + 1] − 1. */
+function edgesOf(s, δ) {
+  const from = [0], to = [], p = [], pd = [];
+  for (let z = 0; z < s.n; z++) {
+    s.mdp.P[z].forEach(([state, chance], i) => { to.push(state); p.push(chance); pd.push(δ.carried[z][i][1]); });
+    from.push(to.length);
+  }
+  return { from: Int32Array.from(from), to: Int32Array.from(to), p: Float64Array.from(p), pd: Float64Array.from(pd) };
+}
 /** δ = r + γv(s') − q by transition: its mean, its square's mean, and P·δ, which leads on to a state. */
 function differences(s, Q) {
   const value = new Float64Array(s.S);
@@ -99,7 +108,7 @@ function levelsFrom(s, first, caps, lags, top) {
       for (let i = 0; i < K; i++) if (place[i] < x.length && !(x[place[i]] * ways[i].ratio >= least)) { least = x[place[i]] * ways[i].ratio; k = i; }
       const at = place[k]++ * K + k;
       if (least >= ways[k].cap) next[at] = ways[k].cap > 0 ? -3 - caps.indexOf(ways[k].cap) : -1;
-      else if (least > 1e-17 && least < top) {
+      else if (least > 1e-13 && least < top) {
         if (!(least <= after.at(-1) * (1 + 1e-11))) after.push(least);
         next[at] = after.length - 1;
       } else next[at] = least > 0 ? -2 : -1;
@@ -113,7 +122,7 @@ function levelsFrom(s, first, caps, lags, top) {
 }
 /** Rules with caps, on a range of x that is wide enough. */
 function chain(s, δ) {
-  const narrow = chainBelow(s, δ, 1e20);
+  const narrow = chainBelow(s, δ, 1e13);
   return narrow.lost ? chainBelow(s, δ, 1e300) : narrow;
 }
 /** H(s, x) = Σ_a μ decay [read + γ Σ P H(s', x')], backward over the levels; a clipped trace goes on as every other
@@ -123,17 +132,19 @@ function chainBelow(s, δ, top) {
   let lags = s.horizon < Infinity ? s.horizon - 1 : rate > 0 ? Math.ceil(Math.log(FINE * (1 - rate)) / Math.log(rate)) : 1;
   lags = Math.max(0, Math.min(lags, 4000));
   const caps = s.rule.recursive ? [...new Set(s.cap.filter((c, z) => s.took[z] && c > 0 && c < Infinity))] : [];
-  const starts = [...caps, 1].map((first) => levelsFrom(s, first, caps, lags, top));
-  if (starts.includes(null)) return { failed: `more than ${MOST.toLocaleString("en")} products of ratios do not merge: offtrace.certify bounds it` };
+  const starts = caps.map((first) => levelsFrom(s, first, caps, lags, top));
+  starts.push(caps.includes(1) ? starts[caps.indexOf(1)] : levelsFrom(s, 1, caps, lags, top));
+  if (starts.includes(null)) return { failed: `more than ${MOST.toLocaleString("en")} products of ratios do not merge: operators.certify bounds it` };
   const { n, S, gamma } = s, U = caps.length * S, M = n, E = n + 1;
-  const roots = starts.map((start) => linear(s, δ, start, U));
+  const once = (make) => { const done = new Map(); return starts.map((start) => done.get(start) ?? (done.set(start, make(start)), done.get(start))); };
+  const roots = once((start) => linear(s, δ, start, U));
   let W = [], V = [];
   if (U) {
     const rows = roots.slice(0, -1).flat();
     W = resolvent(rows.map((row) => row.slice(n + 2)), rows.map((row) => row.slice(0, n + 2)));
     if (!W) return { failed: "Σγ^tβ has an infinite mean here: there is no operator" };
   }
-  const means = W.map((row) => row[M]), squares = starts.map((start) => second(s, δ, start, U, means));
+  const means = W.map((row) => row[M]), squares = once((start) => second(s, δ, start, U, means));
   if (U) {
     const rows = squares.slice(0, -1).flat();
     V = resolvent(rows.map((row) => row.slice(2)), rows.map((row) => [row[1]]));
@@ -155,65 +166,59 @@ function chainBelow(s, δ, top) {
     variance.push(Math.max(0, whole - mean * mean));
     error = Math.max(error, lost);
   }
-  return error < 1e-10 ? { C, variance, method: "exact chain" } : { lost: error, failed: "products of its ratios leave the range that this page follows: offtrace.certify bounds it" };
+  return error < 1e-10 ? { C, variance, method: "exact chain" } : { lost: error, failed: "products of its ratios leave the range that this page follows: operators.certify bounds it" };
+}
+/** Goes back over the levels: `fill(now, at, z, read, j, to, after)` adds what pair z contributes at a node; S rows of W numbers come back. */
+function backward(s, { levels, kind, K }, W, fill) {
+  const { S, A, n } = s, most = Math.max(1, ...levels.map((level) => level.x.length));
+  const ratio = Float64Array.from(s.ratio), cap = Float64Array.from(s.cap);
+  let after = new Float64Array(most * S * W), now = new Float64Array(most * S * W);
+  for (let lag = levels.length; lag >= 1; lag--) {
+    const { x, next } = levels[lag - 1], bound = boundAt(s.rule.lags, lag), last = lag === levels.length;
+    now.fill(0, 0, x.length * S * W);
+    for (let i = 0; i < x.length; i++) for (let z = 0; z < n; z++) {
+      if (kind[z] < 0) continue;
+      const to = x[i] * ratio[z], j = next[i * K + kind[z]];
+      fill(now, (i * S + Math.floor(z / A)) * W, z, Math.min(cap[z], bound, to), last && j >= 0 ? -1 : j, to, after);
+    }
+    [now, after] = [after, now];
+  }
+  return Array.from({ length: S }, (_, state) => after.slice(state * W, state * W + W));
 }
 /** For each state, at the start of the levels: reads of each pair, the mean of Δ, a bound on what is lost, and the weights of the unknowns. */
-function linear(s, δ, { levels, kind, K }, U) {
-  const { S, A, n, gamma, mdp } = s, M = n, E = n + 1, W = n + 2 + U, largest = Math.max(...s.cap.filter((c) => c < Infinity), 1);
-  let after = new Float64Array(0), now = new Float64Array(S * W);
-  for (let lag = levels.length; lag >= 1; lag--) {
-    const { x, next } = levels[lag - 1], bound = boundAt(s.rule.lags, lag);
-    now = new Float64Array(x.length * S * W);
-    for (let i = 0; i < x.length; i++) for (let z = 0; z < n; z++) {
-      const weight = s.mu[z] * s.decay[z], at = (i * S + Math.floor(z / A)) * W;
-      if (weight === 0) continue;
-      const to = x[i] * s.ratio[z], read = Math.min(s.cap[z], bound, to), j = next[i * K + kind[z]];
-      now[at + z] += weight * read;
-      now[at + M] += weight * read * δ.mean[z];
-      for (const [state, p] of mdp.P[z]) {
-        const f = weight * gamma * p;
-        if (j >= 0) {
-          const from = (j * S + state) * W;
-          if (lag < levels.length) for (let y = 0; y < W; y++) now[at + y] += f * after[from + y];
-        } else if (j === -2) now[at + E] += f * Math.min(largest / (1 - gamma), to < 1 ? to * s.growth : Infinity);
-        else if (j <= -3) now[at + n + 2 + (-3 - j) * S + state] += f;
-      }
+function linear(s, δ, start, U) {
+  const { S, n, gamma } = s, { from, to: into, p } = s.edges, M = n, E = n + 1, W = n + 2 + U, largest = Math.max(...s.cap.filter((c) => c < Infinity), 1);
+  const weight = Float64Array.from(s.mu, (m, z) => m * s.decay[z]);
+  return backward(s, start, W, (now, at, z, read, j, to, after) => {
+    const w = weight[z];
+    now[at + z] += w * read;
+    now[at + M] += w * read * δ.mean[z];
+    if (j === -1) return;
+    for (let e = from[z]; e < from[z + 1]; e++) {
+      const f = w * gamma * p[e];
+      if (j >= 0) for (let y = at, k = (j * S + into[e]) * W; y < at + W; y++, k++) now[y] += f * after[k];
+      else if (j === -2) now[at + E] += f * Math.min(largest / (1 - gamma), to < 1 ? to * s.growth : Infinity);
+      else now[at + n + 2 + (-3 - j) * S + into[e]] += f;
     }
-    after = now;
-  }
-  return Array.from({ length: S }, (_, state) => now.slice(state * W, state * W + W));
+  });
 }
 /** The same for the second moment of Δ, where the means W are known: [mean, second moment, weights of the unknowns]. */
-function second(s, δ, { levels, kind, K }, U, means) {
-  const { S, A, n, gamma, mdp } = s, W = 2 + U;
-  let after = new Float64Array(0), now = new Float64Array(S * W);
-  for (let lag = levels.length; lag >= 1; lag--) {
-    const { x, next } = levels[lag - 1], bound = boundAt(s.rule.lags, lag), goesOn = lag < levels.length;
-    now = new Float64Array(x.length * S * W);
-    for (let i = 0; i < x.length; i++) for (let z = 0; z < n; z++) {
-      const weight = s.mu[z] * s.decay[z], twice = weight * s.decay[z], at = (i * S + Math.floor(z / A)) * W;
-      if (weight === 0) continue;
-      const read = Math.min(s.cap[z], bound, x[i] * s.ratio[z]), j = next[i * K + kind[z]];
-      now[at] += weight * read * δ.mean[z];
-      now[at + 1] += twice * read * read * δ.square[z];
-      mdp.P[z].forEach(([state, p], edge) => {
-        const pd = δ.carried[z][edge][1];
-        let mean = 0;
-        if (j >= 0 && goesOn) {
-          const from = (j * S + state) * W;
-          mean = after[from];
-          for (let y = 1; y < W; y++) now[at + y] += twice * gamma * gamma * p * after[from + y];
-        } else if (j <= -3) {
-          mean = means[(-3 - j) * S + state];
-          now[at + 2 + (-3 - j) * S + state] += twice * gamma * gamma * p;
-        }
-        now[at] += weight * gamma * p * mean;
-        now[at + 1] += 2 * twice * gamma * read * pd * mean;
-      });
+function second(s, δ, start, U, means) {
+  const { S, gamma } = s, { from, to: into, p, pd } = s.edges, W = 2 + U;
+  return backward(s, start, W, (now, at, z, read, j, _, after) => {
+    const w = s.mu[z] * s.decay[z], twice = w * s.decay[z];
+    now[at] += w * read * δ.mean[z];
+    now[at + 1] += twice * read * read * δ.square[z];
+    if (j === -1 || j === -2) return;
+    for (let e = from[z]; e < from[z + 1]; e++) {
+      const f = twice * gamma * gamma * p[e], k = (j * S + into[e]) * W;
+      const mean = j >= 0 ? after[k] : means[(-3 - j) * S + into[e]];
+      now[at] += w * gamma * p[e] * mean;
+      now[at + 1] += 2 * twice * gamma * read * pd[e] * mean;
+      if (j >= 0) for (let y = 1; y < W; y++) now[at + y] += f * after[k + y];
+      else now[at + 2 + (-3 - j) * S + into[e]] += f;
     }
-    after = now;
-  }
-  return Array.from({ length: S }, (_, state) => now.slice(state * W, state * W + W));
+  });
 }
 
 /** ‖Z‖, the spectral radius, E[Σγ^tβ] and the variance of Δ, means over pairs. */
@@ -223,13 +228,16 @@ function operator(rule, mdp, pi, mu, gamma) {
   const δ = differences(s, mdp.Q), c = s.mu.map((m, z) => m * s.decay[z] * s.ratio[z]);
   const grown = s.perDecision ? null : resolvent(ontoPairs(s, c, gamma), zeros(s.n, 1).map(() => [1]));
   s.growth = grown ? 1 + Math.max(...grown.map((row) => row[0])) * Math.max(1, ...s.ratio.map((r, z) => r * s.decay[z])) : Infinity;
+  s.edges = edgesOf(s, δ);
   const found = s.perDecision ? closedForm(s, δ) : chain(s, δ);
   if (found.failed) return { ...found, setting: s };
   const D = ontoPairs(s, s.evaluated, -gamma).map((row, i) => { row[i] += 1; return row; });
   const Z = times(found.C, D).map((row, i) => row.map((x, j) => (i === j ? 1 : 0) - x));
-  const rows = found.C.map(sum), live = rows.length;
+  const rows = found.C.map(sum), live = rows.length, off = found.method === "closed form" ? 1e-14 : 2e-12;
+  const shifted = (by) => radius(Z.map((row) => row.map((x) => x + by)));
   return {
-    C: found.C, Z, contraction: norm(Z), radius: radius(Z), magnitude: sum(rows) / live, largest: Math.max(...rows),
+    // Where eigenvalues nearly coincide, as at a radius of 0, what rounding leaves in Z moves them much: `radiusTop` says how far up.
+    C: found.C, Z, contraction: norm(Z), radius: radius(Z), radiusTop: Math.max(shifted(off), shifted(-off)), magnitude: sum(rows) / live, largest: Math.max(...rows),
     variance: sum(found.variance) / live, variances: found.variance, method: found.method, setting: s,
   };
 }

@@ -1,43 +1,50 @@
 // --- the page ---------------------------------------------------------------------------------------------------------------
 
-let dirty = { credit: false, mdp: false, draw: false }, frame = 0, writing = 0;
+const CLEAN = { credit: false, mdp: false, draw: false, inputs: false };
+let dirty = { ...CLEAN }, frame = 0, writing = 0;
 
 /** Something of the state is another one. The next frame computes and draws; a link follows when there is rest. */
-function changed({ mdp = true, slots = false } = {}) {
+function changed({ mdp = true, slots = false, inputs = true } = {}) {
   dirty.credit = true;
   dirty.mdp ||= mdp;
+  dirty.inputs ||= inputs;
   if (slots) drawSlots();
-  if (mdp) document.documentElement.dataset.settled = "false";
+  if (mdp) Object.assign(document.documentElement.dataset, { known: "false", settled: "false" });
   schedule();
+  document.documentElement.dataset.linked = "false";
   clearTimeout(writing);
-  writing = setTimeout(writeLink, 300);
+  writing = setTimeout(writeLink, slots ? 0 : 300);
 }
 function requestDraw() { dirty.draw = true; schedule(); }
 function schedule() { frame ||= requestAnimationFrame(redraw); }
 function redraw() {
   frame = 0;
   const was = dirty;
-  dirty = { credit: false, mdp: false, draw: false };
-  if (was.credit) { computeCredits(); drawRatios(); drawCredits(); drawInputs(); drawOwn(); }
+  dirty = { ...CLEAN };
+  if (was.credit) { computeCredits(); drawRatios(); drawCredits(); }
+  if (was.inputs) drawInputs();
+  if (was.inputs || state.rules.some((rule) => rule.name === "Own")) drawOwn();
   if (was.mdp) refreshLaboratory();
   if (was.mdp || was.draw) drawLaboratory();
 }
 function writeLink() {
+  document.documentElement.dataset.linked = "true";
   const hash = toHash(state);
-  if (hash !== location.hash) history.replaceState(null, "", hash);
+  if (hash !== location.hash && (location.hash || hash !== toHash(fromHash("")))) history.replaceState(null, "", hash);
+  const at = data.presets.find((preset) => toHash(fromPreset(preset)) === hash);
+  for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
+  find("#preset").innerHTML = formula(at?.text ?? "A setting of your own. The link holds all of it.");
 }
 function drawInputs() {
   for (const input of all("input[data-of]")) input.value = state[input.dataset.of];
   for (const output of all("output[data-of]")) output.textContent = format(state[output.dataset.of]);
   const mdp = MDPS.get(state.mdp);
   find("#mdp-name").value = state.mdp;
+  if (find("#sketch").dataset.of !== mdp.key) { find("#sketch").innerHTML = sketch(mdp); find("#sketch").dataset.of = mdp.key; }
   find("#mdp-text").textContent = mdp.text;
   find("#q-text").textContent = mdp.still ? "Q = 1 for the first action and 0 for the others" : "Q = 0";
   for (const label of all(".policy")) label.hidden = Boolean(mdp.tables);
   for (const label of all(".policy")) label.style.display = mdp.tables ? "none" : "";
-  const here = toHash(state), at = data.presets.find((preset) => toHash(fromPreset(preset)) === here);
-  for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
-  find("#preset").textContent = at?.text ?? "";
 }
 
 function drawSlots() {
@@ -57,7 +64,7 @@ function drawSlots() {
       remove.addEventListener("click", () => { state.rules.splice(i, 1); credits.splice(i, 1); changed({ slots: true }); });
     }
     for (const number of facts.numbers) field(card, slot, i, number);
-    html("p", { textContent: slot.name === "Own" ? facts.formula : `β_t = ${facts.formula}`, title: facts.citation }, card);
+    html("p", { innerHTML: slot.name === "Own" ? safe(facts.formula) : formula(`β_t = ${facts.formula}`), title: facts.citation }, card);
     if (facts.perStep) html("p", { textContent: "Here every step has the same λ." }, card);
   });
   if (state.rules.length < TOP) {
@@ -139,7 +146,7 @@ function drawOwn() {
     '    """A rule of my own."""', `    lam: float = ${used >= 0 && !Number.isInteger(state.rules[used].numbers.lam) ? state.rules[used].numbers.lam : "1.0"}`, '    title = "Own"',
     `    reads = (${seen.join(", ")}${seen.length === 1 ? "," : ""})`, "    per_decision = False", `    recursive = ${state.own.recursive ? "True" : "False"}`, "",
     "    @staticmethod", "    def factors(xp, pi, mu, rho, lam):", `        return ${PARTS.map((part) => python[part]).join(", ")}`,
-  ].join("\n") : "";
+  ].join("\n") : "# As soon as the three fields can be read, the rule stands here in Python.";
 }
 
 function start() {
@@ -168,6 +175,13 @@ function start() {
     writeLink();
     try { await navigator.clipboard.writeText(location.href); find("#link").textContent = "Copied"; } catch { find("#link").textContent = "The link is in the address bar"; }
     setTimeout(() => { find("#link").textContent = "Copy link"; }, 1600);
+  });
+  for (const anchor of all('a[href^="#"]')) anchor.addEventListener("click", (event) => {  // the address holds the state, not a place
+    const place = find(anchor.getAttribute("href"));
+    event.preventDefault();
+    place.tabIndex = -1;
+    place.scrollIntoView();
+    place.focus({ preventScroll: true });
   });
   theme();
   ownFields();
