@@ -2,6 +2,7 @@
 # make test  everything that must hold: formatting, lint, types, layers, tests, docs
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
+# make dist  wheel and sdist, installed and tried where nothing else is
 # make oldest the oldest versions of Python and of our dependencies that we claim, really tried
 # make docs  the documentation, into docs/_build/html
 
@@ -10,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test tested quick check lint types docs bench oldest clean
+.PHONY: run test tested quick check lint types docs bench dist oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -47,6 +48,9 @@ docs: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py
+
+dist: $(VENV)/ready
+	$(BIN)/python benchmarks/installed.py
 
 oldest: $(VENV)/ready
 	$(BIN)/python benchmarks/oldest.py

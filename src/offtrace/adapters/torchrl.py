@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from typing import Self
 
-import torch
-from tensordict import TensorDictBase, is_tensor_collection
-from tensordict.nn import TensorDictModuleBase  # pyright: ignore[reportMissingTypeStubs]
-from tensordict.utils import NestedKey  # pyright: ignore[reportMissingTypeStubs]
-from torch import Tensor
-from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
+try:
+    import torch
+    from tensordict import TensorDictBase, is_tensor_collection
+    from tensordict.nn import TensorDictModuleBase  # pyright: ignore[reportMissingTypeStubs]
+    from tensordict.utils import NestedKey  # pyright: ignore[reportMissingTypeStubs]
+    from torch import Tensor
+    from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
+except ModuleNotFoundError as error:
+    raise ImportError(f"offtrace.adapters.torchrl needs torchrl ({error}): pip install 'offtrace[torchrl]'") from None
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, entry_or_none, found, registered, under_next, write
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax

@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, distributed
+try:
+    import torch
+    from torch import Tensor, distributed
+except ModuleNotFoundError as error:
+    raise ImportError(f"offtrace.adapters.verl needs PyTorch ({error}): pip install 'offtrace[torch]'") from None
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.adapters.verl_metrics import of_policies, of_rejections, of_weights

@@ -46,4 +46,7 @@ def __getattr__(name: str) -> object:
     """Import what is asked for: a configuration can be made, and a study declared, without JAX."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)
+    try:
+        return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"deep agents need more than is here ({error}): pip install 'offtrace[deep]'") from None
