@@ -10,7 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.learners import GQ, EpsilonGreedy, Method, TraceLearner, control, evaluate
-from offtrace.learners.methods.base import Sparse, add, dot
+from offtrace.learners.methods.base import Sparse, Store, Vectors, add, dot
 from offtrace.mdps import garnet
 
 
@@ -19,6 +19,15 @@ class ByPointer(TraceLearner):
     """Algorithm 1, its step called by the loop as that of any other method."""
 
     in_loop: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class OldStep(ByPointer):
+    """With the arguments of an earlier version."""
+
+    @staticmethod
+    def step(t: Any, θ: Any, further: Any, *more: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        add(θ, t.alpha, further)
 
 
 @dataclass(frozen=True)
@@ -41,13 +50,13 @@ class TDC(Method):
         return (self.eta,)
 
     @staticmethod
-    def step(t: Any, θ: Any, further: Any, numbers: Any, e: Any, φ: Any, φ_next: Any) -> None:
-        counts, v, α_v = further[0], further[1], numbers[0] * t.alpha
-        v_φ = dot(v, φ)
-        add(counts, 1.0, φ)
-        add(θ, t.alpha * t.delta, φ)
-        add(θ, -t.alpha * t.gamma * v_φ, φ_next)
-        add(v, α_v * (t.delta - v_φ), φ)
+    def step(t: Any, m: Any, x: Any) -> None:
+        counts, v, α_v = m.further[0], m.further[1], m.numbers[0] * t.alpha
+        v_φ = dot(v, x.φ)
+        add(counts, 1.0, x.φ)
+        add(m.θ, t.alpha * t.delta, x.φ)
+        add(m.θ, -t.alpha * t.gamma * v_φ, x.φ_next)
+        add(v, α_v * (t.delta - v_φ), x.φ)
 
 
 def problem() -> tuple[Any, dict[str, Any]]:
@@ -62,7 +71,7 @@ def problem() -> tuple[Any, dict[str, Any]]:
 
 def test_a_step_by_pointer_is_the_step_in_the_loop() -> None:
     mdp, run = problem()
-    for trace in (ot.Retrace(0.8), ot.TreeBackup(0.9), ot.OneStep()):
+    for trace in (ot.Retrace(0.8), ot.TreeBackup(0.9), ot.OneStep(), ot.RBIS(0.9), ot.TruncatedIS(1.0, 0.9)):
         inside, outside = (evaluate(method(trace), mdp, **run).weights for method in (TraceLearner, ByPointer))
         np.testing.assert_allclose(outside, inside, rtol=0, atol=1e-12)
 
@@ -79,11 +88,12 @@ def test_a_method_from_outside() -> None:
 
 
 def test_a_step_is_python_too() -> None:
-    θ, w = np.arange(4.0), np.ones((1, 4))
+    θ, w, none = np.arange(4.0), np.ones((1, 4)), np.zeros((0, 4))
     e, φ = Sparse(np.array([1, 3, 1]), np.array([0.5, 2.0, 0.5])), Sparse(np.array([2]), np.array([1.0]))
     t = np.zeros(1, ot.learners.core.memory.TRANSITION)[0]
     t.alpha, t.delta, t.gamma = 0.1, 2.0, 0.5
-    GQ.step(t, θ, w, np.array([0.5, 0.01]), e, φ, φ)
+    store = Store(θ, w, none, np.zeros(0, np.int64), np.zeros(0), np.array([0.5, 0.01, 0.0]))
+    GQ.step(t, store, Vectors(e=e, on=φ, φ=φ, φ_next=φ))
     np.testing.assert_allclose(θ, [0.0, 1.2, 2.0 - 0.1 * 0.5 * 0.5 * 3.0, 3.4])
     np.testing.assert_allclose(w[0], [1.0, 1.02, 0.99, 1.04])
 
@@ -98,8 +108,8 @@ def test_gq_of_a_table_is_that_of_its_features() -> None:
 
 def test_what_a_method_with_a_step_of_its_own_refuses() -> None:
     mdp, run = problem()
-    with pytest.raises(TypeError, match="needs a trace with one coefficient for each decision; RBIS is not"):
-        evaluate(ByPointer(ot.RBIS(0.9)), mdp, **run)
+    with pytest.raises(TypeError, match=r"OldStep\.step takes t, θ, further: it must take \(t, m, x\)"):
+        evaluate(OldStep(ot.RBIS(0.9)), mdp, **run)
     with pytest.raises(ValueError, match="ByPointer learns online"):
         evaluate(ByPointer(ot.Retrace(0.9)), mdp, update="offline", **run)
 

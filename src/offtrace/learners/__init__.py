@@ -2,10 +2,19 @@
 
 from offtrace.learners.api import control, evaluate
 from offtrace.learners.arguments import Evaluation, Replay
+from offtrace.learners.follow import follow
 from offtrace.learners.learned import Curve, Learned
 from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.gq import GQ
-from offtrace.learners.methods.trace_learner import TraceLearner
+from offtrace.learners.methods.emphatic import ETD, ETDLB
+from offtrace.learners.methods.gq import GQ, GeneralGQ, GradientABQ, GradientTrace
+from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, PGTD2, TDRC
+from offtrace.learners.methods.provisional import PQ, PTD
+from offtrace.learners.methods.registry import method, methods, register_method, unregister_method
+from offtrace.learners.methods.sarsa import ExpectedSarsa, Sarsa
+from offtrace.learners.methods.state_td import ABTD, TD, TreeBackupTD, VTraceTD
+from offtrace.learners.methods.trace_learner import StateTraceLearner, TraceLearner
+from offtrace.learners.methods.true_online import TrueOnlineSarsa, TrueOnlineTD
+from offtrace.learners.methods.uncorrected import UncorrectedLearner
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,
@@ -15,26 +24,54 @@ from offtrace.learners.policies import (
     Schedule,
     Softmax,
 )
-from offtrace.learners.published import bifurcation_auc
+from offtrace.learners.published import bifurcation_auc, collision_error
 from offtrace.learners.tile_coding import TileCoding
 
 __all__ = [
+    "ABTD",
+    "ETD",
+    "ETDLB",
     "GQ",
+    "GTD",
+    "GTD2",
+    "HTD",
+    "PGTD2",
+    "PQ",
+    "PTD",
+    "TD",
+    "TDRC",
     "Constant",
     "Curve",
     "EpsilonGreedy",
     "Evaluation",
+    "ExpectedSarsa",
     "Exponential",
+    "GeneralGQ",
+    "GradientABQ",
+    "GradientTrace",
     "Harmonic",
     "Learned",
     "Linear",
     "Method",
     "Replay",
+    "Sarsa",
     "Schedule",
     "Softmax",
+    "StateTraceLearner",
     "TileCoding",
     "TraceLearner",
+    "TreeBackupTD",
+    "TrueOnlineSarsa",
+    "TrueOnlineTD",
+    "UncorrectedLearner",
+    "VTraceTD",
     "bifurcation_auc",
+    "collision_error",
     "control",
     "evaluate",
+    "follow",
+    "method",
+    "methods",
+    "register_method",
+    "unregister_method",
 ]

@@ -12,25 +12,29 @@ from offtrace.learners import run
 from offtrace.learners.arguments import (
     Evaluation,
     Replay,
-    StepSize,
     as_method,
     capacity,
+    for_policies,
+    functions_of,
+    policies_of,
     require_order,
     require_support,
     seeds_of,
     settings_of,
+    state_truth,
+    step_size_of,
     warn_if_it_diverges,
 )
 from offtrace.learners.core.acting import TABLE
 from offtrace.learners.core.blocks import Job
 from offtrace.learners.environments import environment
 from offtrace.learners.learned import Learned
-from offtrace.learners.methods.base import Method
+from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.policies import GREEDILY, Policy, coded
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
-from offtrace.traces import Trace
+from offtrace.traces import Rule
 
 if TYPE_CHECKING:  # Gymnasium is an extra
     from offtrace.learners.gymnasium.source import Given
@@ -40,13 +44,14 @@ if TYPE_CHECKING:  # Gymnasium is an extra
 
 @renamed(pi="target", mu="behavior", rng="seed", step_size="alpha", Q0="q0")
 def evaluate(
-    trace: Trace | Method | str,
+    trace: Rule | Method | str,
     env: Environments,
     *,
-    target: Policy | ArrayLike,
+    target: Policy | ArrayLike | None = None,
     behavior: Policy | ArrayLike,
+    values: Values | None = None,
     gamma: float | None = None,
-    alpha: StepSize = 0.1,
+    alpha: StepSize | None = None,
     steps: int | None = None,
     episodes: int | None = None,
     seed: Seed = 0,
@@ -63,15 +68,18 @@ def evaluate(
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Learned:
-    """Learn Q^π of the policy `target` from what `behavior` does, in an MDP or a Gymnasium environment.
+    """Learn Q^π, or V^π, of the policy `target` from what `behavior` does, in an MDP or a Gymnasium environment.
 
-    `trace` is a trace, its name, or a learning method such as `GQ(…)`, the stable reference for features. `env` is an MDP, or
+    `trace` is a trace, its name, or a learning method such as `GQ(…)` or `method("tdrc", …)`. A trace learns action values, with
+    `values="state"` state values; a method knows which. Methods on the policy that acts take no `target`. `env` is an MDP, or
     the id of a Gymnasium environment, an environment, a vector environment (all its copies feed one learner) or a function
-    that makes one; with Gymnasium, `gamma` must be given. Policies are arrays [S, A], or policies in the current Q.
+    that makes one; with Gymnasium, `gamma` must be given. Policies are arrays [S, A], or policies in the current Q;
+    with tile coding also functions that make the probabilities [A] of an observation.
     `features` are an array [S, d], or `TileCoding(…)` for Box observations.
 
-    `alpha` is a number, a schedule or "1/N" (one over the visits to the pair). `update` is "online" (the paper's Algorithm 1),
-    "offline" (the episode's updates are added at its end) or "replay". Q starts at `q0`, a number or [S, A], plus
+    `alpha` is a number, a schedule or "1/N" (one over the visits to the pair); without it, that of the method, or 0.1. `update`
+    is "online" (the paper's Algorithm 1), "offline" (the episode's updates are added at its end) or "replay". Q starts at `q0`, a
+    number or [S, A], [S] for state values, plus
     normal noise of standard deviation `spread`. `limit` truncates episodes. `seed` is an integer, or a generator that draws
     one; `seeds=n` runs n learners with the seeds `seed`, `seed` + 1, …; a learner's result depends on its seed alone.
     `checkpoint` is the path of a file that is written every minute and when the run is interrupted, and from which the same
@@ -86,32 +94,40 @@ def evaluate(
     True
     """
     require_order("evaluate", trace, env)
-    where = environment(env, gamma, features)
-    policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
-    method = as_method(trace, where, *policies)
+    method = as_method(trace, values)
+    where = environment(env, gamma, features, states=method.values == "state")
+    policies = policies_of(method, where, behavior, target)
+    method = for_policies(method, where, *policies)
     require_support(where, method.trace, *policies)
     mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
-    if mdp and truth is None and features is None:
-        truth = mdp.q(method.trace.evaluated(policies[1].table, policies[0].table))
+    if mdp and truth is None and features is None and not method.uncorrected:
+        on_states = method.values == "state"
+        truth = (
+            state_truth(method, mdp, *policies)
+            if on_states
+            else mdp.q(method.trace.evaluated(policies[1].table, policies[0].table))
+        )
     settings = settings_of(
-        where, method, policies[0], alpha=alpha, steps=steps, episodes=episodes, update=update, q0=q0, spread=spread,
+        where, method, policies[0], alpha=step_size_of(method, alpha), steps=steps, episodes=episodes, update=update,
+        q0=q0, spread=spread,
         limit=limit, points=points, truth=truth,
     )  # fmt: skip
     if mdp and certify:
         warn_if_it_diverges(method, mdp, *policies)
-    job = Job(where, method, *policies, GREEDILY.coded, settings, capacity(update))
+    functions = functions_of(where, behavior, target)
+    job = Job(where, method, *policies, GREEDILY.coded, settings, capacity(update), functions)
     return run.run(job, seeds_of(seed, seeds), seeds is None, checkpoint, progress, threads)
 
 
 @renamed(pi="target", mu="behavior", rng="seed", step_size="alpha", Q0="q0")
 def control(
-    trace: Trace | Method | str,
+    trace: Rule | Method | str,
     env: Environments,
     *,
     behavior: Policy | ArrayLike,
-    target: Policy | ArrayLike = GREEDILY,
+    target: Policy | ArrayLike | None = None,
     gamma: float | None = None,
-    alpha: StepSize = 0.1,
+    alpha: StepSize | None = None,
     steps: int | None = None,
     episodes: int | None = None,
     seed: Seed = 0,
@@ -142,16 +158,24 @@ def control(
     True
     """
     require_order("control", trace, env)
+    method = as_method(trace)
+    if method.values == "state":
+        raise ValueError(
+            f"{method.title} learns state values, which say nothing of actions: control needs a method on action values"
+        )
     where = environment(env, gamma, features)
     if truth is None and where.mdp is not None and features is None:
         truth = where.mdp.optimal_q()
-    policies = coded("behavior", behavior, where.shape), coded("target", target, where.shape)
-    method = as_method(trace, where, *policies)
+    target = GREEDILY if target is None and not method.on_policy else target
+    policies = policies_of(method, where, behavior, target)
+    method = for_policies(method, where, *policies)
     require_support(where, method.trace, *policies)
     settings = settings_of(
-        where, method, policies[0], alpha=alpha, steps=steps, episodes=episodes, update=update, q0=q0, spread=spread,
+        where, method, policies[0], alpha=step_size_of(method, alpha), steps=steps, episodes=episodes, update=update,
+        q0=q0, spread=spread,
         limit=limit, points=points, truth=truth, evaluation=evaluation,
     )  # fmt: skip
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
-    job = Job(where, method, *policies, looking, settings, capacity(update))
+    functions = functions_of(where, behavior, target)
+    job = Job(where, method, *policies, looking, settings, capacity(update), functions)
     return run.run(job, seeds_of(seed, seeds), seeds is None, checkpoint, progress, threads)

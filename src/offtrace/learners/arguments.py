@@ -5,27 +5,38 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.acting import TABLE, Coded
 from offtrace.learners.core.memory import OFFLINE, ONLINE, REPLAY, Settings
+from offtrace.learners.core.records import Floats
 from offtrace.learners.environments import Environment
-from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.trace_learner import TraceLearner
-from offtrace.learners.policies import GREEDILY, Constant, Policy, Schedule, as_schedule, extremes
+from offtrace.learners.methods.base import Method, StepSize, Values
+from offtrace.learners.methods.registry import method as method_named
+from offtrace.learners.methods.registry import of_rule, rule_named
+from offtrace.learners.policies import (
+    GREEDILY,
+    Constant,
+    Policy,
+    Probabilities,
+    as_schedule,
+    coded,
+    extremes,
+    of_observations,
+)
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
-from offtrace.returns.api import as_trace
-from offtrace.traces import Trace
+from offtrace.traces import Rule, Trace
 from offtrace.traces import trace as trace_named
+from offtrace.traces.arguments import as_rule
 
 PAIRS_TO_CERTIFY = 200
 """Up to so many pairs, `evaluate` asks `certify` whether the trace converges at all."""
 
-StepSize = float | Schedule | Literal["1/N"]
+DEFAULT_ALPHA = 0.1
+"""The step size where neither the call nor the method says one."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,81 @@ class Evaluation:
 
 def require_order(name: str, trace: object, env: object) -> None:
     """Refuse a call in the order of earlier versions, which took the environment first."""
-    if isinstance(trace, MDP) or isinstance(env, Trace | Method):
+    if isinstance(trace, MDP) or isinstance(env, Rule | Method):
         raise TypeError(f"{name} takes the trace first: {name}(trace, env, …), got {name}({trace!r}, {env!r}, …)")
 
 
-def as_method(given: Trace | Method | str, where: Environment, behavior: Coded, target: Coded) -> Method:
-    """The method, with the constants of these policies, where it has such. A trace by itself is the paper's Algorithm 1."""
+def as_method(given: Rule | Method | str, values: Values | None = None) -> Method:
+    """The method. A trace by itself is the paper's Algorithm 1, on the values that are asked for. A name may be a trace's."""
     if isinstance(given, str):
-        given = trace_named(given)
-    method = given if isinstance(given, Method) else TraceLearner(as_trace(given))
+        given = trace_named(given) if ":" in given or rule_named(given) else method_named(given)
+    if isinstance(given, Method):
+        if values is not None and values != given.values:
+            raise ValueError(f"{given.title} learns {given.values} values, got values={values!r}")
+        return given
+    return of_rule(as_rule(given), "action" if values is None else values)
+
+
+def step_size_of(method: Method, alpha: StepSize | None) -> StepSize:
+    """The step size: that of the call or that of the method. They may not be two."""
+    if alpha is not None and method.alpha is not None and alpha != method.alpha:
+        raise ValueError(f"alpha is {alpha!r} here, and {method.alpha!r} in {method!r}: give one of them")
+    given = method.alpha if alpha is None else alpha
+    return DEFAULT_ALPHA if given is None else given
+
+
+def policies_of(
+    method: Method, where: Environment, behavior: Policy | ArrayLike, target: Policy | ArrayLike | None
+) -> tuple[Coded, Coded]:
+    """The behaviour and the target, as the loop takes them; methods that learn about the policy that acts need no target."""
+    acting = coded("behavior", behavior, where.shape)
+    if target is None:
+        if not method.on_policy:
+            raise TypeError("target is missing: the policy whose values are to be learned")
+        return acting, acting
+    wanted = coded("target", target, where.shape)
+    same = wanted[:-1] == acting[:-1] and np.array_equal(wanted.table, acting.table)
+    if method.on_policy and (not same or (where.shape is None and target is not behavior)):
+        raise ValueError(f"{method.title} learns about the policy that acts: leave target out, or give behavior")
+    if where.features.states:
+        for name, policy in (("behavior", acting), ("target", wanted)):
+            if policy.kind != TABLE:
+                raise TypeError(
+                    f"{method.title} learns state values, so there is no Q for a policy to look at: {name} must be an array "
+                    "[S, A], or with tile coding a function that makes the probabilities [A] of an observation, or an array [A]"
+                )
+        if method.trace.needs_greedy and where.shape is not None and not np.isin(wanted.table, (0.0, 1.0)).all():
+            raise ValueError(
+                f"{method.title} on state values needs a target that is greedy: all its probabilities 0 or 1"
+            )
+    return acting, wanted
+
+
+def functions_of(
+    where: Environment, behavior: object, target: object
+) -> tuple[Probabilities | None, Probabilities | None]:
+    """Behaviour and target as functions of observations, where states have no numbers; without a target it is the behaviour."""
+    if where.shape is not None:
+        return None, None
+    A, wanted = where.features.A, behavior if target is None else target
+    return of_observations("behavior", behavior, A), of_observations("target", wanted, A)
+
+
+def for_policies(method: Method, where: Environment, behavior: Coded, target: Coded) -> Method:
+    """The method with the constants of these policies, where it has such."""
+    if method.states not in (None, None if where.shape is None else where.shape[0]):
+        raise ValueError(f"{method.title} holds numbers for {method.states} states; states here: {where.shape}")
     return method.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
+
+
+def state_truth(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> Floats:
+    """V of the policy that a method on state values evaluates: π, but for a trace that bounds or mixes the ratio of δ."""
+    π, μ = target.table, behavior.table
+    ρ = np.divide(π, μ, out=np.zeros_like(π), where=μ > 0)
+    weight = μ * np.asarray(method.trace.delta_ratio(np, ρ))
+    live = weight.sum(axis=1, keepdims=True) > 0
+    policy = np.where(live, weight / np.where(live, weight.sum(axis=1, keepdims=True), 1.0), π)
+    return (policy * mdp.q(policy)).sum(axis=1)
 
 
 def require_support(where: Environment, trace: Trace, behavior: Coded, target: Coded) -> None:
@@ -150,7 +226,7 @@ def settings_of(
     if not isinstance(update, Replay) and update not in ("online", "offline", "replay"):
         raise ValueError(f'update must be "online", "offline", "replay" or a Replay(…), got {update!r}')
     kind = REPLAY if isinstance(update, Replay) or update == "replay" else ONLINE if update == "online" else OFFLINE
-    if not method.in_loop and (kind != ONLINE or isinstance(alpha, str)):
+    if (not method.in_loop and (kind != ONLINE or isinstance(alpha, str))) or (method.sampled and kind == REPLAY):
         raise ValueError(
             f"{type(method).__name__} learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
         )
@@ -167,8 +243,10 @@ def settings_of(
     total = steps or episodes
     marks = np.unique(np.round(np.linspace(0, total, min(_count("points", points), total) + 1)[1:]).astype(np.int64))
     truth = np.empty((0, 0)) if truth is None else np.array(truth, dtype=np.float64)
-    if truth.size and truth.shape != where.shape:
-        raise ValueError(f"truth must be an array [S, A] = {where.shape}, got shape {truth.shape}")
+    if truth.size and truth.shape != where.table:
+        letters = "[S]" if where.features.states else "[S, A]"
+        raise ValueError(f"truth must be an array {letters} = {where.table}, got shape {truth.shape}")
+    truth = truth.reshape(-1, 1) if truth.size and where.features.states else truth
     return Settings(
         update=kind,
         steps=steps,

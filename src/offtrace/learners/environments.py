@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.core.memory import Features, World
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.memory import STEP, Features, World
+from offtrace.learners.core.records import Floats, Integers, Records
 from offtrace.learners.core.tiles import NONE, Tiles
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
@@ -39,6 +39,8 @@ class Environment:
     """How many weights there are."""
     lanes: int = 1
     """How many copies of a Gymnasium environment feed one learner."""
+    recorded: Records | None = None
+    """The steps of a given trajectory, if it is one: then there is neither an MDP nor Gymnasium."""
 
     @property
     def source(self) -> Source:
@@ -52,6 +54,11 @@ class Environment:
         return (len(self.features.tile), self.features.A) if len(self.features.tile) else None
 
     @property
+    def table(self) -> tuple[int, ...] | None:
+        """The shape of a table of values, [S, A] or [S]; None where states have no numbers."""
+        return self.shape if self.shape is None or not self.features.states else self.shape[:1]
+
+    @property
     def judged(self) -> Integers:
         """States over which an error is taken: those that are not terminal."""
         if self.mdp is not None:
@@ -60,8 +67,11 @@ class Environment:
 
     @property
     def world(self) -> World:
-        """The MDP's tables, cumulated for drawing."""
+        """The MDP's tables, cumulated for drawing; or the steps of a given trajectory."""
         mdp = self.mdp
+        if self.recorded is not None:
+            none, nothing = np.empty(0), np.empty(0, np.int64)
+            return World(none, nothing, nothing, none, np.empty(0, np.bool_), none, none, self.recorded)
         assert mdp is not None
         indptr = mdp.P.indptr.astype(np.int64)
         return World(
@@ -72,6 +82,7 @@ class Environment:
             ends=np.array(mdp.terminal),
             R=np.array(mdp.R).ravel(),
             of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
+            recorded=np.zeros(0, STEP),
         )
 
     @property
@@ -87,7 +98,7 @@ class Environment:
         tile, value, S = self.features.tile, self.features.value, len(self.features.tile)
         tabular = (
             S > 0
-            and self.size == S * self.features.A
+            and self.size == S * self.features.per_tile
             and np.array_equal(tile, np.arange(S)[:, None])
             and bool((value == 1.0).all())
         )
@@ -97,9 +108,10 @@ class Environment:
             return np.full(self.size, float(values) / (tile.shape[1] * self.tiles.value))
         if values.ndim == 0 and values == 0:
             return np.zeros(self.size)
-        if not tabular or values.shape != self.shape:
+        if not tabular or values.shape != self.table:
+            letters = "[S]" if self.features.states else "[S, A]"
             wanted = (
-                f"a number or an array [S, A] = {self.shape}" if tabular else "0 with features" if S else "a number"
+                f"a number or an array {letters} = {self.table}" if tabular else "0 with features" if S else "a number"
             )
             raise ValueError(f"q0 must be {wanted}, got {'a number' if values.ndim == 0 else f'shape {values.shape}'}")
         return values.ravel()
@@ -117,22 +129,27 @@ class Environment:
         return visited(chain, self.mdp.start > 0) & ~self.mdp.terminal
 
 
-def environment(env: MDP | Given, gamma: float | None, features: ArrayLike | TileCoding | None) -> Environment:
-    """Check what was given as an environment, and make of it what the loop takes."""
+def environment(
+    env: MDP | Given, gamma: float | None, features: ArrayLike | TileCoding | None, *, states: bool = False
+) -> Environment:
+    """Check what was given as an environment, and make of it what the loop takes. `states`: for values of states."""
     if isinstance(env, MDP):
         if gamma is not None and gamma != env.gamma:
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
-        seen, size = table_or_rows(features, env.S, env.A)
+        seen, size = table_or_rows(features, env.S, env.A, states)
         return Environment(env, None, env.gamma, seen, None, size)
     from offtrace.learners.gymnasium import observations  # Gymnasium is an extra
 
-    return observations.environment(env, gamma, features)
+    return observations.environment(env, gamma, features, states)
 
 
-def table_or_rows(features: ArrayLike | TileCoding | None, S: int, A: int) -> tuple[Features, int]:
+def table_or_rows(
+    features: ArrayLike | TileCoding | None, S: int, A: int, states: bool = False
+) -> tuple[Features, int]:
     """A table, or the rows of a matrix [S, d]; and how many weights there are."""
+    each = 1 if states else A
     if features is None:
-        return Features(A, True, np.arange(S)[:, None].copy(), np.ones((S, 1))), S * A
+        return Features(A, not states, np.arange(S)[:, None].copy(), np.ones((S, 1)), states), S * each
     if isinstance(features, TileCoding):
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = np.array(features, dtype=np.float64)
@@ -140,4 +157,5 @@ def table_or_rows(features: ArrayLike | TileCoding | None, S: int, A: int) -> tu
         raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
-    return Features(A, False, np.ascontiguousarray(tile), np.take_along_axis(x, tile, axis=1)), x.shape[1] * A
+    value = np.ascontiguousarray(np.take_along_axis(x, tile, axis=1))
+    return Features(A, False, np.ascontiguousarray(tile), value, states), x.shape[1] * each

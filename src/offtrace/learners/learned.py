@@ -43,7 +43,7 @@ def _magnitude(θ: Floats, where: Environment) -> Floats:
         return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.tiles.value
     if where.features.table:
         return np.abs(θ).max(axis=1)
-    each = θ.reshape(len(θ), -1, where.features.A)
+    each = θ.reshape(len(θ), -1, where.features.per_tile)
     return np.array([np.abs(np.einsum("sk,ska->sa", where.features.value, q[where.features.tile])).max() for q in each])
 
 
@@ -66,7 +66,7 @@ class Learned:
     method: Method
     """What learned: a `TraceLearner`, if a trace was given."""
     weights: Floats
-    """θ [tiles, A]; for a table this is Q [S, A]. NaN where a learner diverged."""
+    """θ [tiles, A], or [tiles] of state values; for a table this is Q [S, A] or V [S]. NaN where a learner diverged."""
     features: Features
     """Where θ is read: `q` does it."""
     coder: Observations | None
@@ -91,25 +91,59 @@ class Learned:
     @property
     def Q(self) -> Floats:
         """[S, A], or [seeds, S, A]; of a table, or of an MDP with features."""
-        if not len(self.features.tile):
-            raise TypeError("states of this environment have no numbers: use result.q(observation)")
-        theta = self.weights.reshape(-1, *self.weights.shape[-2:])
-        q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
-        return q.reshape(*self.weights.shape[:-2], *q.shape[1:])
+        self._require(states=False)
+        return self._of_all_states("q")
+
+    @property
+    def V(self) -> Floats:
+        """[S], or [seeds, S]: the state values of a table, or of an MDP with features."""
+        self._require(states=True)
+        return self._of_all_states("v")[..., 0]
 
     def q(self, observation: ArrayLike) -> Floats:
         """The values of all actions at an observation of the environment, or in a state of the MDP: [A] or [seeds, A]."""
+        self._require(states=False)
+        return self._at(observation)
+
+    def v(self, observation: ArrayLike) -> Floats:
+        """The state value at an observation of the environment, or in a state of the MDP: a number, or [seeds]."""
+        self._require(states=True)
+        return self._at(observation)[..., 0]
+
+    def _require(self, states: bool) -> None:
+        if self.features.states != states:
+            has, other = (
+                ("state", "result.V and result.v(observation)"),
+                ("action", "result.Q and result.q(observation)"),
+            )
+            kind, use = has if self.features.states else other
+            raise TypeError(f"{self.method.title} has learned {kind} values: use {use}")
+
+    @property
+    def _each(self) -> Floats:
+        """θ [seeds, tiles, A], or [seeds, tiles, 1]; without the axis of seeds where there is none."""
+        return self.weights[..., None] if self.features.states else self.weights
+
+    def _of_all_states(self, name: str) -> Floats:
+        if not len(self.features.tile):
+            raise TypeError(f"states of this environment have no numbers: use result.{name}(observation)")
+        each = self._each
+        theta = each.reshape(-1, *each.shape[-2:])
+        q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
+        return q.reshape(*each.shape[:-2], *q.shape[1:])
+
+    def _at(self, observation: ArrayLike) -> Floats:
         if self.coder is None:
             state = int(np.asarray(observation))
             tile, value = self.features.tile[state], self.features.value[state]
         else:
             tile, value = self.coder.row(self.features, observation)
-        return np.sum(self.weights[..., tile, :] * np.broadcast_to(value, len(tile))[:, None], axis=-2)
+        return np.sum(self._each[..., tile, :] * np.broadcast_to(value, len(tile))[:, None], axis=-2)
 
     @property
     def diverged(self) -> np.bool_ | NDArray[np.bool_]:
         """Which learners diverged: at the end their Q was not finite, or BEYOND times larger than the rewards seen allow."""
-        return np.isnan(self.weights).any(axis=(-2, -1))
+        return np.isnan(self._each).any(axis=(-2, -1))
 
     def __str__(self) -> str:
         n = self.seeds.size

@@ -11,11 +11,13 @@ A schedule gives a value for each k = 0, 1, 2, …, counted in episodes or in st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.learners.core.acting import (
     CONSTANT,
@@ -29,6 +31,7 @@ from offtrace.learners.core.acting import (
     Levels,
     level,
 )
+from offtrace.learners.core.records import Floats
 from offtrace.trajectory import distributions
 
 
@@ -232,21 +235,53 @@ def coded(name: str, given: object, shape: tuple[int, int] | None) -> Coded:
     """A policy, or an array [S, A] that stays as it is; `shape` is None where states cannot be told apart."""
     if isinstance(given, EpsilonGreedy | Softmax):
         return given.coded
+    if shape is None and (callable(given) or np.ndim(given) == 1):  # pyright: ignore[reportArgumentType]
+        return Coded(TABLE, Constant(0.0).coded, 0, np.empty((0, 0)))  # see `of_observations`
     if given is None or isinstance(given, str) or callable(given):
         raise TypeError(f"{name} must be EpsilonGreedy(…), Softmax(…) or an array [S, A], got {given!r}")
     table = np.array(given, dtype=np.float64)
     if shape is None:
         raise TypeError(
-            f"{name} cannot be a table here: with features, states have no numbers; use EpsilonGreedy or Softmax"
+            f"{name} cannot be a table here: with features, states have no numbers; use EpsilonGreedy or Softmax, "
+            "a function that makes the probabilities [A] of an observation, or one array [A] for all"
         )
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
     return Coded(TABLE, Constant(0.0).coded, 0, distributions(table, name))
 
 
+Probabilities = Callable[[np.ndarray], ArrayLike]
+"""A policy as a function: the probabilities [A] of an observation."""
+
+
+def of_observations(name: str, given: object, A: int) -> Probabilities | None:
+    """The policy of an environment whose states have no numbers, as a function of the observation; None if it is one in Q.
+
+    >>> of_observations("behavior", [0.5, 0.5], 2)(np.zeros(4))
+    array([0.5, 0.5])
+    """
+    if given is None or isinstance(given, Policy):
+        return None
+    if not callable(given):
+        row = distributions(np.array(given, dtype=np.float64).reshape(1, -1), name)[0]
+        if row.shape != (A,):
+            raise ValueError(f"{name} must have one probability for each of {A} actions, got {len(row)}")
+        return lambda observation: row
+
+    def checked(observation: np.ndarray) -> Floats:
+        p = np.asarray(given(observation), dtype=np.float64)
+        if p.shape != (A,) or not (p >= 0).all() or not abs(p.sum() - 1.0) <= 1e-6:
+            raise ValueError(
+                f"{name} must give {A} probabilities that sum to 1, got {p!r} for the observation {observation!r}"
+            )
+        return p / p.sum()
+
+    return checked
+
+
 def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest probability of each pair, whatever Q and the schedule are: a table's are its own."""
-    if policy.kind == TABLE:
+    if policy.kind == TABLE and policy.table.size:
         return policy.table, policy.table
     low, high = 0.0, 1.0  # of a softmax, and of an ε that changes
     if policy.kind == GREEDY and policy.level.kind == CONSTANT:

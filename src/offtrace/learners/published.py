@@ -1,6 +1,7 @@
 """Published experiments as functions, so that a figure can be made again and compared.
 
-"daley2023": the control experiment of Daley, White, Amato, Machado (2023) on the Bifurcation gridworlds.
+"daley2023": the control experiment of Daley, White, Amato, Machado (2023) on the Bifurcation gridworlds. `collision_error`: the
+prediction experiment of Ghiassian, Sutton (2021) on the Collision task.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from offtrace._shared.compile_cache import kept_njit
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
 from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.follow import follow
+from offtrace.learners.methods.base import Method
 from offtrace.learners.policies import EpsilonGreedy
-from offtrace.mdps import bifurcation
+from offtrace.mdps import bifurcation, collision, collision_features
 from offtrace.traces import Trace
 
 STEPS = {1: 3000, 2: 5000, 3: 3000, 4: 3000}
@@ -61,6 +64,38 @@ def bifurcation_auc(
         progress=progress,
     )
     return np.array([area(at, returns, steps) for at, returns in learned.evaluations])
+
+
+def collision_error(
+    method: Method | Trace | str, *, alpha: float | None = None, runs: int = 50, steps: int = 20_000, seed: int = 0
+) -> Floats:
+    """The mean error over all steps of each run on the Collision task, [runs], for a method on state values.
+
+    The error after a step is √Σ_s d(s) (v(s) − V^π(s))², d being the distribution of states under μ. Each run has its own
+    trajectory and its own features (`mdps.collision_features`), made from `seed` and the number of the run.
+
+    >>> from offtrace.learners import collision_error, method
+    >>> collision_error(method("td", alpha=2**-6, lam=0.9), runs=2, steps=500).shape
+    (2,)
+    """
+    mdp, target, behavior = collision()
+    live = ~np.asarray(mdp.terminal)
+    onwards = np.einsum("sa,sat->st", behavior, mdp.dense_P)[np.ix_(live, live)]
+    visits: Floats = np.linalg.solve(np.eye(len(onwards)) - onwards.T, mdp.start[live])
+    truth = (target * mdp.q(target)).sum(axis=1)[live]
+    errors: list[float] = []
+    for run in range(runs):
+        rng = np.random.default_rng((seed, run))
+        x = collision_features(rng)
+        lived = mdp.rollout(behavior, seed=rng, steps=steps)
+        w = follow(
+            method, features=x, target=target, behavior=behavior, gamma=mdp.gamma, marks=np.arange(1, steps + 1), alpha=alpha,
+            values="state", state=lived["state"], action=lived["action"], reward=lived["reward"],
+            next_state=lived["next_state"], terminated=lived["terminated"], truncated=lived["truncated"],
+        )  # fmt: skip
+        wrong = w @ x[live].T - truth
+        errors.append(float(np.sqrt(wrong**2 @ (visits / visits.sum())).mean()))
+    return np.array(errors)
 
 
 def area(at: Integers, returns: Floats, steps: int, window: int = WINDOW) -> float:

@@ -185,7 +185,7 @@ def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: 
     θ = whole(out.θ for out in outs)
     result = Learned(
         method=job.method,
-        weights=θ.reshape(*θ.shape[:-1], -1, where.features.A),
+        weights=θ if where.features.states else θ.reshape(*θ.shape[:-1], -1, where.features.A),
         features=where.features,
         coder=where.coder,
         seeds=seeds[0] if alone else seeds,

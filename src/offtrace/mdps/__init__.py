@@ -8,7 +8,15 @@ from offtrace.mdps.counterexamples import (
     q_lambda_tight,
     switch_or_stay,
 )
-from offtrace.mdps.gallery import bifurcation, cliff, garnet, random_walk, random_walk_values
+from offtrace.mdps.gallery import (
+    bifurcation,
+    cliff,
+    collision,
+    collision_features,
+    garnet,
+    random_walk,
+    random_walk_values,
+)
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.policy_tables import check_policy, epsilon_greedy, greedy, mixture, random_policy, softmax, uniform
 from offtrace.mdps.toy_text import from_gymnasium
@@ -19,6 +27,8 @@ __all__ = [
     "bifurcation",
     "check_policy",
     "cliff",
+    "collision",
+    "collision_features",
     "epsilon_greedy",
     "from_gymnasium",
     "garnet",

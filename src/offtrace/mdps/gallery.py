@@ -1,4 +1,4 @@
-"""MDPs that the literature knows: Bifurcation gridworlds, cliff walking, the random walk, Garnet."""
+"""MDPs that the literature knows: Bifurcation gridworlds, cliff walking, the random walk, Garnet, Collision."""
 
 from __future__ import annotations
 
@@ -129,6 +129,42 @@ def garnet(states: int, actions: int, branching: int, seed: Seed, gamma: float =
     R = np.zeros((states, actions))
     R[: states - terminal] = rng.standard_normal((states - terminal, actions))
     return MDP(P, R, gamma, terminal=np.arange(states) >= states - terminal)
+
+
+def collision(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
+    """The Collision task (Ghiassian, Sutton 2021, "An empirical comparison of off-policy prediction learning algorithms").
+
+    States 0 … 7 in a line, then the end; actions right and retreat; start uniform in the first four. Leaving state 7 to the right
+    ends the episode with reward 1, retreating ends it with 0. Returned with the MDP: π, which goes right, and μ, which goes right in
+    states 0 to 3 and takes either action with ½ in states 4 to 7. So V^π(s) = γ^(7 − s), and ρ is 2 or 0 where μ has a choice.
+
+    >>> mdp, target, behavior = collision()
+    >>> (target * mdp.q(target)).sum(axis=1)[5:]
+    array([0.81, 0.9 , 1.  , 0.  ])
+    """
+    n = 8
+    P, R = np.zeros((n + 1, 2, n + 1)), np.zeros((n + 1, 2))
+    for s in range(n):
+        P[s, 0, s + 1] = P[s, 1, n] = 1.0
+    R[n - 1, 0] = 1.0
+    start = np.where(np.arange(n + 1) < n // 2, 2.0 / n, 0.0)
+    names, ends = (*range(n), "end"), np.arange(n + 1) == n
+    mdp = MDP(P, R, gamma, start, ends, state_names=names, action_names=("right", "retreat"))
+    target, behavior = np.tile([1.0, 0.0], (n + 1, 1)), np.tile([1.0, 0.0], (n + 1, 1))
+    behavior[n // 2 : n] = 0.5
+    return mdp, target, behavior
+
+
+def collision_features(seed: Seed) -> np.ndarray:
+    """Features [9, 6] of the Collision task: in each state three of six are 1, drawn anew for each run; 0 at the end.
+
+    >>> collision_features(0).sum(axis=1)
+    array([3., 3., 3., 3., 3., 3., 3., 3., 0.])
+    """
+    rng, x = generator(seed), np.zeros((9, 6))
+    for s in range(8):
+        x[s, rng.choice(6, 3, replace=False)] = 1.0
+    return x
 
 
 def _grid(cells: list[Cell], move: Any, starts: list[Cell], gamma: float) -> MDP:

@@ -21,6 +21,7 @@ from offtrace.learners.core.plan import STEP, compiled, plan
 from offtrace.learners.core.restored import Room, read_kept, read_memory, read_out, require
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
+from offtrace.learners.policies import Probabilities
 
 Array = NDArray[np.generic]
 
@@ -37,6 +38,8 @@ class Job(NamedTuple):
     settings: Settings
     capacity: int
     """How many steps a replay buffer holds."""
+    functions: tuple[Probabilities | None, Probabilities | None] = (None, None)
+    """Behaviour and target as functions of observations, where states have no numbers and a policy is not one in Q."""
 
     @property
     def policies(self) -> tuple[Coded, Coded, Coded]:
@@ -48,17 +51,21 @@ class Life:
     """What the compiled loop keeps of one learner, in as many lanes as its environment has copies."""
 
     def __init__(self, job: Job, features: Features, lanes: int, capacity: int) -> None:
-        where, settings, self.method = job.where, job.settings, job.method
+        where, settings, method = job.where, job.settings, job.method
+        self.method = method
         self.job, self.room = job, Room(len(features.tile), features.A, where.size)
-        self.past = Past(job.method.trace, STEP) if job.method.trace.form == "history" else None
+        used = job.method.uses_trace and job.method.trace.form == "history"
+        self.past = Past(job.method.trace, STEP) if used else None
         self.plan, self.pointers = plan(job.method, where.shape, self.past)
         k = features.tile.shape[1]
         self.m = memory(
-            where.size, features.A, k, lanes=lanes, further=len(job.method.further), by_visits=settings.by_visits,
-            update=settings.update, capacity=capacity,
+            where.size, features.A, k, lanes=lanes, kept=(len(method.further), len(method.traces), len(method.scalars)),
+            by_visits=settings.by_visits, update=settings.update, capacity=capacity,
         )  # fmt: skip
         slots, deep = (settings.length * k, settings.length + 3) if settings.update == REPLAY else (64, 64)
-        self.kept = eligibility.empty(self.plan.way, where.size, k, len(self.plan.first), slots, deep, lanes)
+        self.kept = eligibility.empty(
+            self.plan.way, where.size, k, len(self.plan.first), slots, deep, lanes, self.plan.own_step
+        )
 
     def grow(self) -> None:
         """Twice the room for the eligibility, where it has run out of it."""
@@ -104,11 +111,11 @@ class Life:
 
 
 class Block:
-    """Some seeds in an MDP."""
+    """Some seeds in an MDP, or on a recorded trajectory. `snapshots`: θ is kept at the points of the curve."""
 
-    def __init__(self, job: Job, seeds: NDArray[np.uint64]) -> None:
+    def __init__(self, job: Job, seeds: NDArray[np.uint64], *, snapshots: bool = False) -> None:
         self.job, self.life = job, Life(job, job.where.features, 1, job.capacity)
-        self.out = room_for(seeds, job.where.size, job.settings)
+        self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
         at = job.where
         self._fixed = (at.world, at.features, self.life.plan, *self.life.pointers, *job.policies, job.settings)
 

@@ -16,7 +16,7 @@ from offtrace.learners.core.acting import at_present, best_of, choose, set_level
 from offtrace.learners.core.compiling import inlined, plain, seldom
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import has_room
-from offtrace.learners.core.learning import add_up, compute_values
+from offtrace.learners.core.learning import add_up, compute_values, state_value
 from offtrace.learners.core.loop import (
     BAD,
     DONE,
@@ -63,6 +63,10 @@ class Box(NamedTuple):
     """[n + 1, d]: the observation."""
     x_start: Floats
     """[n + 1, d]: that of `start`."""
+    p: Floats
+    """[n + 1, 2, A]: the probabilities of behaviour and target there, where these are functions of observations."""
+    p_start: Floats
+    """[n + 1, 2, A]: those at `start`."""
     rows: Integers
     """[n + 2]: how many observations a lane has made; at the end, how many of them are remembered."""
     resets: Integers
@@ -70,8 +74,11 @@ class Box(NamedTuple):
 
 
 @inlined
-def see(box, tiles, features, j, state, x):
-    """The number of an observation: that of a state, or of a row of features that is filled here. −1 if it is NaN."""
+def see(box, tiles, features, behavior, target, j, state, x, p):
+    """The number of an observation: that of a state, or of a row of features that is filled here. −1 if it is NaN.
+
+    So are the rows of policies that are functions of observations.
+    """
     if not len(tiles.low):
         return state
     for i in range(len(x)):
@@ -81,11 +88,16 @@ def see(box, tiles, features, j, state, x):
     row = j * n + box.rows[j] % n
     box.rows[j] += 1
     into_tiles(tiles, x, features.tile[row])
+    for a in range(p.shape[1]):
+        if len(behavior.table):
+            behavior.table[row, a] = p[0, a]
+        if len(target.table):
+            target.table[row, a] = p[1, a]
     return row
 
 
 @seldom
-def look(turn, box, tiles, features, settings, policy, m):
+def look(turn, box, tiles, features, behavior, target, settings, policy, m):
     """As `loop.look`. NaN if the environment did not answer."""
     last = len(box.action) - 1
     set_level(policy, features.A, m.progress.episode - 1, m.progress.step, m.looking)
@@ -94,7 +106,9 @@ def look(turn, box, tiles, features, settings, policy, m):
     if s < 0:
         if turn(LOOK_BEGIN) != 0:
             return np.nan
-        s = see(box, tiles, features, last, box.start[last], box.x_start[last])
+        s = see(
+            box, tiles, features, behavior, target, last, box.start[last], box.x_start[last], box.p_start[last]
+        )  # fmt: skip
     for _ in range(settings.look_limit):
         if s < 0:
             return np.nan
@@ -109,7 +123,7 @@ def look(turn, box, tiles, features, settings, policy, m):
         if box.ended[last] != GOES_ON:
             s = -1
             break
-        s = see(box, tiles, features, last, box.state[last], box.x[last])
+        s = see(box, tiles, features, behavior, target, last, box.state[last], box.x[last], box.p[last])
     m.progress.look_state = s
     return total
 
@@ -181,7 +195,9 @@ def live_of(digest):
                 if begins:
                     if box.start[j] < 0:
                         continue
-                    s = see(box, tiles, features, j, box.start[j], box.x_start[j])
+                    s = see(
+                        box, tiles, features, behavior, target, j, box.start[j], box.x_start[j], box.p_start[j]
+                    )  # fmt: skip
                     box.start[j] = -1
                     if s < 0:
                         return FAILED
@@ -192,14 +208,17 @@ def live_of(digest):
             for j in range(n):
                 if box.action[j] < 0:
                     continue
-                after = see(box, tiles, features, j, box.state[j], box.x[j])
+                after = see(box, tiles, features, behavior, target, j, box.state[j], box.x[j], box.p[j])
                 if after < 0:
                     return FAILED
                 m = of_lane(ms, j)
                 if n > 1:  # others have learned since
                     s, a = m.lane.state, m.lane.action
                     compute_values(m.θ, features, s, m.q[0])
-                    m.lane.value = m.θ[s * features.A + a] if features.table else m.q[0, a]
+                    if features.states:
+                        m.lane.value = state_value(m.θ, features, s)
+                    else:
+                        m.lane.value = m.θ[s * features.A + a] if features.table else m.q[0, a]
                 terminated = box.ended[j] == TERMINATED
                 truncated = box.ended[j] == TRUNCATED or (m.lane.age + 1 == settings.limit and not terminated)
                 status = observes(
@@ -214,7 +233,7 @@ def live_of(digest):
                     and settings.look_every
                     and progress.episode % settings.look_every == 0
                 ):
-                    gain = look(turn, box, tiles, features, settings, looking, m)
+                    gain = look(turn, box, tiles, features, behavior, target, settings, looking, m)
                     if np.isnan(gain):
                         return FAILED
                     out.look_step[progress.looks] = progress.step

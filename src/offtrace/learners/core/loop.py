@@ -9,7 +9,12 @@ A step, with all policies in the Q of this moment:
 way; a method with a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) =
 Σ_j value_j θ[tile_j · A + a], for a table the one tile s with value 1.
 
-The rule and the method's own step come as pointers to compiled functions: one loop serves all of them.
+On state values v(s) = Σ_j value_j θ[tile_j], the start's own action acts and δ carries a ratio:
+
+    z ← z + ∇v(s),     θ ← θ + α ρ δ z,     z ← γβ-rule(z) with the action just taken
+
+The rule and the method's own step come as pointers to compiled functions: one loop serves all of them. It also follows a recorded
+trajectory, whose steps then stand in the place of the MDP's.
 """
 
 from __future__ import annotations
@@ -21,7 +26,17 @@ from offtrace.learners.core.acting import at_present, best_of, choose, level, pr
 from offtrace.learners.core.compiling import inlined, merged, seldom
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import clear, has_room
-from offtrace.learners.core.learning import add_up, compute_values, expected, learn, own_step, remember, replay
+from offtrace.learners.core.learning import (
+    add_up,
+    compute_values,
+    expected,
+    learn,
+    live_otherwise,
+    own_step,
+    remember,
+    replay,
+    state_value,
+)
 from offtrace.learners.core.memory import OFFLINE, REPLAY, of_lane
 from offtrace.learners.core.random_numbers import LIVING, LOOKING, normal, pick, uniform
 
@@ -84,11 +99,16 @@ def begin_lane(m, kept):
     """A lane of a new learner."""
     lane = m.lane
     lane.state, lane.action, lane.age, lane.touched = -1, 0, 0, 0
-    lane.head, lane.filled, lane.since = 0, 0, 0
+    lane.head, lane.filled, lane.since, lane.chosen, lane.tidy = 0, 0, 0, -1, 64
     lane.discount, lane.gain, lane.total, lane.alpha = 0.0, 0.0, 0.0, 0.0
-    lane.pi, lane.mu, lane.value, lane.greedy = 0.0, 0.0, 0.0, 0.0
+    lane.pi, lane.mu, lane.value, lane.ahead, lane.greedy = 0.0, 0.0, 0.0, 0.0, 0.0
     for w in range(len(m.U)):
-        m.U[w], m.is_touched[w] = 0.0, False
+        m.U[w] = 0.0
+    for w in range(len(m.is_touched)):
+        m.is_touched[w] = False
+    for i in range(len(m.traces)):
+        for w in range(len(m.θ)):
+            m.traces[i, w] = 0.0
     clear(kept)
 
 
@@ -96,7 +116,12 @@ def begin_lane(m, kept):
 def mark(features, settings, m, out):
     """One point of the curve."""
     n, i, total = m.progress.seed, m.progress.mark, 0.0
-    if len(settings.truth):
+    if len(settings.truth) and features.states:
+        for s in settings.judged:
+            total += (state_value(m.θ, features, s) - settings.truth[s, 0]) ** 2
+        total = np.sqrt(total / len(settings.judged))
+        out.error[n, i] = total if total >= 0.0 else np.inf
+    elif len(settings.truth):
         for s in settings.judged:
             compute_values(m.θ, features, s, m.q[0])
             q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
@@ -106,6 +131,9 @@ def mark(features, settings, m, out):
         out.error[n, i] = total if total >= 0.0 else np.inf
     out.returns[n, i] = m.progress.returns / m.progress.finished if m.progress.finished else np.nan
     out.at[n, i] = m.progress.step
+    if out.snapshots.shape[1]:
+        for w in range(len(m.θ)):
+            out.snapshots[n, i, w] = m.θ[w]
     m.progress.returns, m.progress.finished = 0.0, 0.0
     m.progress.mark = i + 1
 
@@ -120,9 +148,9 @@ def set_levels(behavior, target, settings, A, m):
 
 @merged
 def act(features, behavior, target, settings, m, s, begins):
-    """Choose an action in s, and remember s, a, μ(a|s), π(a|s), q(s, a), and whether a is greedy.
+    """Choose an action in s, and remember s, a, μ(a|s), π(a|s), q(s, a) or v(s), and whether a is greedy.
 
-    `begins`: an episode begins in s.
+    `begins`: an episode begins in s. On state values the policies are tables, which do not look at q.
     """
     if begins:
         m.lane.age = 0
@@ -133,10 +161,15 @@ def act(features, behavior, target, settings, m, s, begins):
     compute_values(m.θ, features, s, m.q[0])
     q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
     best, arg, ties, _ = best_of(q)
-    a = choose(uniform(m.streams, LIVING), μ, s, q, best, arg, ties)
+    a = m.lane.chosen
+    if a < 0:
+        a = choose(uniform(m.streams, LIVING), μ, s, q, best, arg, ties)
+    m.lane.chosen = -1
     m.lane.state, m.lane.action = s, a
     m.lane.mu, m.lane.pi = probability(μ, s, q, best, ties, a), probability(π, s, q, best, ties, a)
     m.lane.value, m.lane.greedy = q[a], 1.0 if q[a] == best else 0.0
+    if features.states:
+        m.lane.value = state_value(m.θ, features, s)
     return a
 
 
@@ -160,22 +193,32 @@ def observe(
                 return BAD
         over = np.isnan(m.θ[0])
     else:
-        v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
-        π_a = m.lane.greedy if plan.greedy else m.lane.pi
-        δ = r + γ * v - m.lane.value
-        if not np.isfinite(δ):
+        bad = 0
+        if plan.plain:
+            v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
+            π_a = m.lane.greedy if plan.greedy else m.lane.pi
+            δ = r + γ * v - m.lane.value
+            if not np.isfinite(δ):
+                bad = 1
+            elif not learn(
+                plan, factors, custom, features, settings, m, kept, m.lane.discount, s, a, δ, π_a, m.lane.mu
+            ):
+                bad = 2
+            elif plan.own_step:
+                own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ, v, r, after, terminated)
+        else:
+            bad = live_otherwise(plan, factors, custom, step, features, settings, μ, π, m, kept, r, after, terminated)
+        if bad == 2:
+            return BAD
+        if bad == 1:
             m.θ[0] = np.nan  # so that all see it
             over = True
-        elif not learn(plan, factors, custom, features, settings, m, kept, m.lane.discount, s, a, δ, π_a, m.lane.mu):
-            return BAD
-        elif plan.own_step:
-            own_step(plan, step, features, settings, m, kept, π, π_a, δ, r, after, terminated)
         m.lane.discount = γ
     m.lane.total += m.lane.gain * r
     m.lane.gain *= γ
     m.lane.state = after
     if terminated or truncated:
-        m.lane.state = -1
+        m.lane.state, m.lane.chosen = -1, -1
         m.progress.episode += 1
         m.progress.returns += m.lane.total
         m.progress.finished += 1.0
@@ -235,12 +278,20 @@ def run_of(digest):
                 return ROOM
             budget -= 1
             s, begins = lane.state, lane.state < 0
-            if begins:
+            if len(world.recorded):
+                s, lane.chosen = world.recorded[progress.step].state, world.recorded[progress.step].action
+            elif begins:
                 s = pick(m.streams, LIVING, world.start, 0, len(world.start))
             a = act(features, behavior, target, settings, m, s, begins)
-            after, r = leave(world, m.streams, LIVING, s, a, A)
-            terminated = world.ends[after]
-            truncated = lane.age + 1 == settings.limit and not terminated
+            if len(world.recorded):
+                now = world.recorded[progress.step]
+                after, r, terminated, truncated = now.next_state, now.reward, now.terminated != 0, now.truncated != 0
+                if progress.step + 1 < len(world.recorded) and not (terminated or truncated):
+                    lane.chosen = world.recorded[progress.step + 1].action
+            else:
+                after, r = leave(world, m.streams, LIVING, s, a, A)
+                terminated = world.ends[after]
+                truncated = lane.age + 1 == settings.limit and not terminated
             status = observe(
                 features, plan, factors, custom, step, behavior, target, settings, m, kept, out,
                 r, after, terminated, truncated,

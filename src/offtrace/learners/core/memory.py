@@ -28,16 +28,25 @@ class World(NamedTuple):
     ends: NDArray[np.bool_]
     R: Floats
     of_entry: Floats
+    recorded: Records
+    """Records STEP of a given trajectory, which is then followed step by step; empty: the learner lives in the MDP."""
 
 
 class Features(NamedTuple):
-    """q(s, a) = Σ_j value[s, j] θ[tile[s, j] · A + a]."""
+    """q(s, a) = Σ_j value[s, j] θ[tile[s, j] · A + a]; on state values v(s) = Σ_j value[s, j] θ[tile[s, j]]."""
 
     A: int
     table: bool
     """Whether tile[s] is s and value[s] is 1, so that θ holds q(s, ·) as it stands."""
     tile: Integers
     value: Floats
+    states: bool = False
+    """Whether θ are weights of state values. `table` is then False, also where there is a weight for each state."""
+
+    @property
+    def per_tile(self) -> int:
+        """How many weights a tile has: one for each action, or one in all."""
+        return 1 if self.states else self.A
 
 
 class Plan(NamedTuple):
@@ -65,8 +74,22 @@ class Plan(NamedTuple):
     """What the rule keeps of a new start."""
     history: bool
     """Whether what it keeps of a start is π and μ there."""
+    plain: bool
+    """Whether δ and its use are those of Algorithm 1: on action values, with the mean over π, and with corrections."""
+    bound: float
+    """On state values δ carries min(bound, ρ): see `Trace.delta_bound`."""
+    uncorrected: bool
+    """Whether later steps bootstrap from v(s') alone, without their q: see `UncorrectedLearner`."""
+    sampled: bool
+    """Whether δ has the value of the next action taken, not the mean over all: see `Method.sampled`."""
     own_step: bool
     """Whether the method changes the weights by a step of its own: see `Method.step`."""
+    traces: int
+    """How many vectors it keeps through an episode: see `Method.traces`."""
+    expects: bool
+    """Whether that step is told Σ_a π(a|s) q(s, a): see `Method.expects`."""
+    passes_on: bool
+    """Whether that step is told what goes on, on action values: see `Method.passes_on`."""
     numbers: Floats
     """What that step is given: see `Method.numbers`."""
 
@@ -93,7 +116,7 @@ class Settings(NamedTuple):
     marks: Integers
     """When the curve has its points, in steps or, if the end is in episodes, in those."""
     truth: Floats
-    """[S, A]; empty if it is not known."""
+    """[S, A], or [S, 1] of state values; empty if it is not known."""
     judged: Integers
     """The states over which the error is taken."""
     look_every: int
@@ -126,13 +149,16 @@ LANE = record(
     head=np.int64,  # where the ring of the buffer goes on
     filled=np.int64,  # how many steps the ring holds
     since=np.int64,  # steps since sequences were drawn from it
+    chosen=np.int64,  # the next action, where it is known already; −1: it is still to be chosen
+    tidy=np.int64,  # how many weights may be listed before those that no vector uses are looked for
     discount=np.float64,  # γ, but 0 at the first step of an episode
     gain=np.float64,  # γ^age
     total=np.float64,  # the episode's return so far
     alpha=np.float64,  # the step size
     pi=np.float64,  # π(a|s) of the action taken
     mu=np.float64,  # μ(a|s)
-    value=np.float64,  # q(s, a)
+    value=np.float64,  # q(s, a), or v(s)
+    ahead=np.float64,  # what the step before bootstrapped from
     greedy=np.float64,  # 1 if the action maximised q(s, ·)
 )
 """One copy of the environment, and the step it is taking."""
@@ -160,6 +186,11 @@ TRANSITION = record(
     alpha=np.float64,
     pi=np.float64,  # π(a|s)
     mu=np.float64,  # μ(a|s)
+    rho=np.float64,  # π(a|s) / μ(a|s)
+    ratio=np.float64,  # what δ is multiplied by on state values; 1 on action values
+    value=np.float64,  # q(s, a), or v(s)
+    next_value=np.float64,  # what δ bootstraps from; 0 where the episode has terminated
+    expected=np.float64,  # Σ_a π(a|s) q(s, a), where the method asks for it
 )
 """One step, as `Method.step` is told it."""
 
@@ -179,10 +210,14 @@ class Memory(NamedTuple):
     """[size]: the weights."""
     further: Floats
     """[n, size]: further weights of the method: see `Method.further`."""
+    traces: Floats
+    """[lanes, n, size]: vectors of the method that begin anew with each episode, 0 but for the weights in `touched`."""
+    scalars: Floats
+    """[lanes, n]: numbers of the method that begin anew with each episode."""
     U: Floats
     """[lanes, size]: what an episode has added up (offline, replay)."""
     touched: Integers
-    """[lanes, size]: the weights for which U is not 0, in the order of their first visit."""
+    """[lanes, size]: the weights for which U or `traces` may not be 0, in the order of their first visit."""
     is_touched: NDArray[np.bool_]
     """[lanes, size]: whether a weight is among those."""
     sizes: Floats
@@ -203,15 +238,31 @@ class Memory(NamedTuple):
     """[k · A]: room for the weights of all pairs of s'."""
     ahead_numbers: Floats
     """[k · A]: room for their numbers in Σ_a' π(a'|s') ∇q(s', a')."""
+    ahead_on: Floats
+    """[k · A]: room for their numbers in Σ_a' μ(a'|s') c(s', a') ∇q(s', a')."""
+    copied: Integers
+    """[2]: how many numbers the copies of the eligibility vector have: see `Kept.copied_weights`."""
     buffer: Records
     """[lanes, capacity]: a ring of records STEP."""
 
 
 def memory(
-    size: int, A: int, k: int, *, lanes: int, further: int, by_visits: bool, update: int, capacity: int
+    size: int,
+    A: int,
+    k: int,
+    *,
+    lanes: int,
+    kept: tuple[int, int, int],
+    by_visits: bool,
+    update: int,
+    capacity: int,
 ) -> Memory:
-    """The memory of a learner that has not begun."""
+    """The memory of a learner that has not begun. `kept` says how many vectors last, how many vectors and how many numbers
+    begin anew with each episode.
+    """
+    further, traces, scalars = kept
     some = 0 if update == ONLINE else size
+    listed = size if traces else some
     ring = capacity if update == REPLAY else 0
     visits = size if by_visits else 0
     return Memory(
@@ -221,9 +272,11 @@ def memory(
         streams=np.zeros(2, np.uint64),
         θ=np.zeros(size),
         further=np.zeros((further, size)),
+        traces=np.zeros((lanes, traces, size)),
+        scalars=np.zeros((lanes, scalars)),
         U=np.zeros((lanes, some)),
-        touched=np.zeros((lanes, some), np.int64),
-        is_touched=np.zeros((lanes, some), np.bool_),
+        touched=np.zeros((lanes, listed), np.int64),
+        is_touched=np.zeros((lanes, listed), np.bool_),
         sizes=np.ones(visits),
         N=np.zeros(visits),
         behavior=np.zeros(lanes, NOW),
@@ -233,6 +286,8 @@ def memory(
         weights=np.zeros(k, np.int64),
         ahead=np.zeros(k * A, np.int64),
         ahead_numbers=np.zeros(k * A),
+        ahead_on=np.zeros(k * A),
+        copied=np.zeros(2, np.int64),
         buffer=np.zeros((lanes, ring), STEP),
     )
 
@@ -247,6 +302,8 @@ def of_lane(ms, j) -> Any:
         ms.streams,
         ms.θ,
         ms.further,
+        ms.traces[j],
+        ms.scalars[j],
         ms.U[j],
         ms.touched[j],
         ms.is_touched[j],
@@ -259,6 +316,8 @@ def of_lane(ms, j) -> Any:
         ms.weights,
         ms.ahead,
         ms.ahead_numbers,
+        ms.ahead_on,
+        ms.copied,
         ms.buffer[j],
     )
 
@@ -288,6 +347,8 @@ class Out(NamedTuple):
     """[room]: their returns."""
     look_stop: Integers
     """[n]: where those of each seed end."""
+    snapshots: Floats
+    """[n, points, size]: θ at the points of the curve, where they are asked for; NaN where a learner diverged before."""
 
     def with_more_looks(self) -> Out:
         """The same with twice the room for evaluation episodes."""
@@ -295,7 +356,9 @@ class Out(NamedTuple):
         return self._replace(**dict(zip(("look_step", "look_return"), more, strict=True)))
 
 
-def room_for(seeds: NDArray[np.uint64], size: int, settings: Settings, lanes: int = 1) -> Out:
+def room_for(
+    seeds: NDArray[np.uint64], size: int, settings: Settings, lanes: int = 1, *, snapshots: bool = False
+) -> Out:
     """Room for what will come of these seeds."""
     n, points = len(seeds), len(settings.marks)
     looks = max(1024 if settings.look_every else 0, lanes)
@@ -311,4 +374,5 @@ def room_for(seeds: NDArray[np.uint64], size: int, settings: Settings, lanes: in
         look_step=np.zeros(looks, np.int64),
         look_return=np.zeros(looks),
         look_stop=np.zeros(n, np.int64),
+        snapshots=np.full((n, points, size) if snapshots else (n, 0, 0), np.nan),
     )

@@ -5,6 +5,7 @@ One signature for all rules means one compiled loop for all of them; a rule by i
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -21,18 +22,19 @@ from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISI
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.memory import TRANSITION, Plan
 from offtrace.learners.core.records import Floats
-from offtrace.learners.methods.base import Method, Sparse
+from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
-from offtrace.traces import Step, Trace
+from offtrace.traces import OneStep, Step, Trace
 
 FOR_EVER = 2**62
 ROW = types.Array(types.float64, 1, "C")
 FACTORS = types.UniTuple(types.float64, 3)(types.float64, types.float64, types.float64, ROW)
 STEP = types.float64(ROW, *(types.float64,) * 5, types.int64, types.int64)
 _SPARSE = types.NamedTuple((types.Array(types.int64, 1, "C"), ROW), Sparse)
-OWN_STEP = types.void(
-    numba.from_dtype(TRANSITION), ROW, types.Array(types.float64, 2, "C"), ROW, _SPARSE, _SPARSE, _SPARSE
-)
+_ROWS = types.Array(types.float64, 2, "C")
+_STORE = types.NamedTuple((ROW, _ROWS, _ROWS, types.Array(types.int64, 1, "C"), ROW, ROW), Store)
+_VECTORS = types.NamedUniTuple(_SPARSE, len(Vectors._fields), Vectors)
+OWN_STEP = types.void(numba.from_dtype(TRANSITION), _STORE, _VECTORS)
 
 
 class Pointers(NamedTuple):
@@ -48,13 +50,14 @@ class Pointers(NamedTuple):
 
 def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None) -> tuple[Plan, Pointers]:
     """The plan of a method. `shape` is [S, A] of a table; `past` is what a HistoryTrace has seen."""
-    trace, custom = method.trace, method.trace.custom
+    trace = method.trace if method.uses_trace else OneStep()
+    custom, on_states = trace.custom, method.values == "state"
     lags = np.array(trace.lag_bound or (), dtype=np.float64)
     if custom or trace.horizon is not None or len(lags) or not (trace.per_decision or trace.recursive):
         way = VISITS
     else:
         way = LINEAR if trace.per_decision else GROUPS
-    if not method.in_loop and way != LINEAR:
+    if method.passes_on and way != LINEAR:
         raise TypeError(f"{method.title} needs a trace with one coefficient for each decision; {trace.title} is not")
     reach = trace.horizon or FOR_EVER
     if len(lags) and lags[-1] == 0.0:
@@ -67,7 +70,7 @@ def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None
         custom=custom,
         recursive=trace.recursive,
         share=float(trace.target_share),
-        greedy=trace.needs_greedy,
+        greedy=trace.needs_greedy and not on_states,  # there π itself is greedy: see `arguments.as_method`
         reach=reach,
         forget=max(1e-18 / largest, 1e-150),
         log_forget=(old, small),
@@ -76,10 +79,17 @@ def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None
         lam=float(getattr(trace, "lam", 0.0)) if trace.form == "step" else 0.0,
         first=np.array((1.0, 1.0) if trace.form == "history" else carry).reshape(-1),
         history=trace.form == "history",
+        plain=not (on_states or method.sampled or method.uncorrected),
+        bound=float(np.min(trace.delta_bound)),
+        uncorrected=method.uncorrected,
+        sampled=method.sampled,
         own_step=not method.in_loop,
+        traces=len(method.traces),
+        expects=method.expects,
+        passes_on=method.passes_on,
         numbers=np.array(method.numbers, dtype=np.float64),
     )
-    step = _no_own_step() if method.in_loop else _own_step(method.step)
+    step = _no_own_step() if method.in_loop else _own_step(_checked_step(method))
     if past is not None:
         return made, Pointers(_no_factors(), past.step, step)
     if trace.form == "step":
@@ -146,6 +156,17 @@ def _step(step: Function, n: int) -> Function:
     return many
 
 
+def _checked_step(method: Method) -> Function:
+    """The method's step, which earlier versions called with other arguments."""
+    given = method.step.__code__
+    if given.co_argcount != 3 or given.co_flags & inspect.CO_VARARGS:
+        raise TypeError(
+            f"{type(method).__name__}.step takes {', '.join(given.co_varnames[: given.co_argcount])}: it must take (t, m, x), "
+            "the step, what the learner keeps (m.θ, m.further, m.numbers, …) and its vectors (x.e, x.φ, x.φ_next, …)"
+        )
+    return method.step
+
+
 @cache
 def _own_step(step: Function) -> Function:
     """A method's step; it changes arrays in place."""
@@ -164,7 +185,7 @@ def _no_step() -> Function:
 
 @cache
 def _no_own_step() -> Function:
-    return njit(OWN_STEP, **POINTED)(lambda t, θ, further, numbers, e, φ, φ_next: None)
+    return njit(OWN_STEP, **POINTED)(lambda t, m, x: None)
 
 
 _loops: dict[tuple[object, ...], Callable[..., int]] = {}

@@ -60,7 +60,8 @@ def read_kept(saved: Saved, like: Kept, way: int, room: Room) -> Kept:
     slots, depths = saved["kept.weight_of"].shape, saved["kept.w" if way == VISITS else "kept.x"].shape
     require(len(slots) == len(depths) == 2 and max(*slots, *depths) < 2**40, "eligibility")
     lanes, k, carry = len(like.counts), like.weights.shape[2], like.carry.shape[2]
-    wanted = eligibility.empty(way, like.slot_of.shape[1], k, carry, slots[1], depths[1], lanes)
+    copies = like.copied_weights.size > 0
+    wanted = eligibility.empty(way, like.slot_of.shape[1], k, carry, slots[1], depths[1], lanes, copies)
     kept = read(saved, "kept", wanted)
     counts, visits = kept.counts, kept.w.shape[1]
     in_order = (0, "bottom", "top", kept.x.shape[1] if way == GROUPS else 0), (0, "first", "last", visits)
@@ -95,6 +96,7 @@ def read_memory(
     for name, array, low, high in (
         ("state", lane["state"], -1, room.states),
         ("action", lane["action"], 0, room.actions),
+        ("action", lane["chosen"], -1, room.actions),
         ("buffer", lane["head"], 0, max(ring, 1)),
         ("buffer", lane["filled"], 0, ring + 1),
         ("buffer", buffer["state"], 0, room.states),

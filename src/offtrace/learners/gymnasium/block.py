@@ -12,7 +12,7 @@ from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.blocks import Array, Job, Life, out_of
 from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.core.loop import BAD, DONE, PAUSED
-from offtrace.learners.core.memory import REPLAY, Features, Out, room_for
+from offtrace.learners.core.memory import REPLAY, Out, room_for
 from offtrace.learners.core.plan import compiled
 from offtrace.learners.core.restored import read_out, require, require_within
 from offtrace.learners.gymnasium.outside import Outside
@@ -26,13 +26,13 @@ class Awake:
     """What lasts while the learner of a `HostBlock` lives: its environments, what it keeps, and the box between the two."""
 
     def __init__(self, job: Job, seed: int, lanes: int) -> None:
-        where, settings, tiles = job.where, job.settings, job.where.tiles
+        self.job, where, settings, tiles = job, job.where, job.settings, job.where.tiles
         capacity = max(1, job.capacity // lanes) if settings.update == REPLAY else 1
         rows = 2 * capacity + 4  # a step brings two observations at most: where it led, and where an episode begins
         self.features, k, d = where.features, where.features.tile.shape[1], len(tiles.low)
         if d:
             shape = (lanes + 1) * rows, k
-            self.features = Features(where.features.A, False, np.zeros(shape, np.int64), np.full(shape, tiles.value))
+            self.features = where.features._replace(tile=np.zeros(shape, np.int64), value=np.full(shape, tiles.value))
         self.box = Box(
             action=np.zeros(lanes + 1, np.int64),
             reward=np.zeros(lanes + 1),
@@ -41,14 +41,21 @@ class Awake:
             start=np.full(lanes + 1, -1, np.int64),
             x=np.zeros((lanes + 1, d)),
             x_start=np.zeros((lanes + 1, d)),
+            p=np.zeros((lanes + 1, 2, where.features.A if d else 0)),
+            p_start=np.zeros((lanes + 1, 2, where.features.A if d else 0)),
             rows=np.append(np.zeros(lanes + 1, np.int64), rows),
             resets=np.zeros(1, np.int64),
         )
         self.life = Life(job, self.features, lanes, capacity)
-        self.outside = Outside(where, self.box, seed)
+        self.outside = Outside(where, self.box, seed, job.functions)
         life = self.life
+        tables = [np.zeros((len(self.features.tile), where.features.A)) if f else None for f in job.functions]
+        self.policies = tuple(
+            policy if table is None else policy._replace(table=table)
+            for policy, table in zip(job.policies, (*tables, None), strict=True)
+        )
         self.fixed = (
-            self.outside.call, self.box, tiles, self.features, life.plan, *life.pointers, *job.policies, settings,
+            self.outside.call, self.box, tiles, self.features, life.plan, *life.pointers, *self.policies, settings,
         )  # fmt: skip
 
     def snapshot(self) -> dict[str, Array]:
@@ -56,6 +63,7 @@ class Awake:
         saved = self.life.snapshot()
         saved |= {f"box.{name}": array.copy() for name, array in zip(Box._fields, self.box, strict=True)}
         saved |= {"rows": self.features.tile.copy()}
+        saved |= {f"policy.{i}": policy.table.copy() for i, policy in enumerate(self.policies[:2])}
         return {**saved, "environments": _pickled((self.outside.env, self.outside.looker))}
 
     def restore(self, saved: Mapping[str, Array], out: Out) -> None:
@@ -72,8 +80,13 @@ class Awake:
             require(name != "rows" or bool(found[-1] == array[-1]), f"box.{name}")
             array[...] = found
         require(saved["rows"].shape == rows.shape and saved["rows"].dtype == rows.dtype, "rows of features")
-        require_within(saved["rows"], 0, room.weights // room.actions, "rows of features")
+        require_within(saved["rows"], 0, room.weights // self.features.per_tile, "rows of features")
         rows[...] = saved["rows"]
+        for i, policy in enumerate(self.policies[:2]):
+            found = saved[f"policy.{i}"]
+            require(found.shape == policy.table.shape and found.dtype == policy.table.dtype, "policies")
+            if self.job.functions[i] is not None:
+                policy.table[...] = found
         self.outside.env, self.outside.looker = pickle.loads(saved["environments"].tobytes())
 
 

@@ -79,7 +79,9 @@ class Observations:
         return features.tile[state], features.value[state]
 
 
-def environment(env: Given, gamma: float | None, features: ArrayLike | TileCoding | None) -> Environment:
+def environment(
+    env: Given, gamma: float | None, features: ArrayLike | TileCoding | None, states: bool = False
+) -> Environment:
     """Check a Gymnasium environment: an id, an environment, a vector environment, or a function that makes one."""
     if not isinstance(env, str | gymnasium.Env | VectorEnv) and not callable(env):
         raise TypeError(
@@ -108,8 +110,8 @@ def environment(env: Given, gamma: float | None, features: ArrayLike | TileCodin
             )
         tiles = features.over(space.low, space.high)
         seen = Observations(space, tiles)
-        rows = Features(A, False, np.zeros((0, tiles.tilings), np.int64), np.zeros((0, tiles.tilings)))
-        return Environment(None, source, float(gamma), rows, seen, tiles.size * A, source.lanes)
+        rows = Features(A, False, np.zeros((0, tiles.tilings), np.int64), np.zeros((0, tiles.tilings)), states)
+        return Environment(None, source, float(gamma), rows, seen, tiles.size * rows.per_tile, source.lanes)
     seen = Observations(space, NONE)
     if seen.sizes is None:
         raise ValueError(
@@ -119,5 +121,5 @@ def environment(env: Given, gamma: float | None, features: ArrayLike | TileCodin
     S = math.prod(seen.sizes)
     if S > MOST:
         raise ValueError(f"the observations of {source.name}, {space}, have {S:.3g} values: too many for a table")
-    rows, size = table_or_rows(features, S, A)
+    rows, size = table_or_rows(features, S, A, states)
     return Environment(None, source, float(gamma), rows, seen, size, source.lanes)

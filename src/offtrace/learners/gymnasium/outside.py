@@ -15,8 +15,10 @@ from numba.core.typing.templates import Signature
 
 from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.gymnasium_loop import Box
+from offtrace.learners.core.records import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.gymnasium.source import DISABLED, SAME_STEP, Single, Vector
+from offtrace.learners.policies import Probabilities
 
 LIVING, LOOKING = 0, 1
 """Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
@@ -38,8 +40,11 @@ class _Call(types.WrapperAddressProtocol):
 class Outside:
     """The environments of one learner, and what they do when the loop asks them."""
 
-    def __init__(self, where: Environment, box: Box, seed: int) -> None:
+    def __init__(
+        self, where: Environment, box: Box, seed: int, functions: tuple[Probabilities | None, Probabilities | None]
+    ) -> None:
         assert where.coder is not None
+        self.functions = functions
         self.source, self.seen, self.box, self.seed = where.source, where.coder, box, seed
         self.tiled, self.last = self.seen.sizes is None, where.lanes
         self.first_action = int(cast(Discrete, self.source.action).start)
@@ -100,8 +105,15 @@ class Outside:
     def _begins(self, j: int, observation: object) -> None:
         if self.tiled:
             self.box.x_start[j], self.box.start[j] = np.ravel(np.asarray(observation)), 0
+            self._ask(observation, self.box.p_start[j])
         else:
             self.box.start[j] = self.seen.number(observation)
+
+    def _ask(self, observation: object, p: Floats) -> None:
+        """The probabilities of policies that are functions of observations."""
+        for i, function in enumerate(self.functions):
+            if function is not None:
+                p[i] = function(np.asarray(observation))
 
     def _leads_to(self, j: int, observation: object, reward: float, terminated: bool, truncated: bool) -> None:
         box, reward = self.box, float(reward)
@@ -113,6 +125,7 @@ class Outside:
         if self.tiled:
             x = np.asarray(observation)
             box.x[j] = x if x.ndim == 1 else np.ravel(x)
+            self._ask(observation, box.p[j])
         else:
             box.state[j] = self.seen.number(observation)
 

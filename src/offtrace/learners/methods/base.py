@@ -1,25 +1,34 @@
-"""What a learning method is: the trace whose eligibility vector it uses, what it keeps for each weight, and one step.
+"""What a learning method is: the trace whose eligibility vector it uses, what it keeps, and one step.
 
 The loop acts, keeps the eligibility vector e_t of the trace (z_t in the paper), and computes
 
-    δ_t = r_t + γ Σ_a π(a|s_{t+1}) q(s_{t+1}, a) − q(s_t, a_t)
+    action values    δ_t = r_t + γ Σ_a π(a|s_{t+1}) q(s_{t+1}, a) − q(s_t, a_t)        e_t = Σ_k γ^{t-k} β_{k:t} φ(s_k, a_k)
+    state values     δ_t = r_t + γ v(s_{t+1}) − v(s_t)                                 e_t = Σ_k γ^{t-k} b_{k:t-1} φ(s_k)
 
-A method says what then happens to the weights. Vectors with one number for each weight are dense arrays; e_t and the features
-φ are nearly all 0, and come as `Sparse`. `dot` and `add` are all that most methods need, so that a step reads like its
-equations.
+with b as in `state_targets`: on state values δ_t e_t is to be multiplied by ρ_t, and what the literature calls z_t is ρ_t e_t. A
+method says what then happens to the weights. Vectors that a method keeps are dense arrays; e_t and the features φ are nearly
+all 0, and come as `Sparse`. With `dot` and `add` for these, and `decay`, `inner` and `plus` for the method's own traces, a step
+reads like its equations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, Self
+from dataclasses import dataclass, field, fields
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat
 
 import numpy as np
 
 from offtrace.learners.core.compiling import both
 from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.policies import Schedule, as_schedule
 from offtrace.traces import Trace
+
+StepSize = float | Schedule | Literal["1/N"]
+"""A number, a schedule, or "1/N": one over the visits."""
+Values = Literal["action", "state"]
+TINY = 1e-40
+"""What is smaller than this in a trace becomes 0: it would only sink on, to where arithmetic is slow."""
 
 
 class Sparse(NamedTuple):
@@ -38,7 +47,7 @@ class Transition(Protocol):
     terminated: int
     reward: float
     delta: float
-    """δ, with the q before this step."""
+    """δ, with the values before this step."""
     gamma: float
     discount: float
     """γ, but 0 at the first step of an episode."""
@@ -47,6 +56,47 @@ class Transition(Protocol):
     """π(a|s); the greedy policy's, where the trace reads that."""
     mu: float
     """μ(a|s)."""
+    rho: float
+    """π(a|s) / μ(a|s)."""
+    ratio: float
+    """On state values what δ carries: ρ, or what the trace makes of it (`Trace.delta_ratio`). 1 on action values."""
+    value: float
+    """q(s, a), or v(s)."""
+    next_value: float
+    """What δ bootstraps from: 0 where the episode has terminated."""
+    expected: float
+    """Σ_a π(a|s) q(s, a), for methods that say `expects`."""
+
+
+class Store(NamedTuple):
+    """What a learner keeps, for its step to change in place."""
+
+    θ: Floats
+    """[size]: the weights."""
+    further: Floats
+    """[n, size]: see `Method.further`."""
+    traces: Floats
+    """[n, size]: see `Method.traces`."""
+    active: Integers
+    """The weights for which `traces` may not be 0. Those of φ are among them."""
+    scalars: Floats
+    """[n]: see `Method.scalars`."""
+    numbers: Floats
+    """`Method.numbers`."""
+
+
+class Vectors(NamedTuple):
+    """The vectors of one step."""
+
+    e: Sparse
+    """The eligibility vector of the trace, this step's start included."""
+    on: Sparse
+    """What goes on. On state values γ times what remains of e after the action of this step, so that the next e is this and the
+    next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say `passes_on`."""
+    φ: Sparse
+    """The features of (s, a), or of s."""
+    φ_next: Sparse
+    """Σ_a' π(a'|s') φ(s', a'), or φ(s'); empty where the episode has terminated."""
 
 
 @both
@@ -65,25 +115,101 @@ def add(w: Floats, c: float, x: Sparse) -> None:
         w[np.uintp(x.weights[i])] += c * x.numbers[i]
 
 
+@both
+def decay(z: Floats, c: float, active: Integers) -> None:
+    """z ← c z, for a trace of the method."""
+    for i in range(len(active)):
+        w = np.uintp(active[i])
+        new = c * z[w]
+        z[w] = new if abs(new) > TINY else 0.0
+
+
+@both
+def inner(w: Floats, z: Floats, active: Integers) -> float:
+    """w · z, for a trace of the method."""
+    total = 0.0
+    for i in range(len(active)):
+        total += w[np.uintp(active[i])] * z[np.uintp(active[i])]
+    return total
+
+
+@both
+def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
+    """w ← w + c z, for a trace of the method."""
+    for i in range(len(active)):
+        w[np.uintp(active[i])] += c * z[np.uintp(active[i])]
+
+
+def checked(name: str, value: object, low: float, high: float = np.inf, *, above: bool = False) -> float:
+    """The value as a float in [low, high]; `above`: it must not be `low` itself."""
+    if isinstance(value, bool | str) or not isinstance(value, SupportsFloat) or np.ndim(value):  # pyright: ignore[reportArgumentType]
+        raise TypeError(f"{name} must be one number, got {value!r}")
+    number = float(value)
+    if not low <= number <= high or (above and number == low) or number == np.inf:
+        wanted = f"lie in [{low:g}, {high:g}]" if high < np.inf else f"be {'above' if above else 'at least'} {low:g}"
+        raise ValueError(f"{name} must {wanted}, got {value!r}")
+    return number
+
+
 @dataclass(frozen=True)
 class Method(ABC):
-    """A learning method: `evaluate` and `control` take one wherever they take a trace.
+    """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
 
-    A subclass is a frozen dataclass of its parameters. It states `title`, `trace` and `step`, and, where it has them,
-    `further` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays, `dot` and `add`.
+    A subclass is a frozen dataclass of its parameters. It states `title`, `trace` and `step`, and, where it has them, `further`,
+    `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of this module.
 
     >>> import offtrace as ot
     >>> from offtrace.learners import GQ
-    >>> GQ(ot.Retrace(lam=0.9)).further  # what it keeps beside the weights
+    >>> GQ(0.9).further  # what it keeps beside the weights
     ('w',)
     """
 
+    alpha: StepSize | None = field(default=None, kw_only=True)
+    """The step size: a number, a schedule, or "1/N". None: that of the call."""
+
+    values: ClassVar[Values] = "action"
+    """Whether it learns q(s, a) or v(s)."""
     further: ClassVar[tuple[str, ...]] = ()
     """The names of the weights that it keeps beside θ, as many as θ has. They are 0 at first, and last as long as θ does."""
+    traces: ClassVar[tuple[str, ...]] = ()
+    """The names of vectors, of the size of θ, that are 0 again when an episode begins. Only features φ may enter them."""
+    scalars: ClassVar[tuple[str, ...]] = ()
+    """The names of numbers that are 0 again when an episode begins."""
+    uses_trace: ClassVar[bool] = True
+    """Whether `step` reads the eligibility vector e of `trace`."""
+    sampled: ClassVar[bool] = False
+    """Whether δ bootstraps from q(s', a') of the next action taken, as Sarsa does. φ_next are then its features."""
+    expects: ClassVar[bool] = False
+    """Whether `step` reads `t.expected`."""
+    passes_on: ClassVar[bool] = False
+    """Whether `step` reads `x.on` on action values. The trace must have one coefficient for each decision."""
+    on_policy: ClassVar[bool] = False
+    """Whether it learns about the policy that acts: then no other target may be given."""
     in_loop: ClassVar[bool] = False
     """Whether the compiled loop has this step in itself: then it is fast, and learns offline, from replay and by visits too."""
+    uncorrected: ClassVar[bool] = False
+    """Whether it is one of the returns beside the operator: see `UncorrectedLearner`."""
     follows_operator: ClassVar[bool] = False
     """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
+
+    name: ClassVar[str] = ""
+    """How tables print it, and a name under which `learners.method` finds it."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names under which `learners.method` finds it."""
+    equation: ClassVar[str] = ""
+    """What a step does, in one line."""
+    citation: ClassVar[str] = ""
+    """Authors (year), work; several are separated by a semicolon."""
+    proven: ClassVar[str] = ""
+    """What is proven of it, in a few words."""
+    needs: ClassVar[str] = ""
+    """What it needs beside a trajectory, in a few words."""
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.alpha != "1/N":
+            given = as_schedule("alpha", self.alpha)
+            if not given(0) > 0:
+                raise ValueError(f"alpha must be above 0, got {self.alpha!r}")
 
     @property
     @abstractmethod
@@ -93,21 +219,35 @@ class Method(ABC):
     @property
     @abstractmethod
     def trace(self) -> Trace:
-        """The trace whose eligibility vector it uses."""
+        """The trace whose eligibility vector it uses, or that stands for it where its own traces do the work."""
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """The parameters that `step` is given, in this order."""
         return ()
 
+    @property
+    def states(self) -> int | None:
+        """For how many states it holds numbers; None where it holds none."""
+        return None
+
     @staticmethod
     @abstractmethod
-    def step(t: Transition, θ: Floats, further: Floats, numbers: Floats, e: Sparse, φ: Sparse, φ_next: Sparse) -> None:
-        """Change θ [size] and `further` [n, size] in place.
-
-        φ are the features of (s, a), and `φ_next` = Σ_a' π(a'|s') φ(s', a'), empty where the episode has terminated.
-        """
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`."""
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """The same with the constants that depend on the policies, where it has such: see `Trace.for_policies`."""
         return self
+
+    @classmethod
+    def call(cls) -> str:
+        """One line that makes it, as tables print it."""
+        common = {"lam": "0.9", "zeta": "0.5", "eta": "1.0", "beta": "0.8", "kappa": "1.0"}
+        given = [f"{name}={common[name]}" for name in cls.parameters() if name in common]
+        return f"method({', '.join([repr((cls.aliases or (cls.name,))[0]), 'alpha=0.1', *given])})".replace("'", '"')
+
+    @classmethod
+    def parameters(cls) -> tuple[str, ...]:
+        """The names of what its constructor takes."""
+        return tuple(f.name for f in fields(cls))

@@ -2,7 +2,11 @@
 
     z_t = Σ_k γ^{t-k} β_{k:t} φ_k          θ ← θ + α δ_t z_t
 
-It is a semi-gradient method: with features, and off-policy, its weights may diverge.
+and the same on state values, where the start's own action acts and δ carries ρ̄_t (see `state_targets`):
+
+    z_t = Σ_k γ^{t-k} b_{k:t-1} φ_k        θ ← θ + α ρ̄_t δ_t z_t
+
+These are semi-gradient methods: with features, and off-policy, their weights may diverge.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from offtrace.learners.core.records import Floats
-from offtrace.learners.methods.base import Method, Sparse, Transition, add
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add
 from offtrace.traces import Trace
 
 
@@ -28,6 +32,13 @@ class TraceLearner(Method):
 
     in_loop: ClassVar[bool] = True
     follows_operator: ClassVar[bool] = True
+    name: ClassVar[str] = "Algorithm 1"
+    equation: ClassVar[str] = "z = γβ-rule(z) + φ;  θ += α δ z"
+    citation: ClassVar[str] = (
+        "Daley, Amato (2021), Improving the efficiency of off-policy RL by accounting for past decisions, algorithm 1"
+    )
+    proven: ClassVar[str] = "what the trace's operator converges to, with a table; may diverge with features"
+    needs: ClassVar[str] = "π, and μ where the trace reads it"
 
     @property
     def title(self) -> str:
@@ -40,10 +51,27 @@ class TraceLearner(Method):
         return self.of
 
     @staticmethod
-    def step(t: Transition, θ: Floats, further: Floats, numbers: Floats, e: Sparse, φ: Sparse, φ_next: Sparse) -> None:
-        """θ ← θ + α δ e."""
-        add(θ, t.alpha * t.delta, e)
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values."""
+        add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """With the trace for these policies."""
-        return replace(self, of=self.of.for_policies(target, behavior))
+        made = self.of.for_policies(target, behavior)
+        return self if made is self.of else replace(self, of=made)
+
+
+@dataclass(frozen=True)
+class StateTraceLearner(TraceLearner):
+    """Off-policy TD on state values with any trace's eligibility vector.
+
+    >>> import offtrace as ot
+    >>> StateTraceLearner(ot.RBIS(lam=0.9)).values
+    'state'
+    """
+
+    values: ClassVar = "state"
+    follows_operator: ClassVar[bool] = False  # that of pairs: on states it is another one, `operators.StateOperator`
+    name: ClassVar[str] = "TD with a trace"
+    equation: ClassVar[str] = "z = γb-rule(z) + x;  w += α ρ̄ δ z"
+    needs: ClassVar[str] = "π and μ"

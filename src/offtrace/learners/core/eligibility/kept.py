@@ -104,12 +104,17 @@ class Kept(NamedTuple):
     """[visits]: the step of the episode at which the start was."""
     pair: Integers
     """[visits]: the id of the start's state and action."""
+    copied_weights: Integers
+    """[2, room]: z of this step and z as it is passed on, weight by weight, where a method's own step asks for them."""
+    copied_numbers: Floats
+    """[2, room]: the numbers there."""
 
 
-def empty(way: int, size: int, k: int, carry: int, slots: int, deep: int, lanes: int) -> Kept:
-    """Nothing yet, with room for so many slots, and for `deep` groups or visits."""
+def empty(way: int, size: int, k: int, carry: int, slots: int, deep: int, lanes: int, copies: bool = False) -> Kept:
+    """Nothing yet, with room for so many slots, and for `deep` groups or visits; `copies`: and for copies of z."""
     groups, visits = {LINEAR: (0, 0), GROUPS: (max(deep, SHORT + 3), SHORT + 3), VISITS: (0, deep)}[way]
     slots = min(size, max(slots, (SHORT + 3) * k)) if way != VISITS else 0
+    room = max(slots, visits * k) if copies else 0
     ages = np.zeros(lanes, AGES)
     ages["last_discount"] = ages["last_product"] = 1.0
 
@@ -144,6 +149,8 @@ def empty(way: int, size: int, k: int, carry: int, slots: int, deep: int, lanes:
         carry=floats(visits, carry),
         began=integers(visits),
         pair=integers(visits),
+        copied_weights=integers(2, room),
+        copied_numbers=floats(2, room),
     )
 
 
@@ -155,7 +162,8 @@ def grown(way: int, old: Kept) -> Kept:
         return old
     slots, deep = old.weight_of.shape[1], (old.w if way == VISITS else old.x).shape[1]
     k, carry = old.weights.shape[2], old.carry.shape[2]
-    new = empty(way, old.slot_of.shape[1], k, carry, slots << int(lack_slots), deep << int(lack_depth), lanes)
+    room = slots << int(lack_slots), deep << int(lack_depth)
+    new = empty(way, old.slot_of.shape[1], k, carry, *room, lanes, copies=old.copied_weights.size > 0)
     for a, b in zip(old, new, strict=True):
         b[tuple(slice(0, n) for n in a.shape)] = a
     return new
@@ -189,6 +197,8 @@ def of_lane(ks, j):
         ks.carry[j],
         ks.began[j],
         ks.pair[j],
+        ks.copied_weights[j],
+        ks.copied_numbers[j],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.learners.core.compiling import contracted, inlined, merged
+from offtrace.learners.core.compiling import contracted, inlined, merged, plain, seldom
 from offtrace.learners.core.eligibility.groups import advance_groups, enter_groups, gather
 from offtrace.learners.core.eligibility.kept import GROUPS, LINEAR, SHORT, TINY, VISITS, clear, slot, tidy
 from offtrace.learners.core.eligibility.visits import advance_products, advance_steps, drop_visits
@@ -74,9 +74,30 @@ def advance_linear(kept, discount, decay, ratio):
         tidy(LINEAR, kept, (0.0, 0.0))
 
 
+@seldom
+def copy(way, kept, row):
+    """Write z into row 0 or 1 of the copies, and return how many numbers it has. A weight may be named several times."""
+    weights, numbers, n = kept.copied_weights[row], kept.copied_numbers[row], 0
+    if way == VISITS or (way == GROUPS and not kept.counts.gathered):
+        for v in range(kept.counts.first, kept.counts.last):
+            for j in range(kept.weights.shape[1]):
+                weights[n], numbers[n] = kept.weights[v, j], kept.wβ[v] * kept.numbers[v, j]
+                n += 1
+        return n
+    if way == GROUPS and kept.counts.top == kept.counts.bottom:
+        return 0
+    z = kept.z if way == LINEAR else kept.C[kept.counts.top - 1]
+    for i in range(kept.counts.slots):
+        weights[i], numbers[i] = kept.weight_of[i], z[i]
+    return kept.counts.slots
+
+
 @merged
-def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
-    """Take the older starts from the last step to this one. False if a custom step gave no coefficient."""
+def carry_on(plan, factors, custom, kept, discount, π, μ, pair, at):
+    """Take the older starts past an action of probabilities π and μ. False if a custom step gave no coefficient.
+
+    `pair` is where they come to, for custom steps; `at` is the number of the state and action, for numbers by pair.
+    """
     if discount == 0.0:
         clear(kept)
         return True
@@ -84,7 +105,7 @@ def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
     if plan.custom:
         drop_visits(kept, plan.reach, plan.forget)
         return advance_steps(kept, custom, discount, π, μ, ρ, plan.lam, pair)
-    decay, ratio, cap = factors(π, μ, ρ, plan.parameters[pair if len(plan.parameters) > 1 else 0])
+    decay, ratio, cap = factors(π, μ, ρ, plan.parameters[at if len(plan.parameters) > 1 else 0])
     if plan.way == LINEAR:
         advance_linear(kept, discount, decay, ratio)
     elif kept.counts.gathered:
@@ -93,3 +114,7 @@ def carry_on(plan, factors, custom, kept, discount, π, μ, pair):
         drop_visits(kept, plan.reach, plan.forget)
         advance_products(kept, discount, decay, ratio, cap, plan.recursive, plan.lags)
     return True
+
+
+pass_on = seldom(plain(carry_on))
+"""The same, not inlined: for state values, where the older starts and the newest meet the action of the step."""

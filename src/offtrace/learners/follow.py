@@ -1,0 +1,183 @@
+"""`follow`: what a method's weights are along a given trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from offtrace.learners.arguments import as_method, for_policies, policies_of
+from offtrace.learners.core.blocks import Block, Job
+from offtrace.learners.core.memory import ONLINE, STEP, Settings
+from offtrace.learners.core.records import Floats, Integers, Records
+from offtrace.learners.environments import Environment, table_or_rows
+from offtrace.learners.methods.base import Method, Values
+from offtrace.learners.policies import GREEDILY, as_schedule
+from offtrace.mdps.randomness import Seed
+from offtrace.traces import Rule
+from offtrace.trajectory import distributions
+
+
+def follow(
+    method: Method | Rule | str,
+    *,
+    features: ArrayLike | None = None,
+    state: ArrayLike,
+    action: ArrayLike,
+    reward: ArrayLike,
+    next_state: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike | None = None,
+    target: ArrayLike | None = None,
+    behavior: ArrayLike,
+    gamma: float,
+    marks: Sequence[int] | NDArray[np.integer] | None = None,
+    alpha: float | None = None,
+    values: Values | None = None,
+    first: ArrayLike | None = None,
+    seed: Seed = 0,
+) -> Floats:
+    """Run a learning method over a given trajectory, and return its weights after so many steps as `marks` says.
+
+    - `method`: as `learners.method(name, alpha=…, …)` makes it. A trace needs `values`, "state" or "action", and `alpha`
+    - `features`: [S, d], a row for each state; without them there is a weight for each state
+    - `state`, `action`, `next_state`: integers [T]; `reward` [T]; `terminated`, `truncated` [T]: booleans. Several episodes may
+      follow each other; inside of one, next_state[t] is state[t + 1]
+    - `target`, `behavior`: policies [S, A], π and μ. Methods that learn about the policy that acts take no target
+    - `marks`: numbers of steps in increasing order, at most T; without them there is one, T
+    - `first`: the first weights, [d], or [d, A] of action values; 0 if they are not given
+    - `seed`: for Sarsa, whose last action after a truncated step is drawn
+
+    Returns [marks, d] for methods on state values, [marks, d, A] on action values; NaN from where a weight is not finite.
+
+    >>> import numpy as np
+    >>> from offtrace.learners import follow, method
+    >>> steps = dict(state=[0, 1], action=[0, 1], reward=[0.0, 1.0], next_state=[1, 0], terminated=[False, True])
+    >>> π, μ = np.array([[1.0, 0.0], [0.5, 0.5]]), np.full((2, 2), 0.5)
+    >>> follow(method("td", alpha=0.1, lam=1.0), **steps, target=π, behavior=μ, gamma=0.5, marks=[1, 2])
+    array([[0. , 0. ],
+           [0.1, 0.1]])
+    """
+    if isinstance(method, Rule) and values is None:
+        raise TypeError(
+            'a trace is a method on state values or on action values: say values="state" or values="action"'
+        )
+    learner = as_method(method, values)
+    step_size = learner.alpha if alpha is None else alpha
+    if step_size is None or isinstance(step_size, str):
+        raise TypeError(f"alpha is missing: give it here, or as learners.method(…, alpha=0.1), got {step_size!r}")
+    if alpha is not None and learner.alpha not in (None, alpha):
+        raise ValueError(f"alpha is {alpha!r} here, and {learner.alpha!r} in {learner!r}: give one of them")
+    if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
+    policy = distributions(np.array(behavior, dtype=np.float64), "behavior")
+    if policy.ndim != 2:
+        raise ValueError(f"behavior must be a table [S, A], got shape {policy.shape}")
+    S, A = policy.shape
+    seen, size = table_or_rows(features, S, A, learner.values == "state")
+    recorded = _steps(state, action, reward, next_state, terminated, truncated, policy)
+    where = Environment(None, None, float(gamma), seen, None, size, recorded=recorded)
+    policies = policies_of(learner, where, policy, target)
+    learner = for_policies(learner, where, *policies)
+    schedule = as_schedule("alpha", step_size)
+    if not schedule(0) > 0:
+        raise ValueError(f"alpha must be above 0, got {step_size!r}")
+    settings = Settings(
+        update=ONLINE, steps=len(recorded), episodes=0, limit=0, gamma=float(gamma), alpha=schedule.coded, by_visits=False,
+        first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
+        judged=np.empty(0, np.int64), look_every=0, look_limit=0, every=1, batch=1, length=1,
+    )  # fmt: skip
+    drawn = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else int(seed)
+    block = Block(
+        Job(where, learner, *policies, GREEDILY.coded, settings, 1), np.array([drawn], np.uint64), snapshots=True
+    )
+    while not block.advance(2**62):
+        pass
+    weights = block.out.snapshots[0]
+    return weights if seen.states else weights.reshape(len(weights), -1, A)
+
+
+def _steps(
+    state: ArrayLike,
+    action: ArrayLike,
+    reward: ArrayLike,
+    next_state: ArrayLike,
+    terminated: ArrayLike,
+    truncated: ArrayLike | None,
+    behavior: Floats,
+) -> Records:
+    """The trajectory as records, checked."""
+    S, A = behavior.shape
+    rewards = np.asarray(reward)
+    if rewards.dtype.kind not in "fiu" or rewards.ndim != 1 or not len(rewards):
+        raise ValueError(f"reward must be numbers [T], got {rewards.dtype} of shape {rewards.shape}")
+    T = len(rewards)
+    if not np.isfinite(rewards).all():
+        at = int(np.argmin(np.isfinite(rewards)))
+        raise ValueError(f"reward must be finite, got {rewards[at]} at step {at}")
+    made = np.zeros(T, STEP)
+    made["reward"] = rewards
+    for name, given, n in (("state", state, S), ("action", action, A), ("next_state", next_state, S)):
+        made[name] = _whole(name, given, T, n)
+    made["terminated"] = _flags("terminated", terminated, T)
+    if truncated is not None:
+        made["truncated"] = _flags("truncated", truncated, T) & ~_flags("terminated", terminated, T)
+    ended = (made["terminated"] | made["truncated"])[:-1] != 0
+    torn = np.flatnonzero(~ended & (made["next_state"][:-1] != made["state"][1:]))
+    if len(torn):
+        t = int(torn[0])
+        raise ValueError(
+            f"next_state at step {t} is {made['next_state'][t]}, but state at step {t + 1} is {made['state'][t + 1]}: inside of "
+            "an episode they are the same. Mark where an episode ends as terminated or truncated"
+        )
+    made["mu"] = behavior[made["state"], made["action"]]
+    never = np.flatnonzero(made["mu"] == 0.0)
+    if len(never):
+        t = int(never[0])
+        raise ValueError(
+            f"behavior never takes action {made['action'][t]} in state {made['state'][t]}, but it was taken at step {t}: μ = 0 "
+            "on an action taken is impossible"
+        )
+    return made
+
+
+def _whole(name: str, given: ArrayLike, T: int, n: int) -> Integers:
+    array = np.asarray(given)
+    if array.shape != (T,):
+        raise ValueError(f"{name} must have the shape of reward, ({T},), got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    bad = (array < 0) | (array >= n)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise ValueError(f"{name} must lie in [0, {n}), the size of the policies, got {array[at]} at step {at}")
+    return array.astype(np.int64)
+
+
+def _flags(name: str, given: ArrayLike, T: int) -> NDArray[np.bool_]:
+    array = np.asarray(given)
+    if array.shape != (T,):
+        raise ValueError(f"{name} must have the shape of reward, ({T},), got {array.shape}")
+    if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
+        raise TypeError(f"{name} must be booleans, or integers 0 and 1, got {array.dtype}")
+    return array.astype(np.bool_)
+
+
+def _marks(given: object, T: int) -> Integers:
+    marks = np.atleast_1d(np.asarray([T] if given is None else given))
+    if marks.ndim != 1 or not len(marks) or marks.dtype.kind not in "iu":
+        raise TypeError(f"marks must be integers, numbers of steps, got {given!r}")
+    if not (np.diff(marks) > 0).all() or marks[0] < 1 or marks[-1] > T:
+        raise ValueError(f"marks must be in increasing order, from 1 to the number of steps, {T}; got {marks.tolist()}")
+    return marks.astype(np.int64)
+
+
+def _first(given: ArrayLike | None, size: int, each: int) -> Floats:
+    if given is None:
+        return np.zeros(size)
+    array = np.array(given, dtype=np.float64)
+    shape = (size,) if each == 1 else (size // each, each)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"first must be finite weights of shape {shape}, got shape {array.shape}")
+    return array.ravel()
