@@ -65,7 +65,7 @@ def test_credit_of_every_rule_is_the_librarys(opened_explorer: Any) -> None:
 def test_operators_of_every_rule_are_the_librarys(opened_explorer: Any) -> None:
     tab, rng = opened_explorer(), np.random.default_rng(1)
     for i, trace in enumerate(examples((3, 2))):
-        key = ("switch", "alternating", "one", "walk")[0 if trace.per_step else i % 4 if trace.per_decision else i % 3]
+        key = ("switch", "alternating", "one", "walk", "garnet", "cliff")[0 if trace.per_step else i % 6]
         gamma = float(rng.uniform(0.3, 0.6))
         pi, mu = tables(key, 1.0 if trace.needs_greedy else float(rng.uniform()), float(rng.uniform(0.1, 0.9)))
         said = compute(tab, "all", trace, key, pi, mu, gamma)

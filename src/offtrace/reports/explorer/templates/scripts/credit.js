@@ -147,8 +147,8 @@ function drawCredits() {
   drawMaps();
   const lines = (of, x) => state.rules.flatMap((slot, i) => (credits[i].beta ? [{ slot: i, name: FACTS.get(slot.name).title, x, y: of(credits[i]) }] : []));
   const steps = Array.from({ length: state.T }, (_, t) => t), wide = [0, state.T - 1];
-  plot(find("#by-lag"), { lines: lines((c) => c.byLag, steps), x: wide, xlabel: "lag", ylabel: "mean β", label: "Mean of β by lag", floor: 0 });
-  plot(find("#by-start"), { lines: lines((c) => c.sums, steps), x: wide, xlabel: "start", ylabel: "Σγᵗβ", label: "Sum of discounted β by start", floor: 0 });
+  plot(find("#by-lag"), { lines: lines((c) => c.byLag, steps), x: wide, xlabel: "lag", ylabel: "mean β", label: "Mean of β by lag", floor: 0, steady: true });
+  plot(find("#by-start"), { lines: lines((c) => c.sums, steps), x: wide, xlabel: "start", ylabel: "Σγᵗβ", label: "Sum of discounted β by start", floor: 0, steady: true });
   find("#measures thead").innerHTML = `<tr><th class="t" scope="col">rule</th>${MEASURES.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`;
   find("#measures tbody").innerHTML = state.rules.map((slot, i) => `<tr>${nameCell(slot, i)}${credits[i].beta ? MEASURES.map(([name]) => cell(credits[i][name])).join("") : `<td class="history" colspan="6">${safe(credits[i].wrong)}</td>`}</tr>`).join("");
 }

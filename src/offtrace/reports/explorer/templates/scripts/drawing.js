@@ -24,6 +24,9 @@ function format(x) {
   if (size < 1e-3 || size >= 1e6) return x.toExponential(2).replace("e+", "e").replace(/-/g, "−");
   return Number(x.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6, useGrouping: size >= 1e4 }).replace("-", "−");
 }
+/** A number at an axis; powers of ten, where the axis has them, as such. */
+const SMALL = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const tick = (x, log) => (log && (x < 0.01 || x >= 1e4) ? `10${[...String(Math.round(Math.log10(x)))].map((c) => SMALL[c]).join("")}` : format(x));
 function showTip(content, x, y) {
   tip.innerHTML = content;
   tip.hidden = false;
@@ -45,12 +48,12 @@ function logTicks(low, high) {
   for (let k = Math.ceil(Math.log10(low) - 1e-9); 10 ** k <= high * 1.000001; k += every) found.push(10 ** k);
   return found;
 }
-/** Lines [{slot, name, x, y}] in a box of its host's width. What is drawn stays readable by pointer and by arrow keys. */
-function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, floor = null, marks = [] }) {
+/** Lines [{slot, name, x, y}] in a box of its host's width; a steady one keeps a linear axis, others choose. What is drawn stays readable by pointer and by arrow keys. */
+function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, floor = null, marks = [], steady = false }) {
   const W = Math.max(180, host.clientWidth), H = Math.round(clamp(W * 0.56, 165, 270));
   const finite = lines.flatMap((l) => [...l.y]).filter((y) => Number.isFinite(y));
   const positive = finite.filter((y) => y > 1e-12);
-  const log = positive.length > 3 && positive.length >= 0.7 * finite.length && Math.max(...positive) > 60 * [...positive].sort((a, b) => a - b)[Math.floor(positive.length / 2)];
+  const log = !steady && positive.length > 3 && positive.length >= 0.7 * finite.length && Math.max(...positive) > 60 * [...positive].sort((a, b) => a - b)[Math.floor(positive.length / 2)];
   const shown = log ? positive : finite;
   let low = Math.min(...shown, ...(reference === null ? [] : [reference])), high = Math.max(...shown, ...(reference === null ? [] : [reference]));
   if (!shown.length) [low, high] = [0, 1];
@@ -59,13 +62,13 @@ function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, f
     const pad = (high - low) * 0.06 || 0.5;
     high += pad; if (low !== floor) low -= pad;
   }
-  const yTicks = log ? logTicks(low, high) : ticks(low, high, 4), edge = { left: 12 + 7 * Math.max(1, ...yTicks.map((v) => format(v).length)), right: 12, top: 20, bottom: 34 };
+  const yTicks = log ? logTicks(low, high) : ticks(low, high, 4), edge = { left: 12 + 7 * Math.max(1, ...yTicks.map((v) => tick(v, log).length)), right: 12, top: 20, bottom: 34 };
   const f = log ? Math.log : (v) => v;
   const X = (v) => edge.left + ((v - wide[0]) / (wide[1] - wide[0] || 1)) * (W - edge.left - edge.right);
   const Y = (v) => H - edge.bottom - ((f(v) - f(low)) / (f(high) - f(low) || 1)) * (H - edge.top - edge.bottom);
   const inside = (y) => Number.isFinite(y) && (!log || y > 0) && y >= low;
   let out = "";
-  for (const v of yTicks) out += `<line class="grid" x1="${edge.left}" x2="${W - edge.right}" y1="${Y(v)}" y2="${Y(v)}"/><text x="${edge.left - 6}" y="${Y(v) + 4}" text-anchor="end">${format(v)}</text>`;
+  for (const v of yTicks) out += `<line class="grid" x1="${edge.left}" x2="${W - edge.right}" y1="${Y(v)}" y2="${Y(v)}"/><text x="${edge.left - 6}" y="${Y(v) + 4}" text-anchor="end">${tick(v, log)}</text>`;
   out += `<line class="axis" x1="${edge.left}" x2="${W - edge.right}" y1="${H - edge.bottom}" y2="${H - edge.bottom}"/>`;
   for (const v of ticks(wide[0], wide[1], clamp(Math.floor(W / 70), 2, 6))) out += `<text x="${X(v)}" y="${H - edge.bottom + 16}" text-anchor="middle">${format(v)}</text>`;
   out += `<text x="2" y="11">${safe(ylabel)}</text><text x="${W - edge.right}" y="${H - 3}" text-anchor="end">${safe(xlabel)}</text>`;

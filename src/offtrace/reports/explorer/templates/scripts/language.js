@@ -141,5 +141,5 @@ function made({ name, numbers, own }) {
   const factors = listed ? rule.byLag[listed] : rule.factors;
   return { ...rule, lags: listed ? numbers[listed] : null, factors: (pi, mu, rho) => factors(pi, mu, rho, numbers) };
 }
-return { made, parsed, Mistake, factorsOf, coefficients, diagnose, operator, condition, compute, RULES };
+return { least, most, power, made, parsed, Mistake, factorsOf, coefficients, diagnose, operator, condition, compute, RULES };
 })();

@@ -12,12 +12,14 @@ const fromText = (x) => (x === "inf" ? Infinity : x);
 const numbersOf = (given) => Object.fromEntries(Object.entries(given).map(([key, value]) => [key, Array.isArray(value) ? value.map(fromText) : fromText(value)]));
 const starting = (name) => ({ name, numbers: numbersOf(Object.fromEntries(FACTS.get(name).numbers.map((n) => [n.name, n.start]))) });
 
+/** Numbers that look like chance and are the same each time. */
+const scattered = (t) => Math.imul(Math.imul(t + 11, 0x9e3779b1) ^ ((t + 7) << 9), 0x85ebca6b) >>> 17;
 function pattern(name, T, mu) {
   const high = Math.min(1 / mu, 16), at = (t) => {
     if (name === "recover") return t === Math.round(T * 0.3) || t === Math.round(T * 0.6) ? 0.15 : t % 4 === 1 ? 0.8 : 1.3;
     if (name === "near") return t % 3 === 1 ? 0.9 : 1.1;
-    if (name === "random") return [1.6, 0.4, 1.6, 1.6, 0.4, 0.4, 1.6, 0.4, 1.6, 0.4, 0.4, 1.6, 1.6, 1.6, 0.4, 1.6, 0.4][(t * t + 3 * t) % 17];
-    if (name === "powers") return [2, 0.5, 8, 0.125, 0.5, 2, 0.25, 8][(t * t + t) % 8];
+    if (name === "random") return scattered(t) % 2 ? 1.6 : 0.4;
+    if (name === "powers") return [0.5, 2, 0.5, 0.25, 8, 0.5, 0.125, 2][scattered(t) % 8];
     return 1;
   };
   return Array.from({ length: T }, (_, t) => short(Math.min(high, at(t))));
