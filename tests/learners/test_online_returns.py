@@ -48,7 +48,9 @@ def test_true_online_methods_equal_the_online_return(name: str, lam: float) -> N
     action = np.array([rng.choice(3, p=steps.behavior[s]) for s in state])
     last = np.arange(15) == 14
     steps = steps._replace(state=state, action=action, terminated=last, truncated=0 * last > 0)
-    found = follow(method(name, alpha=0.1, lam=lam), features=X, marks=range(1, 16), **(steps._asdict() | {"target": None}))
+    found = follow(
+        method(name, alpha=0.1, lam=lam), features=X, marks=range(1, 16), **(steps._asdict() | {"target": None})
+    )
     if name == "true online td":
         φ, φ_next = X[state], np.where(last[:, None], 0.0, X[steps.next_state])
     else:
@@ -72,7 +74,9 @@ def test_uncorrected_returns_in_learners(rule: Any) -> None:
     found = evaluate(rule, mdp, target=pi, behavior=mu, alpha=0.1, steps=40, limit=40, update="offline", q0=Q, seed=3)
     from offtrace.learners.by_definition import learn  # which lives through the same steps
 
-    lived = learn(ot.OneStep(), mdp, target=pi, behavior=mu, alpha=0.1, steps=40, limit=40, update="offline", q0=Q, seed=3)
+    lived = learn(
+        ot.OneStep(), mdp, target=pi, behavior=mu, alpha=0.1, steps=40, limit=40, update="offline", q0=Q, seed=3
+    )
     G = np.array([v.reward for v in lived.visits])
     ends = np.array([v.terminated for v in lived.visits]), np.array([v.truncated for v in lived.visits])
     if ends[0].any():  # one episode only
@@ -87,7 +91,16 @@ def test_uncorrected_returns_in_learners(rule: Any) -> None:
     if n == 40:
         np.testing.assert_allclose(found.Q, wanted, rtol=1e-9, atol=1e-11)
     drawn = evaluate(
-        rule, mdp, target=pi, behavior=mu, alpha=0.1, steps=n, limit=40, q0=Q, seed=3, update=Replay(capacity=50, every=n, length=50)
+        rule,
+        mdp,
+        target=pi,
+        behavior=mu,
+        alpha=0.1,
+        steps=n,
+        limit=40,
+        q0=Q,
+        seed=3,
+        update=Replay(capacity=50, every=n, length=50),
     )
     assert not np.array_equal(drawn.Q, Q)
 
@@ -95,7 +108,14 @@ def test_uncorrected_returns_in_learners(rule: Any) -> None:
 def test_the_oldest_comparison_can_be_run() -> None:
     mdp, run = bifurcation(1), {"behavior": EpsilonGreedy(0.2), "alpha": 0.3, "steps": 5000, "limit": 100}
     best = mdp.optimal_q().argmax(axis=1)[mdp.start > 0]
-    for rule in (ot.PengQ(lam=0.7), ot.NStep(n=3), ot.WatkinsQ(lam=0.7), "sarsa", "true online sarsa", method("pq", lam=0.5)):
+    for rule in (
+        ot.PengQ(lam=0.7),
+        ot.NStep(n=3),
+        ot.WatkinsQ(lam=0.7),
+        "sarsa",
+        "true online sarsa",
+        method("pq", lam=0.5),
+    ):
         given: Any = run | ({"alpha": 0.1} if not isinstance(rule, ot.Rule) else {})
         found = control(rule, mdp, **given)
         np.testing.assert_array_equal(found.Q.argmax(axis=1)[mdp.start > 0], best)

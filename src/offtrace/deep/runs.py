@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from offtrace._shared import notebook
 from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
@@ -56,6 +57,15 @@ class Trained:
     agent: Agent[Any, Any, Any]
     finished: bool
     """Whether it came to its end: False if it was interrupted."""
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: what was trained, and returns over frames for each seed."""
+        rows = [("game", self.config.game), ("trace", self.config.trace), ("seeds", ", ".join(map(str, self.seeds)))]
+        rows.append(("finished", "yes" if self.finished else "no: it was interrupted"))
+        frames = np.unique(self.curve["frames"])
+        lines = {f"seed {s}": self.curve["return"][self.curve["seed"] == s] for s in self.seeds[:6]}
+        lines = {name: y for name, y in lines.items() if len(y) == len(frames)}
+        return notebook.table("Trained", rows) + notebook.curves(frames, lines, "frames", "return")
 
     def values(self, observation: ArrayLike, seed: int) -> np.ndarray:
         """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed; preferences, if it is an actor."""

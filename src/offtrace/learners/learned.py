@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from offtrace._shared import notebook
 from offtrace.learners.core.memory import Features, Settings
 from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.environments import Environment
@@ -87,6 +88,24 @@ class Learned:
     def trace(self) -> Trace:
         """The trace whose eligibility vector the method used."""
         return self.method.trace
+
+    def _repr_html_(self) -> str:
+        """The learner in a notebook: what it did, and its curve, the mean over seeds."""
+        steps, error, returns = (np.atleast_2d(a) for a in (self.curve.steps, self.curve.error, self.curve.returns))
+        rows = [
+            ("seeds", len(self.seeds)),
+            ("steps", f"{np.sum(self.steps):,}"),
+            ("episodes", f"{np.sum(self.episodes):,}"),
+        ]
+        rows.append(("seconds", f"{self.wall:.1f}"))
+        many = len(error) > 1
+        lines = {"error" + ", mean over seeds" * many: error.mean(axis=0)}
+        if not np.isfinite(error).any():
+            seen = np.isfinite(returns).sum(axis=0)
+            mean = np.where(np.isfinite(returns), returns, 0.0).sum(axis=0) / np.where(seen > 0, seen, np.nan)
+            lines = {"return" + ", mean over seeds" * many: mean}
+        (up,) = lines
+        return notebook.table(self.method.title, rows) + notebook.curves(steps.mean(axis=0), lines, "steps", up)
 
     @property
     def Q(self) -> Floats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +9,7 @@ from typing import Literal
 from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
+from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.operators.conditions import Condition, product_condition, recursive_condition
@@ -99,11 +99,7 @@ class Certificate:
         )
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in self._rows()
-        )
-        return f"<table><caption><b>{html.escape(named(self.trace))}: {self.verdict}</b></caption>{body}</table>"
+        return notebook.table(f"{named(self.trace)}: {self.verdict}", self._rows())
 
 
 @renamed(pi="target", mu="behavior", rng="seed")

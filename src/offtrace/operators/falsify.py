@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared import notebook
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators import falsify_objective
@@ -68,22 +69,32 @@ class Falsification:
         """Whether iterating M diverges on `mdp`: a refutation of convergence for every MDP. False proves nothing."""
         return self.radius.lower > 1.0
 
-    def __str__(self) -> str:
-        verdict = "diverges" if self.found else "no divergence found"
-        lines = [
-            f"{self.trace.title}: {verdict}",
-            f"  spectral radius   {self.radius}" + ("" if self.found else "   (the largest seen)"),
-            f"  ‖Z‖               {self.contraction}   [{self.method}]",
-            f"  MDPs tried        {self.tried:,} in {self.climbs:,} climbs, {self.seconds:.1f} s",
+    def _head(self) -> str:
+        return f"{self.trace.title}: {'diverges' if self.found else 'no divergence found'}"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("spectral radius", f"{self.radius}" + ("" if self.found else "   (the largest seen)")),
+            ("‖Z‖", f"{self.contraction}   [{self.method}]"),
+            ("MDPs tried", f"{self.tried:,} in {self.climbs:,} climbs, {self.seconds:.1f} s"),
         ]
-        if self.assumption:
-            lines.append(f"  provided that     {self.assumption}")
+        return [*rows, ("provided that", self.assumption)] if self.assumption else rows
+
+    def __str__(self) -> str:
+        lines = [self._head(), *(f"  {name:<17} {value}" for name, value in self._rows())]
         if self.found:
             with np.printoptions(precision=4, suppress=True):
                 for s in range(self.mdp.S):
                     lines.append(f"  state {s}: π = {self.target[s]}, μ = {self.behavior[s]}")
                     lines += [f"    action {a} → {self.mdp.dense_P[s, a]}" for a in range(self.mdp.A)]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        if self.found:
+            policies = zip(self.target.round(4), self.behavior.round(4), strict=True)
+            rows += [(f"state {s}", f"π = {pi}, μ = {mu}") for s, (pi, mu) in enumerate(policies)]
+        return notebook.table(self._head(), rows)
 
 
 def falsify(

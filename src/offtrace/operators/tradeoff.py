@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from offtrace import figures
 from offtrace._renamed import renamed
+from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
@@ -58,6 +59,13 @@ class Tradeoff:
             for p in self.points
         ]
         return "\n".join([head, *rows])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (p.family, f"{p.lam:.3g}", p.contraction, "" if p.variance is None else p.variance, p.bias)
+            for p in self.points
+        ]
+        return notebook.table("Contraction, variance and bias", rows, ("trace", "λ", "‖Z‖", "variance", "bias"))
 
     def figure(self) -> Any:
         """Contraction against the standard deviation, against the bias, and V-trace in a panel of its own. Extra `[plot]`."""

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, TypeVar
 import numpy as np
 
 from offtrace import figures
+from offtrace._shared import notebook
 from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
@@ -61,6 +62,11 @@ class Diagnosis:
         names = [f.name for f in fields(Statistics)][1:]
         lines = [f"  {name.replace('_', ' '):<18}{getattr(self.pooled, name):.4g}" for name in names]
         return "\n".join([head, *lines])
+
+    def _repr_html_(self) -> str:
+        names = [f.name for f in fields(Statistics)]
+        rows = [(name.replace("_", " "), f"{getattr(self.pooled, name):.4g}") for name in names]
+        return notebook.table(f"{self.trace.title}, {len(self.rows):,} × a trajectory", rows)
 
 
 def diagnose(

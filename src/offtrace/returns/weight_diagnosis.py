@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared import notebook
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.numpy_backend import BACKEND
@@ -38,6 +39,12 @@ class WeightDiagnosis(dict[str, float]):
         return "\n".join(
             [f"{self['decisions']:g} decisions in {self['sequences']:g} sequences", *lines[2:], *self.findings]
         )
+
+    def _repr_html_(self) -> str:
+        rows = [(name.replace("_", " "), f"{value:.4g}") for name, value in self.items()]
+        found = notebook.table("Weights of decisions", [*rows, *(("finding", words) for words in self.findings)])
+        at = np.arange(1, len(self.ess_by_position) + 1)
+        return found + notebook.curves(at, {"": self.ess_by_position}, "decision", "effective share of sequences")
 
 
 def diagnose_weights(

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from offtrace._shared import notebook
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace.logs.estimators.linear_systems import solve
@@ -60,6 +61,16 @@ class Swept:
             f"V(π) = {self.value:.6g} ({found}, {self.sweeps} sweep{'s' * (self.sweeps > 1)}); "
             f"V(μ) = {self.observed:.6g} ± {self.observed_error:.2g} as logged; {self.steps:,} steps, {self.episodes:,} episodes"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("V(π)", f"{self.value:.6g}"),
+            ("V(μ), as logged", f"{self.observed:.6g} ± {self.observed_error:.2g}"),
+            ("sweeps", f"{self.sweeps}{'' if self.converged else ', not the fixed point'}"),
+            ("steps", f"{self.steps:,}"),
+            ("episodes", f"{self.episodes:,}"),
+        ]
+        return notebook.table("Swept", rows)
 
 
 def sweep(
