@@ -13,12 +13,26 @@ import pytest
 import offtrace as ot
 from offtrace import cli
 from offtrace.cli import deep as command
-from offtrace.deep import PQN, LearningError, Settings, StreamAC, StreamQ, Trained, checkpoints, play, train
+from offtrace.deep import (
+    ACER,
+    PQN,
+    QRC,
+    Config,
+    LearningError,
+    Settings,
+    StreamAC,
+    StreamQ,
+    Trained,
+    checkpoints,
+    play,
+    train,
+)
 from offtrace.deep.config import AGENTS, configuration
 from offtrace.deep.runs import CURVE
 from offtrace.deep.training import Tally
 
-GAME: Any = {"game": "CartPole-v1", "hidden": (32,), "explore_frames": 1_000}
+OF_ACTORS: Any = {"game": "CartPole-v1", "hidden": (32,)}
+GAME: Any = {**OF_ACTORS, "explore_frames": 1_000}
 LEARNERS: dict[str, tuple[Settings, float]] = {
     "pqn": (
         PQN(
@@ -34,7 +48,40 @@ LEARNERS: dict[str, tuple[Settings, float]] = {
         60.0,
     ),
     "stream-q": (StreamQ(**GAME, frames=5_000, trace=ot.NonMarkovRetrace(lam=0.7), groups=64), 100.0),
-    "stream-ac": (StreamAC(**GAME, frames=5_000), 100.0),
+    "stream-ac": (StreamAC(**OF_ACTORS, frames=5_000), 100.0),
+    "qrc": (QRC(**GAME, frames=12_000, learning_rate=3e-3), 50.0),
+    "acer": (
+        ACER(
+            **OF_ACTORS,
+            frames=20_000,
+            envs=8,
+            every=64,
+            length=16,
+            batch=8,
+            capacity=4_000,
+            warm_up=500,
+            learning_rate=2e-3,
+        ),
+        50.0,
+    ),
+    "replay": (
+        Config(
+            **{**GAME, "hidden": (64, 64), "explore_frames": 4_000},
+            frames=8_000,
+            envs=8,
+            every=8,
+            batch=16,
+            length=8,
+            gamma=0.95,
+            capacity=8_000,
+            warm_up=500,
+            target_every=1,
+            target_rate=0.02,
+            trace=ot.CTrace(rate=0.9, lam=0.9),
+            choose_lam="median",
+        ),
+        50.0,
+    ),
 }
 """Runs that take seconds, and a return that they reach; a random policy has 22, and so has one that learns nothing."""
 
@@ -69,7 +116,7 @@ def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Pa
 
 
 def test_every_agent_is_tried_here() -> None:
-    assert {"replay", *LEARNERS} == {*AGENTS}
+    assert {*LEARNERS} == {*AGENTS}
 
 
 def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None:
@@ -90,6 +137,9 @@ def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None
         (lambda: PQN(**GAME, minibatches=7), r"a divisor of envs × length = 4096"),
         (lambda: configuration("pqm"), "did you mean 'pqn'"),
         (lambda: train(LEARNERS["pqn"][0], 2, capacities=[1, 2], progress=False), "'pqn' has none"),
+        (lambda: PQN(**GAME, trace=ot.CTrace()), "needs μ of all actions"),
+        (lambda: Config(**GAME, trace=ot.OneStep(), choose_lam="median"), "One-step has none"),
+        (lambda: StreamAC(**GAME), "explore_frames"),  # an actor has no ε
     ],
 )
 def test_what_does_not_fit_is_said_in_words(make: Any, words: str) -> None:
@@ -149,3 +199,13 @@ def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
         flags: Any = {"terminated": terminated, "truncated": truncated}
         wanted = x["q"] + by_definition.corrections(trace, **x, **flags, log_pi=np.log(π[s, a]), log_mu=np.log(μ))[0]
         np.testing.assert_allclose(found[e], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gymnasium_game_is_streamed_and_goes_on_with_new_episodes(tmp_path: Path) -> None:
+    """What the host steps is learned from as well; where it goes on, no trace reaches back into the episode that is lost."""
+    config = StreamQ(**{**GAME, "game": "gym/CartPole-v1"}, frames=60)
+    before = train(config, 1, tmp_path, progress=False, logs=False)
+    assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(before.state.memory.kept))
+    cleared = jax.vmap(before.agent.cut)(before.state.memory, before.state.observation)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(cleared.kept))
+    assert train(replace(config, frames=90), 1, tmp_path, progress=False, logs=False).curve["frames"][-1] == 90
