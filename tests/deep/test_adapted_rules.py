@@ -108,15 +108,17 @@ def test_c_trace_evaluates_its_mixture_and_moves_it_as_adapt_does() -> None:
     x = agent.trajectory(learner, drawn, agent.online(learner.weights, drawn), trace)
     mixed = ((0.4 * π + 0.6 * μ) * q).sum(axis=1)
     np.testing.assert_allclose(np.asarray(x["next_value"])[valid], mixed[s[:, 1:]][valid], rtol=1e-5)
-    moved, _, _ = jax.jit(agent.learn)(trace, learner, memory, key)
-    after = np.asarray(
-        agent.values(moved, jnp.eye(3)), np.float64
-    )  # the rate is measured by the network that has learned
-    π = np.exp(after / 0.5) / np.exp(after / 0.5).sum(axis=1, keepdims=True)
+    moved = agent.moved(trace, learner, drawn)
     flags: Any = {name: np.asarray(getattr(drawn, name)) for name in ("terminated", "truncated", "valid")}
     logs = {"log_pi": np.log(π[s[:, :-1], a]), "log_mu": np.log(μ[s[:, :-1], a])}
     wanted = ot.adapt(trace, **flags, **logs, gamma=0.9)
-    assert isinstance(moved.rule, ot.CTrace)
-    assert float(moved.rule.mix) == pytest.approx(wanted.mix, rel=1e-4)
+    assert isinstance(moved, ot.CTrace)
+    assert float(moved.mix) == pytest.approx(wanted.mix, rel=1e-4)
+    learned: Any = learner._replace(updates=jnp.ones((), jnp.int32), rule=moved)
+    before, then = (agent.adapted(trace, each) for each in (learner, learned))
+    assert isinstance(before, ot.CTrace)
+    assert isinstance(then, ot.CTrace)
+    assert float(before.mix) == pytest.approx(0.4)  # before the first update it is the rule that was given
+    assert float(then.mix) == pytest.approx(wanted.mix, rel=1e-4)
     assert 0 < wanted.mix < 1
     assert wanted.mix != 0.4

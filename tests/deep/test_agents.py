@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from deep.small import GAME, LEARNERS
 from offtrace import cli
 from offtrace.cli import deep as command
 from offtrace.deep import (
-    ACER,
     PQN,
-    QRC,
     Config,
     LearningError,
-    Settings,
     StreamAC,
     StreamQ,
     Trained,
@@ -31,68 +29,13 @@ from offtrace.deep.config import AGENTS, configuration
 from offtrace.deep.runs import CURVE
 from offtrace.deep.training import Tally
 
-OF_ACTORS: Any = {"game": "CartPole-v1", "hidden": (32,)}
-GAME: Any = {**OF_ACTORS, "explore_frames": 1_000}
-LEARNERS: dict[str, tuple[Settings, float]] = {
-    "pqn": (
-        PQN(
-            **GAME,
-            frames=25_000,
-            envs=16,
-            length=16,
-            epochs=4,
-            minibatches=8,
-            learning_rate=2e-3,
-            trace=ot.PengQ(lam=0.9),
-        ),
-        60.0,
-    ),
-    "stream-q": (StreamQ(**GAME, frames=5_000, trace=ot.NonMarkovRetrace(lam=0.7), groups=64), 100.0),
-    "stream-ac": (StreamAC(**OF_ACTORS, frames=5_000), 100.0),
-    "qrc": (QRC(**GAME, frames=12_000, learning_rate=3e-3), 50.0),
-    "acer": (
-        ACER(
-            **OF_ACTORS,
-            frames=20_000,
-            envs=8,
-            every=64,
-            length=16,
-            batch=8,
-            capacity=4_000,
-            warm_up=500,
-            learning_rate=2e-3,
-        ),
-        50.0,
-    ),
-    "replay": (
-        Config(
-            **{**GAME, "hidden": (64, 64), "explore_frames": 4_000},
-            frames=8_000,
-            envs=8,
-            every=8,
-            batch=16,
-            length=8,
-            gamma=0.95,
-            capacity=8_000,
-            warm_up=500,
-            target_every=1,
-            target_rate=0.02,
-            trace=ot.CTrace(rate=0.9, lam=0.9),
-            choose_lam="median",
-        ),
-        50.0,
-    ),
-}
-"""Runs that take seconds, and a return that they reach; a random policy has 22, and so has one that learns nothing."""
-
 
 class Stop(Exception):
     """In the middle of it."""
 
 
-def half(frames: int, tally: Tally[np.ndarray]) -> None:
-    if frames > 2_000:
-        raise Stop
+def stop(frames: int, tally: Tally[np.ndarray]) -> None:
+    raise Stop
 
 
 def same(one: Trained, other: Trained) -> bool:
@@ -103,16 +46,25 @@ def same(one: Trained, other: Trained) -> bool:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
+    """It learns in one program, of which the short run that is stopped after its first report is the beginning."""
     config, wanted = LEARNERS[name]
+    assert train(config, 1, progress=False).last_return(config.frames // 5) > wanted
+    short = replace(config, frames=config.begin + 4 * config.round)
     with pytest.raises(Stop):
-        train(config, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=half)
-    on = train(config, 1, tmp_path, progress=False, logs=False)
-    assert on.last_return(config.frames // 5) > wanted
-    assert same(on, train(config, 1, progress=False))
+        train(short, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=stop)
+    on = train(short, 1, tmp_path, progress=False, logs=False)
+    assert len(on.curve) > 1
+    assert same(on, train(short, 1, progress=False))
     assert checkpoints.about(checkpoints.found(tmp_path)[-1])["agent"] == name
+
+
+def test_what_has_been_learned_is_played(tmp_path: Path) -> None:
+    """With what it has learned of observations, too, which are normalised."""
+    config, wanted = LEARNERS["stream-ac"]
+    train(config, 1, tmp_path, progress=False, logs=False)
     game = play(tmp_path, steps=200)
     assert max(len(game.moments), *game.returns, 0) > wanted
-    assert type(game.config) is configuration(name)
+    assert type(game.config) is StreamAC
 
 
 def test_every_agent_is_tried_here() -> None:

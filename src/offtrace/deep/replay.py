@@ -151,11 +151,16 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
             learner, loss, error = self._whole(trace, learner, drawn)
         else:
             learner, loss, error = self._pieces(trace, learner, drawn, to_shuffle)
-        if self.adapts and isinstance(trace, Trace):
-            x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
-            rate = 1.0 - (1.0 - c.gamma) * measured(trace, x, drawn.valid).magnitude  # as `offtrace.adapt` has it
-            learner = learner._replace(rule=trace.moved(rate, jnp))
+        if self.adapts:
+            learner = learner._replace(rule=self.moved(trace, learner, drawn))
         return learner, memories.reprioritised(memory, drawn, error), loss
+
+    def moved(self, trace: Rule, learner: Learner, drawn: Sequences) -> Rule:
+        """Return a rule that adapts after a step of `offtrace.adapt` on these sequences."""
+        if not isinstance(trace, Trace):
+            raise TypeError(f"{trace.title} does not adapt")
+        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
+        return trace.moved(1.0 - (1.0 - self.config.gamma) * measured(trace, x, drawn.valid).magnitude, jnp)
 
     def adapted(self, trace: Rule, learner: Learner) -> Rule:
         """Return the trace as it has been adapted so far, where it is one that adapts."""
