@@ -11,41 +11,31 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from deep.small import GAME, LEARNERS
 from offtrace import cli
 from offtrace.cli import deep as command
-from offtrace.deep import PQN, LearningError, Settings, StreamAC, StreamQ, Trained, checkpoints, play, train
+from offtrace.deep import (
+    PQN,
+    Config,
+    LearningError,
+    StreamAC,
+    StreamQ,
+    Trained,
+    checkpoints,
+    play,
+    train,
+)
 from offtrace.deep.config import AGENTS, configuration
 from offtrace.deep.runs import CURVE
 from offtrace.deep.training import Tally
-
-GAME: Any = {"game": "CartPole-v1", "hidden": (32,), "explore_frames": 1_000}
-LEARNERS: dict[str, tuple[Settings, float]] = {
-    "pqn": (
-        PQN(
-            **GAME,
-            frames=25_000,
-            envs=16,
-            length=16,
-            epochs=4,
-            minibatches=8,
-            learning_rate=2e-3,
-            trace=ot.PengQ(lam=0.9),
-        ),
-        60.0,
-    ),
-    "stream-q": (StreamQ(**GAME, frames=5_000, trace=ot.NonMarkovRetrace(lam=0.7), groups=64), 100.0),
-    "stream-ac": (StreamAC(**GAME, frames=5_000), 100.0),
-}
-"""Runs that take seconds, and a return that they reach; a random policy has 22, and so has one that learns nothing."""
 
 
 class Stop(Exception):
     """In the middle of it."""
 
 
-def half(frames: int, tally: Tally[np.ndarray]) -> None:
-    if frames > 2_000:
-        raise Stop
+def stop(frames: int, tally: Tally[np.ndarray]) -> None:
+    raise Stop
 
 
 def same(one: Trained, other: Trained) -> bool:
@@ -56,20 +46,29 @@ def same(one: Trained, other: Trained) -> bool:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
+    """It learns in one program, of which the short run that is stopped after its first report is the beginning."""
     config, wanted = LEARNERS[name]
+    assert train(config, 1, progress=False).last_return(config.frames // 5) > wanted
+    short = replace(config, frames=config.begin + 4 * config.round)
     with pytest.raises(Stop):
-        train(config, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=half)
-    on = train(config, 1, tmp_path, progress=False, logs=False)
-    assert on.last_return(config.frames // 5) > wanted
-    assert same(on, train(config, 1, progress=False))
+        train(short, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=stop)
+    on = train(short, 1, tmp_path, progress=False, logs=False)
+    assert len(on.curve) > 1
+    assert same(on, train(short, 1, progress=False))
     assert checkpoints.about(checkpoints.found(tmp_path)[-1])["agent"] == name
+
+
+def test_what_has_been_learned_is_played(tmp_path: Path) -> None:
+    """With what it has learned of observations, too, which are normalised."""
+    config, wanted = LEARNERS["stream-ac"]
+    train(config, 1, tmp_path, progress=False, logs=False)
     game = play(tmp_path, steps=200)
     assert max(len(game.moments), *game.returns, 0) > wanted
-    assert type(game.config) is configuration(name)
+    assert type(game.config) is StreamAC
 
 
 def test_every_agent_is_tried_here() -> None:
-    assert {"replay", *LEARNERS} == {*AGENTS}
+    assert {*LEARNERS} == {*AGENTS}
 
 
 def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None:
@@ -90,6 +89,9 @@ def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None
         (lambda: PQN(**GAME, minibatches=7), r"a divisor of envs × length = 4096"),
         (lambda: configuration("pqm"), "did you mean 'pqn'"),
         (lambda: train(LEARNERS["pqn"][0], 2, capacities=[1, 2], progress=False), "'pqn' has none"),
+        (lambda: PQN(**GAME, trace=ot.CTrace()), "needs μ of all actions"),
+        (lambda: Config(**GAME, trace=ot.OneStep(), choose_lam="median"), "One-step has none"),
+        (lambda: StreamAC(**GAME), "explore_frames"),  # an actor has no ε
     ],
 )
 def test_what_does_not_fit_is_said_in_words(make: Any, words: str) -> None:
@@ -149,3 +151,13 @@ def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
         flags: Any = {"terminated": terminated, "truncated": truncated}
         wanted = x["q"] + by_definition.corrections(trace, **x, **flags, log_pi=np.log(π[s, a]), log_mu=np.log(μ))[0]
         np.testing.assert_allclose(found[e], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_gymnasium_game_is_streamed_and_goes_on_with_new_episodes(tmp_path: Path) -> None:
+    """What the host steps is learned from as well; where it goes on, no trace reaches back into the episode that is lost."""
+    config = StreamQ(**{**GAME, "game": "gym/CartPole-v1"}, frames=60)
+    before = train(config, 1, tmp_path, progress=False, logs=False)
+    assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(before.state.memory.kept))
+    cleared = jax.vmap(before.agent.cut)(before.state.memory, before.state.observation)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(cleared.kept))
+    assert train(replace(config, frames=90), 1, tmp_path, progress=False, logs=False).curve["frames"][-1] == 90

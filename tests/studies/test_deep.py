@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from offtrace.studies import DeclarationError, Study, StudyError, deep_units, work
+from deep.small import LEARNERS
+from offtrace.studies import DeclarationError, Study, StudyError, deep_agents, deep_units, work
 from offtrace.studies.deep_units import tidy
 from offtrace.studies.environments import GAMES
 from offtrace.studies.plan import Plan
@@ -154,6 +155,29 @@ def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: 
         assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
+def test_agents_are_an_axis() -> None:
+    """Beside a trace stands its agent, with its own settings; `frames` and the like are those of the protocol."""
+    wanted, _ = LEARNERS["pqn"]
+    names = ("envs", "length", "epochs", "minibatches", "learning_rate", "explore_frames")
+    own = {name: getattr(wanted, name) for name in names}
+    pqn = {"name": "Peng's Q(λ)", "agent": ["replay", "pqn"], "label": "{agent}"}
+    plan = Plan(Study.declared(declared(traces=[pqn], lams=[0.9])))
+    assert [json.loads(unit.parameters)["agent"] for unit in plan.units.values()] == ["replay", "pqn"]
+    entry = {"name": "Peng's Q(λ)", "agent": "pqn", "hidden": 32, **own}
+    protocol = {**declared()["protocol"], "frames": 1_000}
+    study = Study.declared(
+        declared(traces=[entry], lams=[0.9], protocol=protocol, seeds={"test": {"first": 0, "count": 1}})
+    )
+    job = (plan := Plan(study)).job(next(iter(plan.units.values())))
+    found = work.run(job)
+    assert deep_agents.configured(
+        job.protocol, "CartPole-v1", work._trace(job), 1_000, json.loads(job.unit.parameters)
+    ) == replace(wanted, frames=1_000, sticky=0.0)
+    assert found.curve["step"][-1] == 1_024  # whole rounds of 16 games and 16 steps
+    assert found.rows["seed"].tolist() == [0]
+    assert np.isfinite(found.rows["value"]).all()
+
+
 def test_a_run_that_diverges_is_a_row() -> None:
     """Peng's Q(λ) with a step size that overflows in one update: no error, and the rows say so."""
     protocol = {**declared()["protocol"], "learning_rate": 1e38, "frames": 1_000, "loss": "squared", "clip": 0.0}
@@ -237,6 +261,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "bool": ({"protocol": {"double": 1}}, r"protocol\.double: got 1; allowed: true or false"),
     "hidden": ({"protocol": {"hidden": [0]}}, r"protocol\.hidden\[0\]: got 0; allowed: an integer of at least 1"),
     "tuning": ({"seeds": {"tuning": {"first": 0, "count": 1}}}, r"seeds\.tuning: .*no such key"),
+    "agent": (
+        {"traces": [{"name": "RBIS", "agent": "pqm"}]},
+        r"traces\[0\]: .*there is no agent 'pqm' \(did you mean 'pqn'",
+    ),
+    "its setting": (
+        {"traces": [{"name": "RBIS", "agent": "pqn", "batch": 3}]},
+        r"the agent 'pqn' has no setting 'batch'",
+    ),
+    "its ages": (
+        {"traces": [{"name": "RBIS", "agent": "pqn"}], "ages": [900, 1_000]},
+        r"ages: .*'pqn' has no memory",
+    ),
     "metric": ({"metric": "auc"}, "metric: got 'auc'; allowed: 'return', 'mean return'"),
 }
 

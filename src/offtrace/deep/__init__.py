@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
-    from offtrace.deep.config import PQN, Config, StreamAC, StreamQ
+    from offtrace.deep.config import ACER, PQN, Config
     from offtrace.deep.player import Game, play
     from offtrace.deep.runs import DivergedError, LearningError, Trained, train
     from offtrace.deep.settings import Settings
+    from offtrace.deep.stream_config import QRC, StreamAC, StreamQ
 
 __all__ = [
+    "ACER",
     "PQN",
+    "QRC",
     "CheckpointError",
     "Config",
     "DivergedError",
@@ -31,13 +34,15 @@ __all__ = [
 ]
 
 _HOME = {
+    "ACER": "config",
     "CheckpointError": "checkpoints",
     "Config": "config",
     "Game": "player",
     "PQN": "config",
+    "QRC": "stream_config",
     "Settings": "settings",
-    "StreamAC": "config",
-    "StreamQ": "config",
+    "StreamAC": "stream_config",
+    "StreamQ": "stream_config",
     "play": "player",
 }
 

@@ -20,7 +20,7 @@ from jax import Array
 from offtrace.deep.action_probabilities import of_action, probabilities
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights
-from offtrace.deep.settings import Settings
+from offtrace.deep.settings import ActsByValues, Settings
 from offtrace.returns import corrections
 from offtrace.traces import Rule
 
@@ -37,6 +37,7 @@ class Learned(Protocol):
 Learner = TypeVar("Learner", bound=Learned)
 Memory = TypeVar("Memory", bound=tuple[Any, ...])
 Chosen = TypeVar("Chosen", bound=Settings)
+Valued = TypeVar("Valued", bound=ActsByValues)
 
 
 class Acted(NamedTuple):
@@ -97,6 +98,10 @@ class Agent(ABC, Generic[Chosen, Learner, Memory]):
         """Return Q(s, ·) [n, A] of observations [n, …], or preferences: the largest is that of the best action."""
 
     @abstractmethod
+    def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
+        """Return the behaviour policy μ(·|s) [n, A] after so many frames."""
+
+    @abstractmethod
     def remember(
         self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
     ) -> Memory:
@@ -111,16 +116,6 @@ class Agent(ABC, Generic[Chosen, Learner, Memory]):
         μ = self.behavior(learner, observation, frames)
         action = jax.random.categorical(key, jnp.log(μ))
         return Acted(action, jnp.log(of_action(μ, action)))
-
-    def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
-        """Return the behaviour policy μ(·|s) [n, A] after so many frames."""
-        return probabilities(self.config.policies, self.values(learner, observation), self.exploration(frames))
-
-    def exploration(self, frames: int | Array) -> Array:
-        """Return ε, or the temperature, of the behaviour policy after so many frames."""
-        c = self.config
-        share = jnp.clip(frames / max(c.explore_frames, 1), 0.0, 1.0)
-        return c.explore_epsilon + (c.behavior_epsilon - c.explore_epsilon) * share
 
     def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> Credit:
         """Measure what the trace does to steps that are learned from; without sequences there is nothing to measure it on."""
@@ -137,6 +132,24 @@ class Agent(ABC, Generic[Chosen, Learner, Memory]):
     def complaint(self, learner: Learner, memory: Memory) -> str | None:
         """Say in words what went wrong that numbers do not show, of all seeds; None if nothing did. Each report asks."""
         return None
+
+
+class ValueAgent(Agent[Valued, Learner, Memory]):
+    """An agent whose policies are those of its action values."""
+
+    def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
+        """Return the behaviour policy μ(·|s) [n, A] after so many frames."""
+        return probabilities(self.config.policies, self.values(learner, observation), self.exploration(frames))
+
+    def exploration(self, frames: int | Array) -> Array:
+        """Return ε, or the temperature, of the behaviour policy after so many frames."""
+        c = self.config
+        share = jnp.clip(frames / max(c.explore_frames, 1), 0.0, 1.0)
+        return c.explore_epsilon + (c.behavior_epsilon - c.explore_epsilon) * share
+
+    def target_policy(self, values: Array) -> Array:
+        """Return the target policy π(·|s) [..., A] of Q(s, ·)."""
+        return probabilities(self.config.policies, values, self.config.target_epsilon)
 
 
 def made(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:

@@ -1,4 +1,7 @@
-"""The configurations of runs: one frozen dataclass for each agent, from which the command line is made, too."""
+"""The configurations of runs: one frozen dataclass for each agent, from which the command line is made, too.
+
+Those of agents that learn in a stream are in `stream_config`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ from typing import ClassVar, Literal, Self
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.deep.settings import DEFAULT_TRACE as DEFAULT_TRACE
-from offtrace.deep.settings import Settings
+from offtrace.deep.settings import ActsByValues, Settings
 from offtrace.deep.settings import Spelt as Spelt
-from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
+from offtrace.deep.stream_config import QRC as QRC
+from offtrace.deep.stream_config import StreamAC as StreamAC
+from offtrace.deep.stream_config import StreamQ as StreamQ
+from offtrace.traces import PengQ, Retrace, Rule
 
-OF_PQN, OF_STREAMS, OF_ACTORS = PengQ(lam=0.65), WatkinsQ(lam=0.8), Retrace(lam=0.8)
-"""The rules as published: that of an actor in a stream may be any with this λ, since its ρ is 1."""
+OF_PQN, OF_ACER = PengQ(lam=0.65), Retrace(lam=1.0)
+"""The rules as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +80,7 @@ class WithMemory(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WithMemory):
+class Config(WithMemory, ActsByValues):
     """The replay agent: everything that a run depends on, except its seeds. Frames are steps, counted for each seed.
 
     >>> from offtrace.deep import Config
@@ -86,6 +92,7 @@ class Config(WithMemory):
     agent: ClassVar = "replay"
     home: ClassVar = "replay:ReplayAgent"
     title: ClassVar = "a Q-network with a target network, which learns from sequences of a replay memory"
+    keeps_mu: ClassVar = True
 
     burn_in: int = 0
     """Steps at a sequence's beginning that are not learned from."""
@@ -103,6 +110,10 @@ class Config(WithMemory):
     """Sequences are drawn in proportion to |TD error|^priority of their first step; with 0, uniformly."""
     correction: float = 0.4
     """How much of that preference is taken back in the loss: (N P)^−correction."""
+    choose_lam: Literal["given", "median", "bounded"] = "given"
+    """The dynamic λ of DQN(λ): the median of the targets over λ, or the largest λ whose errors are below `error_bound`."""
+    error_bound: float = 0.01
+    """The largest mean squared error of a sequence's targets, with choose_lam = "bounded"."""
 
     def __post_init__(self) -> None:
         self.require_whole(0, "burn_in")
@@ -111,6 +122,10 @@ class Config(WithMemory):
         self.require_share("priority", "correction")
         self.require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
         self.require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
+        self.require("choose_lam", self.choose_lam in ("given", "median", "bounded"), '"given", "median" or "bounded"')
+        self.require("error_bound", self.error_bound >= 0, "at least 0")
+        if self.choose_lam != "given" and "lam" not in (f.name for f in fields(self.trace)):
+            raise ValueError(f"choose_lam = {self.choose_lam!r} chooses a λ, and {self.trace.title} has none")
         steps = self.batch * self.length
         self.require("minibatches", steps % self.minibatches == 0, f"a divisor of batch × length = {steps}")
 
@@ -124,6 +139,10 @@ class Config(WithMemory):
         """Frames between two draws from the memory."""
         return self.every * self.minibatches
 
+    def for_programs(self) -> Self:
+        """Leave a rule that evaluates a mixture as it is: what the memory keeps depends on it."""
+        return replace(self, trace=self.trace if self.trace.mixture else DEFAULT_TRACE, frames=self.begin + 1)
+
     @property
     def cures(self) -> str:
         """What to try if the loss is no longer finite."""
@@ -134,7 +153,7 @@ class Config(WithMemory):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PQN(Settings):
+class PQN(ActsByValues):
     """PQN (Gallici et al. 2025): no memory and no target network; LayerNorm, and targets of fresh steps of many games.
 
     Each round plays `length` steps of all games, computes their targets once with the network of now, and learns from these steps
@@ -184,84 +203,36 @@ class PQN(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streaming(Settings):
-    """What agents have that learn in a stream: from every step once, as it comes, with eligibility traces of gradients."""
+class ACER(WithMemory):
+    """ACER (Wang et al. 2017): an actor and a critic of action values, which learn from fresh sequences and from a replay memory.
 
-    learns_online: ClassVar = True
+    The loss is that of `offtrace.policy.acer`. The trust region of the paper is not part of it.
 
-    trace: Rule = OF_STREAMS
-    """The rule that makes the eligibility traces."""
-    envs: int = 1
-    """How many copies of the game are played side by side: one, since a stream is one."""
-    learning_rate: float = 1.0
-    """The largest step size: ObGD takes it, or less."""
-    overshooting: float = 2.0
-    """κ of ObGD: the larger, the smaller the steps."""
-    sparsity: float = 0.9
-    """The share of the weights into each unit that begin at 0."""
-    normalize: bool = True
-    """Observations and rewards are normalised by their running moments."""
-    groups: int = 128
-    """Gradients that are kept apart where the rule has a cap or a horizon: each takes as much memory as the network."""
-    behavior_epsilon: float = 0.01
-    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
-    target_epsilon: float = 0.0
-    """The ε, or the temperature, of the target policy."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("envs", self.envs == 1, "1: a stream is one copy of the game; several seeds run side by side")
-        self.require_whole(1, "groups")
-        self.require("overshooting", self.overshooting > 0, "above 0")
-        self.require("sparsity", 0 <= self.sparsity < 1, "within [0, 1)")
-
-    def for_programs(self) -> Self:
-        """Leave the kind of the rule, on which depends what is kept, and take out its λ, which is an argument of programs."""
-        has_lam = "lam" in (f.name for f in fields(self.trace))
-        return replace(self, trace=replace(self.trace, lam=0.9) if has_lam else self.trace, frames=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamQ(Streaming):
-    """Stream Q(λ) (Elsayed et al. 2024), with any rule that has a β: the trajectory-aware ones are exact, too.
-
-    >>> from offtrace.deep import StreamQ
-    >>> StreamQ(game="CartPole-v1").trace.title
-    "Watkins' Q(λ)"
+    >>> from offtrace.deep import ACER
+    >>> ACER(game="CartPole-v1").truncation
+    10.0
     """
 
-    agent: ClassVar = "stream-q"
-    home: ClassVar = "streaming:StreamQAgent"
-    title: ClassVar = "Stream Q(λ): learns from each step as it comes, with eligibility traces of gradients and ObGD"
+    agent: ClassVar = "acer"
+    home: ClassVar = "acer:ACERAgent"
+    title: ClassVar = "ACER: an actor and a critic that learn from fresh sequences and from a replay memory"
 
-
-@dataclass(frozen=True, kw_only=True)
-class StreamAC(Streaming):
-    """Stream AC(λ) (Elsayed et al. 2024): an actor and a critic of state values. It acts by its own policy, so that ρ = 1.
-
-    >>> from offtrace.deep import StreamAC
-    >>> StreamAC(game="CartPole-v1").entropy_cost
-    0.01
-    """
-
-    agent: ClassVar = "stream-ac"
-    home: ClassVar = "streaming:StreamACAgent"
-    title: ClassVar = "Stream AC(λ): an actor and a critic that learn from each step as it comes"
-
-    trace: Rule = OF_ACTORS
-    """The rule that makes the eligibility traces."""
-    actor_overshooting: float = 3.0
-    """κ of the actor's ObGD."""
+    trace: Rule = OF_ACER
+    """The rule that makes the targets."""
+    truncation: float = 10.0
+    """c: ratios above it are truncated, and what is cut off is corrected for by the critic."""
+    value_cost: float = 0.5
+    """How much the critic's loss counts."""
     entropy_cost: float = 0.01
-    """τ: how much the actor's entropy counts."""
+    """How much the actor's entropy counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("actor_overshooting", self.actor_overshooting > 0, "above 0")
-        self.require("entropy_cost", self.entropy_cost >= 0, "at least 0")
+        for name in ("truncation", "value_cost", "entropy_cost"):
+            self.require(name, getattr(self, name) >= 0, "at least 0")
 
 
-AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, PQN, StreamQ, StreamAC)}
+AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, PQN, StreamQ, StreamAC, QRC, ACER)}
 """The configurations by the names of their agents."""
 
 

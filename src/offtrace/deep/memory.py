@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from offtrace.deep.action_probabilities import of_action
+
 
 class Memory(NamedTuple):
     """The rings of all copies of the game, [envs, room, …]."""
@@ -32,6 +34,7 @@ class Memory(NamedTuple):
     truncated: Array
     valid: Array
     log_mu: Array
+    """log μ of the action taken, or, where the agent needs it, of all actions, [envs, room, A]."""
     count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     """How many slots have been filled, [envs]."""
     slots: Array
@@ -56,10 +59,12 @@ class Sequences(NamedTuple):
     """Where in the flattened memory the steps are, [n, steps]."""
     weight: Array
     """(N P)^−correction of each sequence, at most 1, [n]."""
+    all_log_mu: Array | None
+    """log μ of all actions, where the memory keeps them, [n, steps + 1, A]; the last is that of the observation after."""
 
 
-def empty(envs: int, slots: int, observation: Array, *, prioritised: bool) -> Memory:
-    """Make a memory that holds nothing but the first observations [envs, …]."""
+def empty(envs: int, slots: int, observation: Array, *, prioritised: bool, actions: int | None = None) -> Memory:
+    """Make a memory that holds nothing but the first observations [envs, …]; with `actions`, it keeps μ of so many actions."""
     shape = (envs, slots)
     frames = jnp.zeros((*shape, *observation.shape[1:]), observation.dtype)
     return Memory(
@@ -69,7 +74,7 @@ def empty(envs: int, slots: int, observation: Array, *, prioritised: bool) -> Me
         terminated=jnp.zeros(shape, bool),
         truncated=jnp.zeros(shape, bool),
         valid=jnp.zeros(shape, bool),
-        log_mu=jnp.zeros(shape, jnp.float32),
+        log_mu=jnp.zeros(shape if actions is None else (*shape, actions), jnp.float32),
         count=jnp.zeros(envs, jnp.int32),
         slots=jnp.asarray(slots, jnp.int32),
         priority=jnp.zeros(shape, jnp.float32) if prioritised else None,
@@ -86,10 +91,12 @@ def write(
     truncated: Array,
     after: Array,
     now: Array,
+    log_mu_after: Array | None = None,
 ) -> Memory:
     """Write one step of every copy of the game. `after` [envs, …] is its true next observation; `now` is what is seen next.
 
     They differ where the episode ended: `after` is its final observation, `now` the first one of the new episode.
+    `log_mu_after` [envs, A] is log μ of all actions at `after`, where the next value depends on it.
     """
     e, slots = jnp.arange(memory.count.size), memory.slots
     count = memory.count + 1 + (terminated | truncated)
@@ -104,6 +111,8 @@ def write(
         log_mu=memory.log_mu.at[e, here].set(log_mu),
         count=count,
     )
+    if log_mu_after is not None:
+        step = step._replace(log_mu=step.log_mu.at[e, ahead].set(log_mu_after))
     if memory.priority is None:
         return step
     priority = memory.priority.at[e, ahead].set(0.0).at[e, here].set(memory.peak)  # a new step is drawn soon
@@ -154,15 +163,36 @@ def draw(
         rarity = below[-1] / (jnp.sum(usable) * jnp.maximum(mass[pick], 1e-30))
         weight = rarity**correction
         weight = weight / jnp.max(weight)
-    at = e[:, None] * room + (start[:, None] + jnp.arange(window)) % slots
+    return _at(memory, e, start, window, weight)
+
+
+def newest(memory: Memory, window: int) -> Sequences:
+    """Return the newest sequence of each copy of the game."""
+    e = jnp.arange(memory.count.size)
+    return _at(memory, e, starts(memory, window)[1], window, jnp.ones(e.size, jnp.float32))
+
+
+def _at(memory: Memory, e: Array, start: Array, window: int, weight: Array) -> Sequences:
+    """Return the sequences of these copies of the game that begin at these counts."""
+    envs, room = memory.action.shape
+    at = e[:, None] * room + (start[:, None] + jnp.arange(window)) % memory.slots
 
     def taken(ring: Array, steps: int) -> Array:
         return ring.reshape(envs * room, *ring.shape[2:])[at[:, :steps]]
 
     steps = window - 1
-    rings = memory.action, memory.reward, memory.terminated, memory.truncated, memory.valid, memory.log_mu
-    of_steps = (taken(ring, steps) for ring in rings)
-    return Sequences(taken(memory.observation, window), *of_steps, at=at[:, :steps], weight=weight)
+    rings = memory.action, memory.reward, memory.terminated, memory.truncated, memory.valid
+    action, *of_steps = (taken(ring, steps) for ring in rings)
+    log_mu, of_all = taken(memory.log_mu, window), memory.log_mu.ndim == 3
+    return Sequences(
+        taken(memory.observation, window),
+        action,
+        *of_steps,
+        log_mu=of_action(log_mu[:, :-1], action) if of_all else log_mu[:, :-1],
+        at=at[:, :steps],
+        weight=weight,
+        all_log_mu=log_mu if of_all else None,
+    )
 
 
 def reprioritised(memory: Memory, drawn: Sequences, error: Array) -> Memory:

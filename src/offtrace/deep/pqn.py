@@ -20,8 +20,8 @@ from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep import fresh_steps
-from offtrace.deep.action_probabilities import of_action, probabilities
-from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.action_probabilities import of_action
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured
 from offtrace.deep.config import PQN
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
@@ -39,7 +39,7 @@ class Learner(NamedTuple):
     """How many updates there have been."""
 
 
-class PQNAgent(Agent[PQN, Learner, Steps]):
+class PQNAgent(ValueAgent[PQN, Learner, Steps]):
     """Acts ε-greedily, or by softmax, in the network of now; remembers the steps of a round."""
 
     def __init__(self, config: PQN, shape: tuple[int, ...], actions: int) -> None:
@@ -83,7 +83,7 @@ class PQNAgent(Agent[PQN, Learner, Steps]):
             return self.values(learner, flat).reshape(*steps.action.shape, self.actions)
 
         q, q_after = everywhere(steps.observation), everywhere(steps.after)
-        π, π_after = (probabilities(c.policies, each, c.target_epsilon) for each in (q, q_after))
+        π, π_after = self.target_policy(q), self.target_policy(q_after)
         return {
             "reward": steps.reward,
             "q": of_action(q, steps.action),

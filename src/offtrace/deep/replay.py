@@ -8,6 +8,7 @@ so an update is a step towards M Q of the operator, with Q fixed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,15 +17,17 @@ import optax
 from flax import nnx
 from jax import Array, lax
 
+from offtrace.deep import chosen_lam
 from offtrace.deep import memory as memories
-from offtrace.deep.action_probabilities import of_action, probabilities
-from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.action_probabilities import of_action
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
 from offtrace.deep.memory import Memory, Sequences
 from offtrace.deep.networks import Weights, network
+from offtrace.deep.settings import DEFAULT_TRACE
 from offtrace.returns import targets
-from offtrace.traces import Rule
+from offtrace.traces import Rule, Trace, pytrees
 
 
 class Learner(NamedTuple):
@@ -36,13 +39,17 @@ class Learner(NamedTuple):
     optimizer: optax.OptState
     updates: Array
     """How many updates there have been."""
+    rule: Rule | None = None
+    """The rule as it has been adapted, if it is one that adapts."""
 
 
-class ReplayAgent(Agent[Config, Learner, Memory]):
+class ReplayAgent(ValueAgent[Config, Learner, Memory]):
     """Acts ε-greedily, or by softmax, in the network of now; remembers all steps; learns from drawn sequences."""
 
     def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
+        self.mixes, self.adapts = config.trace.mixture, isinstance(config.trace, Trace) and config.trace.adaptive
+        pytrees.register(type(config.trace))  # it may have been made before JAX was imported
         clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
         self.optimizer = optax.chain(*clip, optax.adam(config.learning_rate, eps=1e-5))
         self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
@@ -53,12 +60,14 @@ class ReplayAgent(Agent[Config, Learner, Memory]):
     def first(self, key: Array) -> Learner:
         """Make what there is before anything has been learned."""
         weights = nnx.split(self._network(nnx.Rngs(key)))[1]
-        return Learner(weights, weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
+        rule = jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), self.config.trace) if self.adapts else None
+        return Learner(weights, weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32), rule)
 
     def empty(self, observation: Array) -> Memory:
         """Make a memory that holds nothing but the first observations [envs, …]."""
         c = self.config
-        return memories.empty(c.envs, c.slots, observation, prioritised=c.priority > 0)
+        actions = self.actions if self.mixes else None
+        return memories.empty(c.envs, c.slots, observation, prioritised=c.priority > 0, actions=actions)
 
     def resized(self, memory: Memory, slots: Array) -> Memory:
         """Use so many slots of the replay memory."""
@@ -80,23 +89,34 @@ class ReplayAgent(Agent[Config, Learner, Memory]):
         self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
     ) -> Memory:
         """Write one step of every copy of the game."""
-        return memories.write(
-            memory, acted.action, acted.log_mu, seen.reward, seen.terminated, seen.truncated, seen.after, seen.now
-        )
+        after = jnp.log(self.behavior(learner, seen.after, frames)) if self.mixes else None
+        flags = seen.terminated, seen.truncated
+        return memories.write(memory, *acted, seen.reward, *flags, seen.after, seen.now, after)
 
-    def trajectory(self, learner: Learner, drawn: Sequences, online: Array) -> Trajectory:
-        """Return what `offtrace.targets` is given; `online` is Q of the network of now at all observations [n, steps + 1, A]."""
+    def act(self, learner: Learner, observation: Array, frames: int | Array, key: Array) -> Acted:
+        """Draw actions for observations [envs, …]; for a rule that evaluates a mixture, log μ is that of all actions."""
+        μ = jnp.log(self.behavior(learner, observation, frames))
+        action = jax.random.categorical(key, μ)
+        return Acted(action, μ if self.mixes else of_action(μ, action))
+
+    def trajectory(self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE) -> Trajectory:
+        """Return what `offtrace.targets` is given; `online` is Q of the network of now at all observations [n, steps + 1, A].
+
+        The next value is that of the policy which the trace evaluates: π, or a mixture of π and μ.
+        """
         c = self.config
         n, window = drawn.observation.shape[:2]
         fixed = self.of_weights(learner.target, drawn.observation.reshape(n * window, *self.shape)).reshape(
             online.shape
         )
         chosen_by = online if c.double else fixed
-        π = probabilities(c.policies, chosen_by, c.target_epsilon)
+        π = evaluated = self.target_policy(chosen_by)
+        if self.mixes and isinstance(trace, Trace) and drawn.all_log_mu is not None:
+            evaluated = trace.target_share * π + (1.0 - trace.target_share) * jnp.exp(drawn.all_log_mu)
         return {
             "reward": drawn.reward,
             "q": of_action(fixed[:, :-1], drawn.action),
-            "next_value": jnp.sum(π[:, 1:] * fixed[:, 1:], axis=-1),
+            "next_value": jnp.sum(evaluated[:, 1:] * fixed[:, 1:], axis=-1),
             "terminated": drawn.terminated,
             "truncated": drawn.truncated,
             "valid": drawn.valid,
@@ -124,21 +144,43 @@ class ReplayAgent(Agent[Config, Learner, Memory]):
 
     def learn(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> tuple[Learner, Memory, Array]:
         """Draw sequences and update once, or in `minibatches` pieces; the last result is the mean loss."""
-        c = self.config
+        c, trace = self.config, self.adapted(trace, learner)
         to_draw, to_shuffle = jax.random.split(key)
         drawn = memories.draw(memory, to_draw, c.batch, c.window, priority=c.priority, correction=c.correction)
         if c.minibatches == 1:
             learner, loss, error = self._whole(trace, learner, drawn)
         else:
             learner, loss, error = self._pieces(trace, learner, drawn, to_shuffle)
+        if self.adapts:
+            learner = learner._replace(rule=self.moved(trace, learner, drawn))
         return learner, memories.reprioritised(memory, drawn, error), loss
+
+    def moved(self, trace: Rule, learner: Learner, drawn: Sequences) -> Rule:
+        """Return a rule that adapts after a step of `offtrace.adapt` on these sequences."""
+        if not isinstance(trace, Trace):
+            raise TypeError(f"{trace.title} does not adapt")
+        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
+        return trace.moved(1.0 - (1.0 - self.config.gamma) * measured(trace, x, drawn.valid).magnitude, jnp)
+
+    def adapted(self, trace: Rule, learner: Learner) -> Rule:
+        """Return the trace as it has been adapted so far, where it is one that adapts."""
+        if learner.rule is None:
+            return trace
+        return jax.tree.map(lambda given, kept: jnp.where(learner.updates == 0, given, kept), trace, learner.rule)
+
+    def targets(self, trace: Rule, x: Trajectory) -> Array:
+        """Return the targets of sequences, with the λ of the trace or with one that they choose."""
+        how = self.config.choose_lam
+        if how == "median":
+            return chosen_lam.median(trace, x)
+        return targets(trace, **x) if how == "given" else chosen_lam.bounded(trace, x, self.config.error_bound)
 
     def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
         weight = self.counted(drawn)
 
         def objective(weights: Weights) -> tuple[Array, Array]:
             online = self.online(weights, drawn)
-            target = targets(trace, **self.trajectory(learner, drawn, lax.stop_gradient(online)))
+            target = self.targets(trace, self.trajectory(learner, drawn, lax.stop_gradient(online), trace))
             error = target - of_action(online[:, :-1], drawn.action)
             return self.loss(error, weight), error
 
@@ -149,7 +191,7 @@ class ReplayAgent(Agent[Config, Learner, Memory]):
         """Learn as DQN(λ), Daley and Amato (2019): targets are computed together, then learned from in random order."""
         c = self.config
         online = self.online(learner.weights, drawn)
-        target = targets(trace, **self.trajectory(learner, drawn, online))
+        target = self.targets(trace, self.trajectory(learner, drawn, online, trace))
         error = target - of_action(online[:, :-1], drawn.action)
         late = slice(c.burn_in, None)
         steps = (
@@ -180,10 +222,11 @@ class ReplayAgent(Agent[Config, Learner, Memory]):
         c = self.config
         rate = jnp.where(updates % c.target_every == 0, c.target_rate, 0.0)
         target = jax.tree.map(lambda new, old: old + rate * (new - old), weights, learner.target)
-        return Learner(weights, target, optimizer, updates)
+        return learner._replace(weights=weights, target=target, optimizer=optimizer, updates=updates)
 
     def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> Credit:
         """Measure what the trace does to freshly drawn sequences."""
         drawn = memories.draw(memory, key, self.config.batch, self.config.window, priority=self.config.priority)
-        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn))
+        trace = self.adapted(trace, learner)
+        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
         return measured(trace, x, self.counted(drawn) > 0)

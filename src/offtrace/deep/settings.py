@@ -41,16 +41,6 @@ class Settings:
     """How many copies of the game are played side by side."""
     learning_rate: float = 1e-3
     """The step size of Adam."""
-    policies: Literal["epsilon", "softmax"] = "epsilon"
-    """The policies: ε-greedy with the next three numbers as ε, or softmax with them as temperatures."""
-    explore_epsilon: float = 1.0
-    """The ε, or the temperature, of the behaviour policy at first."""
-    behavior_epsilon: float = 0.1
-    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
-    target_epsilon: float = 0.05
-    """The ε, or the temperature, of the target policy."""
-    explore_frames: int = 100_000
-    """Frames in which the behaviour policy goes from `explore_epsilon` to `behavior_epsilon`, linearly."""
     hidden: tuple[int, ...] = (128,)
     """Units of the hidden layers."""
     sticky: float | None = None
@@ -67,14 +57,8 @@ class Settings:
             self.trace, "parameters", ()
         )  # a rule that lacks constants says so here, not in the middle of a program
         self.require_whole(1, "frames", "envs")
-        self.require_whole(0, "explore_frames")
-        policies = ("explore_epsilon", "behavior_epsilon", "target_epsilon")
-        self.require_share("gamma", *(policies if self.policies == "epsilon" else ()))
+        self.require_share("gamma")
         self.require("learning_rate", self.learning_rate > 0, "above 0")
-        self.require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
-        if self.policies == "softmax":
-            for name in policies:
-                self.require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")
         self.require("sticky", self.sticky is None or 0 <= self.sticky < 1, "within [0, 1)")
         self.require("limit", self.limit is None or self.limit >= 1, "at least 1")
 
@@ -149,3 +133,29 @@ class Settings:
         """Return the name of the agent and the fields, as JSON has them."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"agent": self.agent, **values, "trace": repr(self.trace), "hidden": list(self.hidden)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActsByValues(Settings):
+    """What agents have that act by the values of their network: the behaviour and the target policy."""
+
+    policies: Literal["epsilon", "softmax"] = "epsilon"
+    """The policies: ε-greedy with the next three numbers as ε, or softmax with them as temperatures."""
+    explore_epsilon: float = 1.0
+    """The ε, or the temperature, of the behaviour policy at first."""
+    behavior_epsilon: float = 0.1
+    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
+    target_epsilon: float = 0.05
+    """The ε, or the temperature, of the target policy."""
+    explore_frames: int = 100_000
+    """Frames in which the behaviour policy goes from `explore_epsilon` to `behavior_epsilon`, linearly."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_whole(0, "explore_frames")
+        numbers = ("explore_epsilon", "behavior_epsilon", "target_epsilon")
+        self.require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
+        if self.policies == "epsilon":
+            self.require_share(*numbers)
+        for name in numbers if self.policies == "softmax" else ():
+            self.require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")

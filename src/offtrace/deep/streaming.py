@@ -21,14 +21,13 @@ from flax import nnx
 from jax import Array
 
 from offtrace.deep import fresh_steps, moments
-from offtrace.deep.action_probabilities import probabilities
-from offtrace.deep.agent import Acted, Agent
-from offtrace.deep.config import StreamAC, Streaming, StreamQ
+from offtrace.deep.agent import Acted, Agent, ValueAgent
 from offtrace.deep.eligibility import Eligibility, Now, Tree, of_action
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
 from offtrace.deep.moments import Moments
 from offtrace.deep.networks import Style, Weights, network
+from offtrace.deep.stream_config import StreamAC, Streaming, StreamQ
 from offtrace.traces import Rule
 
 Chosen = TypeVar("Chosen", bound=Streaming)
@@ -84,9 +83,6 @@ def obgd(weights: Weights, z: Tree, delta: Array, rate: float, kappa: float) -> 
 
 class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
     """What all agents do that learn in a stream. They differ in the trees that they trace, and in `update`."""
-
-    outputs: int
-    """Of the network that acts."""
 
     def __init__(self, config: Chosen, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
@@ -176,12 +172,8 @@ class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
         )
         return learned, remembered, 0.5 * jnp.square(δ)
 
-    def target_policy(self, values: Array) -> Array:
-        """Return π(·|s) [..., A] of Q(s, ·)."""
-        return probabilities(self.config.policies, values, self.config.target_epsilon)
 
-
-class StreamQAgent(StreamingAgent[StreamQ]):
+class StreamQAgent(StreamingAgent[StreamQ], ValueAgent[StreamQ, Learner, Stream]):
     """Stream Q(λ), with any rule: δ = r + γ Σ_a π(a|s') Q(s', a) − Q(s, a), z of ∇Q(s, a), ObGD."""
 
     def beside(self, weights: Weights, key: Array) -> Tree:

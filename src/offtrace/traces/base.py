@@ -282,8 +282,8 @@ class Trace(Rule):
         """
         return self
 
-    def moved(self, measured_rate: float) -> Self:
-        """The rule after one step of `offtrace.adapt`, where it is `adaptive`."""
+    def moved(self, measured_rate: Numbers, xp: Math = np) -> Self:
+        """The rule after one step of `offtrace.adapt`, where it is `adaptive`; in compiled programs, `xp` is that of JAX."""
         raise TypeError(f"{self.title} holds no number that offtrace.adapt moves")
 
     @property

@@ -431,11 +431,11 @@ class CTrace(Trace):
 
     factors = staticmethod(AlphaRetrace.factors)
 
-    def moved(self, measured_rate: float) -> CTrace:
+    def moved(self, measured_rate: Numbers, xp: Math = np) -> CTrace:
         """One Robbins–Monro step: a larger mix cuts more and contracts more slowly, so a rate too high lowers the mix."""
         count = self.adapted + 1
         mix = self.mix - self.step_size / count**0.6 * (measured_rate - self.rate)
-        return replace(self, mix=min(1.0, max(0.0, mix)), adapted=count)
+        return replace(self, mix=xp.minimum(1.0, xp.maximum(0.0, mix)), adapted=count)
 
 
 @register
