@@ -19,13 +19,14 @@ NEAR = 1e-9
 RULES = page.shown()
 GALLERY = {m["key"]: m for m in page.data()["mdps"]}
 SHOWN = "(rows) => rows.map((r) => [...r.querySelectorAll('[data-v]')].map((c) => Number(c.dataset.v)))"
+TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 HELD = "(rows) => rows.map((r) => [...r.querySelectorAll('[data-holds]')].map((c) => c.dataset.holds))"
 
 
 def settled(tab: Any, what: str = "known") -> None:
     """Wait for the tables ("known"), or for the curves too ("settled"), and until they are drawn."""
     tab.wait_for_selector(f'html[data-{what}="true"]')
-    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    tab.evaluate(TWO_FRAMES)
 
 
 def near(a: float, b: float) -> bool:
@@ -142,4 +143,5 @@ def check_operator(
 def ratios(tab: Any) -> list[float]:
     """Those of the link, which follows the state when there is rest."""
     tab.wait_for_selector('html[data-linked="true"]')
+    tab.evaluate(TWO_FRAMES)
     return [float(x) for x in parse_qs(tab.evaluate("location.hash")[1:])["rho"][0].split(",")]

@@ -15,15 +15,13 @@ from offtrace.traces import Trace, rules
 
 def html() -> str:
     """The text of the file."""
-    from markupsafe import Markup
-
     style = (files("offtrace.reports.html") / "templates" / "page.css").read_text(encoding="utf-8")
     return rendered(
         "offtrace.reports.explorer",
         "explorer.html",
         data=data(),
-        rules=Markup(scripted(shown())),
-        style=Markup(style),
+        rules=scripted(shown()),
+        style=style,
         version=offtrace.__version__,
     )
 
