@@ -1,4 +1,4 @@
-"""What objects show of themselves in a notebook: well-formed, escaped, with their own numbers, and drawn where they have curves."""
+"""What objects show of themselves in a notebook: well-formed, escaped, with their own numbers, and curves where they have any."""
 
 from __future__ import annotations
 
