@@ -1,6 +1,7 @@
 """How Sphinx builds these pages: MyST for prose, autodoc for the reference. Neither the build nor a reader fetches anything."""
 
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 import offtrace
+
+sys.path.insert(0, str(Path(__file__).parent))
+import executed_pages
 
 project = "offtrace"
 author = "The offtrace authors"
@@ -46,6 +50,7 @@ def setup(app):
     app.connect("autodoc-process-docstring", keep_stars)
     app.connect("autodoc-process-signature", plain_aliases)
     app.connect("doctree-read", strip_blocks)
+    app.connect("source-read", executed_pages.read)
     app.connect("build-finished", write_explorer)
 
 

@@ -76,6 +76,8 @@ class Tradeoff:
         }
         lines: list[tuple[str, dict[str, list[tuple[float, float]]]]] = []
         for label, points in panels.items():
+            if not points:
+                continue
             of = _deviation if label.startswith("standard") else _bias
             families = dict.fromkeys(p.family for p in points)
             drawn = {f: [(of(p), p.contraction.midpoint) for p in points if p.family == f] for f in families}
