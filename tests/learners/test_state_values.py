@@ -68,7 +68,8 @@ def test_finds_the_values() -> None:
         )
         assert found.V.shape == (2, 5)
         assert found.curve.error[:, -1].max() < 0.25
-    assert np.abs(found.V[0] - (pi * mdp.q(pi)).sum(axis=1)).max() > 1.0
+        far = np.abs(found.V[0] - (pi * mdp.q(pi)).sum(axis=1)).max()
+        assert (far > 1.0) == (learner is learners[2])
 
 
 def test_checkpoints(tmp_path: Path) -> None:

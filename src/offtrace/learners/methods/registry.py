@@ -51,7 +51,12 @@ def register_method(cls: M) -> M:
 
 
 def unregister_method(cls: type[Method]) -> None:
-    """Take a method from the list again, for instance after a test."""
+    """Take a method from the list again, for instance after a test.
+
+    >>> from offtrace.learners import GQ, register_method, unregister_method
+    >>> unregister_method(GQ)
+    >>> _ = register_method(GQ)
+    """
     for name in [name for name, listed in _listed.items() if listed is cls]:
         del _listed[name]
 
