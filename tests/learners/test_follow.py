@@ -11,7 +11,7 @@ import pytest
 import offtrace as ot
 from helpers import TRACES
 from learners import methods_by_definition as plain
-from offtrace.learners import Method, follow, method, methods
+from offtrace.learners import Method, follow, listed_methods, method
 
 REFERENCE = np.load(Path(__file__).parent.parent / "reference" / "offpolicy_td.npz")
 X = np.random.default_rng(3).normal(size=(5, 3)) * [[1, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 1]]
@@ -95,7 +95,7 @@ def test_on_policy_methods_equal_their_equations(learner: Method) -> None:
 
 def test_every_method_is_tried() -> None:
     tried = {type(m) for m in (*OF_STATES, *OF_ACTIONS, *ON_POLICY)}
-    assert tried >= set(methods())
+    assert tried >= set(listed_methods())
 
 
 @pytest.mark.parametrize("trace", [t for t in TRACES if not t.needs_greedy], ids=lambda t: f"{t.title} {t.horizon}")

@@ -1,4 +1,4 @@
-"""Methods that are stated by returns: true online methods equal the online λ-return, and Peng's Q(λ) and n-step their own returns."""
+"""Methods that are stated by returns: true online methods equal the online λ-return, Peng's Q(λ) and n-step their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import offtrace as ot
 from learners import methods_by_definition as plain
 from learners.settings import policies, world
-from offtrace.learners import EpsilonGreedy, Replay, control, evaluate, follow, method
+from offtrace.learners import EpsilonGreedy, Replay, by_definition, control, evaluate, follow, method
 from offtrace.mdps import bifurcation
 
 X = np.random.default_rng(4).normal(size=(5, 3))
@@ -19,8 +19,8 @@ X = np.random.default_rng(4).normal(size=(5, 3))
 def online_returns(φ: np.ndarray, φ_next: np.ndarray, reward: np.ndarray, γ: float, λ: float, α: float) -> np.ndarray:
     """[T, d]: the online λ-return algorithm (Sutton and Barto 2018, section 12.3) on one episode, from weights 0.
 
-    For each horizon h all updates k < h are done anew, with the λ-return that ends at h; a value of s_{k+n} is that of the weights
-    that the algorithm had when s_{k+n} was reached.
+    For each horizon h all updates k < h are done anew, with the λ-return that ends at h; a value of s_{k+n} is that of the
+    weights that the algorithm had when s_{k+n} was reached.
     """
     w_at, found = [np.zeros(φ.shape[1])], []
     for h in range(1, len(φ) + 1):
@@ -48,9 +48,8 @@ def test_true_online_methods_equal_the_online_return(name: str, lam: float) -> N
     action = np.array([rng.choice(3, p=steps.behavior[s]) for s in state])
     last = np.arange(15) == 14
     steps = steps._replace(state=state, action=action, terminated=last, truncated=0 * last > 0)
-    found = follow(
-        method(name, alpha=0.1, lam=lam), features=X, marks=range(1, 16), **(steps._asdict() | {"target": None})
-    )
+    given: Any = steps._asdict() | {"target": None}
+    found = follow(method(name, alpha=0.1, lam=lam), features=X, marks=range(1, 16), **given)
     if name == "true online td":
         φ, φ_next = X[state], np.where(last[:, None], 0.0, X[steps.next_state])
     else:
@@ -66,43 +65,39 @@ RETURNS: list[Any] = [ot.PengQ(lam=0.8), ot.PengQ(lam=1.0), ot.NStep(n=1), ot.NS
 
 @pytest.mark.parametrize("rule", RETURNS, ids=repr)
 def test_uncorrected_returns_in_learners(rule: Any) -> None:
-    """With fixed values, offline and from replay, what an episode adds up to is α Σ_k (G_k − q_k) at each pair."""
-    mdp = world()
+    """With fixed values what an episode adds up to is α Σ_k (G_k − q_k): offline, and from replay of the whole episode."""
+    mdp, n = world(ends=0.0), 30
     pi, mu = policies(mdp)
     Q = np.random.default_rng(0).normal(size=(mdp.S, mdp.A))
-    Q[mdp.terminal] = 0.0
-    found = evaluate(rule, mdp, target=pi, behavior=mu, alpha=0.1, steps=40, limit=40, update="offline", q0=Q, seed=3)
-    from offtrace.learners.by_definition import learn  # which lives through the same steps
-
-    lived = learn(
-        ot.OneStep(), mdp, target=pi, behavior=mu, alpha=0.1, steps=40, limit=40, update="offline", q0=Q, seed=3
-    )
-    G = np.array([v.reward for v in lived.visits])
-    ends = np.array([v.terminated for v in lived.visits]), np.array([v.truncated for v in lived.visits])
-    if ends[0].any():  # one episode only
-        G, ends = G[: ends[0].argmax() + 1], tuple(e[: ends[0].argmax() + 1] for e in ends)
-    n, wanted = len(G), Q.copy()
-    targets = ot.targets(
-        rule, reward=G, q=np.array([v.q for v in lived.visits[:n]]), next_value=np.array([v.next_value for v in lived.visits[:n]]),
-        terminated=ends[0], truncated=ends[1], gamma=mdp.gamma,
-    )  # fmt: skip
-    for v, g in zip(lived.visits[:n], targets, strict=True):
+    run: dict[str, Any] = {"target": pi, "behavior": mu, "alpha": 0.1, "steps": n, "limit": n, "q0": Q, "seed": 3}
+    lived = by_definition.learn(ot.OneStep(), mdp, update="offline", **run)  # which lives through the same steps
+    reward, q, after = (np.array([getattr(v, name) for v in lived.visits]) for name in ("reward", "q", "next_value"))
+    none = np.zeros(n, bool)
+    G = ot.targets(rule, reward=reward, q=q, next_value=after, terminated=none, truncated=none, gamma=mdp.gamma)
+    wanted = Q.copy()
+    for v, g in zip(lived.visits, G, strict=True):
         wanted[v.s, v.a] += 0.1 * (g - Q[v.s, v.a])
-    if n == 40:
-        np.testing.assert_allclose(found.Q, wanted, rtol=1e-9, atol=1e-11)
-    drawn = evaluate(
-        rule,
-        mdp,
-        target=pi,
-        behavior=mu,
-        alpha=0.1,
-        steps=n,
-        limit=40,
-        q0=Q,
-        seed=3,
-        update=Replay(capacity=50, every=n, length=50),
-    )
-    assert not np.array_equal(drawn.Q, Q)
+    np.testing.assert_allclose(evaluate(rule, mdp, update="offline", **run).Q, wanted, rtol=1e-9, atol=1e-11)
+    memory = Replay(capacity=n, every=n, length=n)  # one sequence, which begins where chance says
+    drawn, same = (evaluate(r, mdp, update=memory, **run).Q != Q for r in (rule, ot.OneStep()))
+    np.testing.assert_array_equal(drawn, same)
+
+
+@pytest.mark.parametrize("rule", RETURNS, ids=repr)
+def test_uncorrected_returns_in_streams(rule: Any) -> None:
+    """Over episodes with ends of both kinds the updates of a stream add up to Σ_k (G_k − q_k) ∇q_k."""
+    rng, T = np.random.default_rng(5), 25
+    reward, q, after, γ = rng.normal(size=T), rng.normal(size=T), rng.normal(size=T), rng.uniform(0, 1, T)
+    terminated, truncated = np.arange(T) == 7, np.isin(np.arange(T), (12, T - 1))
+    where = rng.integers(0, 4, T)
+    stream, total = ot.Stream(rule, 4), np.zeros(4)
+    for t in range(T):
+        ends = {"terminated": terminated[t], "truncated": truncated[t]}
+        total += stream.step(int(where[t]), reward=reward[t], q=q[t], next_value=after[t], gamma=γ[t], **ends)
+    G = ot.targets(rule, reward=reward, q=q, next_value=after, terminated=terminated, truncated=truncated, gamma=γ)
+    np.testing.assert_allclose(total, np.bincount(where, G - q, minlength=4), rtol=1e-10, atol=1e-12)
+    with pytest.raises(TypeError, match="has no ratios"):
+        ot.Stream(rule, 4, values="state")
 
 
 def test_the_oldest_comparison_can_be_run() -> None:

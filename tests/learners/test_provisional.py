@@ -1,4 +1,4 @@
-"""PTD(λ) and PQ(λ): what their paper promises, with values of fixed weights; the online methods are held to the same recursions."""
+"""PTD(λ) and PQ(λ): what their paper promises, with values of fixed weights. `test_follow` holds the methods to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ X = np.random.default_rng(4).normal(size=(5, 3))
 
 
 def parts(steps: plain.Steps, θ: np.ndarray, on_states: bool) -> tuple[np.ndarray, ...]:
-    """Of one episode with fixed weights: φ_t, θ·φ_t, Σ_a π(a|s_t) θ·φ(s_t, a) (on states θ·φ_t), what δ_t bootstraps from, ρ_t."""
+    """Of one episode with fixed weights: φ_t, θ·φ_t, Σ_a π(a|s_t) θ·φ(s_t, a) (on states θ·φ_t), what δ_t adds to r_t, ρ_t."""
     φs = plain.of_pairs(X, steps.target.shape[1])
     s, a, after = steps.state, steps.action, steps.next_state
     ρ = np.array([steps.ratio(t) for t in range(len(s))])
@@ -78,7 +78,7 @@ def test_the_forward_view_holds_at_every_step(lam: float, on_states: bool) -> No
 
 @pytest.mark.parametrize("on_states", [True, False], ids=["PTD", "PQ"])
 def test_monte_carlo_at_lambda_one(on_states: bool) -> None:
-    """At the end of an episode, λ = γ = 1: each start has moved by its whole weighted return's error, without any bootstrapping."""
+    """At the end of an episode, λ = γ = 1: each start has moved by the error of its whole weighted return."""
     for seed in range(4):
         steps = episode(seed)._replace(gamma=1.0)
         θ = np.random.default_rng(seed).normal(size=3 if on_states else 9)

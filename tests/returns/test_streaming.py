@@ -320,8 +320,8 @@ def test_densities_are_welcome_where_only_the_ratio_is_read():
 
 def test_what_a_stream_refuses():
     for rule in (ot.PengQ(), ot.NStep()):
-        with pytest.raises(TypeError, match="not of the operator's form"):
-            Stream(rule, size=1)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError, match="has no ratios"):
+            Stream(rule, size=1, values="state")
     with pytest.raises(TypeError, match="must be an offtrace trace"):
         Stream("retrace", size=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="size must be an integer of at least 1, got 0"):

@@ -1,6 +1,7 @@
 """The command line: `offtrace audit` decides the paper's claims, by computation; `offtrace study` runs and reports studies;
 `offtrace deep` trains agents with replay; `offtrace logs` says what a policy would be worth, from logs of another one;
-`offtrace explore` shows what a trace does; `offtrace doctor` says what was found on this machine, and whether it works.
+`offtrace explore` shows what a trace does; `offtrace methods` prints all learning methods; `offtrace doctor` says what was found
+on this machine, and whether it works.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import offtrace
-from offtrace.cli import audit, deep, doctor, explore, logs, study, trace_options
+from offtrace.cli import audit, deep, doctor, explore, logs, methods, study, trace_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +30,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"offtrace {offtrace.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for each in (audit, study, deep, logs, explore, doctor):
+    for each in (audit, study, deep, logs, explore, doctor, methods):
         each.add(commands)
     return top

@@ -2,14 +2,14 @@
 
 from offtrace.learners.api import control, evaluate
 from offtrace.learners.arguments import Evaluation, Replay
-from offtrace.learners.follow import follow
+from offtrace.learners.given_trajectory import follow
 from offtrace.learners.learned import Curve, Learned
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.emphatic import ETD, ETDLB
 from offtrace.learners.methods.gq import GQ, GeneralGQ, GradientABQ, GradientTrace
 from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, PGTD2, TDRC
 from offtrace.learners.methods.provisional import PQ, PTD
-from offtrace.learners.methods.registry import method, methods, register_method, unregister_method
+from offtrace.learners.methods.registry import listed_methods, method, register_method, unregister_method
 from offtrace.learners.methods.sarsa import ExpectedSarsa, Sarsa
 from offtrace.learners.methods.state_td import ABTD, TD, TreeBackupTD, VTraceTD
 from offtrace.learners.methods.trace_learner import StateTraceLearner, TraceLearner
@@ -70,8 +70,8 @@ __all__ = [
     "control",
     "evaluate",
     "follow",
+    "listed_methods",
     "method",
-    "methods",
     "register_method",
     "unregister_method",
 ]

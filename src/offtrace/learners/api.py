@@ -30,7 +30,7 @@ from offtrace.learners.core.blocks import Job
 from offtrace.learners.environments import environment
 from offtrace.learners.learned import Learned
 from offtrace.learners.methods.base import Method, StepSize, Values
-from offtrace.learners.policies import GREEDILY, Policy, coded
+from offtrace.learners.policies import GREEDILY, Policy, Probabilities, coded
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
@@ -47,8 +47,8 @@ def evaluate(
     trace: Rule | Method | str,
     env: Environments,
     *,
-    target: Policy | ArrayLike | None = None,
-    behavior: Policy | ArrayLike,
+    target: Policy | Probabilities | ArrayLike | None = None,
+    behavior: Policy | Probabilities | ArrayLike,
     values: Values | None = None,
     gamma: float | None = None,
     alpha: StepSize | None = None,
@@ -124,8 +124,8 @@ def control(
     trace: Rule | Method | str,
     env: Environments,
     *,
-    behavior: Policy | ArrayLike,
-    target: Policy | ArrayLike | None = None,
+    behavior: Policy | Probabilities | ArrayLike,
+    target: Policy | Probabilities | ArrayLike | None = None,
     gamma: float | None = None,
     alpha: StepSize | None = None,
     steps: int | None = None,

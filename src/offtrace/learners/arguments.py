@@ -14,7 +14,7 @@ from offtrace.learners.core.memory import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.core.records import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
-from offtrace.learners.methods.registry import method as method_named
+from offtrace.learners.methods.registry import method as made_by_name
 from offtrace.learners.methods.registry import of_rule, rule_named
 from offtrace.learners.policies import (
     GREEDILY,
@@ -80,7 +80,7 @@ def require_order(name: str, trace: object, env: object) -> None:
 def as_method(given: Rule | Method | str, values: Values | None = None) -> Method:
     """The method. A trace by itself is the paper's Algorithm 1, on the values that are asked for. A name may be a trace's."""
     if isinstance(given, str):
-        given = trace_named(given) if ":" in given or rule_named(given) else method_named(given)
+        given = trace_named(given) if ":" in given or rule_named(given) else made_by_name(given)
     if isinstance(given, Method):
         if values is not None and values != given.values:
             raise ValueError(f"{given.title} learns {given.values} values, got values={values!r}")
@@ -97,7 +97,10 @@ def step_size_of(method: Method, alpha: StepSize | None) -> StepSize:
 
 
 def policies_of(
-    method: Method, where: Environment, behavior: Policy | ArrayLike, target: Policy | ArrayLike | None
+    method: Method,
+    where: Environment,
+    behavior: Policy | Probabilities | ArrayLike,
+    target: Policy | Probabilities | ArrayLike | None,
 ) -> tuple[Coded, Coded]:
     """The behaviour and the target, as the loop takes them; methods that learn about the policy that acts need no target."""
     acting = coded("behavior", behavior, where.shape)

@@ -12,7 +12,7 @@ from offtrace._shared.compile_cache import kept_njit
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
 from offtrace.learners.core.records import Floats, Integers
-from offtrace.learners.follow import follow
+from offtrace.learners.given_trajectory import follow
 from offtrace.learners.methods.base import Method
 from offtrace.learners.policies import EpsilonGreedy
 from offtrace.mdps import bifurcation, collision, collision_features
@@ -81,7 +81,7 @@ def collision_error(
     mdp, target, behavior = collision()
     live = ~np.asarray(mdp.terminal)
     onwards = np.einsum("sa,sat->st", behavior, mdp.dense_P)[np.ix_(live, live)]
-    visits: Floats = np.linalg.solve(np.eye(len(onwards)) - onwards.T, mdp.start[live])
+    visits = np.array(np.linalg.solve(np.eye(len(onwards)) - onwards.T, mdp.start[live]), dtype=np.float64)
     truth = (target * mdp.q(target)).sum(axis=1)[live]
     errors: list[float] = []
     for run in range(runs):

@@ -135,8 +135,8 @@ def collision(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
     """The Collision task (Ghiassian, Sutton 2021, "An empirical comparison of off-policy prediction learning algorithms").
 
     States 0 … 7 in a line, then the end; actions right and retreat; start uniform in the first four. Leaving state 7 to the right
-    ends the episode with reward 1, retreating ends it with 0. Returned with the MDP: π, which goes right, and μ, which goes right in
-    states 0 to 3 and takes either action with ½ in states 4 to 7. So V^π(s) = γ^(7 − s), and ρ is 2 or 0 where μ has a choice.
+    ends the episode with reward 1, retreating ends it with 0. Returned with the MDP: π, which goes right, and μ, which goes right
+    in states 0 to 3 and takes either action with ½ in states 4 to 7. So V^π(s) = γ^(7 − s), and ρ is 2 or 0 where μ has a choice.
 
     >>> mdp, target, behavior = collision()
     >>> (target * mdp.q(target)).sum(axis=1)[5:]

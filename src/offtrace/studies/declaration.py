@@ -16,6 +16,7 @@ import numpy as np
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
+from offtrace.learners.methods.registry import method, method_named, rule_named
 from offtrace.studies import deep_agents, environments
 from offtrace.studies.checks import (
     Check,
@@ -314,23 +315,22 @@ def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[T
 
 
 def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, ...], task: str) -> list[TraceGrid]:
-    try:
-        plain_rule: Rule = offtrace.trace(name)
-    except ValueError as error:
-        raise DeclarationError(key, name, f"a trace: {error}") from error
-    except TypeError as error:
-        raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
-    rule = type(plain_rule)
-    beside = task in ("map", "deep")
-    if not issubclass(rule, Trace) and not (beside and rule.uncorrected):
-        where = "" if beside else "; Peng's Q(λ) and n-step returns only in a map and for deep agents"
-        raise DeclarationError(key, name, f"traces with coefficients β{where}")
-    allowed = [f.name for f in fields(rule)]
+    learns = task in ("control", "evaluation", "replay")
+    listed = method_named(name) if learns and rule_named(name) is None else None
+    if listed is not None:
+        title, allowed = listed.name, [n for n in listed.parameters() if n != "alpha"]
+        if task == "control" and listed.values == "state":
+            raise DeclarationError(key, name, "methods on action values: state values say nothing of actions")
+    else:
+        rule = type(_plain_rule(key, name, learns))
+        title, allowed = rule.title, [f.name for f in fields(rule)]
+        if not issubclass(rule, Trace) and not (rule.uncorrected and (learns or task in ("map", "deep"))):
+            raise DeclarationError(key, name, "traces with coefficients β")
     beside_it = {"stale": [*weighting.OPTIONS, weighting.LABEL], "deep": deep_agents.keys()}.get(task, [])
     known = [*allowed, *(name for name in beside_it if name not in allowed)]
     for parameter in parameters:
         if parameter not in known:
-            what = f"no such parameter{did_you_mean(parameter, known)}; {rule.title} takes {', '.join(known) or 'none'}"
+            what = f"no such parameter{did_you_mean(parameter, known)}; {title} takes {', '.join(known) or 'none'}"
             raise DeclarationError(f"{key}.{parameter}", parameters[parameter], what)
     own = parameters.pop("lam", None)
     if "lam" not in allowed:
@@ -338,7 +338,7 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
     elif own is not None:
         lams = several(number(0, 1), "λ")(f"{key}.lam", own if is_list(own) else [own])
     elif not lams:
-        raise DeclarationError("lams", None, f"a list of λ, which {rule.title} needs (or {key}.lam)")
+        raise DeclarationError("lams", None, f"a list of λ, which {title} needs (or {key}.lam)")
     for parameter, values in parameters.items():
         if isinstance(values, list) and not values:
             raise DeclarationError(f"{key}.{parameter}", [], "a number, or a list that is not empty")
@@ -347,27 +347,39 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
         try:
             if task == "stale":
                 picked = weighting.labelled(picked)
-                weighting.Weighting.made(rule.title, picked, lams[0])
+                weighting.Weighting.made(title, picked, lams[0])
             else:
                 picked = weighting.labelled(picked)
-                make(rule.title, picked, lams[0])
+                make(title, picked, lams[0])
         except (ValueError, TypeError) as error:
             worst = next(iter(picked), "name")
             raise DeclarationError(f"{key}.{worst}", parameters.get(worst, name), f"{error}") from error
-        found.append(TraceGrid(rule.title, tuple(sorted(picked.items())), lams))
+        found.append(TraceGrid(title, tuple(sorted(picked.items())), lams))
     return found
 
 
-def make(title: str, parameters: Toml, lam: float | None) -> Rule:
-    """Make the trace of this title with its own ones of these parameters, and with `lam` unless it is None.
+def _plain_rule(key: str, name: str, learns: bool) -> Rule:
+    """The trace of this name, with all parameters as they are if none is given."""
+    try:
+        return offtrace.trace(name)
+    except ValueError as error:
+        what = "a trace, or a learning method" if learns else "a trace"
+        raise DeclarationError(key, name, f"{what}: {error}") from error
+    except TypeError as error:
+        raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
+
+
+def make(title: str, parameters: Toml, lam: float | None) -> Any:
+    """Make the trace, or the learning method, of this title with those of the parameters that it has, and with `lam` if it is given.
 
     >>> make("Retrace", {}, 0.9)
     Retrace(horizon=None, lam=0.9)
     """
-    plain_rule: Rule = offtrace.trace(title)
-    own = {field.name for field in fields(plain_rule)}
+    listed = None if rule_named(title) else method_named(title)
+    own = listed.parameters() if listed else tuple(field.name for field in fields(offtrace.trace(title)))
     given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items() if k in own}
-    return offtrace.trace(title, **given, **({} if lam is None else {"lam": lam}))
+    given |= {} if lam is None else {"lam": lam}
+    return method(title, **given) if listed else offtrace.trace(title, **given)
 
 
 def checked_seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, Seeds]:

@@ -24,7 +24,6 @@ from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
 from offtrace.studies import code_digest, declaration, environments
 from offtrace.studies.plan import Job, Outcome
-from offtrace.traces import Rule
 
 POINTS = 100
 """Of a curve, beside its begin."""
@@ -74,19 +73,20 @@ def _trace(job: Job) -> Any:
     return _traces(job)[0]
 
 
-def _traces(job: Job) -> list[Rule]:
-    """The traces of a job, one for each λ."""
+def _traces(job: Job) -> list[Any]:
+    """The traces, or learning methods, of a job, one for each λ."""
     return [declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
 
 
 def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     p, greedy = job.protocol, learners.EpsilonGreedy
     by_error = job.metric.endswith("rms error")
+    trace = _trace(job)
     learned = learners.control(
-        _trace(job),
+        trace,
         environments.mdp(job.unit.environment),
         behavior=greedy(p.behavior).exploring(p.explore),
-        target=greedy(p.target),
+        target=None if getattr(trace, "on_policy", False) else greedy(p.target),
         points=POINTS if by_error else 1,
         evaluation=None if by_error else learners.Evaluation(greedy(p.evaluation), every=1, limit=p.evaluation_limit),
         **_arguments(job),
@@ -122,11 +122,15 @@ def _by_weighted_error(
     job: Job, mdp: MDP, pi: np.ndarray, arguments: environments.Arguments
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
-    weights, truth, errors = environments.visits(mdp, pi), mdp.q(pi), []
+    weights, errors = environments.visits(mdp, pi), []
+    truth: np.ndarray = mdp.q(pi)
     marks = np.unique([max(1, job.protocol.steps // part) for part in (8, 4, 2, 1)])
     runs = [learners.evaluate(_trace(job), mdp, points=1, **{**arguments, "steps": int(steps)}) for steps in marks]
     for learned in runs:
-        error = np.sqrt((weights * (learned.Q - truth) ** 2).sum(axis=(1, 2)))
+        if learned.features.states:
+            error = np.sqrt((weights.sum(axis=1) * (learned.V - (pi * truth).sum(axis=1)) ** 2).sum(axis=1))
+        else:
+            error = np.sqrt((weights * (learned.Q - truth) ** 2).sum(axis=(1, 2)))
         errors.append(np.where(learned.diverged, np.inf, error))
     return _rows(job, runs[-1], errors[-1]), _curve(marks, np.stack(errors, axis=1))
 

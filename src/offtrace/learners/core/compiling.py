@@ -4,7 +4,7 @@ They pass tuples of many arrays to each other. Passing such a tuple costs more t
 counting references to its arrays, which is switched off: so none of them may make an array, or return a part of one.
 
 Only whole loops stay on disk. Numba asks whether the file of a function has changed, not those of the functions that it
-calls. What it does compare is what the function closes over: so every loop closes over a digest of all this code.
+calls. What it does compare is what the function closes over: so every loop closes over a digest of the code that it is made of.
 """
 
 from __future__ import annotations
@@ -103,6 +103,14 @@ def source_digest() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+@cache
+def loop_digest() -> int:
+    """A digest of the code that a loop is made of. Rules and the methods' own steps are not in it: loops are given pointers."""
+    core = Path(__file__).parent
+    files = [*sorted(core.rglob("*.py")), core.parent / "methods" / "base.py", Path(str(scalar_math.__file__))]
+    return int(hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:15], 16)
+
+
 def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
     """A whole loop, for arguments of these types. `loop_of` makes the loop that closes over a number: the digest."""
     notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
@@ -110,6 +118,6 @@ def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
         compiling = kept_njit(kinds, nogil=True, no_cfunc_wrapper=True, **uncounted())
-        return compiling(loop_of(int(source_digest()[:15], 16)))
+        return compiling(loop_of(loop_digest()))
     finally:
         notice.cancel()

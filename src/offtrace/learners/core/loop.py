@@ -164,7 +164,8 @@ def act(features, behavior, target, settings, m, s, begins):
     a = m.lane.chosen
     if a < 0:
         a = choose(uniform(m.streams, LIVING), μ, s, q, best, arg, ties)
-    m.lane.chosen = -1
+    else:
+        m.lane.chosen = -1
     m.lane.state, m.lane.action = s, a
     m.lane.mu, m.lane.pi = probability(μ, s, q, best, ties, a), probability(π, s, q, best, ties, a)
     m.lane.value, m.lane.greedy = q[a], 1.0 if q[a] == best else 0.0

@@ -43,15 +43,17 @@ class GradientTD(Method):
     values: ClassVar = "state"
     further: ClassVar[tuple[str, ...]] = ("v",)
     needs: ClassVar[str] = "π, μ and a second step size"
+    _by_lam: ClassVar[bool] = True  # of an instance: whether it was made by λ, not by a trace
     short: ClassVar[str] = ""
     """Its name without λ."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         trace = self.trace
+        object.__setattr__(self, "_by_lam", trace is None)
         if trace is None:
             trace = ImportanceSampling(lam=1.0 if self.lam is None else self.lam)
-        elif not isinstance(trace, Trace):
+        elif not isinstance(trace, Trace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {trace!r}")
         elif self.lam is not None and self.lam != getattr(trace, "lam", None):
             raise TypeError(f"give lam or a trace, which has its own, got lam={self.lam!r} and trace={trace!r}")
@@ -66,10 +68,8 @@ class GradientTD(Method):
     @property
     def title(self) -> str:
         """With its λ, or with its trace."""
-        if isinstance(self.trace, ImportanceSampling):
-            return f"{self.short}({self.lam:g})"
         assert self.trace is not None
-        return f"{self.short} with {self.trace.title}"
+        return f"{self.short}({self.lam:g})" if self._by_lam else f"{self.short} with {self.trace.title}"
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -79,7 +79,8 @@ class GradientTD(Method):
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """With the trace for these policies."""
         assert self.trace is not None
-        return replace(self, trace=self.trace.for_policies(target, behavior))
+        made = self.trace.for_policies(target, behavior)
+        return self if made is self.trace else replace(self, trace=made)
 
 
 @register_method

@@ -1,4 +1,4 @@
-"""The learning methods that are listed. `method` finds one by name; whatever goes over all of them asks `methods`.
+"""The learning methods that are listed. `method` finds one by name; whatever goes over all of them asks `listed_methods`.
 
 Every trace of `offtrace.rules()` is a method too: on state values it is the TD method with that trace's eligibility vector.
 """
@@ -51,19 +51,29 @@ def register_method(cls: M) -> M:
 
 
 def unregister_method(cls: type[Method]) -> None:
-    """Take a method from the list again, for instance after a test."""
+    """Take a method from the list again, for instance after a test.
+
+    >>> from offtrace.learners import GQ, register_method, unregister_method
+    >>> unregister_method(GQ)
+    >>> _ = register_method(GQ)
+    """
     for name in [name for name, listed in _listed.items() if listed is cls]:
         del _listed[name]
 
 
-def methods() -> list[type[Method]]:
+def listed_methods() -> list[type[Method]]:
     """All listed methods, in the order in which they were listed. The traces by themselves are not among them.
 
-    >>> from offtrace.learners import methods
-    >>> [m.name for m in methods() if m.on_policy and m.values == "state"]
+    >>> from offtrace.learners import listed_methods
+    >>> [m.name for m in listed_methods() if m.on_policy and m.values == "state"]
     ['True online TD(λ)']
     """
     return list(dict.fromkeys(_listed.values()))
+
+
+def method_named(name: str) -> type[Method] | None:
+    """The class of the method of this name; None where there is none."""
+    return _listed.get(key(name))
 
 
 def rule_named(name: str) -> type[Rule] | None:
@@ -85,12 +95,11 @@ def method(name: str, **parameters: object) -> Method:
     >>> method("rbis", alpha=0.1, lam=0.9).trace
     RBIS(horizon=None, lam=0.9)
     """
-    cls = _listed.get(key(name))
-    if cls is not None:
-        return _made(cls, cls.parameters(), parameters)
-    rule = rule_named(name)
+    cls, rule = _listed.get(key(name)), rule_named(name)
+    if cls is not None and (rule is None or parameters.get("values", cls.values) == cls.values):
+        return _made(cls, cls.parameters(), {n: x for n, x in parameters.items() if n != "values" or x != cls.values})
     if rule is None:
-        known = {key(m.name): m.name for m in methods()} | {key(r.title): r.title for r in rules()}
+        known = {key(m.name): m.name for m in listed_methods()} | {key(r.title): r.title for r in rules()}
         names = {
             **{k: m.name for k, m in _listed.items()},
             **{key(a): r.title for r in rules() for a in r.aliases},
@@ -121,4 +130,5 @@ def _made(cls: type[T], allowed: tuple[str, ...], parameters: dict[str, object])
         if given not in allowed:
             hint = ending(closest(given, allowed))
             raise TypeError(f"{cls.__name__} has no parameter {given!r}{hint} It takes: {', '.join(allowed)}")
-    return cls(**parameters)
+    make: Any = cls  # whose own checks follow
+    return make(**parameters)

@@ -10,6 +10,13 @@ On state values the start's own action acts, one step later, and δ carries a ra
     z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) b_{k:t-1} ∇v_k,      update_t = ρ̄_t δ_t z_t
 
 Summed over t, the updates are Σ_k Δ_k ∇v_k, with the Δ of `state_targets`, its `correction`.
+
+The returns beside the operator (Peng's Q(λ), n-step) bootstrap from v = `next_value` alone. With z_t = Σ_k (γ_k ··· γ_{t-1})
+λ^{t-k} ∇q_k, k among the last n steps,
+
+    update_t = δ_t ∇q_t + δ'_t (z_t − ∇q_t),      δ'_t = r_t + γ_t v_{t+1} − v_t,      v_t the `next_value` of the step before
+
+Summed over t, the updates are Σ_k (G_k − q_k) ∇q_k.
 """
 
 from __future__ import annotations
@@ -24,13 +31,13 @@ from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.numpy import numpy_backend
 from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.streaming.eligibility_vector import Now, keeper
-from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces import QLambda, Rule, Trace
+from offtrace.traces.arguments import as_rule, as_trace
 from offtrace.trajectory import TOLERANCE
 
 
 class Stream:
-    """An eligibility trace for any `trace` but PengQ and NStep, over a table or a weight vector of `size` numbers.
+    """An eligibility trace for any `trace`, over a table or a weight vector of `size` numbers.
 
     An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
     of the step, counted from 0 when the stream is made, through all episodes.
@@ -51,12 +58,17 @@ class Stream:
     (array([1., 0.]), array([0.9, 2. ]))
     """
 
-    def __init__(self, trace: Trace, size: int, *, values: Literal["action", "state"] = "action") -> None:
+    def __init__(self, trace: Rule, size: int, *, values: Literal["action", "state"] = "action") -> None:
         if values not in ("action", "state"):
             raise ValueError(f'values must be "action" or "state", got {values!r}')
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"size must be an integer of at least 1, got {size!r}")
-        self.trace, self.size = as_trace(trace), int(size)
+        form = as_rule(trace).uncorrected_return
+        if form is not None and values == "state":
+            raise TypeError(
+                f"{trace.title} has no ratios: on state values its return is that of offtrace.targets, without q"
+            )
+        self.trace, self.size = as_trace(trace) if form is None else QLambda(lam=form.lam, horizon=form.n), int(size)
         self.count = 0
         """How many steps the stream has taken."""
         self.delta = 0.0
@@ -65,10 +77,12 @@ class Stream:
         """What δ of the last step was multiplied by: 1 on action values."""
         self._on_states = values == "state"
         self._met: Now | None = None  # on state values, the step before
-        self._length = _length(trace)
+        self._uncorrected = form is not None
+        self._before = 0.0  # `next_value` of the step before, where it goes on
+        self._length = _length(self.trace)
         self._tabular: bool | None = None  # known from the first step on
         self._discount = 0.0  # from the last step to the next; 0 where no trace goes on
-        self._kept = keeper(trace, self.size, on_states=self._on_states)
+        self._kept = keeper(self.trace, self.size, on_states=self._on_states)
 
     @property
     def z(self) -> np.ndarray:
@@ -127,11 +141,23 @@ class Stream:
                 self._kept.advance(self._discount, met)
             self._kept.enter(met)
             update = ratio * δ * self._kept.z
+            if self._uncorrected and self._discount > 0.0:
+                update = update + (_number("q", q) - self._before) * self._older(now)
+        self._before = 0.0 if terminated else _number("next_value", next_value)
         self._discount = 0.0 if terminated or truncated else γ
         self.delta, self.ratio, self.count, self._met = δ, ratio, self.count + 1, now
         if not np.isfinite(update).all():
             raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
         return update
+
+    def _older(self, now: Now) -> np.ndarray:
+        """z without the start of this step."""
+        z = self.z
+        if isinstance(now.where, int):
+            z[now.where] -= 1.0
+        else:
+            z -= now.where
+        return z
 
     def _meets(self, now: Now) -> Now:
         """The step as a trace of state values meets it: in this state, after the action of the step before."""
