@@ -17,8 +17,10 @@ from offtrace.deep.stream_config import StreamAC as StreamAC
 from offtrace.deep.stream_config import StreamQ as StreamQ
 from offtrace.traces import PengQ, Retrace, Rule
 
-OF_PQN, OF_ACER = PengQ(lam=0.65), Retrace(lam=1.0)
-"""The rules as published."""
+OF_PQN = PengQ(lam=0.65)
+"""The rule of PQN as published."""
+OF_ACER = Retrace(lam=1.0)
+"""The rule of ACER as published."""
 
 
 @dataclass(frozen=True, kw_only=True)

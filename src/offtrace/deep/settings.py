@@ -16,7 +16,12 @@ Spelt = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the configurations of all agents have in common. Frames are steps of the environment, counted for each seed."""
+    """What the configurations of all agents have in common. Frames are steps of the environment, counted for each seed.
+
+    >>> from offtrace.deep import PQN, Settings
+    >>> issubclass(PQN, Settings), PQN(game="CartPole-v1").agent
+    (True, 'pqn')
+    """
 
     agent: ClassVar[str] = ""
     """The name of the agent, as `--agent` and the declaration of a study take it."""

@@ -8,8 +8,10 @@ from typing import ClassVar, Self
 from offtrace.deep.settings import ActsByValues, Settings
 from offtrace.traces import Retrace, Rule, WatkinsQ
 
-OF_STREAMS, OF_ACTORS = WatkinsQ(lam=0.8), Retrace(lam=0.8)
-"""The rules as published: that of an actor may be any with this λ, since its ρ is 1."""
+OF_STREAMS = WatkinsQ(lam=0.8)
+"""The rule of streams of action values as published."""
+OF_ACTORS = Retrace(lam=0.8)
+"""That of an actor may be any with this λ, since its ρ is 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
