@@ -56,7 +56,7 @@ class Thread(processes.ProcessGroup):
 
 def together(size: int, work: Callable[[Thread], Any]) -> list[Any]:
     """What each of several threads makes, or its error."""
-    slots, barrier = [None] * size, threading.Barrier(size, timeout=60)
+    slots, barrier = [None] * size, threading.Barrier(size, timeout=600)
     out: list[Any] = [None] * size
 
     def run(rank: int) -> None:
@@ -337,7 +337,7 @@ def run(script: str, *arguments: str, **environment: str) -> None:
     subprocess.run(
         [sys.executable, "-c", script, *arguments],
         check=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **environment},
     )
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
-import only_compile
 import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
 from offtrace.returns.numpy import given_factors as by_numba
@@ -225,44 +221,3 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
 def test_a_batch_beyond_all_grids_is_refused() -> None:
     with pytest.raises(ValueError, match="split it"):
         plans.count(1 << 20, 1 << 12)
-
-
-COMPILE = (
-    only_compile.BEFORE
-    + """@dataclass(frozen=True)
-class Everything(ot.Trace):
-    c: float = 0.5
-    reads: ClassVar = ("pi", "mu", "rho")
-
-    @staticmethod
-    def factors(xp, pi, mu, rho, c):
-        root = xp.sqrt(pi) + abs(pi - mu) ** 0.5 + rho**c + c ** (pi - 0.5) + xp.log(1.0 + rho) + xp.exp(-rho)
-        often = ((rho > c) & (pi <= mu)) | ~(pi != mu)
-        return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
-
-
-triton_calls.SCAN = 128  # fewer steps for each thread: ptxas takes a fifth of the time
-B, T = 40, 24
-x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
-x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}
-x |= {"pair": torch.zeros(B, T, dtype=torch.int64)}
-for trace in (
-    Everything(), ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)
-):
-    custom = isinstance(trace, ot.StepTrace)
-    lags = None if custom else trace.bounds_by_lag(T)
-    triton_calls.correct(trace, x, lags, add_q=True)
-d = torch.zeros(3, 9, dtype=torch.float64)
-triton_calls.given(d, d, d, d, None, per_decision=False, recursive=True)
-triton_calls.transpose(d, d, d, d, d[0], True)
-assert all(done for _, done in made), made
-names = {"linear_rows", "prepare", "sweep", "walk_rows", "step_rows", "transpose_rows"}
-assert {name for name, _ in made} == names, made
-"""
-)
-
-
-def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:
-    """The interpreter takes what the compiler does not. No GPU is needed to compile: only the launch is left out."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)

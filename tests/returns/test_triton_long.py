@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 import torch
 
 import offtrace as ot
-import only_compile
 import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
@@ -170,28 +166,3 @@ def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
             found = triton_calls.given(*made, one, one, None, per_decision=True, recursive=False).numpy()
         scale = by_numba.solve(np.abs(delta), c)
         assert (np.abs(found - by_numba.solve(delta, c)) <= 1e-13 * scale).all()
-
-
-def test_they_compile_for_a_gpu(tmp_path: Any) -> None:
-    """The interpreter takes what the compiler does not."""
-    script = f"""{only_compile.BEFORE}
-plans.SWEPT, plans.FAN, plans.SORTED, triton_calls.CHUNK, triton_calls.PART_CHUNKS, triton_calls.SCAN = 8, 2, 16, 16, 2, 128
-x = {{n: torch.zeros(2, 70) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}}
-x |= {{n: torch.zeros(2, 70, dtype=torch.uint8) for n in ("terminated", "truncated")}} | {{"gamma": 0.9, "valid": None}}
-triton_calls.correct(ot.RBIS(0.9), x, None, add_q=True)
-triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
-triton_calls.correct(ot.Retrace(0.9), x, None, add_q=True)
-plans.SWEPT, plans.NEAR = 64, 8
-x = {{n: a[:, :16].contiguous() if isinstance(a, torch.Tensor) else a for n, a in x.items()}}
-triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
-for level in ("token", "prefix", "geometric"):
-    given = {{"log_pi": x["log_pi"], "log_mu": x["log_mu"].half(), "mask": x["reward"] > 0}}
-    given |= {{"segment": torch.zeros(2, 16, dtype=torch.int64)}} if level == "prefix" else {{}}
-    triton_calls.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 16))
-assert all(done for _, done in made), made
-names = {{"leaf_tables", "group", "starts", "walk_rows", "linear_rows", "linear_ends"}}
-names |= {{"lifetimes", "prepare", "sweep", "running_sums", "sorted_blocks", "level", "weigh_rows"}}
-assert {{name for name, _ in made}} == names, made
-"""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment)

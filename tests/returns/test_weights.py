@@ -376,4 +376,4 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_normalised_over_a_process_group(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", PROCESSES, str(tmp_path / "store")], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", PROCESSES, str(tmp_path / "store")], check=True, timeout=600)
