@@ -149,8 +149,10 @@ def choose(
         given: Any = rule
         candidates = [tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)]
         sound = [c for c in candidates if not c.misses]
-        ends = [(c.estimate - WIDTH * c.standard_error, c.estimate + WIDTH * c.standard_error) for c in sound]
-        last = last_in_common(ends)
+        halves = [
+            WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in sound
+        ]  # on deterministic data errors are rounding
+        last = last_in_common([(c.estimate - half, c.estimate + half) for c, half in zip(sound, halves, strict=True)])
         common = sound[: last + 1]
         everything += [replace(c, agrees=c in common) for c in candidates]
         best += common[-1:]

@@ -241,7 +241,8 @@ def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> R
         words = "all episodes contribute the same, so that it has no interval"
         checks.append(Check("spread", 0.0, words, True, no_interval=True))
     if (report := evidence.logs.report) is not None and report.dropped:
-        checks.append(Check("dropped", report.dropped, report.loss, failed=report.dropped > DROPPED * report.episodes))
+        words = report.loss.partition(":")[0]  # the rest stands in the warnings
+        checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
     if any(check.no_interval for check in checks) or not row.low <= row.high:
         nan = float("nan")
         row = replace(row, low=nan, high=nan, gain_low=nan, gain_high=nan)
