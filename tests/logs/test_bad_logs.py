@@ -92,7 +92,7 @@ def test_named_and_dropped(
     (problem,) = [p for p in caught.value.problems if words in p.what]
     assert [first.split()[0] for first in problem.first] == named
     assert problem.first[0].endswith(f"(episode {next(iter(dropped))})")
-    logs = read(frame, columns=columns, on_error="drop")
+    logs = read(frame, columns=columns, on_error="drop", drop_at_most=1.0)
     agree(logs, logs_of([row for row in good() if row["episode"] not in dropped]))
     assert logs.report is not None
     assert logs.report.dropped == len(dropped)
@@ -120,7 +120,7 @@ def test_rows_without_an_episode_are_dropped_together() -> None:
     columns = Columns(mu="mu", next_state="next")
     with pytest.raises(LogsError, match=r"episode is missing: 2 rows of unknown episodes: 5 \(episode missing\), 11"):
         read(frame.cast({"episode": str}), columns=columns)
-    logs = read(frame, columns=columns, on_error="drop")
+    logs = read(frame, columns=columns, on_error="drop", drop_at_most=1.0)
     agree(logs, logs_of([row for row in good() if row["episode"] in (0, 2)]))  # 1 and 3 have no end any more
     assert logs.report is not None
     assert (logs.report.episodes, logs.report.dropped, logs.report.nameless) == (4, 2, 2)
@@ -136,10 +136,10 @@ def test_what_the_policy_does_not_know() -> None:
     with pytest.raises(LogsError, match=r"state is none of the 2 that there are"):
         read(frame, states=2)
     text = frame.cast({"action": str})
-    with pytest.raises(LogsError, match=r"action is none of those that were given: 4 rows.*: 1 \("):
+    with pytest.raises(LogsError, match=r"action is none of those that were given: '1': 4 rows.*: 1 \("):
         read(text, actions=("0", "2"))
     with pytest.raises(LogsError, match="Nothing would be left"):
-        read(text, actions=("0", "2"), on_error="drop")
+        read(text, actions=("0", "2"), on_error="drop", drop_at_most=1.0)
     with pytest.raises(TypeError, match="give their names"):
         read(text, actions=2)
     with pytest.raises(ValueError, match="different names"):
@@ -229,3 +229,26 @@ def test_an_empty_file_is_said_to_be_empty(suffix: str, tmp_path: Path) -> None:
     (tmp_path / f"logs.{suffix}").touch()
     with pytest.raises(LogsError, match="is empty"):
         read(tmp_path / f"logs.{suffix}")
+
+
+def test_more_than_a_few_dropped_episodes_are_an_error_and_a_misspelt_name_is_guessed() -> None:
+    """One state is misspelt in a tenth of the episodes: that is more than 5 %, and the name that was meant is said."""
+    n = 40
+    state = ["severe" if e % 10 else "sevre" for e in range(n)]
+    frame = pl.DataFrame({
+        "episode": range(n), "step": [0] * n, "state": state, "action": [0] * n,
+        "reward": [-1.0 if e % 10 else 2.0 for e in range(n)],
+        "terminated": [True] * n, "truncated": [False] * n,
+    })  # fmt: skip
+    names = ("mild", "severe")
+    with pytest.raises(LogsError, match=r"none of those that were given: 'sevre' \(did you mean 'severe'\?\): 4 rows"):
+        read(frame, states=names)
+    with pytest.raises(LogsError, match=r"10 % of the episodes, and at most 5 % may be dropped.*--drop-at-most"):
+        read(frame, states=names, on_error="drop")
+    logs = read(frame, states=names, on_error="drop", drop_at_most=0.2)
+    assert logs.report is not None
+    assert (logs.report.dropped, logs.report.dropped_return, logs.report.kept_return) == (4, 2.0, -1.0)
+    assert "mean sum of rewards of 2 against -1 of the rest" in str(logs.report)
+    assert "of the states given, these never occur: 'mild'" in str(logs.report)
+    with pytest.raises(ValueError, match="drop_at_most must be a share"):
+        read(frame, drop_at_most=5)

@@ -149,7 +149,7 @@ def test_a_policy_of_features_from_a_python_file(tmp_path: Path, capsys: pytest.
         ([], "reward is missing, NaN or infinite"),
         (["--columns", "state=s"], "no column 's' for state"),
         (["--columns", "stte=s"], "got 'stte=s' (did you mean 'state'?)"),
-        (["--columns", "truncated=", "next_state=next"], 'truncated="at end"'),
+        (["--columns", "truncated=", "next_state=next"], "--truncated at-end"),
         (["--policy", "{folder}/log.parquet"], "no .npz file"),
         (["--policy", "{folder}/cut.npz"], "no .npz file"),
         (["--policy", "{folder}/pi.npy"], "no .npz file"),

@@ -17,11 +17,11 @@ from offtrace.logs import ESTIMATORS, Logs, evaluate, simulate
 from offtrace.logs.estimators import intervals
 from offtrace.reports.logs import page
 
-REPETITIONS, EPISODES = 500, 500
+REPETITIONS, EPISODES = 400, 500
 
 
 def test_bootstrap_intervals_cover_at_their_rate_and_the_conservative_one_always() -> None:
-    """All estimators, products of ratios below 10, 500 episodes, 500 repetitions, within binomial error (99.9 %)."""
+    """All estimators, products of ratios below 10, 500 episodes, 400 repetitions, within binomial error (99.9 %)."""
     mdp, mu, pi, truth = settings.near()
     covered, bounded = np.zeros(len(ESTIMATORS)), 0
     for seed in range(REPETITIONS):
@@ -295,11 +295,13 @@ def test_without_a_discount_a_cut_leaves_the_conservative_interval_open() -> Non
 def test_what_does_not_settle_has_no_interval() -> None:
     """One state, reward 1, for ever, γ = 1: there is no fixed point, and no estimate is moved by the attempt to find one."""
     result = evaluate(settings.for_ever(), [[0.5, 0.5]], trace=ot.RBIS(lam=0.9), gamma=1.0)
-    assert result.warnings[0].startswith("fitted, direct method: the iteration did not settle")
+    assert any(
+        w.startswith("fitted, RBIS, λ = 0.9, direct method: the iteration did not settle") for w in result.warnings
+    )
     for row in result.estimates[2:7]:
         assert row.estimate == pytest.approx(3.0), row.estimator
     for row in result.estimates[:7]:
-        assert np.isnan([row.low, row.high, row.standard_error]).all(), row.estimator
+        assert np.isnan([row.low, row.high]).all(), row.estimator
     assert result.diagnosis.influence is None
     assert str(result) == repr(result)
     assert "nan" not in result._repr_html_()
@@ -315,7 +317,7 @@ def test_warnings_name_all_rows_of_a_kind_at_once() -> None:
     assert undefined == [
         "weighted per-decision IS, weighted IS, weighted doubly robust: not defined, since at some step no episode has any weight"
     ]
-    points = [w for w in result.warnings if "is a point" in w]
+    points = [w for w in result.warnings if "all episodes contribute the same" in w]
     assert len(points) == 1
     assert "per-decision IS, ordinary IS, truncated IS" in points[0]
     assert "nan" not in str(result)

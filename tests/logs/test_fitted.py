@@ -227,17 +227,17 @@ def test_features_that_hold_the_truth_find_it() -> None:
 
     # V(x) = Σ γ^t (x + 0.1 t)
     truth = float(np.mean(x0)) / (1 - γ) + 0.1 * γ / (1 - γ) ** 2
-    known = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=γ)
+    known = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=γ, model="linear")
     for name in ("fitted", "direct method", "doubly robust"):
         assert known[name].estimate == pytest.approx(truth, rel=1e-6)
     without, logistic = replace(logs, log_mu=None), linear_model.LogisticRegression()
-    estimated = evaluate(without, pi, trace=ot.RBIS(lam=0.9), gamma=γ, behavior=logistic)
+    estimated = evaluate(without, pi, trace=ot.RBIS(lam=0.9), gamma=γ, behavior=logistic, model="linear")
     assert estimated.mu_estimated
     assert "LogisticRegression, 5 folds" in estimated.behavior
     assert estimated.value == pytest.approx(truth, rel=1e-6)
     by_weights = [r["weighted per-decision IS"].estimate for r in (known, estimated)]
     assert by_weights[0] == pytest.approx(by_weights[1], rel=0.1)
-    unknown = evaluate(without, pi, trace=ot.TreeBackup(lam=0.9), gamma=γ, behavior=False)
+    unknown = evaluate(without, pi, trace=ot.TreeBackup(lam=0.9), gamma=γ, behavior=False, model="linear")
     assert unknown.value == pytest.approx(truth, rel=1e-6)
     assert [row.estimator for row in unknown.estimates] == ["fitted", "direct method"]
 

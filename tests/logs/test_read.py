@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -221,7 +222,7 @@ def test_dropped_episodes_leave_the_others_as_they_are(
         columns = Columns(state=("x", "y"), mu="mu")
         rows = [row | {"state": [row["state"], -row["state"]]} for row in rows]
     with patch.object(converting, "BATCH", size), patch.object(ordering, "CHUNK", size):
-        logs = read(frame, columns=columns, on_error="drop", truncated="at end" if at_end else None)
+        logs = read(frame, columns=columns, on_error="drop", drop_at_most=1, truncated="at end" if at_end else None)
     agree(logs, logs_of([row for row in rows if row["episode"] not in spoiled], at_end))
     assert logs.report is not None
     assert logs.report.dropped == len(spoiled)
@@ -310,3 +311,33 @@ def test_logs_without_mu() -> None:
     rows = drawn()
     logs = read(pl.DataFrame(rows).with_columns(log_mu=pl.col("mu").log()), columns=Columns(log_mu="log_mu"))
     agree(logs, logs_of(rows))
+
+
+def test_times_are_steps_and_order_the_rows() -> None:
+    """Dates, texts of dates and seconds since 1970 give what consecutive steps give; ties are an error, dropped or not."""
+    rows = [
+        {
+            "episode": e,
+            "step": t,
+            "state": 10 * e + t,
+            "action": 0,
+            "reward": float(t),
+            "terminated": t == 3,
+            "truncated": False,
+        }
+        for e in range(3)
+        for t in range(4)
+    ]
+    wanted = read(pl.DataFrame(rows))
+    mixed = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+    assert read(pl.DataFrame(mixed)).state.tolist() == wanted.state.tolist()
+    hours = [datetime(2024, 3, 1) + timedelta(hours=row["episode"] + row["step"] ** 2) for row in mixed]
+    seconds = [int(each.timestamp()) for each in hours]
+    for times in (hours, [each.isoformat() for each in hours], seconds, [float(each) for each in seconds]):
+        logs = read(pl.DataFrame(mixed).with_columns(step=pl.Series(times)))
+        assert logs.state.tolist() == wanted.state.tolist()
+        assert logs.reward.tolist() == wanted.reward.tolist()
+    tied = pl.DataFrame(mixed).with_columns(step=pl.Series([seconds[0]] * len(mixed)))
+    for options in ({}, {"on_error": "drop", "drop_at_most": 1.0}):
+        with pytest.raises(LogsError, match="at the same time, so that it is not known which came first"):
+            read(tied, **options)

@@ -8,11 +8,15 @@ executed for that, whatever it does; an .npz file is only read.
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import runpy
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
@@ -52,10 +56,11 @@ def add(commands: Commands) -> None:
         made.add_argument(
             "--policy",
             metavar="FILE",
+            nargs="+" if name == "evaluate" else None,
             required=name == "evaluate",
-            help="the target: an .npz file of `probabilities` [S, A] and, where the log has names, `states` and `actions`; or "
-            "FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. offtrace executes the "
-            "whole file: name only files that you would run yourself",
+            help="the target (several are ranked): an .npz file of `probabilities` [S, A] and, where the log has names, `states` "
+            "and `actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. "
+            "offtrace executes the whole file: name only files that you would run yourself",
         )
         if name == "evaluate":
             _add_estimation(made)
@@ -84,17 +89,35 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
     )
+    group.add_argument(
+        "--drop-at-most",
+        type=float,
+        default=0.05,
+        metavar="X",
+        help="the share of the episodes that may be dropped; more is an error (0.05)",
+    )
 
 
 def _add_estimation(command: argparse.ArgumentParser) -> None:
     of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
     names = ", ".join(rule.__name__ for rule in _rules())
-    of_rule.add_argument("--trace", default="rbis", metavar="NAME", help=f"of the fitted estimate (RBIS): {names}")
+    of_rule.add_argument(
+        "--trace",
+        default="rbis",
+        metavar="NAME",
+        help=f"of the fitted estimate (RBIS): {names}; or FILE.py:NAME, a trace that the Python file makes. offtrace executes "
+        "the whole file: name only files that you would run yourself",
+    )
+    of_rule.add_argument(
+        "--choose-lam", action="store_true", help="let the data choose λ (SLOPE, and the check by V(μ)), and say why"
+    )
     trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
     group = command.add_argument_group("estimation")
     group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
     group.add_argument(
-        "--model", choices=("table", "linear", "trees", "network"), help="of Q (a table for ids, linear in features)"
+        "--model",
+        choices=("table", "linear", "fourier", "trees", "network"),
+        help="of Q (a table for ids, random Fourier features of features)",
     )
     group.add_argument(
         "--estimators",
@@ -107,6 +130,20 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
         choices=("logged", "estimate", "unknown"),
         default="logged",
         help="μ as logged, and estimated where it was not (default); estimated in any case; or not even then",
+    )
+    group.add_argument(
+        "--initial",
+        nargs="+",
+        metavar="STATE",
+        help="the first states to average over, by their names or ids; or one .npy file of ids, of a distribution [S], or of "
+        "features [m, d] (those of the episodes)",
+    )
+    group.add_argument(
+        "--truths",
+        nargs="+",
+        type=float,
+        metavar="X",
+        help="V(π) of each policy, where it is known: for regret and rank correlation",
     )
     group.add_argument("--confidence", type=float, default=0.95, metavar="X", help="of the intervals (0.95)")
     group.add_argument("--resamples", type=int, default=1000, metavar="N", help="of the bootstrap (1000)")
@@ -122,6 +159,9 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="the most steps that an episode can have, for the conservative interval",
+    )
+    group.add_argument(
+        "--json", action="store_true", help="print the result as JSON, and nothing else, on standard output"
     )
     group.add_argument("--page", type=Path, metavar="FILE.html", help="also write one HTML page about it")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap and the folds (0)")
@@ -208,6 +248,7 @@ def _read(args: argparse.Namespace, target: Target | None) -> Logs:
         columns=columns_of(args.columns),
         truncated="at end" if args.truncated == "at-end" else args.truncated,
         on_error=args.on_error,
+        drop_at_most=args.drop_at_most,
         states=None if target is None else target.states,
         actions=None if target is None else target.actions,
     )
@@ -232,34 +273,134 @@ def _list_estimators(args: argparse.Namespace) -> int:
     return 0
 
 
+def load_trace(text: str) -> Trace:
+    """The trace that a Python file makes, named as FILE.py:NAME."""
+    file, _, name = text.rpartition(":")
+    made = _from_python(Path(file), name)
+    made = made() if isinstance(made, type) else made
+    if not isinstance(made, Trace):
+        raise TypeError(
+            f"{name} in {file} is no trace, but {type(made).__name__}: it must be one, such as RBIS(lam=0.9)"
+        )
+    return made
+
+
+def _chosen_trace(args: argparse.Namespace) -> Trace:
+    if ".py:" in args.trace:
+        rule = load_trace(args.trace)
+        return replace(rule, lam=args.lam) if getattr(args, "lam", None) is not None and hasattr(rule, "lam") else rule
+    return as_trace(trace_options.chosen(args, _rules(), LAMBDA))
+
+
+def _initial(given: list[str] | None, logs: Logs) -> object:
+    """The first states that --initial names."""
+    if given is None:
+        return None
+    if len(given) == 1 and given[0].endswith(".npy"):
+        return np.load(given[0], allow_pickle=False)
+    if not logs.tabular:
+        raise ValueError(
+            "--initial takes an .npy file of features [m, d] here, since the states of these logs are features"
+        )
+    names = [str(name) for name in logs.state_names or range(logs.states)]
+    for text in given:
+        if text not in names:
+            raise ValueError(
+                f"--initial {text}: there is no such state{did_you_mean(text, names)}; the log has {len(names)}"
+            )
+    return np.array([names.index(text) for text in given])
+
+
+def _named(files: list[str]) -> dict[str, Target]:
+    """The policies by the names of their files, or of what Python files make."""
+    found: dict[str, Target] = {}
+    for text in files:
+        file, colon, name = text.rpartition(":")
+        short = name if colon and file.endswith(".py") else Path(text).stem
+        found[text if short in found else short] = load_policy(text)
+    sizes = {(target.states, target.actions) for target in found.values()}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"the policies have different states or actions: {', '.join(found)}. Those of one command must agree"
+        )
+    return found
+
+
 def _evaluate(args: argparse.Namespace) -> int:
+    from offtrace._shared.progress_bar import ProgressBar
+    from offtrace.logs.choosing import choose
+    from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.evaluation import evaluate
 
-    rule = as_trace(trace_options.chosen(args, _rules(), LAMBDA))
-    target = load_policy(args.policy)
-    logs = _read(args, target)
+    rule, targets = _chosen_trace(args), _named(args.policy)
+    if args.truths is not None and len(args.truths) != len(targets):
+        raise ValueError(f"--truths has {len(args.truths)} values for {len(targets)} policies")
+    if args.page is not None and len(targets) > 1:
+        raise ValueError("--page shows one policy: name one --policy, or leave it out")
+    first = next(iter(targets.values()))
+    logs = _read(args, first)
+    options: dict[str, Any] = {
+        "model": args.model,
+        "behavior": {"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
+        "initial": _initial(args.initial, logs),
+        "seed": args.seed,
+    }
+    say = (lambda text: None) if args.json else print
     if logs.report is not None:
-        print(logs.report)
-    result = evaluate(
-        logs,
-        target.policy,
-        trace=rule,
-        gamma=args.gamma,
-        model=args.model,
-        estimators=args.estimators,
-        behavior={"logged": None, "estimate": "estimate", "unknown": False}[args.behavior],
-        confidence=args.confidence,
-        resamples=args.resamples,
-        rewards=args.rewards,
-        longest=args.longest,
-        seed=args.seed,
-    )
-    print(result)
-    if args.page is not None:
+        say(logs.report)
+    if args.choose_lam:
+        choice = choose(logs, first.policy, gamma=args.gamma, traces=[rule], **options)
+        rule = choice.trace
+        say(choice)
+    options |= {
+        "estimators": args.estimators,
+        "confidence": args.confidence,
+        "resamples": args.resamples,
+        "rewards": args.rewards,
+        "longest": args.longest,
+    }
+    with ProgressBar() as bar:
+        options |= {"trace": rule, "gamma": args.gamma, "progress": bar.show if sys.stderr.isatty() else None}
+        if len(targets) > 1:
+            truths = None if args.truths is None else dict(zip(targets, args.truths, strict=True))
+            policies = {name: target.policy for name, target in targets.items()}
+            found = compare(logs, policies, truths=truths, **options)
+        else:
+            found = evaluate(logs, first.policy, **options)
+    print(json.dumps(found.as_json(), ensure_ascii=False, indent=2) if args.json else found)
+    if args.page is not None and not isinstance(found, Comparison):
         from offtrace import reports
 
-        print(f"The page: {reports.evaluation_page(result, args.page, command=args.typed)}")
+        say(f"The page: {reports.evaluation_page(found, args.page, command=args.typed)}")
     return 0
+
+
+SPELT = (
+    (r"Columns\((\w+)=…\)", r"--columns \1=…"),
+    (r"Columns\((\w+)='([^']*)'\), or ", ""),
+    (r"Columns\((\w+)=None\)", r"--columns \1="),
+    (r'truncated="never"', "--truncated never"),
+    (r'truncated="at end"', "--truncated at-end"),
+    (r'on_error="drop" \(--on-error drop\)', "--on-error drop"),
+    (r"drop_at_most \(--drop-at-most\)", "--drop-at-most"),
+    (r"behavior=None, --behavior logged", "--behavior logged"),
+    (r"behavior=False", "--behavior unknown"),
+    (r"give it as a policy \(behavior=…\), or ", "or "),
+    (r"`read` their number or names: states=…, actions=…", "their names in the policy's file: states, actions"),
+    (r"\b(estimators|initial|model|gamma|confidence|resamples|rewards|longest) (must|is|says)", r"--\1 \2"),
+)
+"""How Python says it, and how the command line does."""
+
+
+def in_words_of_the_command(text: str) -> str:
+    """An error's text with options in place of arguments.
+
+    >>> in_words_of_the_command("Declare another one with Columns(mu=…)")
+    'Declare another one with --columns mu=…'
+    """
+    for python, option in SPELT:
+        text = re.sub(python, option, text)
+    return text
 
 
 def _said(run: Run, args: argparse.Namespace) -> int:
@@ -270,5 +411,5 @@ def _said(run: Run, args: argparse.Namespace) -> int:
         print("offtrace: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"offtrace: {error}", file=sys.stderr)
+        print(f"offtrace: {in_words_of_the_command(str(error))}", file=sys.stderr)
         return 2

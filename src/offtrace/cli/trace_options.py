@@ -16,8 +16,11 @@ from offtrace.traces import Rule, trace
 def import_rules(arguments: Sequence[str]) -> None:
     """Import the module of `--trace module:name`, so that the rules that it lists have their options."""
     for option, value in pairwise(" ".join(arguments).replace("--trace=", "--trace ").split(" ")):
-        if option == "--trace" and ":" in value:
-            import_module(value.rpartition(":")[0])
+        module = value.rpartition(":")[0]
+        if (
+            option == "--trace" and module and not module.endswith(".py")
+        ):  # a file is executed by the command that takes one
+            import_module(module)
 
 
 def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:

@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from offtrace.logs.choosing import Choice, choose
+    from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
     from offtrace.logs.estimators.fitted_iteration import Features, Regressor
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ESTIMATORS",
+    "Choice",
     "Columns",
+    "Comparison",
     "Coverage",
     "Description",
     "Estimator",
@@ -35,6 +39,8 @@ __all__ = [
     "Regressor",
     "Result",
     "Swept",
+    "choose",
+    "compare",
     "describe",
     "evaluate",
     "read",
@@ -44,6 +50,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "choosing": ("Choice", "choose"),
+    "comparing": ("Comparison", "compare"),
     "container": ("Logs",),
     "description": ("Coverage", "Description", "describe"),
     "estimators.fitted_iteration": ("Features", "Regressor"),

@@ -11,8 +11,8 @@ import numpy as np
 
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy, as_policy
+from offtrace.logs.estimators.weight_shares import kish, shares
 from offtrace.logs.reading.problems import ReadReport
-from offtrace.logs.result import kish, shares
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,21 +12,27 @@ from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
-from offtrace.logs.estimators.built_in import DIRECT, FITTED
+from offtrace.logs.estimators.built_in import FITTED
+from offtrace.logs.estimators.checks import Check, Estimated
 from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
 from offtrace.logs.estimators.importance_sampling import weights
-from offtrace.logs.estimators.intervals import bootstrap, conservative
+from offtrace.logs.estimators.intervals import bootstrap, conservative, range_of
 from offtrace.logs.estimators.linear_bases import Table
-from offtrace.logs.estimators.registry import ESTIMATORS, LACKING, MU, OWN_STARTS, Evidence
+from offtrace.logs.estimators.on_policy import observed
+from offtrace.logs.estimators.registry import ESTIMATORS, IMPORTANCE, LACKING, MU, OWN_STARTS, Estimator, Evidence
 from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.support import way_out
 from offtrace.logs.estimators.target_policy import as_policy
-from offtrace.logs.result import Result, Row, kish
-from offtrace.logs.warnings_of_result import diagnosis_of, warnings_of
+from offtrace.logs.estimators.weight_shares import kish
+from offtrace.logs.result import Result, Row
+from offtrace.logs.warnings_of_result import contradictions, diagnosis_of, warnings_of
 from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
 
+DROPPED = 0.05
+"""The share of dropped episodes from which on no estimator passes its checks."""
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
 """What stands in the call of a result as it was given."""
 
@@ -49,12 +55,14 @@ def evaluate(
     rewards: tuple[float, float] | None = None,
     longest: int | None = None,
     seed: int = 0,
+    progress: Callable[[float, float, str], None] | None = None,
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
     - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
     - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
-    - `model` of Q: None (a table, or linear in features), "linear", "trees", "network", `Features` or `Regressor`
+    - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", "trees", "network", `Features` or
+      `Regressor`
     - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
     - `behavior`: None (μ as logged, estimated where it is not), "estimate", False (never), a classifier to estimate it with, or μ
       itself as a table or a callable
@@ -63,7 +71,8 @@ def evaluate(
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `bound`: that of truncated IS, √E if None
     - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
-      guessed from the data if None
+      guessed from the data if None; intervals do not leave what they allow
+    - `progress`: called with how much is done, of how much, and what comes next, in words
 
     >>> import offtrace as ot
     >>> from offtrace import mdps
@@ -87,30 +96,41 @@ def evaluate(
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
     _check_support(logs, log_pi)
+    tell = _Progress(progress, 2 + 2 * len(names))
+    tell("fitting with the trace")
     main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
     w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
-    evidence = Evidence(logs, policy, gamma, starts, sampled, main, direct, w)
-    estimates = {name: ESTIMATORS[name].function(evidence) for name in names}
-    rows = _rows(estimates, trace, confidence, resamples, seed)
+    allowed = range_of(logs, gamma, rewards, longest)
+    tell("V(μ) from the logs")
+    seen = observed(logs, gamma, kind, confidence, resamples, seed)
+    evidence = Evidence(logs, policy, gamma, starts, sampled, main, direct, w, seen, allowed, kind)
+    estimates: dict[str, tuple[float, np.ndarray]] = {}
+    for name in names:
+        tell(name)
+        estimates[name] = ESTIMATORS[name].function(evidence)
+    rows = _rows(estimates, evidence, confidence, resamples, seed)
     if isinstance(kind, Regressor):
         for i, row in enumerate(rows):
             if (operator := ESTIMATORS[row.estimator].operator) is not None:
-                rows[i] = _refitted(row, operator(evidence), kind, starts, confidence, refits, seed)
+                rows[i] = _refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
+    for i, row in enumerate(rows):
+        tell(f"checks of {row.estimator}")
+        rows[i] = _checked(row, estimates[row.estimator], evidence)
+    rows = contradictions(rows)
 
     bounds = None
     if w is not None and starts.own:
-        bounds = conservative(logs, w, confidence, rewards, longest, mu.estimated)
+        bounds = conservative(logs, w, confidence, allowed, mu.estimated)
     pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
     found = diagnosis_of(sampled, w, pull)
-    fits = {FITTED.name: main} | ({DIRECT.name: direct.fit} if "fit" in vars(direct) else {})
-    unsettled = [name for name, each in fits.items() if not each.converged]
     return Result(
         estimates=tuple(rows),
+        observed=seen,
         conservative=bounds,
         diagnosis=found,
         warnings=(
             *([f"the conservative interval is empty: {bounds.empty}"] if bounds is not None and bounds.empty else []),
-            *warnings_of(logs, mu, starts, rows, found, unsettled, table=kind is None),
+            *warnings_of(logs, mu, starts, rows, found, table=kind is None),
         ),
         trace=trace,
         gamma=gamma,
@@ -126,7 +146,21 @@ def evaluate(
         logs=logs,
         policy=policy,
         call=call,
+        contributions={name: x for name, (_, x) in estimates.items()},
     )
+
+
+class _Progress:
+    """Tells how far an evaluation is."""
+
+    def __init__(self, show: Callable[[float, float, str], None] | None, total: int) -> None:
+        self.show, self.total, self.done = show, total, 0
+
+    def __call__(self, text: str, steps: int = 1) -> None:
+        """Say what comes next."""
+        if self.show is not None:
+            self.show(self.done, self.total, text)
+        self.done += steps
 
 
 def _call(given: Mapping[str, object]) -> str:
@@ -141,7 +175,9 @@ def _call(given: Mapping[str, object]) -> str:
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
-    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target")]
+    lines = [
+        f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target", "progress")
+    ]
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
@@ -166,44 +202,90 @@ def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> li
 
 
 def _rows(
-    estimates: dict[str, tuple[float, np.ndarray]], trace: Trace, confidence: float, resamples: int, seed: int
+    estimates: dict[str, tuple[float, np.ndarray]], evidence: Evidence, confidence: float, resamples: int, seed: int
 ) -> list[Row]:
-    """Return the estimates with bootstrap intervals of what episodes contribute, all from the same draws of episodes."""
+    """Return the estimates with bootstrap intervals of what episodes contribute, all from the same weights of episodes."""
     columns = np.column_stack([x for _, x in estimates.values()])
     finite = np.array([np.isfinite(x).all() for x in columns.T])
-    low, high = bootstrap(np.where(finite, columns, 0.0), confidence, resamples, seed)
+    columns = np.where(finite, columns, 0.0)
+    seen, m = evidence.observed, columns.shape[1]
+    low, high = bootstrap(np.hstack([columns, columns - seen.returns[:, None]]), confidence, resamples, seed)
     rows: list[Row] = []
     for j, (name, (value, x)) in enumerate(estimates.items()):
-        title = ESTIMATORS[name].titled(trace)
+        title = ESTIMATORS[name].titled(evidence.sampled.trace)
         if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
-            rows.append(Row(name, title, value, *[float("nan")] * 5))
+            nan = float("nan")
+            rows.append(Row(name, title, value, nan, nan, nan, nan, nan))
             continue
         d = x - x.mean()
         share = float(np.abs(d).max() / np.abs(d).sum()) if d.any() else float("nan")
         error = float(x.std() / np.sqrt(len(x)))
-        rows.append(Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share))
+        row = Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share)
+        if evidence.starts.own:
+            row = replace(row, gain=value - seen.estimate, gain_low=float(low[m + j]), gain_high=float(high[m + j]))
+        rows.append(row)
     return rows
 
 
+def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Row:
+    """The row with its checks, and with an interval only where there can be one, of values that can be."""
+    entry = ESTIMATORS[row.estimator]
+    row = _widened(row, entry, evidence)
+    allowed, seen = evidence.allowed, evidence.observed
+    row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
+    least, most = allowed.least - seen.high, allowed.most - seen.low
+    row = replace(row, gain_low=max(row.gain_low, least), gain_high=min(row.gain_high, most))
+    estimated = Estimated(*found, row.low, row.high)
+    checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
+    if entry.operator is None and row.standard_error == 0:
+        words = "all episodes contribute the same, so that it has no interval"
+        checks.append(Check("spread", 0.0, words, True, no_interval=True))
+    if (report := evidence.logs.report) is not None and report.dropped:
+        words = report.loss.partition(":")[0]  # the rest stands in the warnings
+        checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
+    if any(check.no_interval for check in checks) or not row.low <= row.high:
+        nan = float("nan")
+        row = replace(row, low=nan, high=nan, gain_low=nan, gain_high=nan)
+    return replace(row, checks=tuple(checks))
+
+
+def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
+    """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
+    less = more = 1e-8 * abs(row.estimate) + 1e-12
+    if entry.family != IMPORTANCE and evidence.model is None:
+        main = entry.operator is not None and entry.operator(evidence) is evidence.sampled
+        out = way_out(evidence, evidence.fit if main else evidence.direct.fit)
+        if out.share:
+            less += out.taken_for - out.share * evidence.allowed.least
+            more += out.share * evidence.allowed.most - out.taken_for
+    low, high, gain_low, gain_high = row.low - less, row.high + more, row.gain_low - less, row.gain_high + more
+    return replace(row, low=low, high=high, gain_low=gain_low, gain_high=gain_high)
+
+
 def _refitted(
-    row: Row, sampled: Sampled, kind: Regressor, starts: Starts, confidence: float, refits: int, seed: int
+    row: Row, sampled: Sampled, evidence: Evidence, confidence: float, refits: int, seed: int, tell: _Progress
 ) -> Row:
     """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
     if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
-    rng, E = np.random.default_rng(seed), sampled.logs.episodes
+    rng, E, starts = np.random.default_rng(seed), sampled.logs.episodes, evidence.starts
     found: list[float] = []
-    for _ in range(refits):
-        logs = take(sampled.logs, rng.integers(0, E, E))
+    gains: list[float] = []
+    for i in range(refits):
+        tell(f"{row.estimator}: refit {i + 1} of {refits}", 0)
+        drawn = rng.integers(0, E, E)
+        logs = take(sampled.logs, drawn)
         states = logs.state[logs.starts[:-1]] if starts.own else starts.state
         weight = np.full(E, 1 / E) if starts.own else starts.weight
-        found.append(float(weight @ fit(replace(sampled, logs=logs), kind).values(states)))
+        found.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
+        gains.append(found[-1] - float(evidence.observed.returns[drawn].mean()))
     nan = float("nan")
-    error = float(np.std(found, ddof=1)) if refits > 1 else nan
-    half = float(stdtrit(refits - 1, (1 + confidence) / 2)) * error if refits > 1 else nan
+    t = float(stdtrit(refits - 1, (1 + confidence) / 2)) if refits > 1 else nan
+    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (found, gains))
     return replace(
-        row, standard_error=error, low=row.estimate - half, high=row.estimate + half, effective=nan, largest=nan
-    )
+        row, standard_error=error, low=row.estimate - t * error, high=row.estimate + t * error, effective=nan, largest=nan,
+        gain_low=row.gain - t * spread, gain_high=row.gain + t * spread,
+    )  # fmt: skip
 
 
 def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:

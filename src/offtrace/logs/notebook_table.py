@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 def span(result: Result) -> tuple[float, float]:
-    """The part of the axis to draw: all estimates and intervals, but not further than three usual widths from the first one.
+    """The part of the axis to draw: all estimates and intervals, but not further than three usual widths from the headline.
 
     One estimate whose weights have exploded would otherwise press all others into a point.
     """
@@ -47,24 +47,25 @@ def span(result: Result) -> tuple[float, float]:
     ends = np.column_stack([ends, [row.estimate for row in rows]])
     widths = np.ptp(ends, axis=1)
     reach = 3 * float(np.median(widths[widths > 0])) if (widths > 0).any() else np.inf
-    low, high = max(ends.min(), ends[0].min() - reach), min(ends.max(), ends[0].max() + reach)
+    first = ends[next((i for i, row in enumerate(rows) if row is result.headline), 0)]
+    low, high = max(ends.min(), first.min() - reach), min(ends.max(), first.max() + reach)
     pad = 0.05 * (high - low) or 0.05 * abs(low) or 0.5
     return float(low - pad), float(high + pad)
 
 
 def html(result: Result) -> str:
     """The table."""
-    axis = span(result)
+    axis, best = span(result), result.headline
     digits = decimals_on_axis(axis[1] - axis[0])
     lines = [
         Line(
-            row.title,
+            row.title + (" ✗" if row.failed else ""),
             fixed(row.estimate, digits),
             fixed_interval(row.low, row.high, digits),
             "" if np.isnan(row.effective) else count(row.effective),
-            *_drawn(row.low, row.high, row.estimate, axis, BLUE if i == 0 else GREY),
+            *_drawn(row.low, row.high, row.estimate, axis, BLUE if row is best else GREY),
         )
-        for i, row in enumerate(result.estimates)
+        for row in result.estimates
     ]
     if (c := result.conservative) is not None:
         ends = "empty" if c.empty else fixed_interval(c.low, c.high, digits)

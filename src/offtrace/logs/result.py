@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
+from offtrace.logs.estimators.checks import Check
 from offtrace.logs.estimators.intervals import Conservative
+from offtrace.logs.estimators.on_policy import Observed
+from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
 from offtrace.logs.estimators.target_policy import Policy
+from offtrace.logs.estimators.weight_shares import kish, shares
+from offtrace.logs.json_values import finite
 from offtrace.returns.diagnosis import Statistics
 from offtrace.traces import Trace
 
@@ -33,6 +38,44 @@ class Row:
     """How many episodes the estimate rests on: (Σ|d|)² / Σd², d = contribution − estimate. About 0.64 E where d is normal."""
     largest: float
     """The largest share of one episode in Σ|d|."""
+    gain: float = float("nan")
+    """V̂(π) − V(μ), V(μ) as observed; NaN where other first states were given."""
+    gain_low: float = float("nan")
+    """The bootstrap interval of the difference, episode by episode."""
+    gain_high: float = float("nan")
+    checks: tuple[Check, ...] = ()
+    """What can go wrong with this estimator, and what was found."""
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.failed)
+
+    @property
+    def of_behavior(self) -> float:
+        """V̂(μ), where a model was asked for it, to be compared with V(μ) as observed; else NaN."""
+        return next((check.number for check in self.checks if check.kind == "V(μ)"), float("nan"))
+
+
+RULE = (
+    "the headline is an estimator that passes all its checks: the fitted one, else one with a model of Q, else one of importance "
+    "sampling; of several of a kind, the one with the smallest standard error; where none passes, the one that fails fewest"
+)
+"""How the headline is chosen."""
+
+
+def rank(row: Row) -> tuple[int, int, float]:
+    """Where the row stands by the rule: the least is the headline."""
+    order = [FITTED_VALUES, MODEL, IMPORTANCE]
+    family = ESTIMATORS[row.estimator].family
+    failures = len(row.failed) + 10 * (not np.isfinite(row.estimate))
+    error = row.standard_error if np.isfinite(row.standard_error) else np.inf
+    return failures, order.index(family) if family in order else len(order), error
+
+
+def chosen(rows: Sequence[Row]) -> Row:
+    """The headline, by the rule."""
+    return min(rows, key=rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +136,8 @@ class Result:
     """What `evaluate` returns; prints as a table."""
 
     estimates: tuple[Row, ...]
+    observed: Observed
+    """V(μ), the value of the policy that made the logs, as they have it."""
     conservative: Conservative | None
     """The conservative interval for V(π), the same for all estimators; None where μ is not known or starts were given."""
     diagnosis: Diagnosis
@@ -120,6 +165,8 @@ class Result:
     """The target policy."""
     call: str
     """The call of `evaluate` with all its arguments, to repeat it."""
+    contributions: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """What each episode contributes to each estimate [E], by the names of the estimators."""
 
     def __getitem__(self, estimator: str) -> Row:
         for row in self.estimates:
@@ -130,9 +177,14 @@ class Result:
         )
 
     @property
+    def headline(self) -> Row:
+        """The estimate to name first: one that passes all its checks, by the rule `offtrace.logs.result.RULE`."""
+        return chosen(self.estimates)
+
+    @property
     def value(self) -> float:
-        """V̂(π): the first estimate, which is the fitted one unless others were asked for."""
-        return self.estimates[0].estimate
+        """V̂(π) of the headline."""
+        return self.headline.estimate
 
     def rows(self) -> list[dict[str, str | float]]:
         """One dictionary for each estimator, for tables and files."""
@@ -148,9 +200,54 @@ class Result:
                 "conservative_high": float("nan") if bounds is None else bounds.high,
                 "effective_episodes": row.effective,
                 "largest_share": row.largest,
+                "difference": row.gain,
+                "difference_low": row.gain_low,
+                "difference_high": row.gain_high,
+                "behavior_observed": self.observed.estimate,
+                "behavior_found": row.of_behavior,
+                "headline": row is self.headline,
+                "failed": "; ".join(check.words for check in row.failed),
             }
             for row in self.estimates
         ]
+
+    def as_json(self) -> dict[str, object]:
+        """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
+        seen, bounds, d = self.observed, self.conservative, self.diagnosis
+        return finite({
+            "headline": self.headline.estimator,
+            "value": self.value,
+            "passes": not self.headline.failed,
+            "behavior": {"value": seen.estimate, "low": seen.low, "high": seen.high, "beyond": seen.beyond},
+            "estimates": [
+                {**row, "checks": [vars(check) for check in self[str(row["estimator"])].checks]} for row in self.rows()
+            ],
+            "conservative": None if bounds is None else vars(bounds),
+            "warnings": list(self.warnings),
+            "trace": repr(self.trace),
+            "gamma": self.gamma,
+            "confidence": self.confidence,
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "mu": self.behavior,
+            "effective_episodes": d.effective,
+            "mean_weight": d.mean_weight,
+            "dropped": 0 if self.logs.report is None else self.logs.report.dropped,
+            "call": self.call,
+        })  # fmt: skip
+
+    def said(self) -> str:
+        """The headline in one sentence."""
+        row = self.headline
+        text = f"V(π) ≈ {four_digits(row.estimate)} {ends(row.low, row.high)} by {row.title}"
+        if not np.isnan(row.gain):
+            text += f"; V(π) − V(μ) = {four_digits(row.gain)} {ends(row.gain_low, row.gain_high)}"
+        if row.failed:
+            text += f"; NO estimator passes its checks, and this one fails {len(row.failed)}"
+        dropped = 0 if self.logs.report is None else self.logs.report.dropped
+        if dropped and self.logs.report is not None:
+            text += f"; {dropped:,} of {self.logs.report.episodes:,} episodes were dropped"
+        return text
 
     def _repr_html_(self) -> str:
         """For notebooks: the table, with the intervals drawn beside it."""
@@ -161,18 +258,26 @@ class Result:
     def __repr__(self) -> str:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
         width = max(len(row.title) for row in self.estimates)
+        seen = self.observed
         lines = [
             f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}",
-            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  rests on",
+            f"  {self.said()}",
+            f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged"
+            + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),
+            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  {'V(π) − V(μ)':^25}  rests on",
         ]
         for row in self.estimates:
-            interval = f"[{four_digits(row.low)}, {four_digits(row.high)}]"
             rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f} episodes"
-            lines.append(f"  {row.title:<{width}}  {four_digits(row.estimate):>10}  {interval:^25}  {rests}")
+            lines.append(
+                f"  {row.title:<{width}}  {four_digits(row.estimate):>10}  {ends(row.low, row.high):^25}  "
+                f"{ends(row.gain_low, row.gain_high):^25}  {rests}"
+            )
+            lines += [f"      ✗ {check.words}" for check in row.failed]
+            lines += [f"      · {check.words}" for check in row.checks if check.kind == "dropped" and not check.failed]
         if self.conservative is not None:
             c = self.conservative
-            ends = "empty" if c.empty else f"[{four_digits(c.low)}, {four_digits(c.high)}]"
-            lines += [f"  conservative interval for V(π): {ends}, given", f"    {c.assumes}"]
+            shown = "empty" if c.empty else f"[{four_digits(c.low)}, {four_digits(c.high)}]"
+            lines += [f"  conservative interval for V(π): {shown}, given", f"    {c.assumes}"]
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
             lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")
@@ -181,18 +286,6 @@ class Result:
         return "\n".join(lines)
 
 
-def shares(log_weights: np.ndarray) -> np.ndarray:
-    """W / ΣW, also where W itself is no float; NaN where all W are 0."""
-    if log_weights.max() == -np.inf:
-        return np.full(len(log_weights), np.nan)
-    w = np.exp(log_weights - log_weights.max())
-    return w / w.sum()
-
-
-def kish(x: np.ndarray) -> float:
-    """(Σ|x|)² / Σx², computed so that nothing overflows; 0 where there is nothing."""
-    largest = np.abs(x).max()
-    if not 0 < largest < np.inf:
-        return 0.0
-    y = np.abs(x / largest)
-    return float(y.sum() ** 2 / (y**2).sum())
+def ends(low: float, high: float) -> str:
+    """An interval in words."""
+    return "no interval" if np.isnan(low) or np.isnan(high) else f"[{four_digits(low)}, {four_digits(high)}]"

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from offtrace._shared.number_text import interval
 from offtrace.logs.container import Logs
 from offtrace.logs.description import counts
 from offtrace.logs.estimators.behavior_policy import Behavior
+from offtrace.logs.estimators.checks import Check
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.importance_sampling import Weights, cut
+from offtrace.logs.estimators.registry import ESTIMATORS
 from offtrace.logs.estimators.sampled_operator import PIECE, Sampled
 from offtrace.logs.estimators.target_policy import Policy
-from offtrace.logs.result import Diagnosis, Row, Support
+from offtrace.logs.result import Diagnosis, Row, Support, chosen
 
 HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
+TOLD = ("settled", "V(μ)", "residual", "cut off", "range", "spread", "contradicted")
+"""Kinds of failed checks that are told as they are; of the others there are warnings for all estimators together."""
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 
 
@@ -84,15 +89,20 @@ def warnings_of(
     starts: Starts,
     rows: Sequence[Row],
     found: Diagnosis,
-    unsettled: Sequence[str],
     table: bool,
 ) -> Iterator[str]:
     """What one should know before relying on the numbers, the gravest first."""
-    if unsettled:
-        yield (
-            f"{', '.join(unsettled)}: the iteration did not settle, so that its values are no fixed point, and what takes them "
-            "has no interval; try a γ below 1, a smaller λ, or a trace with the recursive condition"
-        )
+    if logs.report is not None and logs.report.loss:
+        yield logs.report.loss
+    if (best := chosen(rows)).failed:
+        yield f"no estimator passes its checks: {best.title}, which fails fewest, is named first, and should not be relied on"
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        for check in row.failed:
+            if check.kind in TOLD:
+                kinds.setdefault(check.words, []).append(row.title)
+    for words, titles in kinds.items():
+        yield f"{', '.join(titles)}: {words}"
     if found.support.share > MUCH:
         where = "there" if logs.tabular else "at all"
         rest = ", and a table takes it to be worth what the logged actions of the state are" if table else ""
@@ -110,7 +120,7 @@ def warnings_of(
             )
         if (lost := starts.weight[unknown[starts.state]].sum()) > 0:
             yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
-    handful = [row for row in rows if 0 < row.effective < HANDFUL]
+    handful = [row for row in rows if any(check.kind == "rests on" for check in row.failed)]
     if handful:
         names = ", ".join(f"{row.title} ({row.effective:.0f})" for row in handful)
         yield f"rests on a handful of episodes, so that neither estimate nor interval can be relied on: {names}"
@@ -137,8 +147,30 @@ def warnings_of(
         yield f"μ was {mu.origin} from these very data: intervals take it for known"
 
 
+def contradictions(rows: Sequence[Row]) -> list[Row]:
+    """The rows; a fit that an estimator by weights contradicts, which itself passes its checks, has that as a failed check."""
+    sound = [
+        row for row in rows if not row.failed and row.low < row.high and ESTIMATORS[row.estimator].operator is None
+    ]
+    found: list[Row] = []
+    for row in rows:
+        apart = [other for other in sound if _far(row, other)]
+        if apart and ESTIMATORS[row.estimator].operator is not None:
+            names = ", ".join(f"{other.title} {interval(other.low, other.high)}" for other in apart)
+            check = Check("contradicted", len(apart), f"its interval lies far from those of {names}", True)
+            row = replace(row, checks=(*row.checks, check))
+        found.append(row)
+    return found
+
+
+def _far(row: Row, other: Row) -> bool:
+    """Whether the row's interval lies farther from the other's estimate than two half-widths of that: some four errors."""
+    half = (other.high - other.low) / 2
+    return row.high < other.estimate - 2 * half or row.low > other.estimate + 2 * half
+
+
 def _odd_rows(rows: Sequence[Row], found: Diagnosis) -> Iterator[str]:
-    """Estimates that are no numbers, and intervals that are none."""
+    """Estimates that are no numbers."""
     nothing = found.effective_by_step is not None and np.isnan(found.effective_by_step).any()
     kinds: dict[str, list[str]] = {}
     for row in rows:
@@ -146,10 +178,6 @@ def _odd_rows(rows: Sequence[Row], found: Diagnosis) -> Iterator[str]:
             words = "not defined, since at some step no episode has any weight"
         elif not np.isfinite(row.estimate):
             words = "the products of ratios overflow"
-        elif row.standard_error == 0:
-            words = "all episodes contribute the same, so that the interval is a point and says nothing"
-        elif row.low == -np.inf or row.high == np.inf:
-            words = "the interval is open, since draws without the few episodes that matter are likely"
         else:
             continue
         kinds.setdefault(words, []).append(row.title)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from offtrace.logs.estimators.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
+from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
 from offtrace.logs.estimators.importance_sampling import (
     Weighting,
     ordinary,
@@ -48,9 +50,19 @@ def _one_step_operator(evidence: Evidence) -> Sampled:
     return evidence.direct.sampled
 
 
-def _weighting(name: str, equation: str, how: Weighting, title: str = "") -> Estimator:
+def _main_fit(evidence: Evidence) -> Fit | Regressed:
+    return evidence.fit
+
+
+def _direct_fit(evidence: Evidence) -> Fit | Regressed:
+    return evidence.direct.fit
+
+
+def _weighting(
+    name: str, equation: str, how: Weighting, title: str = "", checks: tuple[Checking, ...] = BY_STEP
+) -> Estimator:
     family = MODEL if how.doubly_robust else IMPORTANCE
-    return Estimator(name, equation, how, needs=(MU, OWN_STARTS), title=title, family=family)
+    return Estimator(name, equation, how, needs=(MU, OWN_STARTS), title=title, family=family, checks=checks)
 
 
 FITTED = register_estimator(
@@ -62,19 +74,24 @@ FITTED = register_estimator(
         "fitted, {trace}",
         FITTED_VALUES,
         _operator,
+        OfFit(_main_fit).all,
     )
 )
 DIRECT = register_estimator(
     Estimator(
-        "direct method", "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E", _direct, operator=_one_step_operator
+        "direct method",
+        "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
+        _direct,
+        operator=_one_step_operator,
+        checks=OfFit(_direct_fit).all,
     )
 )
 for _each in (
     _weighting("per-decision IS", "Σ_e Σ_t γ^t W_t r_t / E", Weighting(per_decision)),
     _weighting("weighted per-decision IS", "Σ_t γ^t (Σ_e W_t r_t) / Σ_e W_t", Weighting(weighted_per_decision)),
-    _weighting("IS", "Σ_e W_{T−1} Σ_t γ^t r_t / E", Weighting(ordinary), "ordinary IS"),
-    _weighting("weighted IS", "Σ_e W_{T−1} Σ_t γ^t r_t / Σ_e W_{T−1}", Weighting(weighted)),
-    _weighting("truncated IS", "Σ_e Σ_t γ^t min(c, W_t) r_t / E", Weighting(truncated)),
+    _weighting("IS", "Σ_e W_{T−1} Σ_t γ^t r_t / E", Weighting(ordinary), "ordinary IS", WHOLE),
+    _weighting("weighted IS", "Σ_e W_{T−1} Σ_t γ^t r_t / Σ_e W_{T−1}", Weighting(weighted), checks=WHOLE),
+    _weighting("truncated IS", "Σ_e Σ_t γ^t min(c, W_t) r_t / E", Weighting(truncated), checks=(cut_off, *BY_STEP)),
     _weighting(
         "doubly robust",
         "Σ_e (V̂(s_0) + Σ_t γ^t W_t δ_t) / E, δ_t = r_t + γ V̂(s_{t+1}) − Q̂(s_t, a_t)",

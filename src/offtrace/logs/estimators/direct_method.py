@@ -9,7 +9,7 @@ too, this is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.behavior_policy import deal
 from offtrace.logs.estimators.first_states import Starts, take
-from offtrace.logs.estimators.fitted_iteration import Features, Fit, Regressed, Regressor, fit
+from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed, Regressor, fit
 from offtrace.logs.estimators.importance_sampling import Weighting, Weights, cut
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import Policy
@@ -31,7 +31,7 @@ class Direct:
     logs: Logs
     policy: Policy
     gamma: float
-    model: Features | Regressor | None
+    model: Model
     starts: Starts
     folds: int
     seed: int
@@ -49,19 +49,7 @@ class Direct:
     @cached_property
     def crossed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Q̂(s_t, a_t) and V̂(s_{t+1}) at the logged steps [N], and V̂(s_0) [E], each from a fit without its fold of episodes."""
-        logs = self.logs
-        q, v, first = np.empty(len(logs)), np.zeros(len(logs)), np.empty(logs.episodes)
-        folds = min(self.folds, logs.episodes)
-        fold = deal(logs, folds, self.seed)
-        of_step = np.repeat(fold, np.diff(logs.starts))
-        for f in range(folds):
-            others = Sampled(OneStep(), take(logs, np.flatnonzero(fold != f)), self.policy, self.gamma)
-            found, here, on = fit(others, self.model), of_step == f, (of_step == f) & ~logs.terminated
-            q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
-            if on.any():
-                v[on] = found.values(logs.next_state[on])
-            first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
-        return q, v, first
+        return cross_fitted(self.sampled, self.model, self.folds, self.seed)
 
     def estimate(self, weighting: Weighting, w: Weights) -> tuple[float, np.ndarray]:
         """A standard estimate, and what each episode contributes [E]."""
@@ -87,3 +75,20 @@ class Direct:
         basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
         gradient = sum(self.sampled.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
         return value, contributions + logs.episodes * self.fit.influence(gradient)
+
+
+def cross_fitted(sampled: Sampled, model: Model, folds: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Q̂(s_t, a_t) and V̂(s_{t+1}) at the logged steps [N], and V̂(s_0) [E], each from a fit without its fold of episodes."""
+    logs = sampled.logs
+    q, v, first = np.empty(len(logs)), np.zeros(len(logs)), np.empty(logs.episodes)
+    folds = min(folds, logs.episodes)
+    fold = deal(logs, folds, seed)
+    of_step = np.repeat(fold, np.diff(logs.starts))
+    for f in range(folds):
+        others = replace(sampled, logs=take(logs, np.flatnonzero(fold != f)))
+        found, here, on = fit(others, model), of_step == f, (of_step == f) & ~logs.terminated
+        q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
+        if on.any():
+            v[on] = found.values(logs.next_state[on])
+        first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])
+    return q, v, first

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from offtrace.logs.container import Logs
+from offtrace.logs.estimators.learned_features import Learned, fourier, network, trees
 from offtrace.logs.estimators.linear_bases import Linear, Table, feature_matrix
 from offtrace.logs.estimators.linear_systems import inverse_of, solve
 from offtrace.logs.estimators.sampled_operator import Sampled
@@ -63,42 +64,34 @@ class Regressor:
     """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
 
 
-def as_model(model: object, logs: Logs, seed: int) -> Features | Regressor | None:
+Model = Features | Learned | Regressor | None
+"""A model of Q; None is a table."""
+
+
+def as_model(model: object, logs: Logs, seed: int) -> Model:
     """None for a table; a name stands for the model that it names."""
     if model is None:
-        return None if logs.tabular else Features()
-    if isinstance(model, Features | Regressor):
+        return None if logs.tabular else fourier(seed)
+    if isinstance(model, Features | Learned | Regressor):
         return model
     names: dict[Any, Callable[[], Any]] = {
         "table": lambda: None,
         "linear": Features,
-        "trees": lambda: Regressor(lambda: _sklearn("ensemble").HistGradientBoostingRegressor(random_state=seed)),
-        "network": lambda: Regressor(lambda: _network(seed)),
+        "fourier": lambda: fourier(seed),
+        "trees": lambda: trees(seed),
+        "network": lambda: network(seed),
     }
     if not isinstance(model, str) or model not in names:
         known = ", ".join(map(repr, names))
         raise ValueError(f"model must be one of {known}, a Features or a Regressor, got {model!r}")
     if model == "table" and not logs.tabular:
-        raise ValueError('model="table" needs states that are ids; these logs have features: take "linear" or "trees"')
+        raise ValueError('model="table" needs states that are ids; these logs have features: take "fourier" or "trees"')
+    if logs.tabular and model not in ("table", "linear"):
+        raise ValueError(
+            f"model={model!r} needs states that are features, and these logs have ids: give Features(φ), φ a table [S, d] or a "
+            "callable"
+        )
     return names[model]()
-
-
-def _sklearn(name: str) -> Any:
-    try:
-        from importlib import import_module
-
-        return import_module(f"sklearn.{name}")
-    except ImportError:
-        raise ImportError("this model needs scikit-learn: pip install 'offtrace[logs]'") from None
-
-
-def _network(seed: int) -> Any:
-    scale = _sklearn("preprocessing").StandardScaler()
-    network = _sklearn("neural_network").MLPRegressor(
-        hidden_layer_sizes=(64, 64), early_stopping=True, random_state=seed
-    )
-    whole = _sklearn("pipeline").make_pipeline(scale, network)
-    return _sklearn("compose").TransformedTargetRegressor(whole, transformer=_sklearn("preprocessing").StandardScaler())
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +105,11 @@ class Fit:
     converged: bool
     inverse: np.ndarray | None = None
     """A⁻¹ where A was formed."""
+
+    @property
+    def sampled(self) -> Sampled:
+        """The operator whose fixed point it is."""
+        return self.basis.sampled
 
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
@@ -191,12 +189,14 @@ class Regressed:
         return _predictions(self.model, x, logs.action, following, pi, on)
 
 
-def fit(sampled: Sampled, model: Features | Regressor | None = None) -> Fit | Regressed:
+def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     """Q of π: the fixed point of the sampled operator in the model (None: a table)."""
     if isinstance(model, Regressor):
         return _regressed(sampled, model)
     if model is None:
         basis: Table | Linear = Table(sampled)
+    elif isinstance(model, Learned):
+        basis = Linear(sampled, *model.features(sampled.logs, sampled.gamma), shared=model.shared(sampled.logs))
     else:
         of_states = None if model.of_pairs else _states_to_features(model.of_states, sampled.logs)
         basis = Linear(sampled, of_states, model.of_pairs)

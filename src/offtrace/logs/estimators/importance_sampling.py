@@ -73,6 +73,15 @@ class Weights:
         """The sum of x [N] over each episode [E]."""
         return np.add.reduceat(x, self.starts[:-1])
 
+    def discounted_mean(self) -> np.ndarray:
+        """Σ_t γ^t W_t / Σ_t γ^t of each episode [E], over as many steps as the longest has: one that is over keeps its last W."""
+        lengths, T = np.diff(self.starts), int(np.diff(self.starts).max())
+        γ = self.gamma ** np.arange(T + 1)
+        total, after = γ[:T].sum(), np.append(np.cumsum(γ[:T][::-1])[::-1], 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = np.where(after[lengths] > 0, self.whole * after[lengths], 0.0)
+            return (self.by_episode(self.discount * self.product) + rest) / total
+
     def log_totals(self, power: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """log Σ_e W_t^power at each t [T], and what the episodes that are over have in it, each with its last W [T]."""
         lengths = np.diff(self.starts)

@@ -1,8 +1,13 @@
 """Intervals for V(π): a bootstrap over episodes, and a conservative one that needs no large sample.
 
-**Bootstrap.** Every estimate is the mean of what its episodes contribute; episodes are drawn with replacement, and the mean of
-the draw is studentised (Efron & Tibshirani 1993, section 12.5): with t* = (mean* − mean) / se*, the interval is
+**Bootstrap.** Every estimate is the mean of what its episodes contribute. Episodes get random weights, and the weighted mean is
+studentised (Efron & Tibshirani 1993, section 12.5): with t* = (mean* − mean) / se*, the interval is
 [mean − t*_{1−α/2} se, mean − t*_{α/2} se]. Unlike the percentiles of mean* it follows the skewness that products of ratios have.
+The weights are 4·Beta(½, 3/2), divided by their mean. Like the counts of episodes drawn with replacement they have mean,
+variance and third moment 1, which is what the skewness takes; unlike counts they are never 0. So no draw lacks the few episodes
+that matter, and no end is infinite.
+
+**What can be.** Rewards in [lo, hi], lo ≤ 0 ≤ hi, in at most H steps leave V(π) in [lo, hi]·Σ_{t<H} γ^t: intervals end there.
 
 **Conservative.** With rewards in [lo, hi], lo ≤ 0 ≤ hi, the episode's
 
@@ -39,7 +44,7 @@ FEWEST = 200  # resamples
 def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The studentised bootstrap interval for the mean of each column of contributions [E, m]: its two ends [m].
 
-    All columns are resampled together. An end is infinite where a draw without the few episodes that matter is likely.
+    All columns get the same weights. Where all contributions are equal, both ends are the mean.
     """
     E = len(contributions)
     rng = np.random.default_rng(seed)
@@ -51,18 +56,67 @@ def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed
     parts = []
     for first in range(0, resamples, max(1, DRAWS // E)):
         n = min(max(1, DRAWS // E), resamples - first)
-        drawn = rng.integers(0, E, (n, E)) + np.arange(n)[:, None] * E
-        counts = np.bincount(drawn.ravel(), minlength=n * E).reshape(n, E).astype(np.float64)
-        parts.append(counts @ both / E)
+        weight = rng.beta(0.5, 1.5, (n, E))
+        parts.append(weight @ both / weight.sum(axis=1, keepdims=True))
     found = np.concatenate(parts)
     moved, squared = found[:, : len(mean)], found[:, len(mean) :]
-    spread = np.sqrt(np.maximum(squared - moved**2, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(spread > 0, moved / spread, np.where(moved == 0, 0.0, np.sign(moved) * np.inf))
+    spread = np.sqrt(np.maximum(squared - moved**2, np.finfo(float).tiny))
     tail = (1 - confidence) / 2
-    low, high = np.quantile(t, [tail, 1 - tail], axis=0, method="inverted_cdf")
-    with np.errstate(invalid="ignore"):  # 0 · ∞: no spread at all
-        return np.where(se > 0, mean - high * scale, mean), np.where(se > 0, mean - low * scale, mean)
+    low, high = np.quantile(moved / spread, [tail, 1 - tail], axis=0, method="inverted_cdf")
+    return np.where(se > 0, mean - high * scale, mean), np.where(se > 0, mean - low * scale, mean)
+
+
+@dataclass(frozen=True)
+class Range:
+    """What rewards and the horizon allow."""
+
+    lo: float
+    """The least reward, at most 0: after its end an episode goes on with reward 0."""
+    hi: float
+    """The largest reward, at least 0."""
+    longest: float
+    """H, the most steps that an episode can have."""
+    all_steps: float
+    """Σ_{t<H} γ^t."""
+    assumes: str
+    """In words, for the result."""
+
+    @property
+    def least(self) -> float:
+        """The least V(π) that can be."""
+        return self.lo * self.all_steps if self.lo else 0.0
+
+    @property
+    def most(self) -> float:
+        """The largest V(π) that can be."""
+        return self.hi * self.all_steps if self.hi else 0.0
+
+
+def range_of(logs: Logs, gamma: float, rewards: tuple[float, float] | None, longest: int | None) -> Range:
+    """The range of values; `rewards` (lo, hi) and `longest` H are guessed from the data where they are None.
+
+    H matters where γ = 1 or it is given. An episode that was cut was longer than the log shows, so then H is no guess but ∞.
+    """
+    seen = float(logs.reward.min()), float(logs.reward.max())
+    lo, hi = seen if rewards is None else rewards
+    if not lo <= seen[0] or not seen[1] <= hi:
+        raise ValueError(
+            f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
+        )
+    lo, hi = min(lo, 0.0), max(hi, 0.0)
+    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    if longest is not None and longest < lengths.max():
+        raise ValueError(
+            f"longest says that no episode has more than {longest} steps, but one in the logs has {lengths.max()}"
+        )
+    guessed = int(lengths.max()) if gamma == 1 and ended.all() else np.inf
+    H = guessed if longest is None else longest
+    given = "as stated" if rewards is not None else "as the data have them, which is a guess"
+    reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
+    if longest is None and np.isfinite(H):
+        reach += " (the longest logged, which is a guess)"
+    all_steps = float(_discounts(gamma, np.zeros(1), H)[0])
+    return Range(lo, hi, H, all_steps, f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}")
 
 
 @dataclass(frozen=True)
@@ -78,33 +132,10 @@ class Conservative:
     """Why it is empty: its two bounds contradict each other, and so the data contradict what it assumes. Else no words."""
 
 
-def conservative(
-    logs: Logs,
-    w: Weights,
-    confidence: float,
-    rewards: tuple[float, float] | None,
-    longest: int | None,
-    estimated: bool,
-) -> Conservative:
-    """The interval by Anderson's inequality; `rewards` (lo, hi) and `longest` H are guessed from the data where they are None.
-
-    H matters where γ = 1 or it is given. An episode that was cut was longer than the log shows, so then H is no guess but ∞.
-    """
-    seen = float(logs.reward.min()), float(logs.reward.max())
-    lo, hi = seen if rewards is None else rewards
-    if not lo <= seen[0] or not seen[1] <= hi:
-        raise ValueError(
-            f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
-        )
-    lo, hi = min(lo, 0.0), max(hi, 0.0)  # after its end an episode goes on with reward 0
+def conservative(logs: Logs, w: Weights, confidence: float, allowed: Range, estimated: bool) -> Conservative:
+    """The interval by Anderson's inequality, for rewards and a horizon as `allowed` has them."""
+    lo, hi, H, all_steps = allowed.lo, allowed.hi, allowed.longest, allowed.all_steps
     lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
-    if longest is not None and longest < lengths.max():
-        raise ValueError(
-            f"longest says that no episode has more than {longest} steps, but one in the logs has {lengths.max()}"
-        )
-    guessed = int(lengths.max()) if w.gamma == 1 and ended.all() else np.inf
-    H = guessed if longest is None else longest
-    all_steps = float(_discounts(w.gamma, np.zeros(1), H)[0])
 
     def least(reward: np.ndarray, lo: float) -> float:
         """A lower bound of V(π) for rewards of at least lo ≤ 0."""
@@ -119,11 +150,7 @@ def conservative(
         return (lo * all_steps if lo < 0 else 0.0) + mean_at_least(x, (1 - confidence) / 2)
 
     low, high = least(logs.reward, lo), 0.0 - least(-logs.reward, -hi)
-    given = "as stated" if rewards is not None else "as the data have them, which is a guess"
-    reach = f"episodes of at most {H:,} steps" if np.isfinite(H) else "episodes of any length"
-    if longest is None and np.isfinite(H):
-        reach += " (the longest logged, which is a guess)"
-    note = f"rewards in [{lo:g}, {hi:g}] ({given}), {reach}, independent episodes"
+    note = f"{allowed.assumes}, independent episodes"
     note += ", and μ as estimated, for which nothing is guaranteed" if estimated else ""
     if low - high > 1e-9 * max(abs(low), abs(high)):  # not by rounding
         return Conservative(np.nan, np.nan, note, _contradiction(low, high, w))

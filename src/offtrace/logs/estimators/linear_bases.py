@@ -127,6 +127,8 @@ class Linear:
     """φ(s): states → [n, d]; θ then has 1 + d numbers for each action. None: the states are features themselves."""
     pairs: Callable[[np.ndarray, np.ndarray], object] | None
     """φ(s, a): states, actions → [n, p], in place of `features`."""
+    shared: dict[str, np.ndarray] = field(default_factory=dict)
+    """The root of the features, which is that of all fits to the same logs."""
     _kept: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @cached_property
@@ -138,6 +140,11 @@ class Linear:
     @cached_property
     def _root(self) -> np.ndarray:
         """R [given, p], so that φ R is orthonormal: from the eigenvectors of Σ φφᵀ, its diagonal scaled to 1."""
+        if "root" not in self.shared:
+            self.shared["root"] = self._made_root()
+        return self.shared["root"]
+
+    def _made_root(self) -> np.ndarray:
         logs = self.sampled.logs
 
         def products(piece: slice) -> np.ndarray:

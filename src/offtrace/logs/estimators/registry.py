@@ -21,9 +21,12 @@ from offtrace.logs.estimators.target_policy import Policy
 from offtrace.traces import Trace
 
 if TYPE_CHECKING:
+    from offtrace.logs.estimators.checks import Checking
     from offtrace.logs.estimators.direct_method import Direct
-    from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
+    from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
     from offtrace.logs.estimators.importance_sampling import Weights
+    from offtrace.logs.estimators.intervals import Range
+    from offtrace.logs.estimators.on_policy import Observed
     from offtrace.logs.estimators.sampled_operator import Sampled
 
 MU, OWN_STARTS = "mu", "own starts"
@@ -58,6 +61,12 @@ class Evidence:
     """The one-step fixed point, fitted when it is first needed."""
     weights: Weights | None
     """The products of ratios; None where μ is not known."""
+    observed: Observed
+    """V(μ) as the logs have it."""
+    allowed: Range
+    """What rewards and horizon allow."""
+    model: Model
+    """The model of Q; None: a table."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ class Estimator:
     """What it is shown together with."""
     operator: Callable[[Evidence], Sampled] | None = None
     """For a fit: the operator whose fixed point it is. A regressor is refitted to it, for an interval."""
+    checks: tuple[Checking, ...] = ()
+    """What can go wrong with it: each gets the evidence and what was found, and gives a `Check`, or None."""
 
     def titled(self, trace: Trace) -> str:
         """The name to print."""

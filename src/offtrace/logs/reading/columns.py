@@ -35,7 +35,7 @@ class Columns:
     episode: str = "episode"
     """Which episode: an integer or a string."""
     step: str | None = "step"
-    """Consecutive integers from 0 or from 1; None: an episode's steps stand in the order of its rows."""
+    """Consecutive integers from 0 or from 1, or times, by which rows are sorted; None: rows stand in the order of the steps."""
     state: str | tuple[str, ...] = "state"
     """One column of ids or of lists of numbers, or several columns of numbers."""
     action: str = "action"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
 from offtrace.logs.reading.polars_tables import Table, polars
 from offtrace.logs.reading.problems import LogsError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCH = 1 << 17
 """At most so many rows at a time: a few megabytes, which a cache may hold."""
+EPOCH = 10**8
+"""Steps from here on are seconds (or less) since 1970: no episode has so many."""
 EXACT = {"Float16": 2**11, "Float32": 2**24, "Float64": 2**53}
 """Below this, a float is one integer."""
 
@@ -30,8 +33,16 @@ class Conversion:
     def __init__(self, table: Table, columns: Columns, has_truncated: bool, states: Names, actions: Names) -> None:
         self.frame = table.frame
         self.schema = table.frame.collect_schema()
+        self.hints: dict[str, str] = {}
+        """For states and actions that were given by name: which names of the source are none of them, in words."""
+        self.never: dict[str, list[str]] = {}
+        """And which of them the source does not have."""
         (self._episode,), self.episodes = self._ids("episode", [columns.episode], None)
-        self._step = None if columns.step is None else self._whole("step", columns.step)
+        self.timed = columns.step is not None and self._is_time(columns.step)
+        """Whether steps are times, which order the rows of an episode, and have gaps."""
+        self._step = None
+        if columns.step is not None:
+            self._step = self._time(columns.step) if self.timed else self._whole("step", columns.step)
         self._single: dict[str, pl.Expr] = {"reward": self._number("reward", columns.reward)}
         if columns.terminated is not None:
             self._single["terminated"] = self._flag("terminated", columns.terminated)
@@ -122,10 +133,45 @@ class Conversion:
         if given is None:
             parts = [self.frame.select(pl.col(column).cast(pl.String).alias("name")) for column in columns]
             given = tuple(pl.concat(parts).unique().drop_nulls().collect()["name"].sort())
+        else:
+            self._compare(what, columns, given)
         names = tuple(name for name in given if isinstance(name, str))
         if len(names) < len(given):
             raise TypeError(f"{what}s={given!r} are integers, but column {columns[0]!r} holds strings")
         return [self._coded(column, names) for column in columns], names
+
+    def _compare(self, what: str, columns: Sequence[str], given: tuple[int | str, ...]) -> None:
+        """Which names of the source were not given, with those that may have been meant, and which given ones it lacks."""
+        pl = polars()
+        parts = [self.frame.select(pl.col(column).cast(pl.String).alias("name")) for column in columns]
+        there = set(pl.concat(parts).unique().drop_nulls().collect()["name"])
+        names = [name for name in given if isinstance(name, str)]
+        unknown = sorted(there - set(names))
+        self.never[what] = [name for name in names if name not in there]
+        if unknown:
+            said = [f"{name!r}{did_you_mean(name, names)}" for name in unknown[:3]]
+            self.hints[what] = f": {'; '.join(said)}" + (" and others" if len(unknown) > 3 else "")
+
+    def _is_time(self, column: str) -> bool:
+        """Whether a column of steps holds times: dates, strings, or numbers as large as seconds since 1970."""
+        pl = polars()
+        kind = self.schema[column]
+        if kind.is_temporal() or self._is_text(column):
+            return True
+        if not kind.is_numeric():
+            return False
+        least = self.frame.select(pl.col(column).min()).collect().item()
+        return least is not None and least >= EPOCH
+
+    def _time(self, column: str) -> pl.Expr:
+        """Times as integers, in order; what is no time is missing."""
+        pl = polars()
+        kind, value = self.schema[column], pl.col(column)
+        if self._is_text(column):
+            value, kind = value.cast(pl.String).str.to_datetime(strict=False, time_unit="us"), pl.Datetime("us")
+        if kind.is_float():
+            value = (value * 1e6).round()
+        return value.cast(pl.Int64, strict=False).fill_null(MISSING)
 
     def _is_wide(self, column: str) -> bool:
         """Whether it holds integers that int64 does not, as hashes of 64 bits do."""

@@ -32,7 +32,9 @@ STEPS = 50_000
 FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
-def read(source: Any, columns: Columns, truncated: str | None, drop: bool, states: Names, actions: Names) -> Logs:
+def read(
+    source: Any, columns: Columns, truncated: str | None, drop: float | None, states: Names, actions: Names
+) -> Logs:
     """The logs of a dataset, of its folder or id, or of a list of episodes."""
     if truncated == "never":
         raise ValueError(

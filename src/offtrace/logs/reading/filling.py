@@ -17,7 +17,7 @@ import numpy as np
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.logs.container import Following, Logs
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Names
-from offtrace.logs.reading.ordering import Order, chunks
+from offtrace.logs.reading.ordering import SAME_TIME, Order, chunks
 from offtrace.logs.reading.problems import LogsError, Problems, ReadReport, refusal
 from offtrace.trajectory import TOLERANCE
 
@@ -47,6 +47,10 @@ class Filling:
     order: Order | None = None
     """The order of the rows; None: they stand in order, and where episodes begin is said when all are there."""
     problems: Problems = field(default_factory=Problems)
+    hints: dict[str, str] = field(default_factory=dict)
+    """For states and actions given by name: which names of the source are none of them, in words."""
+    never: dict[str, list[str]] = field(default_factory=dict)
+    """And which of them the source does not have."""
 
     def __post_init__(self) -> None:
         shape, kind = ((self.n, self.features), np.float64) if self.features else (self.n, np.int64)
@@ -134,8 +138,7 @@ class Filling:
         elif not within(values, -LARGEST, LARGEST):
             bad(f"{name} is missing, NaN or infinite", ~np.isfinite(values).all(axis=1))
 
-    @staticmethod
-    def _check_ids(name: str, values: np.ndarray, known: Names, bad: Any) -> None:
+    def _check_ids(self, name: str, values: np.ndarray, known: Names, bad: Any) -> None:
         if within(values, 0, known - 1 if isinstance(known, int) else LAST):
             return
         bad(f"{name} is missing or not a whole number", values == MISSING)
@@ -146,7 +149,7 @@ class Filling:
                 ((values < 0) | (values >= known)) & (values != MISSING),
             )
         elif isinstance(known, tuple):
-            bad(f"{name} is none of those that were given", values == UNKNOWN)
+            bad(f"{name} is none of those that were given{self.hints.get(name, '')}", values == UNKNOWN)
 
     def _log_mu(self, batch: dict[str, np.ndarray], bad: Any) -> np.ndarray:
         given = batch["mu"]
@@ -157,15 +160,20 @@ class Filling:
             bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
         return log_mu
 
-    def finished(self, order: Order, source: str, *, drop: bool, words: Any) -> Logs:
-        """The logs, if nothing is wrong with them, or without the episodes where something is."""
+    def finished(self, order: Order, source: str, *, drop: float | None, words: Any) -> Logs:
+        """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all."""
         lengths, ends = np.diff(order.starts), order.starts[1:] - 1
         self._check_ends(order)
         self.truncated[ends] &= ~self.terminated[ends]
         nameless = bool(order.episodes[0] == MISSING)  # which sorts first
         problems, concerned = self.problems.settled(order.episode, words, nameless)
-        if problems and (not drop or len(concerned) == len(ends)):
-            raise refusal(source, problems, len(concerned) - nameless, len(ends) - nameless, drop)
+        if problems:
+            at_once = any(problem.what == SAME_TIME for problem in problems)
+            refused = drop is None or at_once or len(concerned) - nameless > drop * (len(ends) - nameless)
+            if refused or len(concerned) == len(ends):
+                raise refusal(
+                    source, problems, len(concerned) - nameless, len(ends) - nameless, None if at_once else drop
+                )
         good = np.ones(len(ends), np.bool_)
         good[concerned] = False
         cut = np.zeros_like(good) if self.has_next else self.truncated[ends]
@@ -175,6 +183,7 @@ class Filling:
                 f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
                 "declare Columns(next_state=…)"
             )
+        returns = self._mean_returns(good, lengths - cut if self.at_once else lengths)
         beyond = np.concatenate(self.beyond) if self.at_once else self.state[ends[cut]]
         beyond = beyond[(good & (lengths > 1))[cut]]
         if good.all() and (self.at_once or not cut.any()):
@@ -201,9 +210,21 @@ class Filling:
             nameless=int(lengths[0]) if nameless else 0,
             only_next=int((good & cut).sum()),
             emptied=int((good & ~left).sum()),
+            dropped_return=returns[0],
+            kept_return=returns[1],
+            never={what: tuple(names) for what, names in self.never.items() if names},
             passed_over=self.passed_over,
         )
         return self._logs(starts, beyond, report)
+
+    def _mean_returns(self, good: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+        """The mean sum of rewards of the episodes that are dropped, as far as rewards are known, and of the others."""
+        if good.all():
+            return float("nan"), float("nan")
+        reward = self.reward[: lengths.sum()]
+        known = np.where(np.isfinite(reward), reward, 0.0)
+        sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), known, len(lengths))
+        return float(sums[~good].mean()), float(sums[good].mean())
 
     def _check_ends(self, order: Order) -> None:
         """An episode ends with its last step, and there only; the rows without an episode have no end."""

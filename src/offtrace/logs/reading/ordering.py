@@ -16,6 +16,8 @@ from offtrace.logs.reading.columns import MISSING
 from offtrace.logs.reading.problems import Problems
 
 CHUNK = 1 << 17
+SAME_TIME = "two rows of an episode at the same time, so that it is not known which came first"
+"""Never dropped: it is not these episodes that are wrong, but the column that says their order."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class _UnsortedError(Exception):
     """The rows are not in the order of (episode, step)."""
 
 
-def order(batches: Any, problems: Problems) -> Order:
+def order(batches: Any, problems: Problems, timed: bool = False) -> Order:
     """Of the batches (episode, step) that `batches()` makes, as often as it is called; step is None where there is none.
 
-    Duplicate steps and gaps become problems.
+    Duplicate steps and gaps become problems. `timed`: steps are times, which have gaps and begin anywhere.
     """
-    sorting = _Sorting(problems)
+    sorting = _Sorting(problems, timed)
     try:
         rows = 0
         for episode, step in batches():
@@ -61,7 +63,7 @@ def order(batches: Any, problems: Problems) -> Order:
     step = None if parts[0][1] is None else np.concatenate([part[1] for part in parts])
     del parts
     row = _argsort(episode, step)
-    sorting = _Sorting(problems)
+    sorting = _Sorting(problems, timed)
     for chunk in chunks(len(row)):
         at = row[chunk]
         sorting.add(episode[at], None if step is None else step[at], at)
@@ -73,8 +75,8 @@ def order(batches: Any, problems: Problems) -> Order:
 class _Sorting:
     """Goes over rows that should be in order; keeps one row, and one number for each episode."""
 
-    def __init__(self, problems: Problems) -> None:
-        self.problems = problems
+    def __init__(self, problems: Problems, timed: bool) -> None:
+        self.problems, self.timed = problems, timed
         self.n = 0
         self.last: tuple[int, int] | None = None
         self.starts: list[np.ndarray] = []
@@ -117,6 +119,9 @@ class _Sorting:
             raise _UnsortedError
         known = (episode != MISSING) & (step != MISSING)
         self.problems.add("step is missing or not a whole number", rows[step == MISSING])
+        if self.timed:
+            self.problems.add(SAME_TIME, rows[known & (ahead == 0)])
+            return
         self.problems.add("a step that its episode already has", rows[known & (ahead == 0)])
         self.problems.add("a gap before this step", rows[known & (before != MISSING) & (ahead != 0) & (ahead != 1)])
 
@@ -125,7 +130,7 @@ class _Sorting:
         starts = np.concatenate([*self.starts, [self.n]]).astype(np.int64)
         episodes = np.concatenate(self.episodes) if self.episodes else np.zeros(0, np.int64)
         steps = np.concatenate(self.first_steps) if self.first_steps else np.zeros(0, np.int64)
-        if len(steps):
+        if len(steps) and not self.timed:
             known = (steps != MISSING) & (episodes != MISSING)
             base = int(known.any() and steps[known].min() >= 1)
             late = known & (steps != base)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -62,6 +62,24 @@ class ReadReport:
     """Truncated episodes of one row, of which nothing is left in this way."""
     passed_over: tuple[str, ...] = ()
     """Columns that were not declared, but whose names are those of optional columns."""
+    dropped_return: float = float("nan")
+    """The mean sum of rewards of the dropped episodes, as far as their rewards are known."""
+    kept_return: float = float("nan")
+    """That of the others."""
+    never: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Names of states and actions that were given, and never occur in the source."""
+
+    @property
+    def loss(self) -> str:
+        """Who was dropped, in words; nothing where nobody was."""
+        if not self.dropped:
+            return ""
+        means = f", with a mean sum of rewards of {self.dropped_return:.4g} against {self.kept_return:.4g} of the rest"
+        return (
+            f"{self.dropped:,} of {self.episodes:,} episodes ({100 * self.dropped / self.episodes:.2g} %) were dropped"
+            + (means if self.dropped_return == self.dropped_return else "")
+            + ": if what was wrong with them depends on what happened, the rest is a biased sample"
+        )
 
     def __str__(self) -> str:
         lines = [f"{self.source}: {counted(self.rows, 'row')}, {counted(self.episodes, 'episode')}"]
@@ -81,6 +99,10 @@ class ReadReport:
             rows = f", and {counted(self.nameless, 'row')} of unknown episodes" if self.nameless else ""
             lines.append(f"dropped {counted(self.dropped, 'episode')} ({counted(self.dropped_rows, 'row')}){rows}:")
             lines += [f"  {problem}" for problem in self.problems]
+            lines += [self.loss] if self.loss else []
+        for what, names in self.never.items():
+            more = f" and {len(names) - FIRST} more" if len(names) > FIRST else ""
+            lines.append(f"of the {what}s given, these never occur: {', '.join(map(repr, names[:FIRST]))}{more}")
         return "\n".join(lines)
 
 
@@ -121,13 +143,18 @@ class Problems:
         return tuple(found), np.unique(np.concatenate(concerned))
 
 
-def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: bool) -> LogsError:
-    """Make the error that names all problems."""
+def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: float | None) -> LogsError:
+    """Make the error that names all problems; `drop` is the share of the episodes that might be dropped."""
     remedy = 'Mend it, or leave these episodes out, whole, with on_error="drop" (--on-error drop).'
+    if drop is not None:
+        remedy = (
+            f"That is {100 * concerned / episodes:.3g} % of the episodes, and at most {100 * drop:g} % may be dropped: the rest "
+            "may be a biased sample. Mend it, or allow more with drop_at_most (--drop-at-most)."
+        )
     lines = [
         f"{source} holds what cannot be, in {concerned:,} of {counted(episodes, 'episode')}:",
         *(f"  {problem}" for problem in problems),
-        "Nothing would be left without them." if drop else remedy,
+        "Nothing would be left without them." if drop is not None and concerned >= episodes else remedy,
     ]
     return LogsError("\n".join(lines), problems)
 

@@ -37,6 +37,7 @@ def read(
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     truncated: Literal["never", "at end"] | None = None,
     on_error: Literal["raise", "drop"] = "raise",
+    drop_at_most: float = 0.05,
     states: int | Sequence[int | str] | None = None,
     actions: int | Sequence[int | str] | None = None,
 ) -> Logs:
@@ -46,6 +47,7 @@ def read(
     - `truncated`: whether episodes were cut, where no column says it. "never": each must end with a terminated step; "at end":
       one whose last step is not terminated was cut there. Without either, the source must say it: it is not guessed.
     - `on_error`: "raise" names everything impossible with its first rows; "drop" leaves out episodes with any of it, whole.
+    - `drop_at_most`: the share of the episodes that may be dropped; more is an error, since the rest may be a biased sample.
     - `states`: how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
       source. Other ones are impossible values. Given, a column of floats holds ids too.
     - `actions`: likewise.
@@ -69,15 +71,18 @@ def read(
         raise ValueError(f'on_error must be "raise" or "drop", got {on_error!r}')
     if truncated not in (None, "never", "at end"):
         raise ValueError(f'truncated must be "never" or "at end" if it is given, got {truncated!r}')
+    if not 0.0 <= drop_at_most <= 1.0:
+        raise ValueError(f"drop_at_most must be a share of the episodes, from 0 to 1, got {drop_at_most!r}")
+    most = drop_at_most if on_error == "drop" else None
     given = checked_names("states", states), checked_names("actions", actions)
     found = _found(source, columns)
     if isinstance(found, polars_tables.Table):
         try:
             polars_tables.check_rows(found)
-            return _table(found, columns, truncated, on_error == "drop", *given)
+            return _table(found, columns, truncated, most, *given)
         except polars_tables.unreadable() as error:
             raise LogsError(f"{found.name} cannot be read: {error}") from error
-    return episodes.read(found, columns, truncated, on_error == "drop", *given)
+    return episodes.read(found, columns, truncated, most, *given)
 
 
 def _found(source: object, columns: Columns) -> Any:
@@ -92,13 +97,18 @@ def _found(source: object, columns: Columns) -> Any:
 
 
 def _table(
-    table: polars_tables.Table, columns: Columns, truncated: str | None, drop: bool, states: Names, actions: Names
+    table: polars_tables.Table,
+    columns: Columns,
+    truncated: str | None,
+    drop: float | None,
+    states: Names,
+    actions: Names,
 ) -> Logs:
     there = table.frame.collect_schema().names()
     has_truncated = columns.check(there, truncated)
     made = Conversion(table, columns, has_truncated, states, actions)
     problems = Problems()
-    found = order(made.order, problems)
+    found = order(made.order, problems, made.timed)
     filling = Filling(
         n=int(found.starts[-1]),
         features=made.features,
@@ -111,6 +121,8 @@ def _table(
         passed_over=columns.passed_over(there),
         order=found,
         problems=problems,
+        hints=made.hints,
+        never=made.never,
     )
     for batch in made.rows():
         filling.add(batch)

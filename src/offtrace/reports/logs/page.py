@@ -7,7 +7,7 @@ import numpy as np
 from offtrace._shared.number_text import count, listed, number, percent
 from offtrace.logs.description import describe
 from offtrace.logs.estimators.registry import ESTIMATORS, NEEDS
-from offtrace.logs.result import Result, Row
+from offtrace.logs.result import RULE, Result, Row
 from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.html.document import (
     Cell,
@@ -47,6 +47,7 @@ def html(result: Result, command: str | None = None) -> str:
             Fact("Episodes", f"{result.episodes:,}", f"{result.steps:,} steps"),
             Fact("Discount γ", f"{result.gamma:g}"),
             Fact("Behaviour policy μ", "estimated" if result.mu_estimated else result.behavior),
+            Fact("V(μ), as logged", Words(result).number(result.observed.estimate)),
             weighed,
             Fact("Effective horizon", f"{number(d.trace.horizon)} steps", result.trace.title),
         ],
@@ -60,24 +61,37 @@ def html(result: Result, command: str | None = None) -> str:
 
 
 def _answer(result: Result) -> list[str]:
-    """The first estimate, what the conservative interval says, and whether the others agree."""
-    first, *others = result.estimates
-    level, say = percent(result.confidence), Words(result)
+    """The headline, V(μ), what the conservative interval says, and whether the others agree."""
+    first = result.headline
+    others = [row for row in result.estimates if row is not first]
+    level, say, seen = percent(result.confidence), Words(result), result.observed
     said = [f"**V(π) ≈ {say.number(first.estimate)}** by {first.title.replace('fitted, ', 'fitted values with ')}"]
     if not np.isnan(first.low):
         said[0] += f"; {level} bootstrap interval {say.interval(first.low, first.high)}"
     said[0] += "."
+    if first.failed:
+        said.append("**No estimator passes its checks**, and this one fails fewest: do not rely on it.")
+    observed = (
+        f"The policy that made the logs got V(μ) = {say.number(seen.estimate)} {say.interval(seen.low, seen.high)}"
+    )
+    if not np.isnan(first.gain):
+        observed += f", so that V(π) − V(μ) = {say.number(first.gain)} {say.interval(first.gain_low, first.gain_high)}"
+    if seen.beyond:
+        observed += f"; {percent(seen.beyond)} of V(μ) lies beyond the cut of episodes, and is a model’s"
+    said.append(f"{observed}.")
     if (c := result.conservative) is not None:
         kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
         why = f": {c.empty}" if c.empty else ""
         said.append(f"The conservative {level} interval, which {kind}, is {say.conservative(c)}{why}.")
-    known = [row for row in others if row.low < row.high]  # a point says nothing
+    if result.logs.report is not None and result.logs.report.loss:
+        said.append(f"**{_sentence(result.logs.report.loss)}**")
+    known = [row for row in others if row.low < row.high and not row.failed]
     apart = [row for row in known if row.high < first.low or row.low > first.high]
     if known and first.low < first.high:
         names = listed([f"{row.title} {say.interval(row.low, row.high)}" for row in apart])
         all_of = f"all {len(known)} other estimators"
         if len(known) < len(others):
-            all_of = f"the other estimators that have one ({len(known)} of {len(others)})"
+            all_of = f"the other estimators that pass their checks ({len(known)} of {len(others)})"
         agree = f"The intervals of {all_of} overlap that of the first."
         said.append(f"It is **not what all estimators say**: {names} {_lie(apart)} apart from it." if apart else agree)
     return said
@@ -105,13 +119,14 @@ def _estimates(result: Result) -> Section:
             Cell(say.number(row.estimate), drawable(row.estimate)),
             Cell(say.number(row.standard_error), row.standard_error),
             Cell(say.interval(row.low, row.high), drawable(row.low)),
-            Cell("–" if bounds is None else say.conservative(bounds)),
+            Cell(say.interval(row.gain_low, row.gain_high), drawable(row.gain)),
             Cell(count(row.effective), row.effective),
             Cell(percent(row.largest), row.largest),
+            Cell(f"✗ {len(row.failed)}" if row.failed else "✓", len(row.failed)),
         ]
         for row in result.estimates
     ]
-    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", f"{level} conservative", "Rests on", "Largest share"]
+    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", "V(π) − V(μ)", "Rests on", "Largest share", "Checks"]
     parts: list[Part] = [
         Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates"),
         Paragraph("Click a heading to sort."),
@@ -121,6 +136,20 @@ def _estimates(result: Result) -> Section:
         parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
     parts += [Paragraph(RESTS, "note"), Folded("What each estimator computes", _equations(result))]
     return Section("estimates", "Estimates", parts)
+
+
+def _checks(result: Result) -> Section:
+    """Every check of every estimator, those that failed first."""
+    lines: list[list[Cell]] = []
+    for row in result.estimates:
+        for check in sorted(row.checks, key=lambda each: not each.failed):
+            verdict = Cell("✗" if check.failed else "✓", int(not check.failed))
+            name = row.title + (" (headline)" if row is result.headline else "")
+            said = [Cell(text, text, "t", head=i == 0) for i, text in enumerate((name, check.kind))]
+            lines.append([*said, verdict, Cell(check.words, check.words, "t")])
+    lead = f"Each estimator is looked at for its own kinds of failure. By a stated rule, {RULE}."
+    table = Table(["Estimator", "Check", "Passed", "Found"], lines, texts=2)
+    return Section("checks", "Checks", [Heading("What can go wrong, and what was found"), Paragraph(lead), table])
 
 
 def _equations(result: Result) -> Table:
@@ -223,4 +252,4 @@ def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> Se
     return Section("repeat", "Repeat", [Heading("To repeat it"), Text(call), Pairs([about, versions], "after")])
 
 
-SECTIONS = (_estimates, _weights, _credit, _leaving, _read)
+SECTIONS = (_estimates, _checks, _weights, _credit, _leaving, _read)

@@ -1,0 +1,170 @@
+"""λ and the trace, chosen from the data: Lepski's method, as SLOPE has it (Su, Srinath & Krishnamurthy 2020), and the V(μ) check.
+
+With a large λ the fitted estimate leans on returns: it has little bias by a wrong model, and the most variance. With a small one
+it leans on the model. Candidates of one rule are looked at from the largest λ down, each with the interval I = estimate ± 2
+standard errors. As long as all intervals so far have a point in common, the differences may well be chance, and the smaller
+variance is worth having:
+
+    chosen is the last i with  I_1 ∩ … ∩ I_i ≠ ∅
+
+Candidates that, asked for V(μ), miss what was observed are left out before. Of several rules, the one whose chosen estimate has
+the smallest standard error is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from offtrace._shared.number_text import four_digits
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.behavior_policy import behavior_of
+from offtrace.logs.estimators.first_states import Starts
+from offtrace.logs.estimators.fitted_iteration import Regressor, as_model, fit
+from offtrace.logs.estimators.on_policy import first_values, observed, on_policy
+from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.traces import RBIS, Trace
+from offtrace.traces.base import number
+
+LAMBDAS = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3, 0.0)
+"""What is tried, if nothing else is asked for."""
+WIDTH = 2.0
+"""Half of an interval, in standard errors."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trace that was tried."""
+
+    trace: Trace
+    estimate: float
+    """V̂(π)."""
+    standard_error: float
+    of_behavior: float
+    """V̂(μ) by the same trace and model."""
+    misses: bool
+    """Whether that misses what was observed, or there is no standard error: then it is left out."""
+    agrees: bool
+    """Whether its interval has a point in common with all those of larger λ."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The trace that the data choose, and what was tried; prints as a table."""
+
+    trace: Trace
+    candidates: tuple[Candidate, ...]
+    behavior: float
+    """V(μ) as observed."""
+    words: str
+    """Why this one, in plain words."""
+
+    def __repr__(self) -> str:
+        width = max(len(_named(c.trace)) for c in self.candidates)
+        lines = [
+            self.words,
+            f"  {'':<{width}}  {'V(π)':>10}  {'error':>9}  {'V(μ)':>10}   observed {four_digits(self.behavior)}",
+        ]
+        for c in self.candidates:
+            verdict = "misses V(μ)" if c.misses else "agrees" if c.agrees else "disagrees with larger λ"
+            verdict = "chosen" if c.trace == self.trace else verdict
+            shown = [four_digits(x) for x in (c.estimate, c.standard_error, c.of_behavior)]
+            lines.append(f"  {_named(c.trace):<{width}}  {shown[0]:>10}  {shown[1]:>9}  {shown[2]:>10}   {verdict}")
+        return "\n".join(lines)
+
+
+def _named(trace: Trace) -> str:
+    lam = getattr(trace, "lam", None)
+    return trace.title + (f", λ = {lam:g}" if isinstance(lam, float) else "")
+
+
+def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
+    """The last i for which the intervals 0 … i have a point in common.
+
+    >>> last_in_common([(0, 4), (1, 5), (3, 6), (4.5, 7)])
+    2
+    """
+    low, high = -np.inf, np.inf
+    for i, (a, b) in enumerate(intervals):
+        low, high = max(low, a), min(high, b)
+        if low > high:
+            return i - 1
+    return len(intervals) - 1
+
+
+def choose(
+    logs: Logs,
+    target: object,
+    *,
+    gamma: float,
+    traces: Sequence[Trace] | None = None,
+    lambdas: Sequence[float] = LAMBDAS,
+    model: object = None,
+    behavior: object = None,
+    initial: object = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Choice:
+    """Choose λ, and the trace if there are several, for the fitted estimate of V(π), from the data.
+
+    - `traces`: the rules, such as `[ot.RBIS(), ot.Retrace()]`, each of which is tried with all `lambdas`; None takes RBIS
+    - the other arguments are those of `evaluate`
+
+    >>> import offtrace as ot
+    >>> from offtrace import mdps
+    >>> from offtrace.logs import choose, simulate
+    >>> walk = mdps.random_walk(3)
+    >>> logs = simulate(walk, mdps.uniform(walk), episodes=200, seed=0)
+    >>> target = np.full((walk.S, walk.A), [0.4, 0.6])
+    >>> choose(logs, target, gamma=walk.gamma, lambdas=(1.0, 0.5)).trace
+    RBIS(horizon=None, lam=0.5)
+    """
+    gamma = number("gamma", gamma, 0.0, 1.0)
+    rules = [RBIS()] if traces is None else list(traces)
+    without = [rule for rule in rules if not hasattr(rule, "lam")]
+    if not rules or without or not lambdas:
+        what = f"{without[0].title} has no λ" if without else "there is nothing to choose from"
+        raise ValueError(f"{what}: give traces that have one, and at least one of lambdas")
+    policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
+    logs = replace(logs, log_mu=mu.log_mu)
+    kind, starts = as_model(model, logs, seed), Starts.of(logs, initial)
+    if isinstance(kind, Regressor):
+        raise TypeError("a Regressor has no standard error without refits: choose λ with another model")
+    seen = observed(logs, gamma, kind, 0.95, 200, seed)
+
+    def tried(trace: Trace) -> Candidate:
+        value, x = starts.of_fit(fit(Sampled(trace, logs, policy, gamma), kind))
+        found = float(first_values(fit(on_policy(trace, logs, gamma), kind)).mean())
+        spread = float(x.std() / np.sqrt(len(x)))
+        fine = np.isfinite(spread) and not seen.missed_by(found)
+        return Candidate(trace, value, spread, found, not fine, False)
+
+    best: list[Candidate] = []
+    everything: list[Candidate] = []
+    for rule in rules:
+        given: Any = rule
+        candidates = [tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)]
+        sound = [c for c in candidates if not c.misses]
+        halves = [
+            WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in sound
+        ]  # on deterministic data errors are rounding
+        last = last_in_common([(c.estimate - half, c.estimate + half) for c, half in zip(sound, halves, strict=True)])
+        common = sound[: last + 1]
+        everything += [replace(c, agrees=c in common) for c in candidates]
+        best += common[-1:]
+    if not best:
+        largest = everything[0]
+        words = f"every candidate misses V(μ): {_named(largest.trace)} is taken, which leans least on a model"
+        return Choice(largest.trace, tuple(everything), seen.estimate, words)
+    taken = min(best, key=lambda c: c.standard_error)
+    left_out = sum(c.misses for c in everything)
+    words = (
+        f"{_named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
+        + (f"; {left_out} of {len(everything)} candidates are left out, since they miss V(μ)" if left_out else "")
+        + ("; of the rules, the one with the smallest standard error" if len(rules) > 1 else "")
+    )
+    return Choice(taken.trace, tuple(everything), seen.estimate, words)

@@ -1,0 +1,172 @@
+"""Several target policies from the same logs: ranked, with the intervals of their differences.
+
+The same episodes stand behind all estimates, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
+of what each episode contributes to the one less what it contributes to the other.
+
+Where the truth is known:   regret@1 = max_π V(π) − V(the policy ranked first),   Spearman's correlation of estimates and truths
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from offtrace._shared.number_text import four_digits
+from offtrace.logs.container import Logs
+from offtrace.logs.estimators.intervals import bootstrap
+from offtrace.logs.evaluation import evaluate
+from offtrace.logs.json_values import finite
+from offtrace.logs.result import Result, Row, ends, rank
+from offtrace.traces import Trace
+
+
+@dataclass(frozen=True)
+class Difference:
+    """V(better) − V(worse), by the same estimator from the same episodes."""
+
+    better: str
+    worse: str
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """What `compare` returns: policies from the best to the worst; prints as a table."""
+
+    estimator: str
+    """By which they are ranked: the one that fails the fewest checks over all policies; of several, by the rule of headlines."""
+    results: Mapping[str, Result]
+    """The whole result of each policy, in the order of the ranks."""
+    differences: tuple[Difference, ...]
+    """Of each policy to the one ranked next."""
+    truths: Mapping[str, float] | None = None
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        """The row of the estimator for each policy, from the best to the worst."""
+        return {name: result[self.estimator] for name, result in self.results.items()}
+
+    @property
+    def regret(self) -> float:
+        """regret@1: how much less than the best the policy ranked first is worth; NaN where the truth is not known."""
+        if self.truths is None:
+            return float("nan")
+        return max(self.truths.values()) - self.truths[next(iter(self.results))]
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's correlation of estimates and truths; NaN where those are not known."""
+        if self.truths is None or len(self.results) < 2:
+            return float("nan")
+        both = [row.estimate for row in self.rows.values()], [self.truths[name] for name in self.results]
+        ranks = np.array([[np.sum(x < each) + np.sum(x == each) / 2 for each in x] for x in map(np.array, both)])
+        return float(np.corrcoef(ranks)[0, 1]) if np.ptp(ranks, axis=1).all() else float("nan")
+
+    def as_json(self) -> dict[str, object]:
+        """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
+        found: dict[str, object] = finite({
+            "estimator": self.estimator,
+            "ranking": list(self.results),
+            "differences": [vars(difference) for difference in self.differences],
+            "regret": self.regret,
+            "rank_correlation": self.rank_correlation,
+        })  # fmt: skip
+        return {**found, "policies": {name: result.as_json() for name, result in self.results.items()}}
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.results))
+        some = next(iter(self.results.values()))
+        seen, title = some.observed, next(iter(self.rows.values())).title
+        lines = [
+            f"{len(self.results)} policies by {title}",
+            f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged",
+            f"  {'':<{width}}  {'V(π)':>10}  {'interval':^25}  V(π) − that of the next",
+        ]
+        for i, (name, row) in enumerate(self.rows.items()):
+            less = ""
+            if i < len(self.differences):
+                d = self.differences[i]
+                less = f"{four_digits(d.estimate)} {ends(d.low, d.high)}" + ("" if d.clear else ", which is not clear")
+            lines.append(
+                f"  {name:<{width}}  {four_digits(row.estimate):>10}  {ends(row.low, row.high):^25}  {less}".rstrip()
+            )
+            lines += [f"      ✗ {check.words}" for check in row.failed]
+        if self.truths is not None:
+            lines.append(
+                f"  regret@1 {four_digits(self.regret)}; rank correlation with the truth {self.rank_correlation:.3g}"
+            )
+        return "\n".join(lines)
+
+
+def compare(
+    logs: Logs,
+    targets: Mapping[str, object],
+    *,
+    trace: Trace,
+    gamma: float,
+    truths: Mapping[str, float] | None = None,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+    **options: Any,
+) -> Comparison:
+    """Evaluate several target policies from the same logs, and rank them.
+
+    - `targets`: the policies by their names, each as `evaluate` takes one
+    - `truths`: V(π) of each, where it is known, for regret@1 and the rank correlation
+    - `options`: further arguments of `evaluate`
+
+    >>> import offtrace as ot
+    >>> from offtrace import mdps
+    >>> from offtrace.logs import compare, simulate
+    >>> walk = mdps.random_walk(3)
+    >>> logs = simulate(walk, mdps.uniform(walk), episodes=200, seed=0)
+    >>> targets = {"left": np.tile([0.6, 0.4], (4, 1)), "right": np.tile([0.4, 0.6], (4, 1))}
+    >>> found = compare(logs, targets, trace=ot.RBIS(lam=0.9), gamma=walk.gamma)
+    >>> list(found.results), found.differences[0].clear
+    (['right', 'left'], True)
+    """
+    if len(targets) < 1:
+        raise ValueError("targets is empty: give the policies by their names, such as {'new': pi}")
+    if truths is not None and set(truths) != set(targets):
+        raise ValueError(f"truths must have those of the policies {sorted(targets)}, got {sorted(truths)}")
+    given: Any = {"confidence": confidence, "resamples": resamples, "seed": seed, **options}
+    found = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
+    estimator = _for_all(list(found.values()))
+    order = sorted(found, key=lambda name: -found[name][estimator].estimate)
+    results = {name: found[name] for name in order}
+    differences = [_difference(a, b, results, estimator, confidence, resamples, seed) for a, b in pairwise(order)]
+    return Comparison(estimator, results, tuple(differences), truths)
+
+
+def _for_all(results: Sequence[Result]) -> str:
+    """The estimator that fails the fewest checks over all policies; of those, by the rule of headlines."""
+
+    def of(name: str) -> tuple[float, ...]:
+        ranks = [rank(result[name]) for result in results]
+        return tuple(float(sum(each)) for each in zip(*ranks, strict=True))
+
+    return min((row.estimator for row in results[0].estimates), key=of)
+
+
+def _difference(
+    a: str, b: str, results: Mapping[str, Result], estimator: str, confidence: float, resamples: int, seed: int
+) -> Difference:
+    rows, nan = (results[a][estimator], results[b][estimator]), float("nan")
+    value = rows[0].estimate - rows[1].estimate
+    x = results[a].contributions[estimator] - results[b].contributions[estimator]
+    if not np.isfinite(x).all() or any(np.isnan(row.low) for row in rows):
+        return Difference(a, b, value, nan, nan)
+    (low,), (high,) = bootstrap(x[:, None], confidence, resamples, seed)
+    return Difference(a, b, value, float(low), float(high))

@@ -1,0 +1,156 @@
+"""Features that are made from the logs themselves, in which Q is then linear.
+
+    fourier    the state as it is, and cos(ω·x + b) for 200 random ω ~ N(0, 1/w²) on the standardised state x of d numbers,
+               w = 0.55 √d (random Fourier features, Rahimi & Recht 2007: a Gaussian kernel of width w); a θ for each action
+    trees      which leaf (s, a) falls into, in each of 20 randomised trees of 30 leaves, grown on the returns of the logs
+    network    the last hidden layer of a network with two layers of 64, trained on the returns of the logs
+
+Trees and networks learn what tells returns apart. Q of the target policy, by its trace, is then a linear system: its fixed point
+needs no sweeps, and its interval no refits. In a cross-fit the features, too, are made without the fold.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from offtrace._shared.compile_cache import kept_njit
+from offtrace.logs.container import Logs
+
+FOURIER = 200
+"""Random features; fewer where that would be more than one for every ten steps of an action."""
+WIDTH = 0.55
+"""Of the kernel, times √d."""
+
+StateFeatures = Callable[[np.ndarray], np.ndarray]
+PairFeatures = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Q = φ·θ with φ made from the logs that it is fitted to."""
+
+    of_states: Callable[[Logs], StateFeatures] | None = None
+    """Logs → φ(s), with a θ for each action."""
+    of_pairs: Callable[[Logs, np.ndarray], PairFeatures] | None = None
+    """Logs and the returns from each step on [N] → φ(s, a)."""
+    _kept: dict[int, tuple[np.ndarray, StateFeatures | PairFeatures]] = field(default_factory=dict)
+    _roots: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def shared(self, logs: Logs) -> dict[str, np.ndarray]:
+        """What all fits to these logs have in common, whatever their policy and trace."""
+        return self._roots.setdefault(id(logs.reward), {})
+
+    def features(self, logs: Logs, gamma: float) -> tuple[StateFeatures | None, PairFeatures | None]:
+        """φ(s) or φ(s, a) of these logs, made once for each."""
+        key = id(logs.reward)
+        if key not in self._kept:
+            made: Any = self.of_states(logs) if self.of_states is not None else None
+            if self.of_pairs is not None:
+                made = self.of_pairs(logs, returns_from(logs, gamma))
+            self._kept[key] = logs.reward, made  # the array is kept, so that its id is not given to another one
+        made: Any = self._kept[key][1]
+        return (made, None) if self.of_pairs is None else (None, made)
+
+
+def returns_from(logs: Logs, gamma: float) -> np.ndarray:
+    """Σ_{t≥k} γ^{t−k} r_t of each step k [N], to the end of its episode; beyond a cut, the mean of all first steps."""
+    lengths = np.diff(logs.starts)
+    last = np.repeat(logs.starts[1:] - 1, lengths)
+    left = last - np.arange(len(logs))  # steps that follow
+    age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], lengths)
+    out = np.empty(len(logs))
+    _backward(logs.reward, logs.terminated | logs.truncated, gamma, out)
+    cut = (logs.truncated & ~logs.terminated)[last]
+    if cut.any():
+        out = out + np.where(cut, gamma ** (left + 1.0), 0.0) * out[age == 0].mean()
+    return out
+
+
+@kept_njit(nogil=True)
+def _backward(reward, ends, gamma, out):
+    running = 0.0
+    for k in range(len(reward) - 1, -1, -1):
+        running = reward[k] + (0.0 if ends[k] else gamma * running)
+        out[k] = running
+
+
+def fourier(seed: int) -> Learned:
+    """Random Fourier features."""
+
+    def of(logs: Logs) -> StateFeatures:
+        d = logs.state.shape[1]
+        n = max(1, min(FOURIER, len(logs) // (10 * logs.actions)))
+        middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
+        scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
+        rng = np.random.default_rng(seed)
+        omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
+
+        def phi(states: np.ndarray) -> np.ndarray:
+            x = (states - middle) / scale
+            return np.column_stack([x, np.cos(x @ omega + phase)])
+
+        return phi
+
+    return Learned(of_states=of)
+
+
+def trees(seed: int) -> Learned:
+    """The leaves of randomised trees."""
+
+    def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
+        made: Any = _sklearn("ensemble").ExtraTreesRegressor(20, max_leaf_nodes=30, max_features=1.0, random_state=seed)
+        forest = made.fit(_pairs(logs.state, logs.action, logs.actions), returns)
+        leaves = [np.flatnonzero(tree.tree_.children_left < 0) for tree in forest.estimators_]
+
+        def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+            where = forest.apply(_pairs(states, actions, logs.actions))
+            return np.hstack([where[:, [j]] == each for j, each in enumerate(leaves)]).astype(np.float64)
+
+        return phi
+
+    return Learned(of_pairs=of)
+
+
+def network(seed: int) -> Learned:
+    """The last hidden layer of a network."""
+
+    def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
+        middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
+        scale = np.where(scale > 0, scale, 1.0)
+        spread = returns.std() or 1.0
+        made: Any = _sklearn("neural_network").MLPRegressor(
+            hidden_layer_sizes=(64, 64), max_iter=30, batch_size=min(256, len(returns)), random_state=seed
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it could be trained on: the linear system does the rest
+            made.fit(
+                _pairs((logs.state - middle) / scale, logs.action, logs.actions), (returns - returns.mean()) / spread
+            )
+
+        def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+            h = _pairs((states - middle) / scale, actions, logs.actions)
+            for weights, bias in zip(made.coefs_[:-1], made.intercepts_[:-1], strict=True):
+                h = np.maximum(h @ weights + bias, 0.0)
+            return np.column_stack([np.ones(len(h)), h])
+
+        return phi
+
+    return Learned(of_pairs=of)
+
+
+def _pairs(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
+    return np.column_stack([x, np.eye(actions)[action]])
+
+
+def _sklearn(name: str) -> Any:
+    try:
+        from importlib import import_module
+
+        return import_module(f"sklearn.{name}")
+    except ImportError:
+        raise ImportError("this model needs scikit-learn: pip install 'offtrace[logs]'") from None

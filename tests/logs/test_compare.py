@@ -1,0 +1,81 @@
+"""λ chosen from the data, and several policies ranked."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import offtrace as ot
+from logs import settings
+from offtrace import mdps
+from offtrace.logs import Features, choose, compare, simulate
+from offtrace.logs.choosing import last_in_common
+from offtrace.logs.evaluation import evaluate
+
+ENDS = st.tuples(st.integers(-5, 5), st.integers(0, 5)).map(lambda pair: (float(pair[0]), float(pair[0] + pair[1])))
+
+
+@given(st.lists(ENDS, min_size=1, max_size=8))
+def test_slope_takes_the_last_interval_that_all_before_have_a_point_in_common_with(
+    intervals: list[tuple[float, float]],
+) -> None:
+    """By definition: the largest i for which some point lies in all of the intervals 0 … i (an end of one of them, then)."""
+    wanted = 0
+    for i in range(len(intervals)):
+        points = [end for interval in intervals[: i + 1] for end in interval]
+        if any(all(a <= x <= b for a, b in intervals[: i + 1]) for x in points):
+            wanted = i
+        else:
+            break
+    assert last_in_common(intervals) == wanted
+
+
+def test_lambda_is_small_where_the_model_is_right_and_large_where_it_is_wrong() -> None:
+    mdp, mu, pi, _ = settings.near()
+    logs = simulate(mdp, mu, seed=0, episodes=300)
+    right = choose(logs, pi, gamma=mdp.gamma, lambdas=(1.0, 0.5, 0.0))
+    assert right.trace == ot.RBIS(lam=0.0)
+    assert "is chosen: the smallest λ" in right.words
+    assert "chosen" in repr(right)
+    walk = mdps.bifurcation(1)
+    best = walk.optimal_q()
+    logs = simulate(walk, mdps.epsilon_greedy(best, 0.3), seed=0, episodes=300)
+    target, two = mdps.epsilon_greedy(best, 0.25), Features((walk.start > 0).astype(float)[:, None])
+    wrong = choose(logs, target, gamma=walk.gamma, traces=[ot.Retrace()], lambdas=(1.0, 0.5, 0.0), model=two)
+    assert wrong.trace == ot.Retrace(lam=1.0)
+    assert [candidate.misses for candidate in wrong.candidates] == [False, True, True]
+    assert "left out, since they miss V(μ)" in wrong.words
+    with pytest.raises(ValueError, match="has no λ"):
+        choose(logs, target, gamma=0.9, traces=[ot.OneStep()])
+
+
+def test_policies_are_ranked_with_intervals_of_their_differences() -> None:
+    """The differences are paired: far narrower than two intervals side by side; regret and correlation by their definitions."""
+    mdp, mu, _, _ = settings.near()
+    rng = np.random.default_rng(5)
+    targets = {f"p{i}": mdps.random_policy(mdp, rng, 20.0) for i in range(4)}
+    truths = {name: settings.value(mdp, pi) for name, pi in targets.items()}
+    logs = simulate(mdp, mu, seed=0, episodes=500)
+    found = compare(logs, targets, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, truths=truths, resamples=200)
+    values = [row.estimate for row in found.rows.values()]
+    assert values == sorted(values, reverse=True)
+    for d, (a, b) in zip(found.differences, pairwise(found.rows.values()), strict=True):
+        assert d.estimate == pytest.approx(a.estimate - b.estimate)
+        assert d.low < d.estimate < d.high
+        assert d.high - d.low < (a.high - a.low) + (b.high - b.low)
+    best = next(iter(found.results))
+    assert found.regret == pytest.approx(max(truths.values()) - truths[best])
+    order = sorted(truths, key=lambda name: truths[name])
+    ranks = np.array([[[*found.results][::-1].index(name), order.index(name)] for name in targets])
+    assert found.rank_correlation == pytest.approx(1 - 6 * ((ranks[:, 0] - ranks[:, 1]) ** 2).sum() / (4 * 15))
+    alone = evaluate(logs, targets["p0"], trace=ot.RBIS(lam=0.9), gamma=mdp.gamma, resamples=200)
+    assert found.results["p0"][found.estimator].low == pytest.approx(alone[found.estimator].low)
+    assert "regret@1" in repr(found)
+    with pytest.raises(ValueError, match="truths must have those of the policies"):
+        compare(logs, targets, trace=ot.RBIS(), gamma=0.9, truths={"p0": 1.0})
+    with pytest.raises(ValueError, match="targets is empty"):
+        compare(logs, {}, trace=ot.RBIS(), gamma=0.9)
