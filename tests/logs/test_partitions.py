@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 
 import offtrace as ot
-from offtrace import mdps
+from offtrace import cli, mdps
 from offtrace.logs import Columns, LogsError, evaluate, read, simulate, sweep
 from offtrace.logs.partitions import kept_sums, one_file
 
@@ -147,3 +148,32 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='"here" or "ray"'):
         sweep(folder, TARGET, on="there", **ASKED)  # pyright: ignore[reportArgumentType]
     assert kept_sums.EVERY == 10.0
+
+
+def test_the_command_sweeps_and_names_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = split(tmp_path / "log", 2)
+    plain = sweep(folder, TARGET, **ASKED)
+    named = [f"s{i}" for i in range(6)]
+    for file in folder.iterdir():
+        ids = dict(enumerate(named))
+        part = pl.read_parquet(file)
+        part.with_columns(pl.col("state", "next_state").replace_strict(ids)).write_parquet(file)
+    np.savez(tmp_path / "policy.npz", probabilities=TARGET[::-1], states=np.array(named[::-1]))
+    command = [
+        "logs",
+        "sweep",
+        str(folder),
+        "--policy",
+        str(tmp_path / "policy.npz"),
+        "--lam",
+        "0.9",
+        "--gamma",
+        "0.9",
+        "--json",
+    ]
+    columns = ["--columns", "log_mu=log_mu", "next_state=next_state", "-q", "-o", str(tmp_path / "found.npz")]
+    assert cli.main([*command, *columns]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == pytest.approx(plain.value, rel=1e-9)
+    np.testing.assert_allclose(np.load(tmp_path / "found.npz")["Q"][::-1], plain.Q, rtol=1e-8)
+    assert cli.main([*command, "--columns", "log_mu=none"]) == 2
+    assert "no column" in capsys.readouterr().err

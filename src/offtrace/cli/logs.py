@@ -1,4 +1,4 @@
-"""`offtrace logs describe` and `offtrace logs evaluate`.
+"""`offtrace logs describe`, `offtrace logs evaluate`, and `offtrace logs sweep` (`log_sweeps`).
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
 `actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes. The file is
@@ -20,7 +20,7 @@ import numpy as np
 
 from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.cli import trace_options
+from offtrace.cli import log_sweeps, trace_options
 from offtrace.cli.commands import INTERRUPTED, Commands, Run
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import Columns
@@ -43,6 +43,7 @@ def add(commands: Commands) -> None:
     for name, run, words in (
         ("describe", _describe, "say what logs are like, and what they can say about a target policy"),
         ("evaluate", _evaluate, "estimate what a target policy is worth, by a trace and by the standard estimators"),
+        ("sweep", log_sweeps.run, "the same by a trace alone, from files that need not fit into memory together"),
     ):
         made = of_logs.add_parser(
             name,
@@ -57,21 +58,25 @@ def add(commands: Commands) -> None:
             "--policy",
             metavar="FILE",
             nargs="+" if name == "evaluate" else None,
-            required=name == "evaluate",
+            required=name != "describe",
             help="the target (several are ranked): an .npz file of `probabilities` [S, A] and, where the log has names, `states` "
             "and `actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. "
             "offtrace executes the whole file: name only files that you would run yourself",
         )
+        if name != "describe":
+            _add_trace(made)
         if name == "evaluate":
             _add_estimation(made)
-        _add_reading(made)
+        if name == "sweep":
+            log_sweeps.add_options(made)
+        _add_reading(made, drops=name != "sweep")
         made.set_defaults(run=lambda args, run=run: _said(run, args))
     words = "list the estimators: what each computes, and what it needs"
     listed = of_logs.add_parser("estimators", help=words, description=f"{words[0].upper()}{words[1:]}.")
     listed.set_defaults(run=_list_estimators)
 
 
-def _add_reading(command: argparse.ArgumentParser) -> None:
+def _add_reading(command: argparse.ArgumentParser, *, drops: bool) -> None:
     group = command.add_argument_group("reading")
     group.add_argument(
         "--columns",
@@ -86,6 +91,8 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
         choices=("never", "at-end"),
         help="where no column says it: no episode was cut, or those whose last step is not terminated",
     )
+    if not drops:
+        return
     group.add_argument(
         "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
     )
@@ -98,7 +105,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_estimation(command: argparse.ArgumentParser) -> None:
+def _add_trace(command: argparse.ArgumentParser) -> None:
     of_rule = command.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
     names = ", ".join(rule.__name__ for rule in _rules())
     of_rule.add_argument(
@@ -108,11 +115,14 @@ def _add_estimation(command: argparse.ArgumentParser) -> None:
         help=f"of the fitted estimate (RBIS): {names}; or FILE.py:NAME, a trace that the Python file makes. offtrace executes "
         "the whole file: name only files that you would run yourself",
     )
-    of_rule.add_argument(
+    trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
+
+
+def _add_estimation(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("estimation")
+    group.add_argument(
         "--choose-lam", action="store_true", help="let the data choose λ (SLOPE, and the check by V(μ)), and say why"
     )
-    trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
-    group = command.add_argument_group("estimation")
     group.add_argument("--gamma", type=float, required=True, metavar="X", help="the discount γ")
     group.add_argument(
         "--model",
@@ -285,7 +295,8 @@ def load_trace(text: str) -> Trace:
     return made
 
 
-def _chosen_trace(args: argparse.Namespace) -> Trace:
+def chosen_trace(args: argparse.Namespace) -> Trace:
+    """The trace that --trace and the options of its parameters name."""
     if ".py:" in args.trace:
         rule = load_trace(args.trace)
         return replace(rule, lam=args.lam) if getattr(args, "lam", None) is not None and hasattr(rule, "lam") else rule
@@ -332,7 +343,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.evaluation import evaluate
 
-    rule, targets = _chosen_trace(args), _named(args.policy)
+    rule, targets = chosen_trace(args), _named(args.policy)
     if args.truths is not None and len(args.truths) != len(targets):
         raise ValueError(f"--truths has {len(args.truths)} values for {len(targets)} policies")
     if args.page is not None and len(targets) > 1:

@@ -370,7 +370,7 @@ def _plain_rule(key: str, name: str, learns: bool) -> Rule:
 
 
 def make(title: str, parameters: Toml, lam: float | None) -> Any:
-    """Make the trace, or the learning method, of this title with those of the parameters that it has, and with `lam` if it is given.
+    """Make the trace, or the learning method, of this title with those of the parameters that it has, and `lam` if it is given.
 
     >>> make("Retrace", {}, 0.9)
     Retrace(horizon=None, lam=0.9)

@@ -15,7 +15,7 @@ import numpy as np
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import as_policy
-from offtrace.logs.reading.columns import Columns
+from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.polars_tables import polars, scan
 from offtrace.logs.reading.sources import read
 from offtrace.traces import Trace
@@ -57,11 +57,15 @@ class Question:
     gamma: float
     columns: Columns
     truncated: Literal["never", "at end"] | None
+    states: Names = None
+    """What the states of the policy are called; None: 0, 1, …"""
+    actions: Names = None
 
     def logs(self, file: Path) -> Logs:
         """The logs of a file, whose states and actions are those of the policy."""
         S, A = self.policy.shape
-        return read(file, columns=self.columns, truncated=self.truncated, states=S, actions=A)
+        states, actions = S if self.states is None else self.states, A if self.actions is None else self.actions
+        return read(file, columns=self.columns, truncated=self.truncated, states=states, actions=actions)
 
     def first(self, file: Path) -> First:
         """Counts, returns, and the sums for Q = 0, in one reading."""

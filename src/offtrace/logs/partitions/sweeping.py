@@ -25,7 +25,7 @@ from offtrace.logs.estimators.linear_systems import solve
 from offtrace.logs.partitions.executing import Executor, OnRay, Threads
 from offtrace.logs.partitions.kept_sums import KeptSums, Sums
 from offtrace.logs.partitions.one_file import Question
-from offtrace.logs.reading.columns import Columns
+from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.polars_tables import files_of, polars, scan
 from offtrace.logs.reading.problems import LogsError
 from offtrace.traces import Trace
@@ -81,6 +81,8 @@ def sweep(
     gamma: float,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     truncated: Literal["never", "at end"] | None = None,
+    states: Names = None,
+    actions: Names = None,
     sweeps: int | None = None,
     on: Literal["here", "ray"] = "here",
     workers: int | None = None,
@@ -92,7 +94,8 @@ def sweep(
 
     - `source`: a folder of Parquet, Arrow or CSV files, a pattern such as "logs/*.parquet", or a list of files. No episode may be
       in two files: that is an error.
-    - `target`: π as a table [S, A]. States and actions are ids 0 … S − 1 and 0 … A − 1.
+    - `target`: π as a table [S, A]. `states` and `actions` are what these are called in the files, in the order of the table;
+      without them they are ids 0 … S − 1 and 0 … A − 1.
     - `columns` and `truncated` are those of `read`.
     - `sweeps`: None goes on to the fixed point; a number applies the sampled operator so often, from Q = 0.
     - `on`: "here", by threads of this process, or "ray", on the cluster at `address`, or a new one on this machine. The result
@@ -113,7 +116,10 @@ def sweep(
         whole("workers", workers)
     if on not in ("here", "ray"):
         raise ValueError(f'on must be "here" or "ray", got {on!r}')
-    question = Question(as_trace(trace), policy, gamma, columns, truncated)
+    for what, names, n in (("states", states, policy.shape[0]), ("actions", actions, policy.shape[1])):
+        if names is not None and (names if isinstance(names, int) else len(names)) != n:
+            raise ValueError(f"{what} must be the {n} of the target policy [S, A] = {policy.shape}, got {names!r}")
+    question = Question(as_trace(trace), policy, gamma, columns, truncated, states, actions)
     executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
     kept = KeptSums(None if checkpoint is None else Path(checkpoint), _asked(question, files))
     with ProgressBar() as bar, contextlib.closing(executor):
@@ -227,7 +233,8 @@ def _asked(question: Question, files: Sequence[Path]) -> str:
     """All that the sums depend on: the files as they are now, the trace, π, γ and the columns."""
     of_files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     policy = hashlib.sha256(question.policy.tobytes()).hexdigest()
-    return repr((of_files, repr(question.trace), policy, question.gamma, question.columns, question.truncated))
+    read = question.columns, question.truncated, question.states, question.actions
+    return repr((of_files, repr(question.trace), policy, question.gamma, read))
 
 
 def _no_episode_in_two(files: Sequence[Path], first: Sums, column: str) -> None:
