@@ -95,7 +95,8 @@ def test_on_policy_methods_equal_their_equations(learner: Method) -> None:
 
 def test_every_method_is_tried() -> None:
     tried = {type(m) for m in (*OF_STATES, *OF_ACTIONS, *ON_POLICY)}
-    assert tried >= set(listed_methods())
+    elsewhere = {ot.learners.BoundedTD, ot.learners.CompositeTD, ot.learners.CountTD}  # in test_histories
+    assert tried | elsewhere >= set(listed_methods())
 
 
 @pytest.mark.parametrize("trace", [t for t in TRACES if not t.needs_greedy], ids=lambda t: f"{t.title} {t.horizon}")

@@ -8,6 +8,7 @@ from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.emphatic import ETD, ETDLB
 from offtrace.learners.methods.gq import GQ, GeneralGQ, GradientABQ, GradientTrace
 from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, PGTD2, TDRC
+from offtrace.learners.methods.histories import BoundedTD, CompositeTD, CountTD, HistoryTD
 from offtrace.learners.methods.provisional import PQ, PTD
 from offtrace.learners.methods.registry import listed_methods, method, register_method, unregister_method
 from offtrace.learners.methods.sarsa import ExpectedSarsa, Sarsa
@@ -25,6 +26,7 @@ from offtrace.learners.policies import (
     Softmax,
 )
 from offtrace.learners.published import bifurcation_auc, collision_error
+from offtrace.learners.stability import Stability, stability
 from offtrace.learners.tile_coding import TileCoding
 
 __all__ = [
@@ -40,7 +42,10 @@ __all__ = [
     "PTD",
     "TD",
     "TDRC",
+    "BoundedTD",
+    "CompositeTD",
     "Constant",
+    "CountTD",
     "Curve",
     "EpsilonGreedy",
     "Evaluation",
@@ -50,6 +55,7 @@ __all__ = [
     "GradientABQ",
     "GradientTrace",
     "Harmonic",
+    "HistoryTD",
     "Learned",
     "Linear",
     "Method",
@@ -57,6 +63,7 @@ __all__ = [
     "Sarsa",
     "Schedule",
     "Softmax",
+    "Stability",
     "StateTraceLearner",
     "TileCoding",
     "TraceLearner",
@@ -73,5 +80,6 @@ __all__ = [
     "listed_methods",
     "method",
     "register_method",
+    "stability",
     "unregister_method",
 ]

@@ -2,11 +2,13 @@
 
 from offtrace.mdps.counterexamples import (
     alternating,
+    baird_star,
     lemma_2,
     one_state_two_actions,
     powers_of_two,
     q_lambda_tight,
     switch_or_stay,
+    w_to_2w,
 )
 from offtrace.mdps.gallery import (
     bifurcation,
@@ -24,6 +26,7 @@ from offtrace.mdps.toy_text import from_gymnasium
 __all__ = [
     "MDP",
     "alternating",
+    "baird_star",
     "bifurcation",
     "check_policy",
     "cliff",
@@ -44,4 +47,5 @@ __all__ = [
     "softmax",
     "switch_or_stay",
     "uniform",
+    "w_to_2w",
 ]

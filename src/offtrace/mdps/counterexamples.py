@@ -121,6 +121,42 @@ def powers_of_two(gamma: float = 0.98) -> tuple[MDP, np.ndarray, np.ndarray]:
     return MDP(P, np.zeros((3, 2)), gamma, terminal=np.zeros(3, bool)), pi, mu
 
 
+def baird_star(gamma: float = 0.99) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
+    """Baird's star with seven states: π always goes to the last one, μ mostly to one of the six others. All rewards are 0.
+
+    Action 0 leads to one of the first six states, each as likely as the others, action 1 to the last; μ takes action 0 with
+    probability 6/7. Values are linear, 2w_i + w_8 in the first six states and w_7 + 2w_8 in the last: off-policy TD(0) diverges
+    though V^π = 0 can be held exactly. Sutton and Barto (2018), section 11.2, after Baird (1995). Returns mdp, π, μ and
+    features [7, 8].
+
+    >>> mdp, target, behavior, features = baird_star()
+    >>> features[0].tolist(), features[6].tolist()
+    ([2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0])
+    """
+    P = np.zeros((7, 2, 7))
+    P[:, 0, :6], P[:, 1, 6] = 1 / 6, 1.0
+    X = np.hstack([2.0 * np.eye(7), np.ones((7, 1))])
+    X[6, 6:] = 1.0, 2.0
+    pi, mu = np.tile([0.0, 1.0], (7, 1)), np.tile([6 / 7, 1 / 7], (7, 1))
+    return MDP(P, np.zeros((7, 2)), gamma, terminal=np.zeros(7, bool)), pi, mu, X
+
+
+def w_to_2w(gamma: float = 0.99) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
+    """Two states with the values w and 2w: π always goes to the second, μ to either of them with ½. All rewards are 0.
+
+    Off-policy TD(0) diverges for γ above 5/6. After Tsitsiklis and Van Roy (1997); Sutton, Mahmood, White (2016). Returns mdp, π,
+    μ and features [2, 1].
+
+    >>> mdp, target, behavior, features = w_to_2w()
+    >>> features.tolist()
+    [[1.0], [2.0]]
+    """
+    P = np.zeros((2, 2, 2))
+    P[:, 0, 0] = P[:, 1, 1] = 1.0
+    pi, mu = np.tile([0.0, 1.0], (2, 1)), np.full((2, 2), 0.5)
+    return MDP(P, np.zeros((2, 2)), gamma, terminal=np.zeros(2, bool)), pi, mu, np.array([[1.0], [2.0]])
+
+
 def q_lambda_tight(gamma: float = 0.9, distance: float = 2.0) -> tuple[MDP, np.ndarray, np.ndarray]:
     """Two states; π switches, μ stays with probability distance/2. Here Q(λ)'s bound is an equality for every λ.
 

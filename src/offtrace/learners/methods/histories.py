@@ -1,0 +1,302 @@
+"""λ that depends on the past, also on what came before a start: TD on state values with a trace e whose λ is made as one goes.
+
+    e_t = λ_t γ ρ_{t-1} e_{t-1} + x_t        w ← w + α ρ_t δ_t e_t        λ_t a function of e_{t-1} and of all that was seen
+
+With `eta` above 0 the gradient correction of GTD(λ) is added, by a second set of weights v with step size ηα:
+
+    w ← w + α [ρ_t δ_t e_t − γ ρ_t (1 − λ_{t+1}) (e_t·v) x_{t+1}]        v ← v + ηα [ρ_t δ_t e_t − (x_t·v) x_t]
+
+*These are not traces of the operator.* λ_t is the same for all starts, but it is not a function of the history since a start:
+what came before the start has a part in it, through e or through counts. So there is no β(F_{k:t}), and neither `targets`, nor
+`Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by itself, which is a β.) What they
+converge to is told by a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t has the joint stationary law
+of states and traces; every such equation has V^π as its solution where a table can hold it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from offtrace.learners.core.compiling import both
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, dot, inner, plus
+from offtrace.learners.methods.registry import register_method
+from offtrace.traces import ImportanceSampling
+
+Rate = Callable[[Transition, float, Store], float]
+
+
+@both
+def allowed(lam: float) -> float:
+    """λ, or NaN where it is none: then the weights are NaN, which is seen."""
+    return lam if 0.0 <= lam <= 1.0 else np.nan
+
+
+def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
+    """The step of a method whose λ is `rate`."""
+    compiled = both(rate)
+
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        e, v, α_v = m.traces[0], m.further[0], m.numbers[0] * t.alpha
+        add(e, 1.0, x.φ)
+        lam = allowed(compiled(t, sqrt(inner(e, e, m.active)), m))
+        e_v, x_v = inner(v, e, m.active), dot(v, x.φ)
+        plus(m.θ, t.alpha * t.rho * t.delta, e, m.active)
+        add(m.θ, -t.alpha * t.gamma * t.rho * (1.0 - lam) * e_v, x.φ_next)
+        plus(v, α_v * t.rho * t.delta, e, m.active)
+        add(v, -α_v * x_v, x.φ)
+        decay(e, lam * t.gamma * t.rho, m.active)
+
+    return step
+
+
+@dataclass(frozen=True)
+class HistoryTD(Method):
+    """TD on state values whose λ is a function of yours: derive from it, and state `rate`.
+
+    `rate(t, norm, m)` gives λ_{t+1} in [0, 1], the λ with which e_t goes on to the next step, if there is one. `t` is the step
+    that was taken (`t.state`, `t.action`, `t.next_state`, `t.rho`, `t.gamma`, …) and `norm` is ‖e_t‖. What it wants to remember
+    inside of an episode it keeps in `m.scalars`, one number for each name in `scalars`; parameters of its own are `m.numbers[1:]`,
+    see `numbers`. It is compiled by Numba. A λ outside of [0, 1] makes the weights NaN.
+
+    >>> from dataclasses import dataclass
+    >>> from offtrace.learners import HistoryTD
+    >>> @dataclass(frozen=True)
+    ... class CutAtRareActions(HistoryTD):
+    ...     @staticmethod
+    ...     def rate(t, norm, m):
+    ...         return 0.0 if t.mu < 0.1 else 0.9
+    >>> CutAtRareActions(alpha=0.1).title
+    'CutAtRareActions'
+    """
+
+    eta: float = 0.0
+    """The gradient correction's step size is η α; 0: no correction."""
+
+    values: ClassVar = "state"
+    further: ClassVar[tuple[str, ...]] = ("v",)
+    traces: ClassVar[tuple[str, ...]] = ("e",)
+    uses_trace: ClassVar = False
+    equation: ClassVar[str] = "e = λ_tγρ₋e + x;  w += α ρ δ e"
+    needs: ClassVar[str] = "π and μ"
+
+    def __init_subclass__(cls, **named: object) -> None:
+        super().__init_subclass__(**named)
+        if "rate" in vars(cls):
+            cls.step = staticmethod(_step_of(vars(cls)["rate"].__func__))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "eta", checked("eta", self.eta, 0.0))
+
+    @property
+    def title(self) -> str:
+        """The name of the class."""
+        return type(self).__name__
+
+    @property
+    def trace(self) -> ImportanceSampling:
+        """That of importance sampling, in which λ is replaced."""
+        return ImportanceSampling()
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """η; a subclass adds its own."""
+        return (self.eta,)
+
+    @staticmethod
+    @abstractmethod
+    def rate(t: Transition, norm: float, m: Store) -> float:
+        """λ_{t+1}."""
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """Made of `rate`, in each subclass."""
+        raise NotImplementedError
+
+
+@register_method
+@dataclass(frozen=True)
+class BoundedTD(HistoryTD):
+    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does.
+
+    >>> BoundedTD(bound=2.0).title
+    'TD with ‖e‖ ≤ 2'
+    """
+
+    bound: float = 1.0
+    """C."""
+    lam: float = 1.0
+    """The largest λ."""
+
+    name: ClassVar = "TD with bounded traces"
+    aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
+    equation: ClassVar = "e = λ_tγρ₋e + x, λ_t = min(λ, C/(γρ₋‖e‖));  w += α ρ δ e"
+    citation: ClassVar = (
+        "Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
+    )
+    proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "bound", checked("bound", self.bound, 0.0))
+        object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
+
+    @property
+    def title(self) -> str:
+        """With its bound."""
+        return f"TD with ‖e‖ ≤ {self.bound:g}"
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """η, C and λ."""
+        return self.eta, self.bound, self.lam
+
+    @staticmethod
+    def rate(t: Transition, norm: float, m: Store) -> float:
+        """min(λ, C / (γ ρ ‖e‖))."""
+        size, C, lam = t.gamma * t.rho * norm, m.numbers[1], m.numbers[2]
+        return lam if lam * size <= C else C / size
+
+
+@register_method
+@dataclass(frozen=True)
+class CompositeTD(Method):
+    """The composite scheme: a trace for each block of states, each with a bound of its own, used as their sum.
+
+        e_t = Σ_i e_t^i,    e_t^i = λ_t^i γ ρ_{t-1} e_{t-1}^i + x_t 1{s_t in block i},    ‖λ_t^i γ ρ_{t-1} e_{t-1}^i‖ ≤ C_i
+
+    So states whose successors need long traces may have them, while others bootstrap. `blocks` holds the block of each state,
+    from 0 on, and `bounds` the C of each block; one block is `BoundedTD`.
+
+    >>> CompositeTD(blocks=(0, 0, 1), bounds=(0.5, 4.0)).title
+    'TD with 2 bounded traces'
+    """
+
+    blocks: Sequence[int] = ()
+    """[S]."""
+    bounds: Sequence[float] = ()
+    """A number for each block."""
+    lam: float = 1.0
+    """The largest λ."""
+
+    values: ClassVar = "state"
+    uses_trace: ClassVar = False
+    name: ClassVar = "TD with composite traces"
+    aliases: ClassVar = ("composite td",)
+    equation: ClassVar = "e_i = λ_tⁱγρ₋e_i + x·1{s in block i}, ‖λ_tⁱγρ₋e_i‖ ≤ C_i;  w += α ρ δ Σ_i e_i"
+    citation: ClassVar = (
+        "Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
+    )
+    proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
+    needs: ClassVar = "π, μ, and a block for each state"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bounds = tuple(checked("bounds", bound, 0.0) for bound in self.bounds)
+        blocks = tuple(int(checked("blocks", block, 0.0)) for block in self.blocks)
+        if not blocks or sorted(set(blocks)) != list(range(len(bounds))):
+            raise ValueError(
+                f"blocks must be a number for each state, from 0 to {len(bounds) - 1}, one less than there are bounds, and none "
+                f"may be without a state; got blocks={self.blocks!r}, bounds={self.bounds!r}"
+            )
+        object.__setattr__(self, "bounds", bounds)
+        object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
+
+    @property
+    def traces(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """One for each block."""
+        return tuple(f"e of block {i}" for i in range(len(self.bounds)))
+
+    @property
+    def title(self) -> str:
+        """With the number of blocks."""
+        return f"TD with {len(self.bounds)} bounded traces"
+
+    @property
+    def trace(self) -> ImportanceSampling:
+        """That of importance sampling, in which λ is replaced."""
+        return ImportanceSampling()
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """λ, the bounds, and the block of each state."""
+        return self.lam, *self.bounds, *map(float, self.blocks)
+
+    @property
+    def states(self) -> int:
+        """The states that have a block."""
+        return len(self.blocks)
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """The equations of the class."""
+        n = len(m.traces)
+        add(m.traces[int(m.numbers[1 + n + t.state])], 1.0, x.φ)
+        for i in range(n):
+            plus(m.θ, t.alpha * t.rho * t.delta, m.traces[i], m.active)
+        for i in range(n):
+            e, C = m.traces[i], m.numbers[1 + i]
+            on, size = m.numbers[0] * t.gamma * t.rho, sqrt(inner(e, e, m.active))
+            decay(e, on if on * size <= C else C / size, m.active)
+
+
+@register_method
+@dataclass(frozen=True)
+class CountTD(Method):
+    """λ_t = 1/N(s_t), N the number of visits to s_t so far, this one included, and a step size of α/N(s_k) for the start k.
+
+    In the λ-return of an earlier step, (1 − λ_t) V(s_t) + λ_t G_t is then the estimate of V(s_t) as this very visit changes it
+    with α = 1. So with a table and no state twice in an episode, all estimates are as if each episode were learned backwards;
+    first values have no part in them: λ = 1 leads past a state that was never seen. N counts visits before the start, and so is
+    no function of the history since then. With features N(s) is the mean of the visits of its features, weighted by their size.
+    The published text was not at hand: this is what its title asks for, as derived and tested here.
+
+    >>> CountTD(alpha=1.0).title
+    'TD with λ = 1/N'
+    """
+
+    values: ClassVar = "state"
+    further: ClassVar = ("N",)
+    traces: ClassVar = ("e",)
+    scalars: ClassVar = ("γρ of the step before",)
+    uses_trace: ClassVar = False
+    name: ClassVar = "TD with counted visits"
+    aliases: ClassVar = ("count td", "td(1/n)")
+    equation: ClassVar = "N(s) += 1;  e = γρ₋e/N(s) + x/N(s);  w += α ρ δ e"
+    citation: ClassVar = (
+        "after Sutton, Singh (1994), On step-size and bias in temporal-difference learning, Yale workshop"
+    )
+    proven: ClassVar = "on-policy, in a table and without cycles, first values have no part in the estimates"
+    needs: ClassVar = "π and μ; α = 1"
+
+    @property
+    def title(self) -> str:
+        """As it is."""
+        return "TD with λ = 1/N"
+
+    @property
+    def trace(self) -> ImportanceSampling:
+        """That of importance sampling, in which λ is replaced."""
+        return ImportanceSampling()
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """The equations of the class."""
+        e, N, visits, size = m.traces[0], m.further[0], 0.0, 0.0
+        for i in range(len(x.φ.weights)):
+            w = np.uintp(x.φ.weights[i])
+            N[w] += 1.0
+            visits += abs(x.φ.numbers[i]) * N[w]
+            size += abs(x.φ.numbers[i])
+        share = size / visits if visits > 0.0 else 1.0
+        decay(e, m.scalars[0] * share, m.active)
+        add(e, share, x.φ)
+        plus(m.θ, t.alpha * t.rho * t.delta, e, m.active)
+        m.scalars[0] = t.gamma * t.rho
