@@ -242,7 +242,7 @@ def in_range(evidence: Evidence, found: Estimated) -> Check | None:
     if allowed.least - 1e-6 <= found.value <= allowed.most + 1e-6 or np.isnan(found.value):
         return None
     words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
-    return Check("range", found.value, words, True)
+    return Check("range", found.value, words, True, no_interval=True)
 
 
 WHOLE: tuple[Checking, ...] = (mean_weight, worth, rests_on, in_range)
