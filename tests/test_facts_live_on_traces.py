@@ -103,6 +103,7 @@ CHOSEN = {
     "against_tianshou.py": "the peer does the work of two rules",
     "policy_table.py": "the published table is of weights that trainers use",
     "shards.py": "one rule of each kind of message",
+    "stability_table.py": "the published table is of chosen traces at chosen λ",
 }
 
 

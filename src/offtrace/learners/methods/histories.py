@@ -61,7 +61,7 @@ class HistoryTD(Method):
 
     `rate(t, norm, m)` gives λ_{t+1} in [0, 1], the λ with which e_t goes on to the next step, if there is one. `t` is the step
     that was taken (`t.state`, `t.action`, `t.next_state`, `t.rho`, `t.gamma`, …) and `norm` is ‖e_t‖. What it wants to remember
-    inside of an episode it keeps in `m.scalars`, one number for each name in `scalars`; parameters of its own are `m.numbers[1:]`,
+    inside of an episode it keeps in `m.scalars`, one number for each name in `scalars`; its own parameters are `m.numbers[1:]`,
     see `numbers`. It is compiled by Numba. A λ outside of [0, 1] makes the weights NaN.
 
     >>> from dataclasses import dataclass
