@@ -40,8 +40,9 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
+# Room for what lives shortly: Node then collects garbage less often, which is a twentieth of the time.
 types: $(VENV)/ready
-	$(BIN)/pyright
+	NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright
 
 docs: $(VENV)/ready
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
