@@ -219,19 +219,13 @@ OPTIMISED = [ot.ImportanceSampling(0.9), ot.TruncatedIS(2.5, 0.9), ot.RBIS(0.9),
 
 
 def test_optimised_programs() -> None:
-    """A rule for each kernel, by what XLA makes of it for users; the other tests run programs as they are written.
-
-    The last steps of each row will do: a long row takes longer to compile, and one row that is in range takes the other branch.
-    """
+    """A rule for each kernel, by what XLA makes of it for users; the other tests run programs as they are written."""
     pytest.importorskip("jax")
     script = """
 import test_extremes_on_accelerators as these
-these.LONGEST = T = 24
-these.ROWS = {name: (log_ratio[-T:], reward[-T:]) for name, (log_ratio, reward) in these.ROWS.items()}
 for trace in these.OPTIMISED:
-    for names in (tuple(these.ROWS), ("ordinary",)):
-        these.check(these.on_jax(trace, these.given(names, steps=T)), trace, names)
-these.check(these.mapped(these.ot.RBIS(0.9), these.given(steps=T)), these.ot.RBIS(0.9))
+    these.check(these.on_jax(trace, these.given()), trace)
+these.check(these.mapped(these.ot.RBIS(0.9), these.given()), these.ot.RBIS(0.9))
 """
     as_for_users = {n: v for n, v in os.environ.items() if n not in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")}
     as_for_users["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
