@@ -49,7 +49,7 @@ LEARNERS: dict[str, tuple[Settings, float]] = {
     "replay": (
         Config(
             **{**GAME, "hidden": (64, 64), "explore_frames": 4_000},
-            frames=8_000,
+            frames=6_000,
             envs=8,
             every=8,
             batch=16,

@@ -89,7 +89,7 @@ def test_c_trace_evaluates_its_mixture_and_moves_it_as_adapt_does() -> None:
     weights = jax.tree.map(lambda w: table.reshape(w.shape), learner.weights)
     learner = learner._replace(weights=weights, target=weights)
     now, memory = rng.integers(3, size=2), agent.empty(jnp.asarray(eye[:2]))
-    for _ in range(25):
+    for _ in range(12):
         terminated, truncated = rng.random((2, 2)) < 0.15
         truncated &= ~terminated
         after, again = rng.integers(3, size=(2, 2))

@@ -45,9 +45,10 @@ class Line:
         left = clock((self.config.end - frames) / rate) if rate else "?"
         text = (
             f"{short_count(frames)} of {short_count(self.config.end)} frames  {short_count(rate * self.seeds)}/s  left {left}  "
-            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}  trace {mean['length']:.2f}  "
-            f"cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}"
+            f"return {mean['return']:.2f}  loss {mean['loss']:.3g}"
         )
+        if np.isfinite(mean["length"]):  # else the rule has no β, or there are no sequences to measure it on
+            text += f"  trace {mean['length']:.2f}  cut {mean['cut']:.0%}  Σγᵗβ {mean['magnitude']:.2f}"
         self.bar.show(frames, self.config.end, text)
 
     def close(self) -> None:

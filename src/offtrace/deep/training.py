@@ -139,7 +139,10 @@ class Compiled:
 
         def one_round(_: Array, carried: tuple[State, Array, Array, Array]) -> tuple[State, Array, Array, Array]:
             state, ended, returns, losses = carried
-            state, (episodes, total) = lax.scan(self._play, state, length=c.round // c.envs)
+            if c.round == c.envs:  # a stream learns from every step: no loop in the loop
+                state, (episodes, total) = self._play(state, None)
+            else:
+                state, (episodes, total) = lax.scan(self._play, state, length=c.round // c.envs)
             key, to_learn = jax.random.split(state.key)
             learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
             after = state._replace(learner=learner, memory=memory, key=key)
