@@ -154,6 +154,7 @@ def test_every_field_is_an_option() -> None:
         "hidden": "64,32",
         "loss": "squared",
         "policies": "softmax",
+        "choose_lam": "median",
         "every": "128",
         "sticky": "0.25",
         "limit": "9",
