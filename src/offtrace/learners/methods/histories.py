@@ -152,6 +152,11 @@ class BoundedTD(HistoryTD):
         """With its bound."""
         return f"TD with ‖e‖ ≤ {self.bound:g}"
 
+    @classmethod
+    def call(cls) -> str:
+        """With a bound."""
+        return 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
+
     @property
     def numbers(self) -> tuple[float, ...]:
         """η, C and λ."""
@@ -178,9 +183,9 @@ class CompositeTD(Method):
     'TD with 2 bounded traces'
     """
 
-    blocks: Sequence[int] = ()
+    blocks: Sequence[int] = (0,)
     """[S]."""
-    bounds: Sequence[float] = ()
+    bounds: Sequence[float] = (1.0,)
     """A number for each block."""
     lam: float = 1.0
     """The largest λ."""
@@ -208,6 +213,11 @@ class CompositeTD(Method):
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
+
+    @classmethod
+    def call(cls) -> str:
+        """With blocks and bounds."""
+        return 'method("composite td", alpha=0.1, blocks=[0, 0, 1], bounds=[0.5, 4.0])'
 
     @property
     def traces(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -275,6 +285,11 @@ class CountTD(Method):
     )
     proven: ClassVar = "on-policy, in a table and without cycles, first values have no part in the estimates"
     needs: ClassVar = "π and μ; α = 1"
+
+    @classmethod
+    def call(cls) -> str:
+        """With α = 1."""
+        return 'method("count td", alpha=1.0)'
 
     @property
     def title(self) -> str:
