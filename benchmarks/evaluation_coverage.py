@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/evaluation_coverage.py --repetitions 60
 
-Prints, for each estimator, in how many repetitions it gave an interval, how many of these held the truth (and how many must, at the
-99 % level of the binomial distribution of a 95 % interval), and how often it passed its checks.
+Prints, for each estimator, in how many repetitions it gave an interval, how many of these held the truth (and how many must, at
+the 99 % level of the binomial distribution of a 95 % interval), and how often it passed its checks.
 """
 
 from __future__ import annotations
