@@ -218,10 +218,12 @@ def table(name: str, found: list[dict[tuple[str, str], tuple[float, float, float
             x = np.array([f[called, estimator] for f in found])
             known = np.isfinite(x[:, 0])  # weighted estimates are undefined where all weights are 0
             error = x[known, 0] - true[called]
-            covers = np.mean((x[known, 1] <= true[called]) & (true[called] <= x[known, 2]))
-            cells += [f"{error.mean():+.3g}", f"{np.sqrt(np.mean(error**2)):.3g}", f"{100 * covers:.0f} %"]
-            if not known.all():
-                cells[-1] += f" of {100 * known.mean():.0f} %"
+            given = known & ~np.isnan(x[:, 1:]).any(axis=1)  # some say that they have no interval
+            held = (x[given, 1] <= true[called]) & (true[called] <= x[given, 2])
+            covers = f"{100 * held.mean():.0f} %" if given.any() else "none"
+            cells += [f"{error.mean():+.3g}", f"{np.sqrt(np.mean(error**2)):.3g}", covers]
+            if given.any() and not given.all():
+                cells[-1] += f" of {100 * given.mean():.0f} %"
         lines.append(f"| {estimator} | {' | '.join(cells)} |")
     cells = []
     for called in targets:
@@ -240,7 +242,7 @@ Made by `python benchmarks/evaluation_table.py`: logs of a known μ in Gymnasium
 were not run. Coverage is the share of repetitions in which the 95 % bootstrap interval holds the true value; with {few} to {many}
 repetitions it is known to within some points. μ is ε-greedy, with ε = 0.5 in FrozenLake, 0.3 in Taxi, 0.7 in CartPole. For the
 conservative interval its mean ends stand in place of an RMSE; the range of rewards is taken from the data. "Of n %": in the
-others the estimate is undefined, since at some step no episode has any weight.
+others the estimate is undefined, since at some step no episode has any weight, or says that it has no interval.
 
 """
 

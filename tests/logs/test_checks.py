@@ -201,9 +201,12 @@ def test_features_made_from_the_logs_find_the_value_of_mu(model: str | None) -> 
     pytest.importorskip("sklearn.ensemble")
     logs, pi, gamma = some_features()
     with pytest.importorskip("threadpoolctl").threadpool_limits(1):
-        row = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=gamma, model=model, estimators="fitted").headline
+        result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=gamma, model=model, estimators="fitted")
+    row = result.headline
     assert "V(μ)" not in failed(row)
     assert row.low < row.estimate < row.high
+    miss = abs(row.of_behavior - result.observed.estimate)
+    assert row.high - row.low > 2 * miss  # what it misses of μ, it may miss of π
 
 
 def test_returns_are_those_of_the_definition() -> None:

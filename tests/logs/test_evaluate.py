@@ -17,11 +17,11 @@ from offtrace.logs import ESTIMATORS, Logs, evaluate, simulate
 from offtrace.logs.estimators import intervals
 from offtrace.reports.logs import page
 
-REPETITIONS, EPISODES = 400, 500
+REPETITIONS, EPISODES = 250, 500
 
 
 def test_bootstrap_intervals_cover_at_their_rate_and_the_conservative_one_always() -> None:
-    """All estimators, products of ratios below 10, 500 episodes, 400 repetitions, within binomial error (99.9 %)."""
+    """All estimators, products of ratios below 10, 500 episodes, 250 repetitions, within binomial error (99.9 %)."""
     mdp, mu, pi, truth = settings.near()
     covered, bounded = np.zeros(len(ESTIMATORS)), 0
     for seed in range(REPETITIONS):

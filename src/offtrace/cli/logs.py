@@ -308,7 +308,10 @@ def _initial(given: list[str] | None, logs: Logs) -> object:
     if given is None:
         return None
     if len(given) == 1 and given[0].endswith(".npy"):
-        return np.load(given[0], allow_pickle=False)
+        try:
+            return np.load(given[0], allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise ValueError(f"--initial {given[0]} cannot be read: {error}; np.save writes such a file") from None
     if not logs.tabular:
         raise ValueError(
             "--initial takes an .npy file of features [m, d] here, since the states of these logs are features"

@@ -232,17 +232,20 @@ def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> R
     entry = ESTIMATORS[row.estimator]
     row = _widened(row, entry, evidence)
     allowed, seen = evidence.allowed, evidence.observed
-    row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
-    least, most = allowed.least - seen.high, allowed.most - seen.low
-    row = replace(row, gain_low=max(row.gain_low, least), gain_high=min(row.gain_high, most))
     estimated = Estimated(*found, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
+    if evidence.model is not None:  # what a model of features misses of μ, it may miss of π
+        miss = max((abs(check.number - seen.estimate) for check in checks if check.kind == "V(μ)"), default=0.0)
+        row = _wider(row, miss, miss)
     if entry.operator is None and row.standard_error == 0:
         words = "all episodes contribute the same, so that it has no interval"
         checks.append(Check("spread", 0.0, words, True, no_interval=True))
     if (report := evidence.logs.report) is not None and report.dropped:
         words = report.loss.partition(":")[0]  # the rest stands in the warnings
         checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
+    row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
+    least, most = allowed.least - seen.high, allowed.most - seen.low
+    row = replace(row, gain_low=max(row.gain_low, least), gain_high=min(row.gain_high, most))
     if any(check.no_interval for check in checks) or not row.low <= row.high:
         nan = float("nan")
         row = replace(row, low=nan, high=nan, gain_low=nan, gain_high=nan)
@@ -258,6 +261,10 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
         if out.share:
             less += out.taken_for - out.share * evidence.allowed.least
             more += out.share * evidence.allowed.most - out.taken_for
+    return _wider(row, less, more)
+
+
+def _wider(row: Row, less: float, more: float) -> Row:
     low, high, gain_low, gain_high = row.low - less, row.high + more, row.gain_low - less, row.gain_high + more
     return replace(row, low=low, high=high, gain_low=gain_low, gain_high=gain_high)
 
