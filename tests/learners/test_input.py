@@ -44,7 +44,7 @@ def told(given: object) -> str:
         ({"alpha": -0.1}, "alpha must be finite and not negative, got -0.1"),
         ({"alpha": float("nan")}, "alpha must be finite"),
         ({"alpha": "1/k"}, 'alpha must be a number, a schedule or "1/N"'),
-        ({"alpha": None}, "alpha must be a number or a schedule"),
+        ({"alpha": [0.1]}, "alpha must be a number or a schedule"),
         ({"alpha": Linear(0.0, 1.0, over=3)}, "alpha must be above 0"),
         ({"trace": "retrase"}, "there is no trace named 'retrase'; did you mean 'Retrace'"),
         ({"trace": ot.PengQ()}, "is not of the operator's form"),
