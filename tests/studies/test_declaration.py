@@ -38,7 +38,14 @@ WRONG = {
         declared(traces=["Variable λ"]),
         r"traces\[0\]: got 'Variable λ'; allowed: traces whose parameters are num",
     ),
-    "no trace": (declared(traces=["n-step"]), r"traces\[0\]: got 'n-step'; allowed: traces with coefficients β"),
+    "no trace": (
+        declared(traces=["n-stop"]),
+        r"traces\[0\]: got 'n-stop'; allowed: a trace, or a learning method: there is no",
+    ),
+    "no parameter": (
+        declared(traces=[{"name": "gtd", "etta": 1.0}]),
+        r"traces\[0\]\.etta: got 1.0; .*did you mean 'eta'",
+    ),
     "twice": (declared(traces=["RBIS", "rbis"]), r"traces\[1\]: got 'rbis'; allowed: each trace"),
     "no traces": (declared(traces=[]), r"traces: got \[\]; allowed: a list of traces that is not empty"),
     "empty grid": (declared(traces=[{"name": "Q(σ)", "sigma": []}]), r"traces\[0\]\.sigma: got \[\]"),

@@ -161,3 +161,15 @@ def test_shipped_studies_run(name: str, tmp_path: Any) -> None:
     if name == "replay":
         mean = rows.filter(trace="Retrace", phase="test").group_by("age").agg(pl.mean("value")).sort("age")
         assert mean["age"].to_list() == [0.0, 10.0, 50.0]
+
+
+def test_learning_methods_stand_among_the_traces() -> None:
+    """State values in evaluation, and in control what has a name of its own; a unit is what calling the learners gives."""
+    methods = ["td", {"name": "tdrc", "eta": 0.5}, "Retrace"]
+    for metric in ("rms error", "weighted rms error"):
+        found = work.run(job(Study.declared(declared(traces=methods, metric=metric)), trace="TDRC(λ)"))
+        assert np.isfinite(found.rows["value"]).all()
+    place = {"task": "control", "environments": ["bifurcation-1"], "protocol": {"steps": 200}}
+    for trace, title in (("peng", "Peng's Q(λ)"), ("sarsa", "Sarsa(λ)"), ("pq", "PQ(λ)")):
+        found = work.run(job(Study.declared(declared(traces=[trace], **place)), trace=title))
+        assert len(found.rows["value"]) > 0
