@@ -196,6 +196,11 @@ class CompositeTD(Method):
     proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
     needs: ClassVar = "π, μ, and a block for each state"
 
+    @classmethod
+    def call(cls) -> str:
+        """With blocks and bounds, without which there is none."""
+        return 'method("composite td", alpha=0.1, lam=0.9, blocks=(0, 0, 1), bounds=(0.5, 4.0))'
+
     def __post_init__(self) -> None:
         super().__post_init__()
         bounds = tuple(checked("bounds", bound, 0.0) for bound in self.bounds)
