@@ -201,6 +201,11 @@ class CompositeTD(Method):
     proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
     needs: ClassVar = "π, μ, and a block for each state"
 
+    @classmethod
+    def call(cls) -> str:
+        """With blocks and bounds, without which there is none."""
+        return 'method("composite td", alpha=0.1, lam=0.9, blocks=(0, 0, 1), bounds=(0.5, 4.0))'
+
     def __post_init__(self) -> None:
         super().__post_init__()
         bounds = tuple(checked("bounds", bound, 0.0) for bound in self.bounds)
@@ -213,11 +218,6 @@ class CompositeTD(Method):
         object.__setattr__(self, "bounds", bounds)
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
-
-    @classmethod
-    def call(cls) -> str:
-        """With blocks and bounds."""
-        return 'method("composite td", alpha=0.1, blocks=[0, 0, 1], bounds=[0.5, 4.0])'
 
     @property
     def traces(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
