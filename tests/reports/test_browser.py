@@ -233,6 +233,22 @@ def test_selects_change_what_is_shown(opened: Any) -> None:
     assert page.said == []
 
 
+def test_lines_are_shown_less_that_of_a_chosen_trace(opened: Any) -> None:
+    page = opened("control")
+    drawing, choices = page.locator('[data-figure="learning"] .plot').first, page.locator('[data-control="against"]')
+    series, first = drawing.locator(".series"), drawing.locator("path.line").first
+    before, shape = series.count(), first.get_attribute("d")
+    choices.nth(0).select_option("Retrace")
+    assert choices.nth(1).input_value() == "Retrace"  # one choice for curves and sweeps
+    assert "less Retrace" in drawing.inner_text()
+    assert drawing.locator('.series[data-method="Retrace"]').count() == 0
+    assert 0 < series.count() < before
+    assert drawing.locator(".ref").count() == 1
+    choices.nth(1).select_option("")
+    assert (series.count(), first.get_attribute("d")) == (before, shape)
+    assert page.said == []
+
+
 def test_learning_is_shown_for_the_age_that_is_chosen(opened: Any) -> None:
     page = opened("deep")
     line = page.locator('[data-figure="learning"] path.line').first

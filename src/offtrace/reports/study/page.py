@@ -113,6 +113,7 @@ def _learning(shown: Views) -> Section | None:
     ages = sorted({line.age for lines in shown.learning.values() for line in lines if line.age is not None})
     if len(ages) > 1:
         controls.append(Select(age_label(shown.facts), "age", [(f"{age:.0f}", f"{age:,.0f}") for age in ages]))
+    controls += _against(shown)
     at = ", at the tuned α" if "α" in settings(shown) else ""
     lead = f"{curve(shown.facts)} while learning{at}. Bands are 95% intervals of the mean over seeds."
     return Section("learning", "Learning", [Figure("How learning goes", lead, "learning", controls=controls)])
@@ -126,7 +127,15 @@ def _sweeps(shown: Views) -> Section | None:
         lead = "The mean over seeds and ages, with its 95% interval."
     if shown.facts.get("task") == "map":
         lead = "The mean over MDPs, with its 95% interval."
-    return Section("sweeps", "λ", [Figure("What λ does", lead, "sweeps")])
+    return Section("sweeps", "λ", [Figure("What λ does", lead, "sweeps", controls=_against(shown))])
+
+
+def _against(shown: Views) -> list[Select]:
+    """A choice of the trace whose line is taken off the others, so that lines which lie on each other can be told apart."""
+    methods = shown.summary.methods
+    return (
+        [Select("Less the line of", "against", [("", "none"), *((m, m) for m in methods)])] if len(methods) > 1 else []
+    )
 
 
 def _heat(shown: Views) -> Section | None:
@@ -209,7 +218,8 @@ METHODS = (
     "Intervals of means, and of mean differences in pairs of the same seed, are Student’s t. Interquartile means are scipy’s "
     "`trim_mean` by a quarter at both ends of all runs of a trace. The probability of improvement is P(X better than Y) + "
     "½ P(equal) for two runs of one environment, averaged over environments. Both as in Agarwal et al. (2021), with scipy’s "
-    "`bootstrap`; for differences of interquartile means the seeds are resampled, and the runs of both traces with them."
+    "`bootstrap`; for differences of interquartile means the seeds are resampled, and the runs of both traces with them. "
+    "A line less that of a chosen trace has the interval of two independent means."
 )
 """How the numbers of the page are computed."""
 

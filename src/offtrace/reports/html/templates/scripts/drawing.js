@@ -5,6 +5,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byName = new Map(data.methods.map((m) => [m.name, m]));
 const hidden = new Set();
+let against = "";  // the trace that others are compared with, in figures that compare
 const redraws = [];
 const tip = document.getElementById("tip");
 const find = (selector, root = document) => root.querySelector(selector);

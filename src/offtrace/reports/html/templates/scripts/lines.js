@@ -41,10 +41,30 @@ function band(line, X, Y) {
   const at = (i, side) => `${X(line.x[i]).toFixed(1)} ${Y(line[side][i]).toFixed(1)}`;
   return `M${stops.map((i) => at(i, "high")).join("L")}L${stops.reverse().map((i) => at(i, "low")).join("L")}Z`;
 }
-function lines(source, options) {
+// Lines less the one of a chosen trace, with intervals as if runs were independent: ± √(a² + b²) of the two half-widths.
+function lessOf(chosen, found) {
+  const own = found.find((line) => line.method === chosen);
+  if (!own) return found;
+  const of = (line, x) => (line.level ? 0 : line.x.indexOf(x));
+  const half = (line, i) => (given(line.low[i]) && given(line.high[i]) ? (line.high[i] - line.low[i]) / 2 : null);
+  return found.filter((line) => line !== own).map((line) => {
+    const x = line.level ? own.x : line.x, y = [], low = [], high = [];
+    for (const each of x) {
+      const i = of(line, each), j = of(own, each), known = given(line.y[i]) && given(own.y[j]);
+      const gap = known ? line.y[i] - own.y[j] : null, [a, b] = [half(line, i), half(own, j)];
+      y.push(gap);
+      low.push(known && given(a) && given(b) ? gap - Math.hypot(a, b) : null);
+      high.push(known && given(a) && given(b) ? gap + Math.hypot(a, b) : null);
+    }
+    return { ...line, x, y, low, high, level: line.level && own.level };
+  });
+}
+function lines(source, given_options) {
   return (svg, W) => {
-    const H = Math.round(clamp(W * 0.6, 215, 400));
-    const shown = source().filter((line) => !hidden.has(line.method));
+    const H = Math.round(clamp(W * 0.6, 215, 400)), everything = source();
+    const less = given_options.compares && against && everything.some((line) => line.method === against);
+    const options = less ? { ...given_options, reference: 0, ylabel: `${given_options.ylabel}, less ${against}` } : given_options;
+    const shown = (less ? lessOf(against, everything) : everything).filter((line) => !hidden.has(line.method));
     const sloped = shown.filter((line) => !line.level);
     const xs = [...new Set(sloped.flatMap((line) => line.x))].sort((a, b) => a - b);
     if (!xs.length) return nothing(svg, W, H);

@@ -19,7 +19,7 @@ const FIGURES = {
     const control = find('[data-control="learning"]'), age = find('[data-control="age"]');
     const wanted = (line) => (!control || control.value === "best" ? line.best : line.lam === null || line.lam === Number(control.value)) && (!age || line.age === Number(age.value));
     for (const env of data.learning) {
-      panel(into, env.name, "", `Learning curves, ${env.name}`, lines(() => env.lines.filter(wanted), { xlabel: data.step, xname: data.step, ylabel: data.curve }));
+      panel(into, env.name, "", `Learning curves, ${env.name}`, lines(() => env.lines.filter(wanted), { compares: true, xlabel: data.step, xname: data.step, ylabel: data.curve }));
     }
     for (const one of [control, age]) one?.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   },
@@ -30,7 +30,7 @@ const FIGURES = {
     for (const one of [env, age]) one.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   },
   sweeps(into) {
-    for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { xlabel: "λ", xname: "λ", ylabel: data.metric }));
+    for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { compares: true, xlabel: "λ", xname: "λ", ylabel: data.metric }));
   },
   ages(into) {
     for (const env of data.ages) panel(into, env.name, "", `${data.metric} over age, ${env.name}`, lines(() => env.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: data.metric }));
@@ -129,8 +129,18 @@ function theme() {
   });
 }
 
+function comparing() {
+  const choices = all('[data-control="against"]');
+  for (const choice of choices) choice.addEventListener("change", () => {
+    against = choice.value;
+    choices.forEach((other) => { other.value = against; });
+    redraws.forEach((redraw) => redraw());
+  });
+}
+
 theme();
 for (const into of all("[data-figure]")) FIGURES[into.dataset.figure](into);
 legend();
+comparing();
 all("table.data").forEach(sortable);
 })();
