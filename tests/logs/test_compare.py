@@ -79,3 +79,15 @@ def test_policies_are_ranked_with_intervals_of_their_differences() -> None:
         compare(logs, targets, trace=ot.RBIS(), gamma=0.9, truths={"p0": 1.0})
     with pytest.raises(ValueError, match="targets is empty"):
         compare(logs, {}, trace=ot.RBIS(), gamma=0.9)
+
+
+def test_a_difference_is_not_clear_where_a_policy_takes_what_was_never_logged() -> None:
+    """One state, one step: action 2 was never logged, so that its worth may be anywhere in the range of rewards."""
+    mdp = mdps.MDP(P=np.tile([0.0, 1.0], (2, 3, 1)), R=[[0.0, 1.0, -5.0], [0.0] * 3], gamma=0.9, start=[1.0, 0.0])
+    logs = simulate(mdp, np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), seed=0, episodes=200)
+    new, old = np.array([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]), np.array([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0]])
+    found = compare(logs, {"new": new, "old": old}, trace=ot.RBIS(), gamma=0.9, rewards=(-5.0, 1.0), resamples=200)
+    (d,) = found.differences
+    assert list(found.results) == ["new", "old"]
+    assert not d.clear
+    assert d.low < settings.value(mdp, new) - settings.value(mdp, old) < d.high

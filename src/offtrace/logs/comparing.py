@@ -165,8 +165,11 @@ def _difference(
 ) -> Difference:
     rows, nan = (results[a][estimator], results[b][estimator]), float("nan")
     value = rows[0].estimate - rows[1].estimate
-    x = results[a].contributions[estimator] - results[b].contributions[estimator]
-    if not np.isfinite(x).all() or any(np.isnan(row.low) for row in rows):
+    x, y = (results[name].contributions[estimator] for name in (a, b))
+    if not np.isfinite(x - y).all() or any(np.isnan(row.low) for row in rows):
         return Difference(a, b, value, nan, nan)
-    (low,), (high,) = bootstrap(x[:, None], confidence, resamples, seed)
-    return Difference(a, b, value, float(low), float(high))
+    low, high = bootstrap(np.column_stack([x - y, x, y]), confidence, resamples, seed)
+    # Intervals of rows are wider than the draws' own, as by pairs that were never logged: so is that of the difference.
+    less = [max(0.0, float(end) - row.low) for end, row in zip(low[1:], rows, strict=True)]
+    more = [max(0.0, row.high - float(end)) for end, row in zip(high[1:], rows, strict=True)]
+    return Difference(a, b, value, float(low[0]) - less[0] - more[1], float(high[0]) + more[0] + less[1])
