@@ -46,6 +46,10 @@ class Stability(NamedTuple):
         """Whether every real part is below 0: then small step sizes lead to the fixed point, in the mean."""
         return bool(self.rate < 0.0)
 
+    def __str__(self) -> str:
+        verdict = "converges" if self.converges else "diverges" if self.rate > 0 else "neither converges nor diverges"
+        return f"{verdict} in the mean with small step sizes: rate {self.rate:.6g} of {len(self.matrix)} weights"
+
 
 class _Means(NamedTuple):
     A: Floats
