@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from offtrace.traces.base import Rule, Trace
-from offtrace.traces.per_decision import VTrace
+from offtrace.traces.per_decision import QLambda, VTrace
 
 V_TRACE = VTrace()
 
@@ -25,6 +25,12 @@ def as_trace(trace: object) -> Trace:
     if isinstance(trace, Trace):
         return trace
     raise TypeError(f"{as_rule(trace).title} is not of the operator's form: it has a target, but no coefficients β")
+
+
+def eligibility_of(rule: Rule) -> Trace:
+    """The trace whose eligibility vector a rule uses online: itself; λ^t up to n, without ratios, for an uncorrected return."""
+    form = rule.uncorrected_return
+    return as_trace(rule) if form is None else QLambda(lam=form.lam, horizon=form.n)
 
 
 def as_state_rule(trace: Trace | None, of_v_trace: dict[str, Any]) -> Trace:

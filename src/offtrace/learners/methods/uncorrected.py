@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors
-from offtrace.traces import QLambda, Rule
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import eligibility_of
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,9 @@ class UncorrectedLearner(Method):
         return self.of.title
 
     @property
-    def trace(self) -> QLambda:
+    def trace(self) -> Trace:
         """The trace whose eligibility vector is used: it has no ratios."""
-        form = self.of.uncorrected_return
-        assert form is not None
-        return QLambda(lam=form.lam, horizon=form.n)
+        return eligibility_of(self.of)
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:

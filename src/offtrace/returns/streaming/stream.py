@@ -31,8 +31,8 @@ from offtrace.returns.greedy_policy import log_pi_of_greedy
 from offtrace.returns.numpy import numpy_backend
 from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.streaming.eligibility_vector import Now, keeper
-from offtrace.traces import QLambda, Rule, Trace
-from offtrace.traces.arguments import as_rule, as_trace
+from offtrace.traces import Rule, Trace
+from offtrace.traces.arguments import as_rule, eligibility_of
 from offtrace.trajectory import TOLERANCE
 
 
@@ -68,7 +68,7 @@ class Stream:
             raise TypeError(
                 f"{trace.title} has no ratios: on state values its return is that of offtrace.targets, without q"
             )
-        self.trace, self.size = as_trace(trace) if form is None else QLambda(lam=form.lam, horizon=form.n), int(size)
+        self.trace, self.size = eligibility_of(trace), int(size)
         self.count = 0
         """How many steps the stream has taken."""
         self.delta = 0.0
