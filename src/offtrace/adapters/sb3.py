@@ -3,8 +3,8 @@
     SequenceReplayBuffer    in place of ReplayBuffer: samples are [B, T], with log μ of each action as it was when acting
     TraceDQN                in place of DQN: targets of whole sequences, by any trace
 
-Stable-Baselines3 knows `done` and the info "TimeLimit.truncated". Of them the buffer makes `terminated`, where the value of what follows is 0,
-and `truncated`, where it is not but the trace ends.
+Stable-Baselines3 knows `done` and the info "TimeLimit.truncated". Of them the buffer makes `terminated`, where the value of what
+follows is 0, and `truncated`, where it is not but the trace ends.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class SequenceSamples(NamedTuple):
 class SequenceReplayBuffer(ReplayBuffer):
     """The replay buffer of Stable-Baselines3, from which sequences are drawn, and which keeps log μ of every action.
 
-    `add` reads log μ in the info "log_mu" of each environment, where `TraceDQN` puts it. `sequence_length` is T. As long as fewer steps
-    are stored, sequences are shorter. `truncate_last_trajectory` says that the next step to come does not follow the last.
+    `add` reads log μ in the info "log_mu" of each environment, where `TraceDQN` puts it. `sequence_length` is T. As long as fewer
+    steps are stored, sequences are shorter. `truncate_last_trajectory` says that the next step to come does not follow the last.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> buffer = SequenceReplayBuffer(100, Box(-1, 1, (3,)), Discrete(2), sequence_length=4)
@@ -149,8 +149,8 @@ class TraceDQN(DQN):
     - `target_epsilon`: ε of π, the ε-greedy policy that is learned about; 0 is the greedy one
     - `double`: π is greedy in the values of the network, not of its slow copy
 
-    μ is what acts: uniform before `learning_starts`, then ε-greedy with the ε of the schedule. The values in a target are those of the
-    slow copy. With `OneStep`, `target_epsilon=0` and `sequence_length=1` it is DQN.
+    μ is what acts: uniform before `learning_starts`, then ε-greedy with the ε of the schedule. The values in a target are those of
+    the slow copy. With `OneStep`, `target_epsilon=0` and `sequence_length=1` it is DQN.
 
     >>> import offtrace as ot
     >>> model = TraceDQN("MlpPolicy", "CartPole-v1", trace=ot.RBIS(lam=0.9), learning_starts=50)
@@ -221,7 +221,9 @@ class TraceDQN(DQN):
 
     def _sequences(self) -> SequenceReplayBuffer:
         if not isinstance(self.replay_buffer, SequenceReplayBuffer):
-            raise TypeError(f"TraceDQN needs a SequenceReplayBuffer, its buffer is a {type(self.replay_buffer).__name__}")
+            raise TypeError(
+                f"TraceDQN needs a SequenceReplayBuffer, its buffer is a {type(self.replay_buffer).__name__}"
+            )
         return self.replay_buffer
 
     def _sample_action(self, learning_starts: int, action_noise: Any = None, n_envs: int = 1) -> Any:
