@@ -1,8 +1,8 @@
 """A Q-network without replay or slow copy, in one file in the manner of CleanRL: `python examples/pqn_cleanrl.py --trace rbis`.
 
 After PQN (Gallici et al., 2024): environments side by side, LayerNorm, a few epochs over the newest steps. PQN's λ-return is that
-of Peng's Q(λ), `--trace peng-q`; any other trace corrects for exploration, since log μ is kept. Not the authors' code: the learning
-rate has no schedule.
+of Peng's Q(λ), `--trace peng-q`; any other trace corrects for exploration, since log μ is kept. Not the authors' code: the
+learning rate has no schedule.
 """
 
 import time

@@ -149,8 +149,8 @@ class TraceDQN(DQN):
     - `target_epsilon`: ε of π, the ε-greedy policy that is learned about; 0 is the greedy one
     - `double`: π is greedy in the values of the network, not of its slow copy
 
-    μ is what acts: uniform before `learning_starts`, then ε-greedy with the ε of the schedule. The values in a target are those of
-    the slow copy. With `OneStep`, `target_epsilon=0` and `sequence_length=1` it is DQN.
+    μ is what acts: uniform before `learning_starts`, then ε-greedy with the ε of the schedule. The values in a target are
+    those of the slow copy. With `OneStep`, `target_epsilon=0` and `sequence_length=1` it is DQN.
 
     >>> import offtrace as ot
     >>> model = TraceDQN("MlpPolicy", "CartPole-v1", trace=ot.RBIS(lam=0.9), learning_starts=50)
