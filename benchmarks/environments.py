@@ -26,6 +26,11 @@ PEERS = {
     },
     "tianshou": {"tianshou": [TORCH, "tianshou==2.0.1"]},
 }
+TESTED = ["rich", "jinja2", "pytest", "hypothesis"]
+LIBRARIES = {  # in which the tests of an adapter run, and nothing is measured
+    "with-sb3": {"sb3": [TORCH, "stable-baselines3==2.9.2", *TESTED]},
+    "with-tianshou": {"tianshou": [TORCH, "tianshou==2.0.1", "pandas<3", *TESTED]},
+}
 
 
 def variables() -> dict[str, str]:
@@ -39,10 +44,10 @@ def ensure(name: str) -> tuple[Path, dict[str, str]]:
     """The Python of an environment, made if need be, and the peers that are not in it, each with the reason."""
     python = HOME / name / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     HOME.mkdir(exist_ok=True)
-    missing = {}
+    peers, missing = (PEERS | LIBRARIES)[name], {}
     if not python.exists() and not installed("venv", "--python", sys.executable, str(HOME / name), log=name):
-        return python, dict.fromkeys(PEERS[name], _why(name))
-    for peer, packages in {"base": [], **PEERS[name]}.items():
+        return python, dict.fromkeys(peers, _why(name))
+    for peer, packages in {"base": [], **peers}.items():
         stamp, wanted = HOME / name / f"{peer}.installed", "\n".join(BASE + packages)
         if stamp.exists() and stamp.read_text() == wanted:
             continue
@@ -50,7 +55,7 @@ def ensure(name: str) -> tuple[Path, dict[str, str]]:
         if installed("pip", "install", "--python", str(python), *BASE, *packages, log=name):
             stamp.write_text(wanted)
         elif peer == "base":
-            return python, dict.fromkeys(PEERS[name], _why(name))
+            return python, dict.fromkeys(peers, _why(name))
         else:
             missing[peer] = _why(name)
     return python, missing

@@ -362,3 +362,11 @@ def test_a_policy_learns_from_stale_rollouts(
     right, size = example.learn(ot.TruncatedIS(bound=2.0), {"level": "token"}, 0)
     assert right > 0.8
     assert 0 < size <= 1
+
+
+@pytest.mark.parametrize("trace", ["rbis", "peng-q"])
+def test_the_file_in_the_manner_of_cleanrl_runs(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example: Any = runpy.run_path(str(EXAMPLES / "pqn_cleanrl.py"))
+    mean = example["main"](example["Args"](trace=trace, total_timesteps=1024))
+    assert 5 < mean < 100
+    assert "step    1,024" in capsys.readouterr().out
