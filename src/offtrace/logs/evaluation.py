@@ -18,8 +18,9 @@ from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
 from offtrace.logs.estimators.importance_sampling import weights
-from offtrace.logs.estimators.intervals import bootstrap, conservative, range_of
+from offtrace.logs.estimators.intervals import Conservative, bootstrap, conservative, range_of
 from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import observed
 from offtrace.logs.estimators.registry import ESTIMATORS, IMPORTANCE, LACKING, MU, OWN_STARTS, Estimator, Evidence
 from offtrace.logs.estimators.sampled_operator import Sampled
@@ -118,7 +119,7 @@ def evaluate(
         rows[i] = _checked(row, estimates[row.estimator], evidence)
     rows = contradictions(rows)
 
-    bounds = None
+    bounds: dict[str, Conservative] = {}
     if w is not None and starts.own:
         bounds = conservative(logs, w, confidence, allowed, mu.estimated)
     pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
@@ -126,10 +127,15 @@ def evaluate(
     return Result(
         estimates=tuple(rows),
         observed=seen,
-        conservative=bounds,
+        conservative=(anderson := bounds.get(ANDERSON)),
+        bounds=bounds,
         diagnosis=found,
         warnings=(
-            *([f"the conservative interval is empty: {bounds.empty}"] if bounds is not None and bounds.empty else []),
+            *(
+                [f"the conservative interval is empty: {anderson.empty}"]
+                if anderson is not None and anderson.empty
+                else []
+            ),
             *warnings_of(logs, mu, starts, rows, found, table=kind is None),
         ),
         trace=trace,
