@@ -169,7 +169,7 @@ def test_other_first_states() -> None:
     assert everywhere.value == pytest.approx(np.nansum(everywhere.state_values * weights))
     assert "initial=<list of 300>" in evaluate(logs, pi, trace=ot.RBIS(), gamma=0.9, initial=[0] * 300).call
     assert by_weights.rows()[0]["low"] == pytest.approx(everywhere.rows()[0]["low"])
-    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method"]
+    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method", "marginalised IS"]
     assert everywhere.conservative is None
 
 

@@ -22,7 +22,16 @@ from offtrace.logs.estimators.intervals import Conservative, bootstrap, conserva
 from offtrace.logs.estimators.linear_bases import Table
 from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import observed
-from offtrace.logs.estimators.registry import ESTIMATORS, IMPORTANCE, LACKING, MU, OWN_STARTS, Estimator, Evidence
+from offtrace.logs.estimators.registry import (
+    ESTIMATORS,
+    IMPORTANCE,
+    LACKING,
+    MU,
+    OWN_STARTS,
+    TABLE,
+    Estimator,
+    Evidence,
+)
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.support import way_out
 from offtrace.logs.estimators.target_policy import as_policy
@@ -92,7 +101,7 @@ def evaluate(
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     starts = Starts.of(logs, initial)
-    names = _names(estimators, mu, starts)
+    names = _names(estimators, mu, starts, logs.tabular)
     kind = as_model(model, logs, seed)
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
@@ -187,9 +196,10 @@ def _call(given: Mapping[str, object]) -> str:
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
-def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
+def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts, table: bool) -> list[str]:
     """Return the names of the estimators that are wanted and possible."""
-    lacking = [need for need, there in ((MU, mu.log_mu is not None), (OWN_STARTS, starts.own)) if not there]
+    there = {MU: mu.log_mu is not None, OWN_STARTS: starts.own, TABLE: table}
+    lacking = [need for need in there if not there[need]]
     possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:
         return possible
