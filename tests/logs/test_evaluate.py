@@ -14,7 +14,7 @@ import offtrace as ot
 from logs import settings
 from offtrace import mdps
 from offtrace.logs import ESTIMATORS, Logs, evaluate, simulate
-from offtrace.logs.estimators import intervals
+from offtrace.logs.estimators import intervals, lower_bounds
 from offtrace.reports.logs import page
 
 REPETITIONS, EPISODES = 250, 500
@@ -68,9 +68,9 @@ def test_conservative_interval_covers_without_support_and_with_truncation() -> N
 def test_mean_at_least_is_a_bound_at_its_rate_and_is_not_vacuous() -> None:
     rng = np.random.default_rng(0)
     x = rng.exponential(size=(2000, 200))
-    held = np.mean([intervals.mean_at_least(row, 0.1) <= 1.0 for row in x])
+    held = np.mean([lower_bounds.mean_at_least(row, 0.1) <= 1.0 for row in x])
     assert held >= 0.9
-    assert intervals.mean_at_least(rng.exponential(size=100_000), 0.1) > 0.95
+    assert lower_bounds.mean_at_least(rng.exponential(size=100_000), 0.1) > 0.95
 
 
 def test_bootstrap_is_exact_in_the_end() -> None:
@@ -169,7 +169,7 @@ def test_other_first_states() -> None:
     assert everywhere.value == pytest.approx(np.nansum(everywhere.state_values * weights))
     assert "initial=<list of 300>" in evaluate(logs, pi, trace=ot.RBIS(), gamma=0.9, initial=[0] * 300).call
     assert by_weights.rows()[0]["low"] == pytest.approx(everywhere.rows()[0]["low"])
-    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method"]
+    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method", "marginalised IS"]
     assert everywhere.conservative is None
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
     from offtrace.logs.result import Result
+    from offtrace.logs.return_distribution import Distribution, distribution
     from offtrace.logs.simulation import simulate
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Comparison",
     "Coverage",
     "Description",
+    "Distribution",
     "Estimator",
     "Evidence",
     "Features",
@@ -42,6 +44,7 @@ __all__ = [
     "choose",
     "compare",
     "describe",
+    "distribution",
     "evaluate",
     "read",
     "register_estimator",
@@ -62,6 +65,7 @@ _HOME = {
     "reading.problems": ("LogsError", "Problem", "ReadReport"),
     "reading.sources": ("read",),
     "result": ("Result",),
+    "return_distribution": ("Distribution", "distribution"),
     "simulation": ("simulate",),
 }
 

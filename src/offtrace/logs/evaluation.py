@@ -18,10 +18,20 @@ from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
 from offtrace.logs.estimators.importance_sampling import weights
-from offtrace.logs.estimators.intervals import bootstrap, conservative, range_of
+from offtrace.logs.estimators.intervals import Conservative, bootstrap, conservative, range_of
 from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import observed
-from offtrace.logs.estimators.registry import ESTIMATORS, IMPORTANCE, LACKING, MU, OWN_STARTS, Estimator, Evidence
+from offtrace.logs.estimators.registry import (
+    ESTIMATORS,
+    IMPORTANCE,
+    LACKING,
+    MU,
+    OWN_STARTS,
+    TABLE,
+    Estimator,
+    Evidence,
+)
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.support import way_out
 from offtrace.logs.estimators.target_policy import as_policy
@@ -91,7 +101,7 @@ def evaluate(
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     starts = Starts.of(logs, initial)
-    names = _names(estimators, mu, starts)
+    names = _names(estimators, mu, starts, logs.tabular)
     kind = as_model(model, logs, seed)
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
@@ -118,7 +128,7 @@ def evaluate(
         rows[i] = _checked(row, estimates[row.estimator], evidence)
     rows = contradictions(rows)
 
-    bounds = None
+    bounds: dict[str, Conservative] = {}
     if w is not None and starts.own:
         bounds = conservative(logs, w, confidence, allowed, mu.estimated)
     pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
@@ -126,10 +136,15 @@ def evaluate(
     return Result(
         estimates=tuple(rows),
         observed=seen,
-        conservative=bounds,
+        conservative=(anderson := bounds.get(ANDERSON)),
+        bounds=bounds,
         diagnosis=found,
         warnings=(
-            *([f"the conservative interval is empty: {bounds.empty}"] if bounds is not None and bounds.empty else []),
+            *(
+                [f"the conservative interval is empty: {anderson.empty}"]
+                if anderson is not None and anderson.empty
+                else []
+            ),
             *warnings_of(logs, mu, starts, rows, found, table=kind is None),
         ),
         trace=trace,
@@ -181,9 +196,10 @@ def _call(given: Mapping[str, object]) -> str:
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
-def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts) -> list[str]:
+def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts, table: bool) -> list[str]:
     """Return the names of the estimators that are wanted and possible."""
-    lacking = [need for need, there in ((MU, mu.log_mu is not None), (OWN_STARTS, starts.own)) if not there]
+    there = {MU: mu.log_mu is not None, OWN_STARTS: starts.own, TABLE: table}
+    lacking = [need for need in there if not there[need]]
     possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:
         return possible

@@ -11,6 +11,7 @@ from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.checks import Check
 from offtrace.logs.estimators.intervals import Conservative
+from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import Observed
 from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
 from offtrace.logs.estimators.target_policy import Policy
@@ -167,6 +168,9 @@ class Result:
     """The call of `evaluate` with all its arguments, to repeat it."""
     contributions: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """What each episode contributes to each estimate [E], by the names of the estimators."""
+    bounds: Mapping[str, Conservative] = field(default_factory=dict[str, Conservative])
+    """Intervals like the conservative one, by Anderson (the same), Hoeffding, empirical Bernstein and Student's t. The lower end
+    alone holds with probability 1 − α/2, α = 1 − confidence. Empty where there is no conservative one."""
 
     def __getitem__(self, estimator: str) -> Row:
         for row in self.estimates:
@@ -223,6 +227,7 @@ class Result:
                 {**row, "checks": [vars(check) for check in self[str(row["estimator"])].checks]} for row in self.rows()
             ],
             "conservative": None if bounds is None else vars(bounds),
+            "bounds": {name: vars(each) for name, each in self.bounds.items()},
             "warnings": list(self.warnings),
             "trace": repr(self.trace),
             "gamma": self.gamma,
@@ -276,14 +281,20 @@ class Result:
             lines += [f"      · {check.words}" for check in row.checks if check.kind == "dropped" and not check.failed]
         if self.conservative is not None:
             c = self.conservative
-            shown = "empty" if c.empty else f"[{four_digits(c.low)}, {four_digits(c.high)}]"
-            lines += [f"  conservative interval for V(π): {shown}, given", f"    {c.assumes}"]
+            lines += [f"  conservative interval for V(π): {_bounded(c)}, given", f"    {c.assumes}"]
+            others = [f"{name} {_bounded(each)}" for name, each in self.bounds.items() if name != ANDERSON]
+            lines += [f"    by other inequalities: {', '.join(others)}"] if others else []
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
             lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")
         lines.append(f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut")
         lines += [f"  ! {warning}" for warning in self.warnings]
         return "\n".join(lines)
+
+
+def _bounded(bounds: Conservative) -> str:
+    """A conservative interval in words."""
+    return "empty" if bounds.empty else f"[{four_digits(bounds.low)}, {four_digits(bounds.high)}]"
 
 
 def ends(low: float, high: float) -> str:

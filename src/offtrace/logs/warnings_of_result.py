@@ -174,6 +174,8 @@ def _odd_rows(rows: Sequence[Row], found: Diagnosis) -> Iterator[str]:
     nothing = found.effective_by_step is not None and np.isnan(found.effective_by_step).any()
     kinds: dict[str, list[str]] = {}
     for row in rows:
+        if any(check.kind == "settled" for check in row.failed):  # which is told
+            continue
         if np.isnan(row.estimate) and nothing:
             words = "not defined, since at some step no episode has any weight"
         elif not np.isfinite(row.estimate):

@@ -18,6 +18,7 @@ from offtrace.logs.estimators.importance_sampling import (
     weighted,
     weighted_per_decision,
 )
+from offtrace.logs.estimators.marginalised import CHECKS, marginalised
 from offtrace.logs.estimators.registry import (
     ESTIMATORS as ESTIMATORS,
 )
@@ -27,6 +28,7 @@ from offtrace.logs.estimators.registry import (
     MODEL,
     MU,
     OWN_STARTS,
+    TABLE,
     Estimator,
     Evidence,
     register_estimator,
@@ -101,6 +103,14 @@ for _each in (
         "weighted doubly robust",
         "Σ_e V̂(s_0) / E + Σ_t γ^t (Σ_e W_t δ_t) / Σ_e W_t",
         Weighting(weighted_per_decision, doubly_robust=True),
+    ),
+    Estimator(
+        "marginalised IS",
+        "Σ_i w(s_i) ρ_i r_i / E, w = d̂_π / d̂_μ: d̂_π(s′) = d_0(s′) + γ Σ_{i: s′_i = s′} w(s_i) ρ_i / E",
+        marginalised,
+        needs=(MU, TABLE),
+        family=IMPORTANCE,
+        checks=CHECKS,
     ),
 ):
     register_estimator(_each)

@@ -14,14 +14,10 @@ that matter, and no end is infinite.
     X = Σ_t γ^t W_t (r_t − lo) + [terminated] W_{T−1} Γ_T (−lo),      Γ_T = Σ_{t=T}^{H−1} γ^t
 
 is not negative, and E[X] ≤ V(π) − lo·Γ_0: equal where π stays in the support of μ and nothing is truncated; what is not seen,
-beyond a truncation or outside the support, could only add. Anderson's inequality (1969) with the Dvoretzky–Kiefer–Wolfowitz band
-in Massart's form bounds the mean of a variable that is not negative from below, whatever its range:
-
-    E[X] ≥ Σ_i X_(i) [(1 − (i−1)/E − ε)⁺ − (1 − i/E − ε)⁺],     ε = √(ln(2/α) / 2E)
-
-with probability 1 − α/2, for X_(1) ≤ … ≤ X_(E). The same for hi − r bounds V(π) from above. So the interval covers V(π) with
-probability 1 − α at least, for any number of episodes, if they are independent, μ is known, and rewards and the horizon H are as
-stated.
+beyond a truncation or outside the support, could only add. Anderson's inequality bounds E[X] from below with probability 1 − α/2,
+whatever the range of X. The same for hi − r bounds V(π) from above. So the interval covers V(π) with probability 1 − α at least,
+for any number of episodes, if they are independent, μ is known, and rewards and the horizon H are as stated. Other inequalities
+(`lower_bounds`) give other intervals in the same way.
 
 Where all of that holds the lower bound is above the upper one with probability α at most. So an empty interval is evidence that
 one of these does not hold, most often that μ is not the one that acted: it is said, and no numbers are given.
@@ -35,6 +31,7 @@ import numpy as np
 
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.importance_sampling import Weights
+from offtrace.logs.estimators.lower_bounds import ALSO_ASSUMES, LOWER_BOUNDS, LowerBound
 
 DRAWS = 1 << 22  # episodes that are drawn at a time
 MOST = 1 << 27  # and in all: with very many episodes fewer resamples are made, of which each is then nearer to normal
@@ -132,29 +129,41 @@ class Conservative:
     """Why it is empty: its two bounds contradict each other, and so the data contradict what it assumes. Else no words."""
 
 
-def conservative(logs: Logs, w: Weights, confidence: float, allowed: Range, estimated: bool) -> Conservative:
-    """The interval by Anderson's inequality, for rewards and a horizon as `allowed` has them."""
-    lo, hi, H, all_steps = allowed.lo, allowed.hi, allowed.longest, allowed.all_steps
-    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+def conservative(logs: Logs, w: Weights, confidence: float, allowed: Range, estimated: bool) -> dict[str, Conservative]:
+    """The interval by each inequality of `LOWER_BOUNDS`, for rewards and a horizon as `allowed` has them."""
+    below, above = (
+        _shifted(logs, w, logs.reward, allowed.lo, allowed),
+        _shifted(logs, w, -logs.reward, -allowed.hi, allowed),
+    )
+    scale, δ = (allowed.hi - allowed.lo) * allowed.all_steps if allowed.hi > allowed.lo else 0.0, (1 - confidence) / 2
 
-    def least(reward: np.ndarray, lo: float) -> float:
+    def least(x: np.ndarray, lo: float, bound: LowerBound) -> float:
         """A lower bound of V(π) for rewards of at least lo ≤ 0."""
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # ∞ · 0, where a product overflows and nothing is left to add
-            x = w.by_episode(np.where(reward > lo, w.discount * w.product * (reward - lo), 0.0))
-            if lo < 0:
-                x += np.where(ended, w.whole * _discounts(w.gamma, lengths, H) * -lo, 0.0)
-        if lo < 0 and all_steps == np.inf:
+        if lo < 0 and allowed.all_steps == np.inf:
             return -np.inf
-        return (lo * all_steps if lo < 0 else 0.0) + mean_at_least(x, (1 - confidence) / 2)
+        return (lo * allowed.all_steps if lo < 0 else 0.0) + bound(x, δ, scale)
 
-    low, high = least(logs.reward, lo), 0.0 - least(-logs.reward, -hi)
     note = f"{allowed.assumes}, independent episodes"
     note += ", and μ as estimated, for which nothing is guaranteed" if estimated else ""
-    if low - high > 1e-9 * max(abs(low), abs(high)):  # not by rounding
-        return Conservative(np.nan, np.nan, note, _contradiction(low, high, w))
-    return Conservative(min(low, high), max(low, high), note)
+    found: dict[str, Conservative] = {}
+    for name, bound in LOWER_BOUNDS.items():
+        low, high = least(below, allowed.lo, bound), 0.0 - least(above, -allowed.hi, bound)
+        assumes = f"{note}, {ALSO_ASSUMES[name]}" if name in ALSO_ASSUMES else note
+        if low - high > 1e-9 * max(abs(low), abs(high)):  # not by rounding
+            found[name] = Conservative(np.nan, np.nan, assumes, _contradiction(low, high, w))
+        else:
+            found[name] = Conservative(min(low, high), max(low, high), assumes)
+    return found
+
+
+def _shifted(logs: Logs, w: Weights, reward: np.ndarray, lo: float, allowed: Range) -> np.ndarray:
+    """X [E] of each episode, for rewards of at least lo ≤ 0."""
+    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    with np.errstate(over="ignore", invalid="ignore"):  # ∞ · 0, where a product overflows and nothing is left to add
+        x = w.by_episode(np.where(reward > lo, w.discount * w.product * (reward - lo), 0.0))
+        if lo < 0:
+            x += np.where(ended, w.whole * _discounts(w.gamma, lengths, allowed.longest) * -lo, 0.0)
+    return x
 
 
 def _contradiction(low: float, high: float, w: Weights) -> str:
@@ -166,14 +175,6 @@ def _contradiction(low: float, high: float, w: Weights) -> str:
         f"takes for given. Most often μ is not the policy that acted (episodes weigh {mean:.3g} on average, which should be "
         "near 1); else rewards leave their range, or episodes depend on each other"
     )
-
-
-def mean_at_least(x: np.ndarray, δ: float) -> float:
-    """A lower bound of E[X], X ≥ 0, that holds with probability 1 − δ for independent draws of X."""
-    n = len(x)
-    left = np.maximum(1.0 - np.arange(n + 1) / n - np.sqrt(np.log(1 / δ) / (2 * n)), 0.0)
-    counts = left[:-1] - left[1:]
-    return float(np.sort(x)[counts > 0] @ counts[counts > 0])
 
 
 def _discounts(gamma: float, first: np.ndarray, H: float) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,16 +27,18 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
     from offtrace.logs.estimators.importance_sampling import Weights
     from offtrace.logs.estimators.intervals import Range
+    from offtrace.logs.estimators.marginalised import Densities
     from offtrace.logs.estimators.on_policy import Observed
     from offtrace.logs.estimators.sampled_operator import Sampled
 
-MU, OWN_STARTS = "mu", "own starts"
-"""What an estimator may need: μ(a|s) of the actions taken, and that V(π) is the mean over the logs' own first states."""
-NEEDS = {MU: "μ", OWN_STARTS: "the logs’ own first states"}
+MU, OWN_STARTS, TABLE = "mu", "own starts", "ids"
+"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids of states."""
+NEEDS = {MU: "μ", OWN_STARTS: "the logs’ own first states", TABLE: "states that are ids"}
 """What an estimator may need, in words."""
 LACKING = {
     MU: "it needs μ(a|s) of the actions taken, which is not known",
     OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
+    TABLE: "it needs states that are ids, and these logs have features",
 }
 """Why an estimator cannot be computed where that is not so."""
 
@@ -67,6 +70,13 @@ class Evidence:
     """What rewards and horizon allow."""
     model: Model
     """The model of Q; None: a table."""
+
+    @cached_property
+    def densities(self) -> Densities:
+        """Density ratios of states, solved for when they are first needed."""
+        from offtrace.logs.estimators.marginalised import densities  # which reads the registry
+
+        return densities(self)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,9 @@ def _estimates(result: Result) -> Section:
     ]
     if bounds is not None:
         parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
+        others = listed([f"{name} {say.conservative(c)}" for name, c in result.bounds.items() if c is not bounds])
+        why = "Student’s t also takes the mean of weighted returns for normal, which it is with many episodes only."
+        parts.append(Paragraph(f"By other inequalities V(π) lies in: {others}. {why}", "note"))
     parts += [Paragraph(RESTS, "note"), Folded("What each estimator computes", _equations(result))]
     return Section("estimates", "Estimates", parts)
 
