@@ -215,7 +215,7 @@ def fitting(records: list[Record]) -> list[str]:
         for r in of(records, "evaluation sweep")
     ]
     lines += [
-        f"All nine estimators with their intervals from {r['steps']:,} steps: {r['seconds']:.1f} s, {r['sweeps']} sweeps to fit."
+        f"All estimators with their intervals from {r['steps']:,} steps: {r['seconds']:.1f} s, {r['sweeps']} sweeps to fit."
         for r in of(records, "evaluation")
     ]
     return ["\n".join(lines), ""]

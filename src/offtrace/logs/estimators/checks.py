@@ -1,7 +1,7 @@
 """What can go wrong with an estimator, each kind by itself: a check says what was found, and whether it failed.
 
 finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
-support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged
+support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
 settled         whether the iteration ended in a fixed point
 residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
 mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1

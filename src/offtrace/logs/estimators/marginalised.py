@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from offtrace._shared.number_text import number, percent
 from offtrace.logs.estimators.checks import MUCH, Check, Checking, Estimated, in_range, rests_on
@@ -64,11 +65,14 @@ def densities(evidence: Evidence) -> Densities:
         rho = evidence.policy.table[logs.state, logs.action] * np.exp(-logs.log_mu)
     share = rho / visits[logs.state]
     on = ~logs.terminated
-    before, after, onward = logs.state[on], np.asarray(logs.next_state[on]), gamma * share[on]
+    pairs = logs.state[on], np.asarray(logs.next_state[on])
+    onward = csr_array(
+        (gamma * share[on], pairs), shape=(S, S)
+    )  # sums steps of the same pair: sweeps over pairs, not steps
     first = np.bincount(starts.state, starts.weight, S)
-    occupancy, _, reached = solve(lambda x: x - np.bincount(after, onward * x[before], S), first)
+    occupancy, _, reached = solve(lambda x: x - onward.T @ x, first)
     reward = np.bincount(logs.state, share * logs.reward, S)
-    values, _, solved = solve(lambda v: v - np.bincount(before, onward * v[after], S), reward)
+    values, _, solved = solve(lambda v: v - onward @ v, reward)
     ratio = np.where(visits > 0, occupancy * logs.episodes / np.maximum(visits, 1), 0.0)
     lost = float(np.clip(occupancy[visits == 0].sum(), 0.0, None))
     # Where the walk has an occupancy it is a sum of what is not negative; a solution that is not so is no occupancy.
