@@ -16,11 +16,12 @@ from pathlib import Path
 from environments import ROOT, ensure, variables
 
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
+SB3 = "run identity deterministic predict save_load train_eval_mode custom_policy callbacks spaces cnn".split()
+# The first fills the buffer by hand, without log μ; the second asks for optimize_memory_usage. test_dict_env.py and
+# test_n_step_replay.py are left out too: TraceDQN refuses dicts of observations and n_steps.
+REFUSED = "test_save_load_replay_buffer", "test_warn_buffer"
 THEIRS = {
-    "sb3": (
-        ["tests/test_run.py", "tests/test_identity.py", "tests/test_deterministic.py", "tests/test_predict.py"],
-        "dqn",
-    ),
+    "sb3": ([f"tests/test_{name}.py" for name in SB3], " and not ".join(["dqn", *REFUSED])),
     "tianshou": (["test/base/test_returns.py"], ""),
 }
 
@@ -42,8 +43,6 @@ def main() -> int:
     passed = True
     for name, (files, chosen) in THEIRS.items():
         adapter = ROOT / f"src/offtrace/adapters/{name}.py"
-        if not adapter.exists():
-            continue
         python, missing = ensure(f"with-{name}")
         if missing:
             print(missing)

@@ -28,7 +28,7 @@ PEERS = {
 }
 TESTED = ["rich", "jinja2", "pytest", "hypothesis"]
 LIBRARIES = {  # in which the tests of an adapter run, and nothing is measured
-    "with-sb3": {"sb3": [TORCH, "stable-baselines3==2.9.2", *TESTED]},
+    "with-sb3": {"sb3": [TORCH, "stable-baselines3==2.9.2", "tqdm", *TESTED]},
     "with-tianshou": {"tianshou": [TORCH, "tianshou==2.0.1", "pandas<3", *TESTED]},
 }
 
