@@ -16,7 +16,18 @@ from pathlib import Path
 from environments import ROOT, ensure, variables
 
 ALONE = ["-o", "addopts=", "-p", "no:cacheprovider", "--import-mode=importlib", "-q"]
-SB3 = "run identity deterministic predict save_load train_eval_mode custom_policy callbacks spaces cnn".split()
+SB3 = [
+    "run",
+    "identity",
+    "deterministic",
+    "predict",
+    "save_load",
+    "train_eval_mode",
+    "custom_policy",
+    "callbacks",
+    "spaces",
+    "cnn",
+]
 # The first fills the buffer by hand, without log μ; the second asks for optimize_memory_usage. test_dict_env.py and
 # test_n_step_replay.py are left out too: TraceDQN refuses dicts of observations and n_steps.
 REFUSED = "test_save_load_replay_buffer", "test_warn_buffer"

@@ -86,8 +86,9 @@ def compute_nstep_return(
     """The batch, with `returns` [I, A] of the steps buffer[indices], where `target_q_fn` gives [I] or [I, A].
 
     Without a trace they are the uncorrected n-step returns. With one, they are its targets [I, 1] on `n_step` steps from each
-    index on, up to the end of the episode. `values_fn(buffer, indices)` then gives, for indices [M], arrays or tensors [M] under the
-    names "q", "next_value", "log_pi" and "log_mu", as `offtrace.from_action_values` makes them; `target_q_fn` is not called.
+    index on, up to the end of the episode. `values_fn(buffer, indices)` then gives, for indices [M], arrays or tensors [M]
+    under the names "q", "next_value", "log_pi" and "log_mu", as `offtrace.from_action_values` makes them; `target_q_fn` is then
+    not called.
 
     >>> from tianshou.data import Batch
     >>> buffer = ReplayBuffer(4)
