@@ -21,6 +21,20 @@ DEPENDENT = 1e-10  # features depend on each other where an eigenvalue is below 
 KEPT = 1 << 25  # numbers: features of this many are kept, those of longer logs are made anew in every sweep
 
 
+def over_logged(policy: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """π [S, A] over the actions that were logged in each state; all of them alike where none of π's was, 0 where none was at all.
+
+    >>> over_logged(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([[3, 0], [0, 2]]))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    logged = counts > 0
+    kept = np.where(logged, policy, 0.0)
+    kept = np.where(kept.any(axis=1, keepdims=True), kept, logged)
+    total = kept.sum(axis=1, keepdims=True)
+    return kept / np.where(total > 0, total, 1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """θ = Q, one number for each pair (s, a).
@@ -53,11 +67,7 @@ class Table:
         table = self.sampled.policy.table
         if table is None:
             raise TypeError("a table of values needs states that are ids")
-        logged = self.counts.reshape(table.shape) > 0
-        kept = np.where(logged, table, 0.0)
-        kept = np.where(kept.any(axis=1, keepdims=True), kept, logged)
-        total = kept.sum(axis=1, keepdims=True)
-        return kept / np.where(total > 0, total, 1.0)
+        return over_logged(table, self.counts.reshape(table.shape))
 
     def _pair(self, piece: slice) -> np.ndarray:
         logs = self.sampled.logs

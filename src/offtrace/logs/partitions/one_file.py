@@ -13,14 +13,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.estimators.sampled_operator import PIECE, Sampled
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.polars_tables import polars, scan
 from offtrace.logs.reading.sources import read
 from offtrace.traces import Trace
-
-PIECE = 1 << 18
 
 
 class Returns(NamedTuple):

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from offtrace._shared import notebook
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar
+from offtrace.logs.estimators.linear_bases import over_logged
 from offtrace.logs.estimators.linear_systems import solve
 from offtrace.logs.partitions.executing import Executor, OnRay, Threads
 from offtrace.logs.partitions.kept_sums import KeptSums, Sums
@@ -136,6 +137,7 @@ class _Sums:
         first = self._over_files("first", _first, question)
         _no_episode_in_two(files, first, question.columns.episode)
         self.counts, self.starts = first["counts"], first["starts"]
+        self.share = over_logged(question.policy, self.counts)
         self.asked, self.returns = first["asked"], first["returns"]
 
     def found(self, sweeps: int | None) -> Swept:
@@ -167,12 +169,8 @@ class _Sums:
         return (asked / np.maximum(self.counts, 1)).ravel()
 
     def _values(self, θ: np.ndarray) -> np.ndarray:
-        """V(s) [S] as `linear_bases.Table` has it: the mean under π over the actions that were logged there."""
-        logged = self.counts > 0
-        share = np.where(logged, self.question.policy, 0.0)
-        share = np.where(share.any(axis=1, keepdims=True), share, logged)
-        total = share.sum(axis=1)
-        return (share * θ.reshape(self.counts.shape)).sum(axis=1) / np.where(total > 0, total, 1.0)
+        """V(s) [S], the mean under π over the actions that were logged there."""
+        return (self.share * θ.reshape(self.counts.shape)).sum(axis=1)
 
     def _change(self, θ: np.ndarray, *, rewards: bool) -> np.ndarray:
         Q, V = θ.reshape(self.counts.shape), self._values(θ)
