@@ -211,10 +211,11 @@ def _weighing(lines: Lines) -> Any:
     return bound(weights.weigh_rows, log_factors=log_factors(lines))
 
 
-def _decays(trace: Trace) -> bool:
-    """Whether the rule's decay may be another number than 1."""
+def _decays(trace: Trace) -> int:
+    """Whether the rule's decays are all 1, all the same, or others at each step."""
     decay, *_ = trace.factors(np, 1.0, 1.0, 1.0, *trace.parameters)
-    return changes(trace.traced.lines.results[0]) or decay != 1.0
+    same = weights.ONE if decay == 1.0 else weights.SAME
+    return (weights.OTHER if changes(trace.traced.lines.results[0]) else same).value
 
 
 def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Tensor:
@@ -226,7 +227,7 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Ten
     _weighing(trace.traced.lines)[(N,)](
         *arrays, T, *split(how.lower), *split(how.upper), *parameters(*map(float, trace.parameters)), out,
         PI="pi" in trace.reads, MU="mu" in trace.reads, RHO="rho" in trace.reads, MASK="mask" in x, SEGMENT="segment" in x,
-        LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace), BOUNDED=how.bounded, DROP=how.drop,
-        SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, min(8, length // 128)),
+        LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace),
+        ONE_CAP=not changes(trace.traced.lines.results[2]), BOUNDED=how.bounded, DROP=how.drop, SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, min(8, length // 128)),
     )  # fmt: skip
     return out

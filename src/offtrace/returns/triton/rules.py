@@ -43,8 +43,20 @@ def power(x, y):
     return tl.where(y == 0.0, 1.0, tl.where(x == 1.0, 1.0, size))
 
 
-SPACE = {"tl": tl, "least": least, "most": most, "power": power}
-FUNCTIONS = {"minimum": "least", "maximum": "most", "**": "power"}
+NOTHING, ENDLESS = tl.constexpr(-1e300), tl.constexpr(1e290)
+"""log 0 and log ∞ as finite numbers: so sums need no cases, and 0 · ∞ is 0."""
+SMALLEST, LARGEST = tl.constexpr(-708.0), tl.constexpr(709.0)
+"""log ρ beyond which ρ is 0, or infinite, in float64."""
+
+
+@triton.jit
+def finite(x):
+    """Return a logarithm, with finite numbers for −∞ and ∞; a NaN stays."""
+    return tl.where(x < NOTHING, NOTHING, tl.where(x > ENDLESS, ENDLESS, x))
+
+
+SPACE = {"tl": tl, "least": least, "most": most, "power": power, "finite": finite}
+FUNCTIONS = {"minimum": "least", "maximum": "most", "**": "power", "finite": "finite"}
 
 
 class InTriton(Printer):
@@ -103,25 +115,43 @@ def factors(lines: Lines) -> triton.JITFunction:
 
 
 LOG_RHO = Symbol("input", "log_rho")
+"""It is never infinite: `NOTHING` and `ENDLESS` stand for that."""
 
 
 def logarithm(symbol: Symbol) -> Symbol:
-    """Return log of an expression that is not negative, without exp and log where the one undoes the other."""
+    """Return log of an expression that is not negative, as a finite number, without exp and log where one undoes the other."""
     x = symbol.parts
     match symbol.operation:
         case "input" if x[0] == "rho":
             return LOG_RHO
         case "number":
-            return Symbol("number", math.log(x[0]) if x[0] > 0 else -math.inf)
-        case "*" | "/":
-            return symbols.combine("+" if symbol.operation == "*" else "-", *map(logarithm, x))
+            log = math.log(x[0]) if x[0] > 0 else -math.inf
+            return Symbol("number", min(max(log, NOTHING.value), ENDLESS.value))
+        case "*":
+            return symbols.combine("+", *map(logarithm, x))  # at most twice log 0 or log ∞, which is as good
+        case "/":
+            return symbols.combine("+", logarithm(x[0]), finite_symbol(-logarithm(x[1])))
         case "**" if not changes(x[1]):
-            return symbols.combine("*", x[1], logarithm(x[0]))
+            return finite_symbol(symbols.combine("*", x[1], logarithm(x[0])))
         case "minimum" | "maximum":
             return symbols.combine(symbol.operation, *map(logarithm, x))
         case "where":
-            return symbols.combine("where", x[0], *map(logarithm, x[1:]))
-    return symbols.combine("log", symbol)
+            return symbols.combine("where", in_logarithms(x[0]), *map(logarithm, x[1:]))
+    return finite_symbol(symbols.combine("log", symbol))
+
+
+def finite_symbol(symbol: Symbol) -> Symbol:
+    """Return the expression, held to what stands for infinity."""
+    return symbols.combine("finite", symbol)
+
+
+def in_logarithms(condition: Symbol) -> Symbol:
+    """Return a condition; ρ = 0, which needs no exponential, as a comparison of log ρ."""
+    a, *b = condition.parts
+    is_rho = isinstance(a, Symbol) and a.operation == "input" and a.parts[0] == "rho"
+    if condition.operation == "==" and is_rho and b[0].operation == "number" and b[0].parts[0] == 0.0:
+        return symbols.combine("<", LOG_RHO, SMALLEST.value)
+    return condition
 
 
 @cache

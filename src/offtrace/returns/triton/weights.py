@@ -13,13 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from offtrace.returns.triton.rules import ENDLESS, LARGEST, NOTHING, SMALLEST
 from offtrace.returns.triton.scan import number
 
 TOKEN, PREFIX, SUFFIX, SEQUENCE, GEOMETRIC = (tl.constexpr(i) for i in range(5))
-SMALLEST, LARGEST = tl.constexpr(-708.0), tl.constexpr(709.0)
-"""log ρ beyond which ρ is 0, or infinite, in float64."""
-NOTHING, ENDLESS = tl.constexpr(-1e300), tl.constexpr(1e290)
-"""log 0 and log ∞ as finite numbers: so sums need no cases, and 0 · ∞ is 0."""
+ONE, SAME, OTHER = (tl.constexpr(i) for i in range(3))
+"""What a rule's decays are: all 1, all the same number, or another one at each step."""
 
 
 @triton.jit
@@ -29,21 +28,21 @@ def log_factors(log_rho, pi, mu, rho, p0, p1, p2, p3):
 
 
 @triton.jit
-def finite(x):
-    """Return a logarithm, with finite numbers for −∞ and ∞; a NaN stays."""
-    return tl.where(x < NOTHING, NOTHING, tl.where(x > ENDLESS, ENDLESS, x))
+def lowest(a, b):
+    """Return the smaller one; a NaN of a stays. Triton's own minimum takes three times as many instructions in float64."""
+    return tl.where(b < a, b, a)
 
 
 @triton.jit
 def then(f_a, f_b, g_a, g_b):
     """Return the map f, then g. A NaN of b is lost, and is in a."""
-    return f_a + g_a, tl.minimum(g_a + f_b, g_b)
+    return f_a + g_a, lowest(g_b, g_a + f_b)
 
 
 @triton.jit
 def before(f_a, f_b, g_a, g_b):
     """Return the map g, then f: for scans from the row's end on."""
-    return f_a + g_a, tl.minimum(f_a + g_b, f_b)
+    return f_a + g_a, lowest(f_b, f_a + g_b)
 
 
 @triton.jit
@@ -60,22 +59,25 @@ def then_in_segments(f_a, f_b, f_d, f_n, f_id, g_a, g_b, g_d, g_n, g_id):
 
 
 @triton.jit
-def place(x, i, N: tl.constexpr):
-    """Return place i of x [N], as [1]."""
-    return tl.sum(tl.where(tl.arange(0, N) == i, x, tl.zeros_like(x)), 0) + tl.zeros([1], x.dtype)
+def end_of(x, N: tl.constexpr):
+    """Return the last place of x [N], as [1]. Of neighbours, which a thread has, the last one is taken first."""
+    M: tl.constexpr = N if N < 4 else N // 4
+    if N >= 4:
+        for _ in tl.static_range(2):
+            x = tl.split(x.reshape(x.shape[0] // 2, 2))[1]
+    return tl.sum(tl.where(tl.arange(0, M) == M - 1, x, tl.zeros_like(x)), 0) + tl.zeros([1], x.dtype)
 
 
 @triton.jit
-def shifted(x, first, N: tl.constexpr):
-    """Return what stands one place before, and `first` in the first one."""
-    t = tl.arange(0, N)
-    return tl.where(t == 0, first, tl.gather(x, tl.maximum(t - 1, 0), 0))
-
-
-@triton.jit
-def lowest(a, b):
-    """Return the smaller one; a NaN of a stays."""
-    return tl.where(a == a, tl.minimum(a, b), a)
+def turned(x, N: tl.constexpr):
+    """Return x [N] with every four neighbours in the opposite order: a thread has them, and so this moves nothing."""
+    if N < 4:
+        return x
+    else:
+        even, odd = tl.split(x.reshape(N // 4, 2, 2))
+        x0, x2 = tl.split(even)
+        x1, x3 = tl.split(odd)
+        return tl.join(tl.join(x3, x1), tl.join(x2, x0)).reshape(N)
 
 
 @triton.jit
@@ -93,15 +95,15 @@ def held(weights, lower, upper, BOUNDED: tl.constexpr, DROP: tl.constexpr):
 def e_to(x, SINGLE: tl.constexpr):
     """Return e^x; with float32's digits if SINGLE, which takes a tenth of the time."""
     if SINGLE:
-        x = x * 1.4426950408889634
-        x = tl.where(x < -200.0, -200.0, tl.where(x > 200.0, 200.0, x))  # a NaN stays
-        whole = tl.floor(x)
-        half = (whole * 0.5).to(tl.int32)
-        rest = whole.to(tl.int32) - half
-        y = tl.exp2((x - whole).to(tl.float32))
+        # 1.5 · 2^52 is so large that a sum with it is rounded to a whole number, whose last bits are those of the sum.
+        shifted = x * 1.4426950408889634 + 6755399441055744.0
+        whole = shifted.to(tl.int64, bitcast=True).to(tl.int32)
+        y = tl.exp2((x * 1.4426950408889634 - (shifted - 6755399441055744.0)).to(tl.float32))
+        half = whole >> 1
         y *= ((half + 127) << 23).to(tl.float32, bitcast=True)
-        y *= ((rest + 127) << 23).to(tl.float32, bitcast=True)
-        return tl.where(x == x, y, float("nan"))
+        y *= ((whole - half + 127) << 23).to(tl.float32, bitcast=True)
+        y = tl.where(x < -140.0, 0.0, y)  # where the whole number is any, and the power too
+        return tl.where(x > 140.0, float("inf"), y)
     else:
         return tl.where(x > LARGEST + 0.75, float("inf"), tl.exp(x))
 
@@ -110,8 +112,8 @@ def e_to(x, SINGLE: tl.constexpr):
 def weigh_rows(
     log_pi, log_mu, mask, segment, T, lh, lm, ll, uh, um, ul, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
     PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr, LEVEL: tl.constexpr,
-    RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr, SINGLE: tl.constexpr,
-    N: tl.constexpr,
+    RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr,
+    SINGLE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the weights of a row, in blocks of N; suffixes from the row's end on."""
     p0, p1, p2, p3 = number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l)
@@ -125,81 +127,118 @@ def weigh_rows(
     before_n = tl.zeros([1], tl.int32)
     before_id = tl.zeros([1], tl.int64)
     final = zero + ENDLESS  # the cap at read-out of the last decision
-    for i in range(tl.cdiv(T, N)):
-        here = i * N + t < T
-        at = first + (T - 1 - i * N - t if LEVEL == SUFFIX else i * N + t)
+    blocks = tl.cdiv(T, N)
+    BACK: tl.constexpr = LEVEL == SUFFIX
+    COUNTS: tl.constexpr = LEVEL == GEOMETRIC or DECAYS == SAME or (BACK and not RECURSIVE)
+    GROUP: tl.constexpr = 4 if N >= 4 else 1
+    SUMS: tl.constexpr = LEVEL > SUFFIX and not RECURSIVE  # of a row nothing else is needed
+    if BACK:  # no decision comes after the last step
+        last = first + T - 1 + tl.zeros([1], tl.int32)
+        alone = held(e_to(zero, SINGLE), lower, upper, BOUNDED, DROP)
+        if MASK:
+            alone = tl.where(tl.load(mask + last) != 0, alone, 0.0)
+        tl.store(out + last, alone.to(out.dtype.element_ty))
+    for block in range(blocks):
+        step = block * N + t
+        if BACK:  # from the row's end on, but four neighbours in their own order, so that they are loaded at once
+            step = (blocks - block) * N - GROUP - t // GROUP * GROUP + t % GROUP
+        here = step < T
+        at = first + step
         decision = here
         if MASK:
             decision = here & (tl.load(mask + at, here, 0) != 0)
-        pi = tl.zeros([N], tl.float64)
+        pi = tl.zeros([N], tl.float32)
         mu = pi
-        bad = pi
         if PI or RHO:
-            pi = tl.load(log_pi + at, here, 0.0).to(tl.float64)
-            bad = tl.where(pi < float("inf"), 0.0, float("nan"))
+            pi = tl.load(log_pi + at, here, 0.0)
+            pi = tl.where(pi < float("inf"), pi, float("nan")).to(pi.dtype)
         if MU or RHO:
-            mu = tl.load(log_mu + at, here, 0.0).to(tl.float64)
-            bad = tl.where(tl.abs(mu) < float("inf"), bad, float("nan"))
-        log_rho = pi - mu
-        log_rho = tl.where(log_rho < SMALLEST, float("-inf"), tl.where(log_rho > LARGEST, float("inf"), log_rho))
-        d, a, b = log_factors(log_rho, tl.exp(pi), tl.exp(mu), tl.exp(log_rho), p0, p1, p2, p3)
-        a = tl.where(decision, finite(a) + bad, 0.0)
-        b = tl.where(decision, finite(b), ENDLESS)
-        d = tl.where(decision, finite(d), 0.0)
+            mu = tl.load(log_mu + at, here, 0.0)
+            mu = tl.where(tl.abs(mu) < float("inf"), mu, float("nan")).to(mu.dtype)
+        if BACK:
+            pi, mu, decision = turned(pi, N), turned(mu, N), turned(decision.to(tl.int8), N) != 0
+        size = pi.to(tl.float32) - mu.to(tl.float32)  # compared in float32, which is faster
+        pi, mu = pi.to(tl.float64), mu.to(tl.float64)
+        log_rho = tl.where(size < SMALLEST, NOTHING, tl.where(size > LARGEST, ENDLESS, pi - mu))
+        rho = tl.where(size < SMALLEST, 0.0, tl.exp(log_rho))
+        d, a, b = log_factors(log_rho, tl.exp(pi), tl.exp(mu), rho, p0, p1, p2, p3)
+        a = tl.where(decision & (size == size), a, tl.where(decision, float("nan"), 0.0))
+        cap = tl.where(decision, b, ENDLESS)
+        b = cap
         n = decision.to(tl.int32)
-        cap = b
+        one_d = d
+        d = tl.where(decision, d, 0.0)
         if LEVEL == TOKEN:
             x = lowest(a, b) + d
-        else:
-            if SEGMENT:
-                ids = tl.load(segment + at, here, 0).to(tl.int64)
-                scanned = b if RECURSIVE else tl.zeros([N], tl.float64) + ENDLESS
-                a, b, d, n, ids = tl.associative_scan((a, scanned, d, n, ids), 0, then_in_segments)
-                a, b, d, n, ids = then_in_segments(before_a, before_b, before_d, before_n, before_id, a, b, d, n, ids)
-                before_b, before_id = place(b, N - 1, N), place(ids, N - 1, N)
-                before_n = place(n, N - 1, N)
-            else:
-                if LEVEL == GEOMETRIC or (LEVEL == SUFFIX and not RECURSIVE):
-                    n = before_n + tl.cumsum(n, 0)
-                    before_n = place(n, N - 1, N)
-                if DECAYS:
-                    d = before_d + tl.cumsum(d, 0)
-                if LEVEL == SUFFIX:
-                    if not RECURSIVE:  # the cap of the last decision acts, and no other
-                        b = tl.where(decision & (n == 1), b, ENDLESS)
-                    a, b = tl.associative_scan((a, b), 0, before)
-                    a, b = before(before_a, before_b, a, b)
-                elif RECURSIVE:
-                    a, b = tl.associative_scan((a, b), 0, then)
-                    a, b = then(before_a, before_b, a, b)
-                else:
-                    a = before_a + tl.cumsum(a, 0)
-                if RECURSIVE or LEVEL == SUFFIX:
-                    end_b = place(b, N - 1, N)
-                    if LEVEL == SUFFIX:
-                        b = shifted(b, before_b, N)
-                    before_b = end_b
-            end_a, end_d = place(a, N - 1, N), place(d, N - 1, N)
-            if LEVEL == SUFFIX:  # of the decisions after this one
-                a, d = shifted(a, before_a, N), shifted(d, before_d, N)
-            before_a, before_d = end_a, end_d
-            x = lowest(a, b if RECURSIVE or LEVEL == SUFFIX else cap)
-            if DECAYS:
-                x += d
-            if LEVEL > SUFFIX and not RECURSIVE:
+        elif SEGMENT:
+            ids = tl.load(segment + at, here, 0).to(tl.int64)
+            scanned = b if RECURSIVE else tl.zeros([N], tl.float64) + ENDLESS
+            a, b, d, n, ids = tl.associative_scan((a, scanned, d, n, ids), 0, then_in_segments)
+            a, b, d, n, ids = then_in_segments(before_a, before_b, before_d, before_n, before_id, a, b, d, n, ids)
+            before_a, before_b, before_d = end_of(a, N), end_of(b, N), end_of(d, N)
+            before_n, before_id = end_of(n, N), end_of(ids, N)
+            x = lowest(a, b if RECURSIVE else cap) + d
+        elif SUMS:
+            before_a += tl.sum(a, 0)
+            before_n += tl.sum(n, 0)
+            if DECAYS == OTHER:
+                before_d += tl.sum(d, 0)
+            if not ONE_CAP:
                 latest = tl.max(tl.where(decision, t, -1), 0)
-                final = tl.where(latest < 0, final, place(tl.where(decision, cap, 0.0), latest, N))
+                chosen = tl.sum(tl.where(t == latest, cap, 0.0), 0)
+                final = tl.where(latest < 0, final, chosen)
+        else:
+            if COUNTS:
+                total = tl.sum(n, 0)
+                if MASK or BACK:  # what is beyond the row stands first
+                    n = before_n + tl.cumsum(n, 0)
+                else:
+                    n = before_n + 1 + t
+                before_n += total
+            if DECAYS == OTHER:
+                d = before_d + tl.cumsum(d, 0)
+                before_d = end_of(d, N)
+            if BACK:
+                if not RECURSIVE:  # the cap of the last decision acts, and no other
+                    b = tl.where(decision & (n == 1), b, ENDLESS)
+                a, b = tl.associative_scan((a, b), 0, before)
+                a, b = before(before_a, before_b, a, b)
+            elif RECURSIVE:
+                a, b = tl.associative_scan((a, b), 0, then)
+                a, b = then(before_a, before_b, a, b)
+            else:
+                a = before_a + tl.cumsum(a, 0)
+            before_a = end_of(a, N)
+            if RECURSIVE or BACK:
+                before_b = end_of(b, N)
+            x = lowest(a, b if RECURSIVE or BACK else cap)
+            if DECAYS == OTHER:
+                x += d
+            elif DECAYS == SAME:
+                x += one_d * n
         if LEVEL <= SUFFIX:
             w = held(e_to(x, SINGLE), lower, upper, BOUNDED, DROP)
+            if BACK:  # what is from here on is what comes after the step before
+                w = turned(w, N)
+                at, here = at - 1, here & (step > 0)
+                decision = here
+                if MASK:
+                    decision = here & (tl.load(mask + at, here, 0) != 0)
             tl.store(out + at, tl.where(decision, w, 0.0).to(out.dtype.element_ty), here)
     if LEVEL > SUFFIX:
-        x = lowest(before_a, before_b if RECURSIVE else final)
-        if DECAYS:
+        x = lowest(before_a, final if SUMS else before_b)
+        if DECAYS == OTHER:
             x += before_d
+        if DECAYS == SAME or (SUMS and ONE_CAP):
+            d, a, b = log_factors(zero, zero, zero, zero, p0, p1, p2, p3)
+            if SUMS and ONE_CAP:
+                x = lowest(before_a, b)
+            if DECAYS == SAME:
+                x += d * before_n
         if LEVEL == GEOMETRIC:
             x = x / tl.maximum(before_n, 1)
         w = held(e_to(x, SINGLE), lower, upper, BOUNDED, DROP)
-        for i in range(tl.cdiv(T, N)):
+        for i in range(blocks):
             here = i * N + t < T
             decision = here
             if MASK:
