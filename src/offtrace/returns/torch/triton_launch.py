@@ -228,6 +228,7 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Ten
         *arrays, T, *split(how.lower), *split(how.upper), *parameters(*map(float, trace.parameters)), out,
         PI="pi" in trace.reads, MU="mu" in trace.reads, RHO="rho" in trace.reads, MASK="mask" in x, SEGMENT="segment" in x,
         LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace),
-        ONE_CAP=not changes(trace.traced.lines.results[2]), BOUNDED=how.bounded, DROP=how.drop, SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, min(8, length // 128)),
+        ONE_CAP=not changes(trace.traced.lines.results[2]), BOUNDED=how.bounded, DROP=how.drop,
+        SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, min(8, length // 128)),
     )  # fmt: skip
     return out
