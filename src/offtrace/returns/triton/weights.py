@@ -35,14 +35,14 @@ def lowest(a, b):
 
 @triton.jit
 def then(f_a, f_b, g_a, g_b):
-    """Return the map f, then g. A NaN of b is lost, and is in a."""
-    return f_a + g_a, lowest(g_b, g_a + f_b)
+    """Return the map f, then g."""
+    return f_a + g_a, lowest(g_a + f_b, g_b)
 
 
 @triton.jit
 def before(f_a, f_b, g_a, g_b):
     """Return the map g, then f: for scans from the row's end on."""
-    return f_a + g_a, lowest(f_b, f_a + g_b)
+    return f_a + g_a, lowest(f_a + g_b, f_b)
 
 
 @triton.jit
@@ -195,23 +195,27 @@ def weigh_rows(
                 else:
                     n = before_n + 1 + t
                 before_n += total
+            # What comes before the block goes into its first step, and so through the scan.
             if DECAYS == OTHER:
-                d = before_d + tl.cumsum(d, 0)
+                d = tl.cumsum(tl.where(t == 0, before_d + d, d), 0)
                 before_d = end_of(d, N)
             if BACK:
                 if not RECURSIVE:  # the cap of the last decision acts, and no other
                     b = tl.where(decision & (n == 1), b, ENDLESS)
+                joined_a, joined_b = before(before_a, before_b, a, b)
+                a, b = tl.where(t == 0, joined_a, a), tl.where(t == 0, joined_b, b)
                 a, b = tl.associative_scan((a, b), 0, before)
-                a, b = before(before_a, before_b, a, b)
-            elif RECURSIVE:
-                a, b = tl.associative_scan((a, b), 0, then)
-                a, b = then(before_a, before_b, a, b)
+                before_a, before_b = end_of(a, N), end_of(b, N)
+                x = lowest(a, b)
+            elif RECURSIVE:  # the row's first steps are a constant map, whatever comes before: so only b is looked at
+                b = tl.where(t == 0, lowest(before_a + a, b), b)
+                a = tl.where(t == 0, ENDLESS, a)
+                _, x = tl.associative_scan((a, b), 0, then)
+                before_a = end_of(x, N)
             else:
-                a = before_a + tl.cumsum(a, 0)
-            before_a = end_of(a, N)
-            if RECURSIVE or BACK:
-                before_b = end_of(b, N)
-            x = lowest(a, b if RECURSIVE or BACK else cap)
+                a = tl.cumsum(tl.where(t == 0, before_a + a, a), 0)
+                before_a = end_of(a, N)
+                x = lowest(a, cap)
             if DECAYS == OTHER:
                 x += d
             elif DECAYS == SAME:
@@ -226,7 +230,7 @@ def weigh_rows(
                     decision = here & (tl.load(mask + at, here, 0) != 0)
             tl.store(out + at, tl.where(decision, w, 0.0).to(out.dtype.element_ty), here)
     if LEVEL > SUFFIX:
-        x = lowest(before_a, final if SUMS else before_b)
+        x = lowest(before_a, final)
         if DECAYS == OTHER:
             x += before_d
         if DECAYS == SAME or (SUMS and ONE_CAP):
