@@ -46,6 +46,20 @@ def before(f_a, f_b, g_a, g_b):
 
 
 @triton.jit
+def then_and_count(f_a, f_b, f_n, g_a, g_b, g_n):
+    """Return f, then g, and how many decisions are in both."""
+    a, b = then(f_a, f_b, g_a, g_b)
+    return a, b, f_n + g_n
+
+
+@triton.jit
+def before_and_count(f_a, f_b, f_n, g_a, g_b, g_n):
+    """Return g, then f, and how many decisions are in both."""
+    a, b = before(f_a, f_b, g_a, g_b)
+    return a, b, f_n + g_n
+
+
+@triton.jit
 def then_in_segments(f_a, f_b, f_d, f_n, f_id, g_a, g_b, g_d, g_n, g_id):
     """Return f, then g, of the last segment in them; d is the sum of log decay, n how many decisions there are.
 
@@ -188,34 +202,36 @@ def weigh_rows(
                 chosen = tl.sum(tl.where(t == latest, cap, 0.0), 0)
                 final = tl.where(latest < 0, final, chosen)
         else:
-            if COUNTS:
-                total = tl.sum(n, 0)
-                if MASK or BACK:  # what is beyond the row stands first
-                    n = before_n + tl.cumsum(n, 0)
-                else:
-                    n = before_n + 1 + t
-                before_n += total
-            # What comes before the block goes into its first step, and so through the scan.
+            # A block is scanned alone, and what comes before it is put in front afterwards: so no scan waits for another.
+            if BACK and not RECURSIVE:  # the cap of the last decision acts, and no other
+                n = before_n + tl.cumsum(n, 0)
+                before_n = end_of(n, N)
+                b = tl.where(decision & (n == 1), b, ENDLESS)
+            elif COUNTS and not RECURSIVE:
+                n = before_n + tl.cumsum(n, 0)
+                before_n = end_of(n, N)
             if DECAYS == OTHER:
-                d = tl.cumsum(tl.where(t == 0, before_d + d, d), 0)
+                d = before_d + tl.cumsum(d, 0)
                 before_d = end_of(d, N)
-            if BACK:
-                if not RECURSIVE:  # the cap of the last decision acts, and no other
-                    b = tl.where(decision & (n == 1), b, ENDLESS)
-                joined_a, joined_b = before(before_a, before_b, a, b)
-                a, b = tl.where(t == 0, joined_a, a), tl.where(t == 0, joined_b, b)
-                a, b = tl.associative_scan((a, b), 0, before)
-                before_a, before_b = end_of(a, N), end_of(b, N)
-                x = lowest(a, b)
-            elif RECURSIVE:  # the row's first steps are a constant map, whatever comes before: so only b is looked at
-                b = tl.where(t == 0, lowest(before_a + a, b), b)
-                a = tl.where(t == 0, ENDLESS, a)
-                _, x = tl.associative_scan((a, b), 0, then)
-                before_a = end_of(x, N)
+            if BACK or RECURSIVE:
+                if COUNTS and RECURSIVE:
+                    a, b, n = tl.associative_scan((a, b, n), 0, before_and_count if BACK else then_and_count)
+                    n += before_n
+                    before_n = end_of(n, N)
+                else:
+                    a, b = tl.associative_scan((a, b), 0, before if BACK else then)
+                end_a, end_b = end_of(a, N), end_of(b, N)
+                if BACK:
+                    x = lowest(before_a + lowest(a, b), before_b)
+                    before_b = lowest(before_a + end_b, before_b)
+                    before_a += end_a
+                else:  # what comes before is a number
+                    x = lowest(before_a + a, b)
+                    before_a = lowest(before_a + end_a, end_b)
             else:
-                a = tl.cumsum(tl.where(t == 0, before_a + a, a), 0)
-                before_a = end_of(a, N)
-                x = lowest(a, cap)
+                a = tl.cumsum(a, 0)
+                x = lowest(before_a + a, cap)
+                before_a += end_of(a, N)
             if DECAYS == OTHER:
                 x += d
             elif DECAYS == SAME:
