@@ -123,11 +123,28 @@ def e_to(x, SINGLE: tl.constexpr):
 
 
 @triton.jit
+def steps_of(block, blocks, t, N: tl.constexpr, GROUP: tl.constexpr, BACK: tl.constexpr):
+    """Return the steps of a block; from the row's end on if BACK, but neighbours in their own order, to be loaded at once."""
+    return (blocks - block) * N - GROUP - t // GROUP * GROUP + t % GROUP if BACK else block * N + t
+
+
+@triton.jit
+def loaded(
+    log_pi, log_mu, mask, first, step, here, PI: tl.constexpr, MU: tl.constexpr, MASK: tl.constexpr, N: tl.constexpr
+):
+    """Return log π, log μ and the mask at these steps; 0 and 1 where there is none."""
+    at = first + step
+    pi = tl.load(log_pi + at, here, 0.0) if PI else tl.zeros([N], tl.float32)
+    mu = tl.load(log_mu + at, here, 0.0) if MU else tl.zeros([N], tl.float32)
+    return pi, mu, tl.load(mask + at, here, 0) if MASK else tl.full([N], 1, tl.int8)
+
+
+@triton.jit
 def weigh_rows(
     log_pi, log_mu, mask, segment, T, lh, lm, ll, uh, um, ul, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
     PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr, LEVEL: tl.constexpr,
     RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr,
-    SINGLE: tl.constexpr, N: tl.constexpr,
+    SINGLE: tl.constexpr, AHEAD: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the weights of a row, in blocks of N; suffixes from the row's end on."""
     p0, p1, p2, p3 = number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l)
@@ -152,30 +169,32 @@ def weigh_rows(
         if MASK:
             alone = tl.where(tl.load(mask + last) != 0, alone, 0.0)
         tl.store(out + last, alone.to(out.dtype.element_ty))
+    step = steps_of(0, blocks, t, N, GROUP, BACK)
+    pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, step < T, PI or RHO, MU or RHO, MASK, N)
     for block in range(blocks):
-        step = block * N + t
-        if BACK:  # from the row's end on, but four neighbours in their own order, so that they are loaded at once
-            step = (blocks - block) * N - GROUP - t // GROUP * GROUP + t % GROUP
+        if block > 0 and not AHEAD:
+            step = steps_of(block, blocks, t, N, GROUP, BACK)
+            pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, step < T, PI or RHO, MU or RHO, MASK, N)
         here = step < T
         at = first + step
-        decision = here
-        if MASK:
-            decision = here & (tl.load(mask + at, here, 0) != 0)
-        pi = tl.zeros([N], tl.float32)
-        mu = pi
+        decision = here & (marked != 0)
+        later = steps_of(block + 1, blocks, t, N, GROUP, BACK)
+        if AHEAD:  # the next block is on its way while this one is scanned
+            there = (later < T) & (later >= 0)
+            next_pi, next_mu, next_marked = loaded(
+                log_pi, log_mu, mask, first, later, there, PI or RHO, MU or RHO, MASK, N
+            )
         if PI or RHO:
-            pi = tl.load(log_pi + at, here, 0.0)
             pi = tl.where(pi < float("inf"), pi, float("nan")).to(pi.dtype)
         if MU or RHO:
-            mu = tl.load(log_mu + at, here, 0.0)
             mu = tl.where(tl.abs(mu) < float("inf"), mu, float("nan")).to(mu.dtype)
         if BACK:
             pi, mu, decision = turned(pi, N), turned(mu, N), turned(decision.to(tl.int8), N) != 0
         size = pi.to(tl.float32) - mu.to(tl.float32)  # compared in float32, which is faster
-        pi, mu = pi.to(tl.float64), mu.to(tl.float64)
-        log_rho = tl.where(size < SMALLEST, NOTHING, tl.where(size > LARGEST, ENDLESS, pi - mu))
+        pi64, mu64 = pi.to(tl.float64), mu.to(tl.float64)
+        log_rho = tl.where(size < SMALLEST, NOTHING, tl.where(size > LARGEST, ENDLESS, pi64 - mu64))
         rho = tl.where(size < SMALLEST, 0.0, tl.exp(log_rho))
-        d, a, b = log_factors(log_rho, tl.exp(pi), tl.exp(mu), rho, p0, p1, p2, p3)
+        d, a, b = log_factors(log_rho, tl.exp(pi64), tl.exp(mu64), rho, p0, p1, p2, p3)
         a = tl.where(decision & (size == size), a, tl.where(decision, float("nan"), 0.0))
         cap = tl.where(decision, b, ENDLESS)
         b = cap
@@ -245,6 +264,8 @@ def weigh_rows(
                 if MASK:
                     decision = here & (tl.load(mask + at, here, 0) != 0)
             tl.store(out + at, tl.where(decision, w, 0.0).to(out.dtype.element_ty), here)
+        if AHEAD:
+            step, pi, mu, marked = later, next_pi, next_mu, next_marked
     if LEVEL > SUFFIX:
         x = lowest(before_a, final)
         if DECAYS == OTHER:

@@ -2,7 +2,7 @@
 
 A row is prompt, a separator, answer. With n = prompt + answer positions the input is (prompt, separator, answer but its last
 token), and the outputs from the separator on are the logits of the answer. Layers are stacked along the first axis of their
-weights and scanned, so that depth does not cost compilation.
+weights, and follow each other in the program: a scan over them would copy what it keeps, which takes most of the time on a GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from offtrace.studies.stale.token_tasks import TokenTask
 Weights = dict[str, Array]
 """`embed` [tokens + 1, d], `place` [n, d], `out` [d, tokens], and by layer `qkv`, `join`, `up`, `down`, `norm1`, `norm2`."""
 LAYERED = ("qkv", "join", "up", "down", "norm1", "norm2")
+Drawing = tuple[Array, list[tuple[Array, ...]]]
+"""While an answer is drawn: its last token, and what each layer keeps of all tokens, keys and values."""
 LOWEST = -1e30
 """The logit of what must not be drawn: finite, so that no difference of two is NaN."""
 
@@ -69,9 +71,8 @@ def logits(weights: Weights, task: TokenTask, shape: Shape, prompts: Array, answ
     """The logits of the answers' tokens [B, answer, tokens], each given the prompt and the answer before it."""
     x = _inputs(weights, rows(task, prompts, answers), 0)
     causal = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
-    x, _ = lax.scan(
-        lambda x, layer: (_layer(layer, x, shape, partial(_attend, seen=causal))[0], None), x, _layers(weights)
-    )
+    for own in _layers(weights, shape):
+        x, _ = _layer(own, x, shape, partial(_attend, seen=causal))
     return _outputs(weights, x[:, task.prompt :])
 
 
@@ -84,37 +85,27 @@ def sample(
     fewest tokens whose probability reaches top_p, and log μ is that of what was drawn from: renormalised.
     """
     B, n = len(prompts), task.prompt + task.answer
-    dtype = weights["embed"].dtype
+    layers = _layers(weights, shape)
     x = _inputs(weights, jnp.concatenate([prompts, jnp.full((B, 1), task.tokens)], axis=1), 0)
     P = x.shape[1]
     causal = jnp.tril(jnp.ones((P, P), bool))
-    x, kept = lax.scan(lambda x, layer: _layer(layer, x, shape, partial(_attend, seen=causal)), x, _layers(weights))
-    room = jnp.zeros((shape.layers, B, n - P, shape.heads, shape.width // shape.heads), dtype)
-    memory = tuple(jnp.concatenate([part, room], axis=2) for part in kept)
+    room = jnp.zeros((B, n - P, shape.heads, shape.width // shape.heads), x.dtype)
+    memory: list[tuple[Array, ...]] = []
+    for own in layers:
+        x, kept = _layer(own, x, shape, partial(_attend, seen=causal))
+        memory.append(tuple(jnp.concatenate([part, room], axis=1) for part in kept))
     keys = jax.random.split(key, task.answer)
     token, log_mu = _drawn(keys[0], _outputs(weights, x[:, -1]), top_p)
 
-    def step(
-        state: tuple[Array, tuple[Array, ...]], given: tuple[Array, Array]
-    ) -> tuple[tuple[Array, tuple[Array, ...]], tuple[Array, Array]]:
+    def step(state: Drawing, given: tuple[Array, Array]) -> tuple[Drawing, tuple[Array, Array]]:
         token, memory = state
         at, key = given
-        seen = (jnp.arange(n) <= at)[None]
-
-        def layer(x: Array, of_layer: tuple[Weights, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
-            own, past = of_layer
-
-            def attend(q: Array, k: Array, v: Array) -> tuple[Array, tuple[Array, ...]]:
-                both = tuple(
-                    lax.dynamic_update_slice_in_dim(p, new, at, 1) for p, new in zip(past, (k, v), strict=True)
-                )
-                return _attend(q, *both, seen=seen)[0], both
-
-            return _layer(own, x, shape, attend)
-
-        x, memory = lax.scan(layer, _inputs(weights, token[:, None], at), (_layers(weights), memory))
+        x, kept = _inputs(weights, token[:, None], at), list[tuple[Array, ...]]()
+        for own, past in zip(layers, memory, strict=True):
+            x, both = _layer(own, x, shape, partial(_attend_later, past=past, at=at))
+            kept.append(both)
         token, log_mu = _drawn(key, _outputs(weights, x[:, 0]), top_p)
-        return (token, memory), (token, log_mu)
+        return (token, kept), (token, log_mu)
 
     _, later = lax.scan(step, (token, memory), (jnp.arange(P, n), keys[1:]))
     tokens, logs = (jnp.concatenate([a[None], b]).T for a, b in zip((token, log_mu), later, strict=True))
@@ -138,8 +129,8 @@ def _drawn(key: Array, logits: Array, top_p: float) -> tuple[Array, Array]:
     return token, jnp.take_along_axis(logs, token[:, None], 1)[:, 0]
 
 
-def _layers(weights: Weights) -> Weights:
-    return {name: weights[name] for name in LAYERED}
+def _layers(weights: Weights, shape: Shape) -> list[Weights]:
+    return [{name: weights[name][i] for name in LAYERED} for i in range(shape.layers)]
 
 
 def _inputs(weights: Weights, tokens: Array, at: int | Array) -> Array:
@@ -165,6 +156,17 @@ def _attend(q: Array, k: Array, v: Array, *, seen: Array) -> tuple[Array, tuple[
     scores = jnp.einsum("bqhe,bkhe->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
     chance = jax.nn.softmax(jnp.where(seen, scores, LOWEST)).astype(v.dtype)
     return jnp.einsum("bhqk,bkhe->bqhe", chance, v), (k, v)
+
+
+def _attend_later(
+    q: Array, k: Array, v: Array, *, past: tuple[Array, ...], at: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    """The same for one token at a place, by sums: a product of matrices would copy what is kept to turn it round."""
+    keys, values = (lax.dynamic_update_slice_in_dim(p, new, at, 1) for p, new in zip(past, (k, v), strict=True))
+    scores = (q.astype(jnp.float32) * keys).sum(-1) * q.shape[-1] ** -0.5
+    seen = (jnp.arange(keys.shape[1]) <= at)[:, None]
+    chance = jax.nn.softmax(jnp.where(seen, scores, LOWEST), axis=1).astype(v.dtype)
+    return (chance[..., None] * values).sum(1, keepdims=True), (keys, values)
 
 
 def _layer(
