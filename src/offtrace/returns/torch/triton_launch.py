@@ -197,8 +197,8 @@ LEVELS = {
     "token": weights.TOKEN, "prefix": weights.PREFIX, "suffix": weights.SUFFIX, "sequence": weights.SEQUENCE,
     "geometric": weights.GEOMETRIC,
 }  # fmt: skip
-AHEAD = True
 WEIGHED, EACH = 1024, 8  # steps that are scanned at once, and those of a thread
+REGISTERS = 128  # of a thread: so four programs fit on a multiprocessor, and 512 rows on an H200
 
 
 def takes_weights(trace: Trace, how: Weighing, T: int, *, packed: bool) -> bool:
@@ -230,6 +230,6 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Ten
         PI="pi" in trace.reads, MU="mu" in trace.reads, RHO="rho" in trace.reads, MASK="mask" in x, SEGMENT="segment" in x,
         LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace),
         ONE_CAP=not changes(trace.traced.lines.results[2]), BOUNDED=how.bounded, DROP=how.drop,
-        SINGLE=out.dtype is not torch.float64, AHEAD=AHEAD, N=length, num_warps=max(1, length // (32 * EACH)),
+        SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, length // (32 * EACH)), maxnreg=REGISTERS,
     )  # fmt: skip
     return out

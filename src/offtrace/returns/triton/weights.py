@@ -144,7 +144,7 @@ def weigh_rows(
     log_pi, log_mu, mask, segment, T, lh, lm, ll, uh, um, ul, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
     PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr, LEVEL: tl.constexpr,
     RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr,
-    SINGLE: tl.constexpr, AHEAD: tl.constexpr, N: tl.constexpr,
+    SINGLE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the weights of a row, in blocks of N; suffixes from the row's end on."""
     p0, p1, p2, p3 = number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l)
@@ -172,18 +172,13 @@ def weigh_rows(
     step = steps_of(0, blocks, t, N, GROUP, BACK)
     pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, step < T, PI or RHO, MU or RHO, MASK, N)
     for block in range(blocks):
-        if block > 0 and not AHEAD:
-            step = steps_of(block, blocks, t, N, GROUP, BACK)
-            pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, step < T, PI or RHO, MU or RHO, MASK, N)
         here = step < T
         at = first + step
         decision = here & (marked != 0)
         later = steps_of(block + 1, blocks, t, N, GROUP, BACK)
-        if AHEAD:  # the next block is on its way while this one is scanned
-            there = (later < T) & (later >= 0)
-            next_pi, next_mu, next_marked = loaded(
-                log_pi, log_mu, mask, first, later, there, PI or RHO, MU or RHO, MASK, N
-            )
+        there = (later < T) & (later >= 0)
+        # the next block is on its way while this one is scanned
+        next_pi, next_mu, next_marked = loaded(log_pi, log_mu, mask, first, later, there, PI or RHO, MU or RHO, MASK, N)
         if PI or RHO:
             pi = tl.where(pi < float("inf"), pi, float("nan")).to(pi.dtype)
         if MU or RHO:
@@ -222,13 +217,11 @@ def weigh_rows(
                 final = tl.where(latest < 0, final, chosen)
         else:
             # A block is scanned alone, and what comes before it is put in front afterwards: so no scan waits for another.
-            if BACK and not RECURSIVE:  # the cap of the last decision acts, and no other
+            if COUNTS and not RECURSIVE:
                 n = before_n + tl.cumsum(n, 0)
                 before_n = end_of(n, N)
-                b = tl.where(decision & (n == 1), b, ENDLESS)
-            elif COUNTS and not RECURSIVE:
-                n = before_n + tl.cumsum(n, 0)
-                before_n = end_of(n, N)
+                if BACK:  # the cap of the last decision acts, and no other
+                    b = tl.where(decision & (n == 1), b, ENDLESS)
             if DECAYS == OTHER:
                 d = before_d + tl.cumsum(d, 0)
                 before_d = end_of(d, N)
@@ -264,8 +257,7 @@ def weigh_rows(
                 if MASK:
                     decision = here & (tl.load(mask + at, here, 0) != 0)
             tl.store(out + at, tl.where(decision, w, 0.0).to(out.dtype.element_ty), here)
-        if AHEAD:
-            step, pi, mu, marked = later, next_pi, next_mu, next_marked
+        step, pi, mu, marked = later, next_pi, next_mu, next_marked
     if LEVEL > SUFFIX:
         x = lowest(before_a, final)
         if DECAYS == OTHER:
