@@ -21,6 +21,7 @@ import torch
 import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import driver
 
 ALIGNED = 512  # bytes: as PyTorch aligns what it allocates on a GPU
 EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
@@ -63,8 +64,10 @@ class _Place(NamedTuple):
 
 class _Launch(NamedTuple):
     run: Any
-    """The compiled kernel with its grid; or Triton's interpreter of it."""
-    interpreted: bool
+    """What launches the compiled kernel; or Triton's interpreter of it."""
+    programs: tuple[int, ...]
+    about: tuple[object, ...] | None
+    """What it takes beside the arguments: the function, its metadata, and that nobody watches; None for the interpreter."""
     given: tuple[object, ...]
     flags: dict[str, object]
     """What was given by name, for the interpreter."""
@@ -95,17 +98,20 @@ class Repeated(NamedTuple):
                 space[first:stop].view(dtype).fill_(number)
             sources.append(space)
         addresses = [tensor.data_ptr() for tensor in sources]
-        for launch in self.launches:
-            given = list(launch.given)
-            for index, which in launch.numbers:
+        gpu: Any = driver.active if self.device.type == "cuda" else None
+        stream = None if gpu is None else gpu.get_current_stream(self.device.index)
+        for run, programs, about, known, flags, tensors, places in self.launches:
+            given = list(known)
+            for index, which in places:
                 given[index] = numbers[which]
-            if launch.interpreted:
-                for place in launch.tensors:
+            if about is None:
+                for place in tensors:
                     given[place.argument] = _tensor_at(sources[place.source], place)
+                run(*given, **flags)
             else:
-                for index, source, offset, _ in launch.tensors:
+                for index, source, offset, _ in tensors:
                     given[index] = addresses[source] + offset
-            launch.run(*given, **launch.flags)
+                run(*programs, stream, *about, *given)
         return out
 
 
@@ -127,7 +133,7 @@ class _Recorder(TorchDispatchMode):
         self.of_number = {id(number): i for i, number in enumerate(numbers)}
         self.made: dict[int, tuple[Tensor, float | None]] = {}
         """What was allocated, by the address of its memory, and what it was filled with."""
-        self.launches: list[tuple[Any, bool, tuple[object, ...], dict[str, object]]] = []
+        self.launches: list[_Launch] = []
         self.known, self.launching = True, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -157,12 +163,14 @@ class _Recorder(TorchDispatchMode):
         finally:
             self.launching = False
         if compiled is None:  # the interpreter
-            self.launches.append((kernel[programs], True, given, flags))
+            self.launches.append(_Launch(kernel[programs], programs, None, given, flags, (), ()))
+            return
+        # As `compiled[programs](…)` does it, without looking for the stream and for whoever watches launches, each time.
+        about = getattr(compiled, "function", None), getattr(compiled, "packed_metadata", None), None, None, None
+        if about[0] is None or about[1] is None or not hasattr(compiled, "run"):  # another Triton
+            self.known = False
         else:
-            try:
-                self.launches.append((compiled[(*programs, 1, 1)], False, tuple(seen.values()), {}))
-            except (AttributeError, TypeError):  # another Triton, whose compiled kernels are launched otherwise
-                self.known = False
+            self.launches.append(_Launch(compiled.run, (*programs, 1, 1), about, tuple(seen.values()), {}, (), ()))
 
     def repeated(self, out: Tensor) -> Repeated | None:
         """The call that made `out`, if it can be repeated."""
@@ -180,14 +188,15 @@ class _Recorder(TorchDispatchMode):
                 filled.append((space, space + size, tensor.dtype, number))
             space += -(-size // ALIGNED) * ALIGNED
         launches: list[_Launch] = []
-        for run, interpreted, given, flags in self.launches:
-            tensors = [self._place(i, one, of_out, offsets) for i, one in enumerate(given) if isinstance(one, Tensor)]
-            there = [place for place in tensors if place is not None]
+        for launch in self.launches:
+            arguments = list(enumerate(launch.given))
+            tensors = [self._place(i, one, of_out, offsets) for i, one in arguments if isinstance(one, Tensor)]
+            there = tuple(place for place in tensors if place is not None)
             if len(there) < len(tensors):
                 return None
-            numbers = [(i, self.of_number[id(one)]) for i, one in enumerate(given) if id(one) in self.of_number]
-            kept = tuple(None if isinstance(one, Tensor) else one for one in given)
-            launches.append(_Launch(run, interpreted, kept, flags, tuple(there), tuple(numbers)))
+            numbers = tuple((i, self.of_number[id(one)]) for i, one in arguments if id(one) in self.of_number)
+            kept = tuple(None if isinstance(one, Tensor) else one for one in launch.given)
+            launches.append(launch._replace(given=kept, tensors=there, numbers=numbers))
         return Repeated(tuple(launches), out.shape, out.dtype, out.device, space, tuple(filled))
 
     def _place(self, argument: int, tensor: Tensor, of_out: int, offsets: dict[int, int]) -> _Place | None:
