@@ -66,6 +66,21 @@ def test_memory_in_between_is_handed_out_anew(monkeypatch: Any) -> None:
     repeated_calls._calls.clear()
 
 
+@pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(0.9)], ids=name_of)
+def test_parts_of_a_batch_use_the_same_memory(trace: Any, monkeypatch: Any) -> None:
+    """Two rows, two rows and one row take what two rows take alone."""
+    repeated_calls._calls.clear()
+    for rows, at_once in ((2, 1 << 22), (5, 40)):
+        monkeypatch.setattr(triton_launch, "AT_ONCE", at_once)
+        for seed in range(2):
+            given = call(trace, (rows, 20), seed, 0.9)
+            np.testing.assert_allclose(repeated_calls.usual(given), on_numpy(given), rtol=1e-5, atol=1e-5)
+    alone, in_parts = repeated_calls._calls.values()
+    assert len(in_parts.launches) == 3 * len(alone.launches)
+    assert in_parts.space == alone.space > 0
+    repeated_calls._calls.clear()
+
+
 @pytest.mark.parametrize(
     "trace", [ot.Retrace(0.9, horizon=3), ot.replacing(), ot.PengQ(0.9), ot.WatkinsQ(0.9), "retrace"], ids=name_of
 )

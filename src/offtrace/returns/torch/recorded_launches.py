@@ -130,6 +130,9 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, inputs: Sequence[Tensor], numbers: Sequence[float]) -> None:
         super().__init__()
         self.inputs = {id(tensor): i for i, tensor in enumerate(inputs)}
+        storages = [tensor.untyped_storage().data_ptr() for tensor in inputs]
+        self.parts = {s: (i, inputs[i].data_ptr()) for i, s in enumerate(storages) if storages.count(s) == 1}
+        """By the address of its memory: an input of which parts may be taken, and where it begins."""
         self.of_number = {id(number): i for i, number in enumerate(numbers)}
         self.made: dict[int, tuple[Tensor, float | None]] = {}
         """What was allocated, by the address of its memory, and what it was filled with."""
@@ -204,6 +207,9 @@ class _Recorder(TorchDispatchMode):
         if id(tensor) in self.inputs:
             return _Place(argument, self.inputs[id(tensor)], 0, like)
         address = tensor.untyped_storage().data_ptr()
+        if address in self.parts:
+            source, first = self.parts[address]
+            return _Place(argument, source, tensor.data_ptr() - first, like)
         if address not in offsets:
             return None
         source = len(self.inputs) + (address != of_out)

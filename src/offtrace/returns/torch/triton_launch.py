@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ from offtrace.traces.symbols import Lines
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
-AT_ONCE = 1 << 22  # steps in long rows that are done at once, so that the memory beside a large batch is little
+AT_ONCE = 1 << 22  # steps that are done at once, so that the memory beside a large batch is little
 LINE = 64  # starts of a program that has one row only
 DTYPES = {
     "int32": torch.int32,
@@ -35,19 +36,31 @@ NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Tensors:
-    """Tensors of a device, for `plans`."""
+    """Tensors of a device, for `plans`. What a part of a batch has needed in between, the next part uses again."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.made: list[Tensor] = []
+        self.used = 0
+        """How many of them this part has taken."""
+
+    def next_part(self) -> None:
+        """Begin with another part, whose rows are as many as those of the part before, or fewer."""
+        self.used = 0
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        n = math.prod(shape)
+        if self.used == len(self.made):
+            self.made.append(torch.empty(n, dtype=dtype, device=self.device))
+        self.used += 1
+        return self.made[self.used - 1][:n].view(shape)
 
     def launch(
         self, kernel: Any, programs: int, read: Sequence[Tensor], numbers: Sequence[float], written: Sequence[plans.Written],
         **constants: Any,
     ) -> list[Tensor]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
-        made = [
-            w if isinstance(w, Tensor) else torch.empty(w[0], dtype=DTYPES[w[1]], device=self.device) for w in written
-        ]
+        made = [w if isinstance(w, Tensor) else self._empty(w[0], DTYPES[w[1]]) for w in written]
         recorded(kernel)[(programs,)](*read, *numbers, *made, **constants)
         return made
 
@@ -135,11 +148,11 @@ def _launch(
     flags = dict(flags)
     add_q = flags.pop("ADD_Q")
     library, dtype = Tensors(device), NAME_OF[arrays[0].dtype]
-    if not (plans.long(T) and B * T > AT_ONCE):
-        return plans.with_cap(plans.Given(library, made, arrays, numbers, flags, dtype, add_q), recursive)
     out, rows = torch.empty_like(arrays[0]), max(1, AT_ONCE // T)
     for i in range(0, B, rows):
-        call = plans.Given(library, made, [a[i : i + rows] for a in arrays], numbers, flags, dtype, add_q)
+        library.next_part()
+        part = arrays if rows >= B else [a[i : i + rows] for a in arrays]
+        call = plans.Given(library, made, part, numbers, flags, dtype, add_q)
         plans.with_cap(call, recursive, out[i : i + rows])
     return out
 

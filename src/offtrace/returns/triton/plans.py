@@ -140,14 +140,14 @@ def rows_of(B: int) -> int:
 def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
     """Return Δ, or q + Δ, of a rule with a cap: swept, by a tree over the row, or in that order.
 
-    Where rows are `long`, it may go to `out`, memory that is there already.
+    It may go to `out`, memory that is there already.
     """
     B, T = call.shape
     beyond = by_tree if recursive else by_sorting
     if long(T):
         return beyond(call, call.library.full((B,), scan.TREE.value), out)
     if T <= NEAR:
-        return swept(call, recursive)[0]
+        return swept(call, recursive, out=out)[0]
     length = triton.next_power_of_2(T)
     rows = max(1, 1024 // length)
     flags = {name: call.flags[name] for name in ("GIVEN", "GAMMAS", "VALID")}
@@ -155,12 +155,16 @@ def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
         caps.lifetimes, triton.cdiv(B, rows), call.arrays, [B, T, *call.numbers[:3]], [((B,), "int32")], **flags,
         ROWS=rows, N=length, LIFE=LIFE, num_warps=4,
     )  # fmt: skip
-    out, _, stage = swept(call, recursive, stage)
+    out, _, stage = swept(call, recursive, stage, out=out)
     return beyond(call, stage, out)
 
 
 def swept(
-    call: Given, recursive: bool, stage: Array | None = None, length: int | None = None
+    call: Given,
+    recursive: bool,
+    stage: Array | None = None,
+    length: int | None = None,
+    out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Sweep rows, of a stage if there is one, or parts of so many steps. Return Δ, sums of logarithms of parts, and the stage."""
     B, T = call.shape
@@ -185,7 +189,8 @@ def swept(
     )  # fmt: skip
     stage, out = launch(
         call.kernels["sweep"], programs, [*call.arrays, room, ends, stage], numbers,
-        [stage, ((B, T), call.dtype if whole else kind)], **call.flags, ADD_Q=call.add_q and whole, RECURSIVE=recursive,
+        [stage, ((B, T), call.dtype if whole else kind) if out is None else out], **call.flags,
+        ADD_Q=call.add_q and whole, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=PART, STAGE=at, num_warps=1,
     )  # fmt: skip
     return out, sums, stage

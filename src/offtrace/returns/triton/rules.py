@@ -130,7 +130,7 @@ def logarithm(symbol: Symbol) -> Symbol:
         case "*":
             return symbols.combine("+", *map(logarithm, x))  # at most twice log 0 or log ∞, which is as good
         case "/":
-            return symbols.combine("+", logarithm(x[0]), finite_symbol(-logarithm(x[1])))
+            return symbols.combine("+", logarithm(x[0]), finite_symbol(symbols.combine("negative", logarithm(x[1]))))
         case "**" if not changes(x[1]):
             return finite_symbol(symbols.combine("*", x[1], logarithm(x[0])))
         case "minimum" | "maximum":
