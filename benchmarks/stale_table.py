@@ -1,6 +1,6 @@
 """The tables and the figure of docs/stale.md, from the records of the study `stale`: no number there is written by hand.
 
-.venv/bin/python benchmarks/stale_gpu.py bring --subset h200 benchmarks/stale/h200-*.jsonl.gz       names FOLDER
+.venv/bin/python benchmarks/stale_gpu.py bring --subset h200-ages benchmarks/stale/h200-ages-*.jsonl.gz       names FOLDER
 .venv/bin/python benchmarks/stale_table.py FOLDER            writes docs/stale_table.inc and docs/stale.png
     .venv/bin/python benchmarks/stale_table.py --file stale_minutes.inc FOLDER       the same of `minutes`, the tables only
 """
@@ -53,7 +53,7 @@ def text(shown: Views, rows: pl.DataFrame) -> str:
         f"**Over these environments, data {ages[-1]:.0f} updates old**, at the end:",
         over_all(cells.filter(age=ages[-1])),
     ]
-    tuning = rows.filter(phase="tuning", age=ages[-1])
+    tuning = rows.filter(~pl.col("environment").str.contains("precision|top_p"), phase="tuning", age=ages[-1])
     if len(tuning):
         parts += [f"**All step sizes, data {ages[-1]:.0f} updates old.** {TUNING}", by_step(tuning)]
     return "\n\n".join(parts) + "\n"
@@ -64,8 +64,8 @@ LEGEND = (
     "how many runs collapsed of all where any did; **bold** is the best of a column."
 )
 TUNING = (
-    "The reward at the end of the runs of the tuning seeds, the lowest and the highest. These have chosen α, and for an "
-    "environment that is not in the tables above they are all there is."
+    "The reward at the end of the runs of the tuning seeds, the lowest and the highest, where rollouts are drawn in float32. "
+    "These have chosen α, and for an environment that is not in the tables above they are all there is."
 )
 LEARNED = 0.3
 """A step size with which no run comes so far is left out of its table."""
