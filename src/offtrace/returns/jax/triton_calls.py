@@ -63,6 +63,9 @@ class Arrays:
             *read, *numbers, kernel=kernel, out_shape=made, grid=(programs,), input_output_aliases=changed, **constants
         )
 
+    def release(self, *arrays: Array) -> None:
+        """Do nothing: XLA knows what is read no more."""
+
     def full(self, shape: tuple[int, ...], value: int) -> Array:
         """Return an int32 array of one value."""
         return jnp.full(shape, value, jnp.int32)

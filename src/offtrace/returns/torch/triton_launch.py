@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns.torch.recorded_launches import recorded
+from offtrace.returns.torch.recorded_launches import ALIGNED, recorded
 from offtrace.returns.triton import plans, scan, walks, weights
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
 from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
@@ -36,24 +36,31 @@ NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Tensors:
-    """Tensors of a device, for `plans`. What a part of a batch has needed in between, the next part uses again."""
+    """Tensors of a device, for `plans`. Memory that is released is used again."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.made: list[Tensor] = []
-        self.used = 0
-        """How many of them this part has taken."""
-
-    def next_part(self) -> None:
-        """Begin with another part, whose rows are as many as those of the part before, or fewer."""
-        self.used = 0
+        self.taken: dict[int, Tensor] = {}
+        """The memory of each tensor, as bytes, by its address."""
+        self.free: list[Tensor] = []
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        n = math.prod(shape)
-        if self.used == len(self.made):
-            self.made.append(torch.empty(n, dtype=dtype, device=self.device))
-        self.used += 1
-        return self.made[self.used - 1][:n].view(shape)
+        size = math.prod(shape) * dtype.itemsize
+        fits = [(memory.numel(), i) for i, memory in enumerate(self.free) if memory.numel() >= size]
+        memory = self.free.pop(min(fits)[1]) if fits else torch.empty(size, dtype=torch.uint8, device=self.device)
+        own = -(-size // ALIGNED) * ALIGNED  # what is left of it can be had by others
+        self.free += [memory[own:]] if memory.numel() > own else []
+        self.taken[memory.data_ptr()] = memory[:own]
+        return memory[:size].view(dtype).view(shape)
+
+    def release(self, *tensors: Tensor) -> None:
+        """Let what is launched from now on have the memory of these, if it is of `launch`."""
+        self.free += [self.taken.pop(t.data_ptr()) for t in tensors if t.data_ptr() in self.taken]
+
+    def release_all(self) -> None:
+        """Let what is launched from now on have all memory."""
+        self.free += self.taken.values()
+        self.taken.clear()
 
     def launch(
         self, kernel: Any, programs: int, read: Sequence[Tensor], numbers: Sequence[float], written: Sequence[plans.Written],
@@ -150,10 +157,10 @@ def _launch(
     library, dtype = Tensors(device), NAME_OF[arrays[0].dtype]
     out, rows = torch.empty_like(arrays[0]), max(1, AT_ONCE // T)
     for i in range(0, B, rows):
-        library.next_part()
         part = arrays if rows >= B else [a[i : i + rows] for a in arrays]
         call = plans.Given(library, made, part, numbers, flags, dtype, add_q)
         plans.with_cap(call, recursive, out[i : i + rows])
+        library.release_all()
     return out
 
 

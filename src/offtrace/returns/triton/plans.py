@@ -54,6 +54,10 @@ class Library(Protocol):
         """Launch so many programs of a kernel; return what it has written."""
         ...
 
+    def release(self, *arrays: Array) -> None:
+        """Take back what kernels have written and no kernel reads any more."""
+        ...
+
     def full(self, shape: tuple[int, ...], value: int) -> Array:
         """Return an int32 array of one value."""
         ...
@@ -193,6 +197,7 @@ def swept(
         ADD_Q=call.add_q and whole, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=PART, STAGE=at, num_warps=1,
     )  # fmt: skip
+    call.library.release(room, ends)
     return out, sums, stage
 
 
