@@ -111,6 +111,47 @@ def weighted_doubly_robust(episodes: list[Episode], γ: float) -> float:
     return total
 
 
+def partial_return(episodes: list[Episode], γ: float, j: int) -> float:
+    """Thomas & Brunskill (2016), equation 9: j + 1 steps weighted, V̂ from there, and the control variate of both.
+
+    Σ_i Σ_{t≤j} γ^t w_t r_t + Σ_i γ^{j+1} w_j V̂(s_{j+1}) − Σ_i Σ_{t≤j} γ^t (w_t Q̂(s_t, a_t) − w_{t−1} V̂(s_t)); after its end an
+    episode is at rest, where all of these are 0.
+    """
+    n, total = len(episodes), 0.0
+
+    def share(e: Episode, t: int) -> float:
+        return 1 / n if t < 0 else weight(e, t) / sum(weight(other, t) for other in episodes)
+
+    def value(e: Episode, t: int) -> float:
+        T = len(e["reward"])
+        if t > T or (t == T and e["terminated"]):
+            return 0.0
+        return e["v0"] if t == 0 else e["v"][t - 1]
+
+    for e in episodes:
+        T = len(e["reward"])
+        for t in range(min(j + 1, T)):
+            total += γ**t * (share(e, t) * (e["reward"][t] - e["q"][t]) + share(e, t - 1) * value(e, t))
+        last = min(j, T - 1)  # a truncated episode has V̂ where it was cut, and nothing after
+        total += γ ** (last + 1) * share(e, last) * value(e, last + 1)
+    return total
+
+
+def least_error(M: np.ndarray) -> np.ndarray:
+    """x ≥ 0 with Σ x = 1 at the least xᵀMx: of all sets of numbers that are not 0, the best whose solution is not negative."""
+    m = len(M)
+    best, least = np.eye(m)[0], M[0, 0]
+    for chosen in range(1, 2**m):
+        at = [i for i in range(m) if chosen >> i & 1]
+        x = np.zeros(m)
+        x[at] = np.linalg.lstsq(M[np.ix_(at, at)], np.ones(len(at)), rcond=None)[0]
+        if x.sum() > 0 and (x >= 0).all():
+            x /= x.sum()
+            if x @ M @ x < least:
+                best, least = x, x @ M @ x
+    return best
+
+
 def among_logged(logs: Logs, pi: np.ndarray) -> np.ndarray:
     """π(a|s) over the actions that were logged in s, all alike where none of π's was; 0 where there is none."""
     found = np.zeros(pi.shape)

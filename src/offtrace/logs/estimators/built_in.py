@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from offtrace.logs.estimators.blending import checks_of, magic
 from offtrace.logs.estimators.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
 from offtrace.logs.estimators.importance_sampling import (
@@ -103,6 +104,13 @@ for _each in (
         "weighted doubly robust",
         "Σ_e V̂(s_0) / E + Σ_t γ^t (Σ_e W_t δ_t) / Σ_e W_t",
         Weighting(weighted_per_decision, doubly_robust=True),
+    ),
+    Estimator(
+        "MAGIC",
+        "Σ_j x_j g_j with x at the least estimated squared error; g_j is weighted doubly robust up to step j, and V̂ from there",
+        magic,
+        needs=(MU, OWN_STARTS),
+        checks=checks_of(OfFit(_direct_fit)),
     ),
     Estimator(
         "marginalised IS",

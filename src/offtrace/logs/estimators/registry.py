@@ -22,6 +22,7 @@ from offtrace.logs.estimators.target_policy import Policy
 from offtrace.traces import Trace
 
 if TYPE_CHECKING:
+    from offtrace.logs.estimators.blending import Blend
     from offtrace.logs.estimators.checks import Checking
     from offtrace.logs.estimators.direct_method import Direct
     from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
@@ -77,6 +78,13 @@ class Evidence:
         from offtrace.logs.estimators.marginalised import densities  # which reads the registry
 
         return densities(self)
+
+    @cached_property
+    def blend(self) -> Blend:
+        """The partial returns of MAGIC and their blend, computed when they are first needed."""
+        from offtrace.logs.estimators.blending import blend  # which reads the registry
+
+        return blend(self)
 
 
 @dataclass(frozen=True)
