@@ -20,10 +20,12 @@ from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor,
 from offtrace.logs.estimators.importance_sampling import weights
 from offtrace.logs.estimators.intervals import Conservative, bootstrap, conservative, range_of
 from offtrace.logs.estimators.linear_bases import Table
+from offtrace.logs.estimators.linear_densities import has_features
 from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import observed
 from offtrace.logs.estimators.registry import (
     ESTIMATORS,
+    FEATURES,
     IMPORTANCE,
     LACKING,
     MU,
@@ -101,8 +103,8 @@ def evaluate(
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     starts = Starts.of(logs, initial)
-    names = _names(estimators, mu, starts, logs.tabular)
     kind = as_model(model, logs, seed)
+    names = _names(estimators, mu, starts, logs.tabular, has_features(kind, logs.tabular))
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
     _check_support(logs, log_pi)
@@ -196,9 +198,9 @@ def _call(given: Mapping[str, object]) -> str:
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
-def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts, table: bool) -> list[str]:
+def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts, table: bool, features: bool) -> list[str]:
     """Return the names of the estimators that are wanted and possible."""
-    there = {MU: mu.log_mu is not None, OWN_STARTS: starts.own, TABLE: table}
+    there = {MU: mu.log_mu is not None, OWN_STARTS: starts.own, TABLE: table, FEATURES: features}
     lacking = [need for need in there if not there[need]]
     possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:

@@ -20,7 +20,19 @@ from offtrace.logs.estimators.target_policy import Policy
 from offtrace.logs.result import Diagnosis, Row, Support, chosen
 
 HANDFUL = 30  # episodes on which an answer must rest, or there is a warning
-TOLD = ("settled", "V(μ)", "residual", "cut off", "range", "spread", "contradicted", "unseen", "blend")
+TOLD = (
+    "settled",
+    "V(μ)",
+    "residual",
+    "cut off",
+    "range",
+    "spread",
+    "contradicted",
+    "unseen",
+    "blend",
+    "negative",
+    "features",
+)
 """Kinds of failed checks that are told as they are; of the others there are warnings for all estimators together."""
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 

@@ -19,11 +19,14 @@ from offtrace.logs.estimators.importance_sampling import (
     weighted,
     weighted_per_decision,
 )
+from offtrace.logs.estimators.linear_densities import CHECKS as LINEAR_CHECKS
+from offtrace.logs.estimators.linear_densities import linear_marginalised
 from offtrace.logs.estimators.marginalised import CHECKS, marginalised
 from offtrace.logs.estimators.registry import (
     ESTIMATORS as ESTIMATORS,
 )
 from offtrace.logs.estimators.registry import (
+    FEATURES,
     FITTED_VALUES,
     IMPORTANCE,
     MODEL,
@@ -119,6 +122,14 @@ for _each in (
         needs=(MU, TABLE),
         family=IMPORTANCE,
         checks=CHECKS,
+    ),
+    Estimator(
+        "linear marginalised IS",
+        "Σ_i w(s_i) ρ_i r_i / E, w(s) = φ(s)·θ: Σ_i w(s_i) (φ(s_i) − γ ρ_i φ(s′_i)) / E = Σ_e φ(s_0) / E",
+        linear_marginalised,
+        needs=(MU, FEATURES),
+        family=IMPORTANCE,
+        checks=LINEAR_CHECKS,
     ),
 ):
     register_estimator(_each)

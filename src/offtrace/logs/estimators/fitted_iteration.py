@@ -198,7 +198,7 @@ def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     elif isinstance(model, Learned):
         basis = Linear(sampled, *model.features(sampled.logs, sampled.gamma), shared=model.shared(sampled.logs))
     else:
-        of_states = None if model.of_pairs else _states_to_features(model.of_states, sampled.logs)
+        of_states = None if model.of_pairs else states_to_features(model.of_states, sampled.logs)
         basis = Linear(sampled, of_states, model.of_pairs)
     constant = sweep(basis, np.zeros(basis.size))
     if isinstance(basis, Linear) and basis.size <= FEW:
@@ -302,7 +302,7 @@ def _with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
     return np.column_stack([x, np.eye(actions)[action]])
 
 
-def _states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], object] | None:
+def states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], object] | None:
     """φ(s) as a callable, or None where the states are features."""
     if given is None and logs.tabular:
         raise ValueError(
@@ -316,5 +316,5 @@ def _states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], obj
 
 
 def _features_of(given: object, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
-    found = _states_to_features(given, logs)
+    found = states_to_features(given, logs)
     return lambda states: feature_matrix(states if found is None else found(states), len(states), "features of s")

@@ -149,7 +149,7 @@ class Linear:
 
     @cached_property
     def _root(self) -> np.ndarray:
-        """R [given, p], so that φ R is orthonormal: from the eigenvectors of Σ φφᵀ, its diagonal scaled to 1."""
+        """R [given, p], so that φ R is orthonormal."""
         if "root" not in self.shared:
             self.shared["root"] = self._made_root()
         return self.shared["root"]
@@ -161,12 +161,7 @@ class Linear:
             x = self._given(logs.state[piece], logs.action[piece])
             return x.T @ x
 
-        gram = np.asarray(sum(self.sampled.each(products, self.piece)))
-        size = np.sqrt(np.diag(gram))
-        scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
-        values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])
-        kept = values > DEPENDENT * values[-1]
-        return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
+        return orthonormalising(np.asarray(sum(self.sampled.each(products, self.piece))))
 
     @property
     def size(self) -> int:
@@ -247,6 +242,15 @@ class Linear:
     def spread_values(self, states: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """∂/∂θ of Σ_i weights_i v(states_i)."""
         return weights @ self._phi_bar(states, self.sampled.policy.probabilities(states))
+
+
+def orthonormalising(gram: np.ndarray) -> np.ndarray:
+    """R [d, p] for which φR is orthonormal, from Σ φφᵀ [d, d]: by its eigenvectors, its diagonal scaled to 1."""
+    size = np.sqrt(np.diag(gram))
+    scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
+    values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])
+    kept = values > DEPENDENT * values[-1]
+    return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
 
 
 def feature_matrix(found: object, n: int, what: str) -> np.ndarray:

@@ -104,15 +104,19 @@ def settled(evidence: Evidence, found: Estimated) -> Check | None:
 
 
 def mean_ratio(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean of ρ over the states of π, Σ_i w(s_i) ρ_i / Σ_i w(s_i), which should be 1."""
+    """The mean of ρ over the states of π, which should be 1."""
     if np.isnan(found.value):
         return None
-    logs, d = evidence.logs, evidence.densities
-    weight = d.ratio[logs.state]
+    d = evidence.densities
+    return mean_of_ratios(d.ratio[evidence.logs.state], d.step_ratio, evidence.logs.starts)
+
+
+def mean_of_ratios(weight: np.ndarray, ratio: np.ndarray, starts: np.ndarray) -> Check | None:
+    """Check Σ_i w(s_i) ρ_i / Σ_i w(s_i) of weights and ratios [N]; None where no step weighs anything."""
     if not weight.sum() > 0:
         return None
-    mean = float(weight @ d.step_ratio / weight.sum())
-    by_episode = np.add.reduceat(weight * (d.step_ratio - mean), logs.starts[:-1])
+    mean = float(weight @ ratio / weight.sum())
+    by_episode = np.add.reduceat(weight * (ratio - mean), starts[:-1])
     off = abs(mean - 1) > max(3 * float(np.sqrt((by_episode**2).sum()) / weight.sum()), 0.02) or not 0.5 < mean < 2
     words = f"its ratios of actions have the mean {number(mean)}"
     if off:

@@ -28,18 +28,26 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
     from offtrace.logs.estimators.importance_sampling import Weights
     from offtrace.logs.estimators.intervals import Range
+    from offtrace.logs.estimators.linear_densities import LinearDensities
     from offtrace.logs.estimators.marginalised import Densities
     from offtrace.logs.estimators.on_policy import Observed
     from offtrace.logs.estimators.sampled_operator import Sampled
 
-MU, OWN_STARTS, TABLE = "mu", "own starts", "ids"
-"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids of states."""
-NEEDS = {MU: "μ", OWN_STARTS: "the logs’ own first states", TABLE: "states that are ids"}
+MU, OWN_STARTS, TABLE, FEATURES = "mu", "own starts", "ids", "features"
+"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids or features of
+states."""
+NEEDS = {
+    MU: "μ",
+    OWN_STARTS: "the logs’ own first states",
+    TABLE: "states that are ids",
+    FEATURES: "features of states",
+}
 """What an estimator may need, in words."""
 LACKING = {
     MU: "it needs μ(a|s) of the actions taken, which is not known",
     OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
     TABLE: "it needs states that are ids, and these logs have features",
+    FEATURES: "it needs features of states, and these logs have ids: give model=Features(φ)",
 }
 """Why an estimator cannot be computed where that is not so."""
 
@@ -80,6 +88,13 @@ class Evidence:
         return densities(self)
 
     @cached_property
+    def linear_densities(self) -> LinearDensities:
+        """Density ratios that are linear in features of states, solved for when they are first needed."""
+        from offtrace.logs.estimators.linear_densities import linear_densities  # which reads the registry
+
+        return linear_densities(self)
+
+    @cached_property
     def blend(self) -> Blend:
         """The partial returns of MAGIC and their blend, computed when they are first needed."""
         from offtrace.logs.estimators.blending import blend  # which reads the registry
@@ -104,7 +119,7 @@ class Estimator:
     function: Callable[[Evidence], tuple[float, NDArray[np.float64]]]
     """From the evidence V̂(π), and what each episode contributes to it [E]: the mean of that is V̂, its spread the error."""
     needs: tuple[str, ...] = ()
-    """What must be there: `MU`, `OWN_STARTS`."""
+    """What must be there, such as `MU` and `OWN_STARTS`."""
     title: str = ""
     """The name to print, the same if empty; `{trace}` in it stands for the trace."""
     family: str = MODEL
