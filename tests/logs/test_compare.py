@@ -13,7 +13,7 @@ import offtrace as ot
 from logs import settings
 from offtrace import mdps
 from offtrace.logs import Features, choose, compare, simulate
-from offtrace.logs.choosing import last_in_common
+from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.evaluation import evaluate
 
 ENDS = st.tuples(st.integers(-5, 5), st.integers(0, 5)).map(lambda pair: (float(pair[0]), float(pair[0] + pair[1])))

@@ -13,6 +13,7 @@ import pytest
 from minari import DataCollector, StepDataCallback
 
 from offtrace.logs import Columns, Logs, LogsError, read
+from offtrace.logs.reading.episodes import _of_space
 
 
 class KeepsMu(gym.Wrapper):
@@ -133,11 +134,15 @@ def test_spaces_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     env = DataCollector(gym.make("Pendulum-v1", max_episode_steps=3))
     env.reset(seed=0)
-    for _ in range(3):
-        env.step(env.action_space.sample())
+    taken = [env.action_space.sample() for _ in range(3)]
+    for action in taken:
+        env.step(action)
     dataset = kept(env, "pendulum-v0")
-    with pytest.raises(LogsError, match=r"actions of Box.* must be Discrete"):
-        read(dataset)
+    logs = read(dataset)  # a Box of actions is read as real numbers
+    assert (logs.actions, logs.continuous) == (0, True)
+    np.testing.assert_array_equal(logs.action, np.array(taken, float))
+    with pytest.raises(LogsError, match=r"actions of MultiDiscrete.* must be Discrete or Box"):
+        _of_space("action", gym.spaces.MultiDiscrete([2, 2]), None)
     assert minari.load_dataset("pendulum-v0").total_steps == 3
 
 

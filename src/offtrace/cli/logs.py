@@ -2,7 +2,8 @@
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
 `actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes. The file is
-executed for that, whatever it does; an .npz file is only read.
+executed for that, whatever it does; an .npz file is only read. Where actions are real numbers it is a `Density` or a
+`Deterministic` that a Python file makes, or nothing, where a column has log π of the actions taken.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def add(commands: Commands) -> None:
             "--policy",
             metavar="FILE",
             nargs="+" if name == "evaluate" else None,
-            required=name != "describe",
+            required=name == "sweep",
             help="the target (several are ranked): an .npz file of `probabilities` [S, A] and, where the log has names, `states` "
-            "and `actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes. "
-            "offtrace executes the whole file: name only files that you would run yourself",
+            "and `actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes, or, "
+            "where actions are real numbers, a Density or a Deterministic (none: --columns log_pi=…). offtrace executes the "
+            "whole file: name only files that you would run yourself",
         )
         if name != "describe":
             _add_trace(made)
@@ -93,6 +95,11 @@ def _add_reading(command: argparse.ArgumentParser, *, drops: bool) -> None:
     )
     if not drops:
         return
+    group.add_argument(
+        "--actions",
+        choices=("continuous",),
+        help="they are real numbers, and μ are densities; several columns (action=x,y) and lists are so without it",
+    )
     group.add_argument(
         "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
     )
@@ -260,8 +267,19 @@ def _read(args: argparse.Namespace, target: Target | None) -> Logs:
         on_error=args.on_error,
         drop_at_most=args.drop_at_most,
         states=None if target is None else target.states,
-        actions=None if target is None else target.actions,
+        actions=_actions(args.actions, target),
     )
+
+
+def _actions(said: str | None, target: Target | None) -> int | str | tuple[int | str, ...] | None:
+    """The actions for `read`: what --actions says of them, or the policy's."""
+    of_policy = None if target is None else target.actions
+    if said is not None and of_policy is not None:
+        raise ValueError(
+            "--actions continuous says that actions are real numbers, but the policy is a table [S, A] of ids: give a Density or "
+            "a Deterministic, --policy FILE.py:NAME, or a column of log π, --columns log_pi=…"
+        )
+    return said if said is not None else of_policy
 
 
 def _describe(args: argparse.Namespace) -> int:
@@ -340,13 +358,26 @@ def _named(files: list[str]) -> dict[str, Target]:
     return found
 
 
+def _policies(args: argparse.Namespace) -> dict[str, Target]:
+    """The policies that --policy names, or the one of a column log_pi."""
+    logged = columns_of(args.columns).log_pi
+    if args.policy is None and logged is None:
+        raise ValueError(
+            "--policy is missing: name the target policy, FILE.npz or FILE.py:NAME; where actions are real numbers, a column of "
+            "its log densities does, too: --columns log_pi=…"
+        )
+    if args.policy is not None and logged is not None:
+        raise ValueError("--policy and --columns log_pi=… both say what the target policy is: leave out one of them")
+    return {str(logged): Target(None)} if args.policy is None else _named(args.policy)
+
+
 def _evaluate(args: argparse.Namespace) -> int:
     from offtrace._shared.progress_bar import ProgressBar
     from offtrace.logs.choosing import choose
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.evaluation import evaluate
 
-    rule, targets = chosen_trace(args), _named(args.policy)
+    rule, targets = chosen_trace(args), _policies(args)
     if args.truths is not None and len(args.truths) != len(targets):
         raise ValueError(f"--truths has {len(args.truths)} values for {len(targets)} policies")
     if args.page is not None and len(targets) > 1:
@@ -400,6 +431,8 @@ SPELT = (
     (r"behavior=None, --behavior logged", "--behavior logged"),
     (r"behavior=False", "--behavior unknown"),
     (r"give it as a policy \(behavior=…\), or ", "or "),
+    (r'actions="continuous"', "--actions continuous"),
+    (r"give it as behavior=Density\(log_pi\), or ", "or "),
     (r"`read` their number or names: states=…, actions=…", "their names in the policy's file: states, actions"),
     (r"\b(estimators|initial|model|gamma|confidence|resamples|rewards|longest) (must|is|says)", r"--\1 \2"),
 )

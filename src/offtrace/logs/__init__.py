@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
+    from offtrace.logs.estimators.action_densities import Density, Deterministic
     from offtrace.logs.estimators.fitted_iteration import Features, Regressor
     from offtrace.logs.estimators.registry import ESTIMATORS, Estimator, Evidence, register_estimator
     from offtrace.logs.evaluation import evaluate
@@ -29,7 +30,9 @@ __all__ = [
     "Columns",
     "Comparison",
     "Coverage",
+    "Density",
     "Description",
+    "Deterministic",
     "Distribution",
     "Estimator",
     "Evidence",
@@ -57,6 +60,7 @@ _HOME = {
     "comparing": ("Comparison", "compare"),
     "container": ("Logs",),
     "description": ("Coverage", "Description", "describe"),
+    "estimators.action_densities": ("Density", "Deterministic"),
     "estimators.fitted_iteration": ("Features", "Regressor"),
     "estimators.built_in": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
     "evaluation": ("evaluate",),

@@ -2,10 +2,7 @@
 
 With a large λ the fitted estimate leans on returns: it has little bias by a wrong model, and the most variance. With a small one
 it leans on the model. Candidates of one rule are looked at from the largest λ down, each with the interval I = estimate ± 2
-standard errors. As long as all intervals so far have a point in common, the differences may well be chance, and the smaller
-variance is worth having:
-
-    chosen is the last i with  I_1 ∩ … ∩ I_i ≠ ∅
+standard errors. Chosen is the last one whose interval has a point in common with all those before it (`common_points`).
 
 Candidates that, asked for V(μ), miss what was observed are left out before. Of several rules, the one whose chosen estimate has
 the smallest standard error is taken.
@@ -21,10 +18,13 @@ import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
+from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
+from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.fitted_iteration import Regressor, as_model, fit
 from offtrace.logs.estimators.on_policy import first_values, observed, on_policy
+from offtrace.logs.estimators.registry import ACTIONS, LACKING
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.traces import RBIS, Trace
@@ -82,20 +82,6 @@ def _named(trace: Trace) -> str:
     return trace.title + (f", λ = {lam:g}" if isinstance(lam, float) else "")
 
 
-def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
-    """The last i for which the intervals 0 … i have a point in common.
-
-    >>> last_in_common([(0, 4), (1, 5), (3, 6), (4.5, 7)])
-    2
-    """
-    low, high = -np.inf, np.inf
-    for i, (a, b) in enumerate(intervals):
-        low, high = max(low, a), min(high, b)
-        if low > high:
-            return i - 1
-    return len(intervals) - 1
-
-
 def choose(
     logs: Logs,
     target: object,
@@ -129,8 +115,12 @@ def choose(
     if not rules or without or not lambdas:
         what = f"{without[0].title} has no λ" if without else "there is nothing to choose from"
         raise ValueError(f"{what}: give traces that have one, and at least one of lambdas")
+    logs = with_log_pi(target, logs)
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
+    policy = policy.for_logs(logs, gamma)
+    if not policy.draws:
+        raise ValueError(f"λ is that of the fitted estimate, which cannot be computed: {LACKING[ACTIONS]}")
     kind, starts = as_model(model, logs, seed), Starts.of(logs, initial)
     if isinstance(kind, Regressor):
         raise TypeError("a Regressor has no standard error without refits: choose λ with another model")

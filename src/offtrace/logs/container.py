@@ -61,7 +61,7 @@ class Logs:
     next_state: np.ndarray | Following
     """Read like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
     action: np.ndarray
-    """[N] int64 ids 0 … actions − 1."""
+    """[N] int64 ids 0 … actions − 1, or [N, k] float64 where actions are real numbers."""
     reward: np.ndarray
     """[N] float64."""
     terminated: np.ndarray
@@ -69,15 +69,17 @@ class Logs:
     truncated: np.ndarray
     """[N] bool: the episode was cut here, by a limit or by the end of the log: values beyond it count."""
     log_mu: np.ndarray | None
-    """[N] float64: log μ(a|s) of the action taken; None if it is not known."""
+    """[N] float64: log μ(a|s) of the action taken, a log density where actions are real numbers; None if it is not known."""
     states: int
     """How many states there are; 0 if `state` holds features."""
     actions: int
-    """How many actions there are."""
+    """How many actions there are; 0 if they are real numbers."""
     state_names: tuple[int | str, ...] = ()
     """What the ids of states stand for in the source, if they were not 0, 1, … there."""
     action_names: tuple[int | str, ...] = ()
     """The names of the actions in the source, in the order of their ids."""
+    log_pi: np.ndarray | None = field(default=None, repr=False)
+    """[N] float64: the log density of a target policy at the action taken, where actions are real numbers; None: not given."""
     report: ReadReport | None = field(default=None, repr=False)
     """What was read, and what was left out; None if they were not read."""
 
@@ -93,6 +95,11 @@ class Logs:
     def tabular(self) -> bool:
         """Whether states are ids."""
         return self.states > 0
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are real numbers."""
+        return self.actions == 0
 
     def pieces(self, steps: int) -> Iterator[slice]:
         """Yield slices of whole episodes of at most so many steps each (or one longer episode), in order."""

@@ -55,11 +55,13 @@ class Description:
     states_seen: int
     """How many states occur; where states are features, how many numbers a state has."""
     actions: int
+    """How many actions there are; 0 where they are real numbers."""
     actions_seen: int
+    """How many actions occur; where they are real numbers, how many numbers an action has."""
     rewards: tuple[float, float, float]
     """The least reward, the mean and the largest."""
     mu: tuple[float, float] | None
-    """The least and the median probability of an action that was taken; None if μ is not known."""
+    """The least and the median probability, or density, of an action that was taken; None if μ is not known."""
     report: ReadReport | None
     """What was read, and what was left out."""
     target: Coverage | None
@@ -74,7 +76,12 @@ class Description:
             ("lengths", f"{low:,} to {high:,}, median {middle:,g}"),
             ("ended", f"{100 * self.terminated:.3g} % terminated, {100 * (1 - self.terminated):.3g} % truncated"),
             ("states", seen),
-            ("actions", f"{self.actions_seen:,} of {self.actions:,} occur"),
+            (
+                "actions",
+                f"{self.actions_seen:,} of {self.actions:,} occur"
+                if self.actions
+                else f"{self.actions_seen} real numbers",
+            ),
             ("rewards", f"{least:.4g} to {most:.4g}, mean {mean:.4g}"),
             ("μ(a|s)", "not known" if self.mu is None else f"least {self.mu[0]:.3g}, median {self.mu[1]:.3g}"),
         ]
@@ -117,12 +124,19 @@ def describe(logs: Logs, target: object = None) -> Description:
         states=logs.states,
         states_seen=int(seen),
         actions=logs.actions,
-        actions_seen=int(np.count_nonzero(np.bincount(logs.action))),
+        actions_seen=logs.action.shape[1] if logs.continuous else int(np.count_nonzero(np.bincount(logs.action))),
         rewards=(float(logs.reward.min()), float(logs.reward.mean()), float(logs.reward.max())),
         mu=mu,
         report=logs.report,
-        target=None if target is None else coverage(logs, as_policy(target, logs)),
+        target=None if target is None and logs.log_pi is None else _coverage(logs, target),
     )
+
+
+def _coverage(logs: Logs, target: object) -> Coverage:
+    from offtrace.logs.estimators.action_densities import with_log_pi  # which takes long to import
+
+    logs = with_log_pi(target, logs)
+    return coverage(logs, as_policy(target, logs).for_logs(logs, 1.0))
 
 
 def coverage(logs: Logs, policy: Policy) -> Coverage:
@@ -131,12 +145,11 @@ def coverage(logs: Logs, policy: Policy) -> Coverage:
     first: list[int] = []
     log_weights: list[np.ndarray] = []
     for piece in logs.pieces(PIECE):
-        taken = policy.probabilities(logs.state[piece])[np.arange(piece.stop - piece.start), logs.action[piece]]
-        could += np.count_nonzero(taken)
-        first += (piece.start + np.flatnonzero(taken == 0)[: FIRST - len(first)]).tolist()
+        log_pi = policy.log_taken(logs, piece)
+        could += np.count_nonzero(log_pi > -np.inf)
+        first += (piece.start + np.flatnonzero(log_pi == -np.inf)[: FIRST - len(first)]).tolist()
         if logs.log_mu is not None:
-            with np.errstate(divide="ignore"):
-                log_ratio = np.log(taken) - logs.log_mu[piece]
+            log_ratio = log_pi - logs.log_mu[piece]
             begin, end = np.searchsorted(logs.starts, (piece.start, piece.stop))
             log_weights.append(np.add.reduceat(log_ratio, logs.starts[begin:end] - piece.start))
     share = shares(np.concatenate(log_weights)) if log_weights else np.array([np.nan])

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
+from offtrace._shared.number_text import number as number_text
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.behavior_policy import Behavior, behavior_of
+from offtrace.logs.estimators.action_densities import with_log_pi
+from offtrace.logs.estimators.behavior_policy import behavior_of
 from offtrace.logs.estimators.built_in import FITTED
-from offtrace.logs.estimators.checks import Check, Estimated
+from offtrace.logs.estimators.checks import Check, Estimated, beyond_cuts
 from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts, take
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
@@ -24,6 +26,7 @@ from offtrace.logs.estimators.linear_densities import has_features
 from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import observed
 from offtrace.logs.estimators.registry import (
+    ACTIONS,
     ESTIMATORS,
     FEATURES,
     IMPORTANCE,
@@ -71,7 +74,8 @@ def evaluate(
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
-    - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`
+    - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`; where
+      actions are real numbers, a `Density`, a `Deterministic`, or None if the logs have a column `log_pi`
     - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
     - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", "trees", "network", `Features` or
       `Regressor`
@@ -100,22 +104,34 @@ def evaluate(
     _check_logs(logs)
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
+    logs = with_log_pi(target, logs)
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
+    policy = policy.for_logs(logs, gamma)
     starts = Starts.of(logs, initial)
     kind = as_model(model, logs, seed)
-    names = _names(estimators, mu, starts, logs.tabular, has_features(kind, logs.tabular))
+    names = _names(
+        estimators,
+        {
+            MU: logs.log_mu is not None,
+            OWN_STARTS: starts.own,
+            TABLE: logs.tabular,
+            FEATURES: has_features(kind, logs.tabular),
+            ACTIONS: policy.draws,
+        },
+    )
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
     _check_support(logs, log_pi)
     tell = _Progress(progress, 2 + 2 * len(names))
-    tell("fitting with the trace")
-    main, direct = fit(sampled, kind), Direct(logs, policy, gamma, kind, starts, folds, seed)
     w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
     allowed = range_of(logs, gamma, rewards, longest)
     tell("V(μ) from the logs")
     seen = observed(logs, gamma, kind, confidence, resamples, seed)
-    evidence = Evidence(logs, policy, gamma, starts, sampled, main, direct, w, seen, allowed, kind)
+    direct = Direct(logs, policy, gamma, kind, starts, folds, seed)
+    evidence = Evidence(logs, policy, gamma, starts, sampled, direct, w, seen, allowed, kind)
+    tell("fitting with the trace")
+    main = evidence.fit if policy.draws else None
     estimates: dict[str, tuple[float, np.ndarray]] = {}
     for name in names:
         tell(name)
@@ -132,7 +148,7 @@ def evaluate(
 
     bounds: dict[str, Conservative] = {}
     if w is not None and starts.own:
-        bounds = conservative(logs, w, confidence, allowed, mu.estimated)
+        bounds = conservative(logs, w, confidence, allowed, mu.estimated, policy.kernel)
     pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
     found = diagnosis_of(sampled, w, pull)
     return Result(
@@ -147,7 +163,7 @@ def evaluate(
                 if anderson is not None and anderson.empty
                 else []
             ),
-            *warnings_of(logs, mu, starts, rows, found, table=kind is None),
+            *warnings_of(logs, mu, starts, rows, found, table=kind is None, draws=policy.draws),
         ),
         trace=trace,
         gamma=gamma,
@@ -156,10 +172,10 @@ def evaluate(
         steps=len(logs),
         behavior=mu.origin,
         mu_estimated=mu.estimated,
-        state_values=_state_values(main, logs) if logs.tabular else None,
-        values=main.values,
-        q=main.q,
-        sweeps=main.sweeps,
+        state_values=_state_values(main, logs) if logs.tabular and main is not None else None,
+        values=_not_fitted if main is None else main.values,
+        q=_not_fitted if main is None else main.at if logs.continuous else main.q,
+        sweeps=0 if main is None else main.sweeps,
         logs=logs,
         policy=policy,
         call=call,
@@ -198,12 +214,13 @@ def _call(given: Mapping[str, object]) -> str:
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
-def _names(estimators: Sequence[str] | None, mu: Behavior, starts: Starts, table: bool, features: bool) -> list[str]:
-    """Return the names of the estimators that are wanted and possible."""
-    there = {MU: mu.log_mu is not None, OWN_STARTS: starts.own, TABLE: table, FEATURES: features}
+def _names(estimators: Sequence[str] | None, there: Mapping[str, bool]) -> list[str]:
+    """Return the names of the estimators that are wanted and possible, by which needs are there."""
     lacking = [need for need in there if not there[need]]
     possible = [name for name, entry in ESTIMATORS.items() if not set(lacking) & set(entry.needs)]
     if estimators is None:
+        if not possible:
+            raise ValueError(f"no estimator can be computed: {'; '.join(LACKING[need] for need in lacking)}")
         return possible
     if isinstance(estimators, str):
         estimators = [estimators]
@@ -252,6 +269,9 @@ def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> R
     allowed, seen = evidence.allowed, evidence.observed
     estimated = Estimated(*found, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
+    if (check := _of_kernel(row, found, entry, evidence)) is not None:
+        checks.append(check)
+        row = _wider(row, abs(check.number), abs(check.number))
     if evidence.model is not None:  # what a model of features misses of μ, it may miss of π
         miss = max((abs(check.number - seen.estimate) for check in checks if check.kind == "V(μ)"), default=0.0)
         row = _wider(row, miss, miss)
@@ -270,6 +290,22 @@ def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> R
     return replace(row, checks=tuple(checks))
 
 
+def _of_kernel(row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence) -> Check | None:
+    """How far a kernel moves an estimate: its bias is about c·h², so that it is twice what half of h² takes away."""
+    if evidence.narrower is None or MU not in entry.needs or np.isnan(row.estimate):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        value, x = entry.function(evidence.narrower)
+        bias = 2 * (row.estimate - value)
+        error = 2 * float((found[1] - x).std() / np.sqrt(len(x)))
+    if not np.isfinite([bias, error]).all():
+        return None
+    failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
+    words = f"{evidence.policy.kernel} moves it by about {number_text(bias)} (± {number_text(2 * error)})"
+    words += ", which is more than its interval has: more episodes allow a smaller one" if failed else ""
+    return Check("kernel", bias, words, failed)
+
+
 def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
     """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
     less = more = 1e-8 * abs(row.estimate) + 1e-12
@@ -279,6 +315,9 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
         if out.share:
             less += out.taken_for - out.share * evidence.allowed.least
             more += out.share * evidence.allowed.most - out.taken_for
+    if entry.family == IMPORTANCE and (left := beyond_cuts(evidence)):  # what is left out may be worth what can be
+        less -= left * evidence.allowed.least
+        more += left * evidence.allowed.most
     return _wider(row, less, more)
 
 
@@ -347,12 +386,20 @@ def _check_numbers(
 
 def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
     if np.all(log_pi == -np.inf):
+        if logs.continuous:
+            raise ValueError(
+                f"the target policy has density 0 at all {len(logs):,} logged actions: nothing can be said about it"
+            )
         actions, states = (logs.action_names or range(logs.actions)), (logs.state_names or range(logs.states))
         there = f" in state {states[logs.state[0]]!r}" if logs.tabular else ""
         raise ValueError(
             f"the target policy takes none of the {len(logs):,} logged actions, such as {actions[logs.action[0]]!r}{there} at "
             "step 0 of episode 0: nothing can be said about it"
         )
+
+
+def _not_fitted(*given: object) -> np.ndarray:
+    raise ValueError(f"there is no Q of this result: {LACKING[ACTIONS]}")
 
 
 def _check_logs(logs: Logs) -> None:

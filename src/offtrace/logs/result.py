@@ -84,7 +84,8 @@ class Support:
     """Where the target policy leaves the data."""
 
     share: float
-    """The probability that π gives, at the logged states, to actions never logged there (for features: never at all)."""
+    """The probability that π gives, at the logged states, to actions never logged there (for features: never at all; for
+    real-valued actions: outside of their range)."""
     by_state: np.ndarray | None
     """The same for each state [S], NaN where a state does not occur; None for features."""
     visits: np.ndarray | None
@@ -156,8 +157,8 @@ class Result:
     """V^π(s) [S] of the fitted estimate; NaN where a table has nothing logged. None for features."""
     values: Callable[[np.ndarray], np.ndarray]
     """States → V^π [n] of the fitted estimate."""
-    q: Callable[[np.ndarray], np.ndarray]
-    """States → Q^π [n, A] of the fitted estimate."""
+    q: Callable[..., np.ndarray]
+    """States → Q^π [n, A] of the fitted estimate; where actions are real numbers, states and actions [n, k] → Q^π [n]."""
     sweeps: int
     """How many sweeps the fitted estimate took."""
     logs: Logs
@@ -235,6 +236,7 @@ class Result:
             "episodes": self.episodes,
             "steps": self.steps,
             "mu": self.behavior,
+            "kernel": self.policy.kernel,
             "effective_episodes": d.effective,
             "mean_weight": d.mean_weight,
             "dropped": 0 if self.logs.report is None else self.logs.report.dropped,
@@ -264,8 +266,9 @@ class Result:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
         width = max(len(row.title) for row in self.estimates)
         seen = self.observed
+        kernel = f"; π by {self.policy.kernel}" if self.policy.kernel else ""
         lines = [
-            f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}",
+            f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
             f"  {self.said()}",
             f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged"
             + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),

@@ -32,6 +32,8 @@ TOLD = (
     "blend",
     "negative",
     "features",
+    "kernel",
+    "left out",
 )
 """Kinds of failed checks that are told as they are; of the others there are warnings for all estimators together."""
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
@@ -54,10 +56,7 @@ def support_of(logs: Logs, policy: Policy) -> Support:
         logged = counts(logs)
         visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
         return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
-    never = np.bincount(logs.action, minlength=logs.actions) == 0
-    if not never.any():
-        return Support(0.0, None, None)
-    sums = [policy.probabilities(logs.state[piece])[:, never].sum() for piece in logs.pieces(PIECE)]
+    sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
     return Support(float(np.sum(sums) / len(logs)), None, None)
 
 
@@ -78,6 +77,8 @@ class Gap:
 
 def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
     """Where the target policy leaves the data, what matters most first."""
+    if logs.continuous:
+        return []
     actions = logs.action_names or range(logs.actions)
     if policy.table is None:
         never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
@@ -102,6 +103,7 @@ def warnings_of(
     rows: Sequence[Row],
     found: Diagnosis,
     table: bool,
+    draws: bool = True,
 ) -> Iterator[str]:
     """What one should know before relying on the numbers, the gravest first."""
     if logs.report is not None and logs.report.loss:
@@ -117,6 +119,7 @@ def warnings_of(
         yield f"{', '.join(titles)}: {words}"
     if found.support.share > MUCH:
         where = "there" if logs.tabular else "at all"
+        where = "there: it lies outside of the range of logged actions" if logs.continuous else where
         rest = ", and a table takes it to be worth what the logged actions of the state are" if table else ""
         yield (
             f"{100 * found.support.share:.2g} % of what the target policy does at logged states was never logged {where}: of "
@@ -152,8 +155,8 @@ def warnings_of(
     share = cut(logs).sum() / logs.episodes
     if share > MUCH and found.weights is not None:
         yield (
-            f"{100 * share:.3g} % of the episodes were truncated: what came after is taken from the direct method, by "
-            "importance sampling too"
+            f"{100 * share:.3g} % of the episodes were truncated: what came after is "
+            + ("taken from the direct method, by importance sampling too" if draws else "left out")
         )
     if mu.estimated:
         yield f"μ was {mu.origin} from these very data: intervals take it for known"

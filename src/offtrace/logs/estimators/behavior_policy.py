@@ -39,6 +39,8 @@ def behavior_of(logs: Logs, given: object = None, *, folds: int = 5, seed: int =
         raise ValueError(
             f'behavior must be None, "estimate", False, a classifier, a table or a callable, got {given!r}'
         )
+    if logs.continuous:
+        return _of_real_actions(logs, given)
     wants = given is None or isinstance(given, str)
     if given is None and logs.log_mu is not None:
         return Behavior(logs.log_mu, "as logged", False)
@@ -54,6 +56,26 @@ def behavior_of(logs: Logs, given: object = None, *, folds: int = 5, seed: int =
     taken = policy.probabilities(logs.state)[np.arange(len(logs)), logs.action]
     _refuse_zeros(taken, logs, "the behaviour policy that was given")
     return Behavior(np.log(taken), "as given", False)
+
+
+def _of_real_actions(logs: Logs, given: object) -> Behavior:
+    """Densities of real-valued actions, which are not estimated."""
+    if given is False or (given is None and logs.log_mu is not None):
+        return Behavior(logs.log_mu, "as logged" if logs.log_mu is not None else "unknown", False)
+    if given is None or isinstance(given, str):
+        raise ValueError(
+            "the actions of these logs are real numbers, and the density μ(a|s) of such is not estimated: declare its column, "
+            "Columns(log_mu=…), give it as behavior=Density(log_pi), or do without (behavior=False), with a trace that needs no "
+            "μ: QLambda, OneStep"
+        )
+    policy = as_policy(given, logs, "the behaviour policy")
+    log_mu = policy.log_taken(logs, slice(0, len(logs)))
+    if not np.isfinite(log_mu).all():
+        step = int(np.argmin(np.isfinite(log_mu)))
+        raise ValueError(
+            f"the behaviour policy that was given has density 0 at step {step}: that action was taken, so it cannot be"
+        )
+    return Behavior(log_mu, "as given", False)
 
 
 def deal(logs: Logs, folds: int, seed: int) -> np.ndarray:

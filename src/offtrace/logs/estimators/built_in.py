@@ -23,9 +23,7 @@ from offtrace.logs.estimators.linear_densities import CHECKS as LINEAR_CHECKS
 from offtrace.logs.estimators.linear_densities import linear_marginalised
 from offtrace.logs.estimators.marginalised import CHECKS, marginalised
 from offtrace.logs.estimators.registry import (
-    ESTIMATORS as ESTIMATORS,
-)
-from offtrace.logs.estimators.registry import (
+    ACTIONS,
     FEATURES,
     FITTED_VALUES,
     IMPORTANCE,
@@ -36,6 +34,9 @@ from offtrace.logs.estimators.registry import (
     Estimator,
     Evidence,
     register_estimator,
+)
+from offtrace.logs.estimators.registry import (
+    ESTIMATORS as ESTIMATORS,
 )
 from offtrace.logs.estimators.sampled_operator import Sampled
 
@@ -68,7 +69,8 @@ def _weighting(
     name: str, equation: str, how: Weighting, title: str = "", checks: tuple[Checking, ...] = BY_STEP
 ) -> Estimator:
     family = MODEL if how.doubly_robust else IMPORTANCE
-    return Estimator(name, equation, how, needs=(MU, OWN_STARTS), title=title, family=family, checks=checks)
+    needs = (MU, OWN_STARTS, ACTIONS) if how.doubly_robust else (MU, OWN_STARTS)
+    return Estimator(name, equation, how, needs=needs, title=title, family=family, checks=checks)
 
 
 FITTED = register_estimator(
@@ -76,7 +78,7 @@ FITTED = register_estimator(
         "fitted",
         "Q̂ = MQ̂ with the trace’s β, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
         _fitted,
-        (),
+        (ACTIONS,),
         "fitted, {trace}",
         FITTED_VALUES,
         _operator,
@@ -88,6 +90,7 @@ DIRECT = register_estimator(
         "direct method",
         "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
         _direct,
+        needs=(ACTIONS,),
         operator=_one_step_operator,
         checks=OfFit(_direct_fit).all,
     )
@@ -112,7 +115,7 @@ for _each in (
         "MAGIC",
         "Σ_j x_j g_j with x at the least estimated squared error; g_j is weighted doubly robust up to step j, and V̂ from there",
         magic,
-        needs=(MU, OWN_STARTS),
+        needs=(MU, OWN_STARTS, ACTIONS),
         checks=checks_of(OfFit(_direct_fit)),
     ),
     Estimator(

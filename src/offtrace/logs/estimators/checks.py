@@ -31,6 +31,7 @@ from offtrace.logs.estimators.weight_shares import kish, shares
 
 if TYPE_CHECKING:
     from offtrace.logs.estimators.registry import Evidence
+    from offtrace.logs.estimators.sampled_operator import Sampled
 
 MUCH = 0.01
 """Of the target's way outside the data, and of weights cut off."""
@@ -105,7 +106,8 @@ class OfFit:
         mine, seen = self.fit(evidence).sampled, evidence.observed
         if mine.trace.needs_greedy:  # μ is not greedy
             return None
-        value = float(first_values(fit(on_policy(mine.trace, evidence.logs, evidence.gamma), evidence.model)).mean())
+        operator = on_policy(mine.trace, evidence.logs, evidence.gamma)
+        value = evidence.once("V(μ)", mine, lambda: float(first_values(fit(operator, evidence.model)).mean()))
         words = (
             f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
         )
@@ -117,29 +119,38 @@ class OfFit:
         if not share:
             return None
         where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
+        where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
         words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
         return Check("support", share, words, share > MUCH)
 
     def residual(self, evidence: Evidence, found: Estimated) -> Check | None:
         """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
-        mine, logs, gamma = self.fit(evidence).sampled, evidence.logs, evidence.gamma
+        mine, logs = self.fit(evidence).sampled, evidence.logs
         if isinstance(evidence.model, Regressor) or logs.episodes < HANDFUL or not found.low <= found.high:
             return None
         if mine.trace.shape is not None:  # a λ for each step of all logs
             return None
-        fold = deal(logs, min(evidence.direct.folds, logs.episodes), evidence.direct.seed)
-        unseen = take(logs, np.flatnonzero(fold == 0))
-        without = fit(replace(mine, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
-        q = without.q(unseen.state)[np.arange(len(unseen)), unseen.action]
-        v, on = np.zeros(len(unseen)), ~unseen.terminated
-        if on.any():
-            v[on] = without.values(unseen.next_state[on])
-        delta, logs = unseen.reward + gamma * v - q, unseen
-        worth = _worth_of_errors(delta, logs.starts, logs.action, gamma)
+        worth = evidence.once("residual", mine, lambda: _unseen_errors(evidence, mine))
         failed = bool(worth > max(found.high - found.low, 1e-6 * abs(found.value)))  # what is less may be chance
         words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
         words += ", and should be 0 on average" if failed else ""
         return Check("residual", worth, words, failed)
+
+
+def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
+    """What the TD errors of a fold of episodes are worth, by a fit to the others."""
+    logs, gamma = evidence.logs, evidence.gamma
+    fold = deal(logs, min(evidence.direct.folds, logs.episodes), evidence.direct.seed)
+    unseen = take(logs, np.flatnonzero(fold == 0))
+    without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
+    q = without.at(unseen.state, unseen.action)
+    v, on = np.zeros(len(unseen)), ~unseen.terminated
+    if on.any():
+        v[on] = without.values(unseen.next_state[on])
+    action = unseen.action
+    if logs.continuous:  # below and above the middle of the first number
+        action = (action[:, 0] > np.median(action[:, 0])).astype(int)
+    return _worth_of_errors(unseen.reward + gamma * v - q, unseen.starts, action, gamma)
 
 
 def _worth_of_errors(delta: np.ndarray, starts: np.ndarray, action: np.ndarray, gamma: float) -> float:
@@ -245,5 +256,26 @@ def in_range(evidence: Evidence, found: Estimated) -> Check | None:
     return Check("range", found.value, words, True, no_interval=True)
 
 
-WHOLE: tuple[Checking, ...] = (mean_weight, worth, rests_on, in_range)
-BY_STEP: tuple[Checking, ...] = (mean_weight_by_step, worth_by_step, rests_on, in_range)
+def left_out(evidence: Evidence, found: Estimated) -> Check | None:
+    """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
+    share = beyond_cuts(evidence)
+    if not share:
+        return None
+    words = (
+        f"{percent(share)} of the discounted future lies beyond the cut of episodes and is left out, since the target policy "
+        "does not say which actions it takes: Density(log_pi, sample=…) does"
+    )
+    return Check("left out", share, words, share > MUCH)
+
+
+def beyond_cuts(evidence: Evidence) -> float:
+    """The mean over episodes of γ^T where they were cut after T steps; 0 where a model says what comes after."""
+    logs = evidence.logs
+    if evidence.policy.draws:
+        return 0.0
+    last = logs.starts[1:] - 1
+    return float(np.where(logs.truncated[last], evidence.gamma ** np.diff(logs.starts), 0.0).mean())
+
+
+WHOLE: tuple[Checking, ...] = (mean_weight, worth, left_out, rests_on, in_range)
+BY_STEP: tuple[Checking, ...] = (mean_weight_by_step, worth_by_step, left_out, rests_on, in_range)

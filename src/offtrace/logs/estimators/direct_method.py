@@ -59,6 +59,8 @@ class Direct:
         q, v, first = nothing, nothing, 0.0
         if weighting.doubly_robust:
             q, v, first = self.crossed
+        elif not self.policy.draws:
+            pass  # what came after a cut is left out, and a check tells of it
         elif by_regressor and beyond.any():
             q, v, _ = self.crossed
         elif beyond.any():
@@ -69,7 +71,7 @@ class Direct:
             found = weighting.weigh(w, weighting.signal(logs, self.gamma, q, v))
             contributions = found.contributions + first
             value = float(contributions.mean())
-        known = not by_regressor and np.isfinite(found.by_step).all()
+        known = not by_regressor and self.policy.draws and np.isfinite(found.by_step).all()
         if weighting.doubly_robust or not beyond.any() or not known or isinstance(self.fit, Regressed):
             return value, contributions
         basis, weight = self.fit.basis, self.gamma * np.where(beyond, found.by_step, 0.0)
@@ -87,7 +89,7 @@ def cross_fitted(sampled: Sampled, model: Model, folds: int, seed: int) -> tuple
     for f in range(folds):
         others = replace(sampled, logs=take(logs, np.flatnonzero(fold != f)))
         found, here, on = fit(others, model), of_step == f, (of_step == f) & ~logs.terminated
-        q[here] = found.q(logs.state[here])[np.arange(here.sum()), logs.action[here]]
+        q[here] = found.at(logs.state[here], logs.action[here])
         if on.any():
             v[on] = found.values(logs.next_state[on])
         first[fold == f] = found.values(logs.state[logs.starts[:-1]][fold == f])

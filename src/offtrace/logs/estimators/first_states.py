@@ -67,5 +67,5 @@ def take(logs: Logs, episodes: np.ndarray) -> Logs:
     starts = np.append(0, np.cumsum(lengths))
     step = np.repeat(logs.starts[episodes] - starts[:-1], lengths) + np.arange(starts[-1])
     names = ("state", "next_state", "action", "reward", "terminated", "truncated")
-    log_mu = None if logs.log_mu is None else logs.log_mu[step]
-    return replace(logs, starts=starts, log_mu=log_mu, **{name: getattr(logs, name)[step] for name in names})
+    given = {name: a[step] for name in ("log_mu", "log_pi") if (a := getattr(logs, name)) is not None}
+    return replace(logs, starts=starts, **given, **{name: getattr(logs, name)[step] for name in names})

@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.learned_features import Learned, fourier, network, trees
+from offtrace.logs.estimators.learned_features import (
+    Learned,
+    fourier,
+    fourier_of_pairs,
+    network,
+    state_numbers,
+    trees,
+    with_action,
+)
 from offtrace.logs.estimators.linear_bases import Linear, Table, feature_matrix
 from offtrace.logs.estimators.linear_systems import inverse_of, solve
 from offtrace.logs.estimators.sampled_operator import Sampled
@@ -70,6 +78,8 @@ Model = Features | Learned | Regressor | None
 
 def as_model(model: object, logs: Logs, seed: int) -> Model:
     """None for a table; a name stands for the model that it names."""
+    if logs.continuous:
+        return _for_real_actions(model, logs, seed)
     if model is None:
         return None if logs.tabular else fourier(seed)
     if isinstance(model, Features | Learned | Regressor):
@@ -94,6 +104,34 @@ def as_model(model: object, logs: Logs, seed: int) -> Model:
     return names[model]()
 
 
+def _for_real_actions(model: object, logs: Logs, seed: int) -> Model:
+    """A model of Q(s, a) for actions that are real numbers."""
+    if isinstance(model, Features) and model.of_pairs is None:
+        raise ValueError(
+            "Features(φ) of states have a θ for each action, and the actions of these logs are real numbers: give features of "
+            "both, Features(of_pairs=φ), φ(states, actions) → [n, p]"
+        )
+    if isinstance(model, Features | Learned | Regressor):
+        return model
+    names: dict[Any, Callable[[], Any]] = {
+        None: lambda: fourier_of_pairs(seed),
+        "fourier": lambda: fourier_of_pairs(seed),
+        "linear": lambda: Features(
+            of_pairs=lambda s, a: with_action(np.column_stack([np.ones(len(a)), state_numbers(s, logs)]), a, 0)
+        ),
+        "trees": lambda: trees(seed),
+        "network": lambda: network(seed),
+    }
+    if not (model is None or isinstance(model, str)) or model not in names:
+        known = ", ".join(repr(name) for name in names if name)
+        raise ValueError(
+            f"model must be one of {known}, Features(of_pairs=φ) or a Regressor, where actions are real numbers; got {model!r}"
+        )
+    if logs.tabular and model in ("trees", "network"):
+        raise ValueError(f'model={model!r} needs states that are features, and these logs have ids: take "fourier"')
+    return names[model]()
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """Q of π as the sampled operator has it, linear in θ."""
@@ -114,6 +152,10 @@ class Fit:
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
         return self.basis.q(self.theta, states)
+
+    def at(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Q(s, a) [n] of actions [n], or [n, k] where they are real numbers."""
+        return self.basis.at(self.theta, states, actions)
 
     def values(self, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""
@@ -175,11 +217,15 @@ class Regressed:
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
         x, A = self.features(states), self.sampled.logs.actions
-        return np.column_stack([self.model.predict(_with_action(x, np.full(len(x), a), A)) for a in range(A)])
+        return np.column_stack([self.model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A)])
+
+    def at(self, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Q(s, a) [n] of actions [n], or [n, k] where they are real numbers."""
+        return np.asarray(self.model.predict(with_action(self.features(states), actions, self.sampled.logs.actions)))
 
     def values(self, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""
-        return (self.sampled.policy.probabilities(states) * self.q(states)).sum(axis=1)
+        return _expected(self.model, self.features(states), self.sampled.policy.choices(states))
 
     @cached_property
     def at_steps(self) -> tuple[np.ndarray, np.ndarray]:
@@ -242,8 +288,8 @@ def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
     features = _features_of(regressor.of_states, logs)
     x, (following, pi, on) = features(logs.state), _following(sampled, features)
     first = features(logs.state[logs.starts[:-1]])
-    first_pi = sampled.policy.probabilities(logs.state[logs.starts[:-1]])
-    inputs = _with_action(x, logs.action, logs.actions)
+    first_pi = sampled.policy.choices(logs.state[logs.starts[:-1]])
+    inputs = with_action(x, logs.action, logs.actions)
     q, v = np.zeros(len(logs)), np.zeros(len(logs))
     model: Any = None
     values: list[float] = [0.0]
@@ -251,8 +297,7 @@ def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
         parts = sampled.each(lambda p, q=q, v=v: q[p] + sampled.corrections(p, q[p], v[p], logs.reward[p]))
         model = regressor.make().fit(inputs, np.concatenate(list(parts)))
         q, v = _predictions(model, x, logs.action, following, pi, on)
-        found = [model.predict(_with_action(first, np.full(len(first), a), logs.actions)) for a in range(logs.actions)]
-        values.append(float((first_pi * np.column_stack(found)).sum(axis=1).mean()))
+        values.append(float(_expected(model, first, first_pi).mean()))
         if not np.isfinite(values[-1]):
             raise FloatingPointError(
                 f"fitted iteration diverged in sweep {len(values) - 1}: a smaller λ, a trace with the recursive condition "
@@ -278,11 +323,18 @@ def _predictions(
     model: Any, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """q [N] and v [N], 0 after an end."""
-    A = pi.shape[1]
     v = np.zeros(len(x))
-    for a in range(A if len(on) else 0):  # regressors take no empty arrays
-        v[on] += pi[:, a] * model.predict(_with_action(following, np.full(len(following), a), A))
-    return np.asarray(model.predict(_with_action(x, action, A)), float), v
+    if len(on):  # regressors take no empty arrays
+        v[on] = _expected(model, following, pi)
+    return np.asarray(model.predict(with_action(x, action, pi.shape[1] if pi.ndim == 2 else 0)), float), v
+
+
+def _expected(model: Any, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
+    """Σ_a π(a|s) Q(s, a) [n], for π [n, A] or for actions [n, m, k]."""
+    if pi.ndim == 3:
+        return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]  # pyright: ignore
+    A = pi.shape[1]
+    return sum(pi[:, a] * model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A))  # pyright: ignore
 
 
 def _following(
@@ -293,13 +345,9 @@ def _following(
     on = np.flatnonzero(~logs.terminated)
     return (
         features(logs.next_state[on]) if len(on) else np.empty((0, 0)),
-        sampled.next_probabilities(slice(0, len(logs)))[on],
+        sampled.next_choices(slice(0, len(logs)))[on],
         on,
     )
-
-
-def _with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
-    return np.column_stack([x, np.eye(actions)[action]])
 
 
 def states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], object] | None:

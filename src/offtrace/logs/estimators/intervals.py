@@ -129,7 +129,9 @@ class Conservative:
     """Why it is empty: its two bounds contradict each other, and so the data contradict what it assumes. Else no words."""
 
 
-def conservative(logs: Logs, w: Weights, confidence: float, allowed: Range, estimated: bool) -> dict[str, Conservative]:
+def conservative(
+    logs: Logs, w: Weights, confidence: float, allowed: Range, estimated: bool, kernel: str = ""
+) -> dict[str, Conservative]:
     """The interval by each inequality of `LOWER_BOUNDS`, for rewards and a horizon as `allowed` has them."""
     below, above = (
         _shifted(logs, w, logs.reward, allowed.lo, allowed),
@@ -144,6 +146,7 @@ def conservative(logs: Logs, w: Weights, confidence: float, allowed: Range, esti
         return (lo * allowed.all_steps if lo < 0 else 0.0) + bound(x, δ, scale)
 
     note = f"{allowed.assumes}, independent episodes"
+    note += f", and the noise of {kernel} added to the target policy" if kernel else ""
     note += ", and μ as estimated, for which nothing is guaranteed" if estimated else ""
     found: dict[str, Conservative] = {}
     for name, bound in LOWER_BOUNDS.items():

@@ -2,6 +2,7 @@
 
     fourier    the state as it is, and cos(ω·x + b) for 200 random ω ~ N(0, 1/w²) on the standardised state x of d numbers,
                w = 0.55 √d (random Fourier features, Rahimi & Recht 2007: a Gaussian kernel of width w); a θ for each action
+               where actions are real numbers: of x = (s, a) together, with x and all products x_i x_j
     trees      which leaf (s, a) falls into, in each of 20 randomised trees of 30 leaves, grown on the returns of the logs
     network    the last hidden layer of a network with two layers of 64, trained on the returns of the logs
 
@@ -23,6 +24,8 @@ from offtrace.logs.container import Logs
 
 FOURIER = 200
 """Random features; fewer where that would be more than one for every ten steps of an action."""
+SQUARES = 20
+"""Numbers of (s, a) of which there are products, at most."""
 WIDTH = 0.55
 """Of the kernel, times √d."""
 
@@ -84,7 +87,7 @@ def fourier(seed: int) -> Learned:
 
     def of(logs: Logs) -> StateFeatures:
         d = logs.state.shape[1]
-        n = max(1, min(FOURIER, len(logs) // (10 * logs.actions)))
+        n = max(1, min(FOURIER, len(logs) // (10 * max(logs.actions, 1))))
         middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
         scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
         rng = np.random.default_rng(seed)
@@ -99,16 +102,42 @@ def fourier(seed: int) -> Learned:
     return Learned(of_states=of)
 
 
+def fourier_of_pairs(seed: int) -> Learned:
+    """Random Fourier features of (s, a), where actions are real numbers, and products of two numbers: costs are often squares."""
+
+    def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
+        given = with_action(state_numbers(logs.state, logs), logs.action, 0)
+        n, d = max(1, min(FOURIER, len(logs) // 10)), given.shape[1]
+        middle, scale = given.mean(axis=0), given.std(axis=0)
+        scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
+        rng = np.random.default_rng(seed)
+        omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
+        i, j = np.triu_indices(d) if d <= SQUARES else (np.zeros(0, int),) * 2
+
+        def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+            x = (with_action(state_numbers(states, logs), actions, 0) - middle) / scale
+            return np.column_stack([np.ones(len(x)), x, x[:, i] * x[:, j], np.cos(x @ omega + phase)])
+
+        return phi
+
+    return Learned(of_pairs=of)
+
+
+def state_numbers(states: np.ndarray, logs: Logs) -> np.ndarray:
+    """Features of states as they are; ids as columns of 0 and 1."""
+    return np.eye(logs.states)[states] if logs.tabular else states
+
+
 def trees(seed: int) -> Learned:
     """The leaves of randomised trees."""
 
     def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
         made: Any = _sklearn("ensemble").ExtraTreesRegressor(20, max_leaf_nodes=30, max_features=1.0, random_state=seed)
-        forest = made.fit(_pairs(logs.state, logs.action, logs.actions), returns)
+        forest = made.fit(with_action(logs.state, logs.action, logs.actions), returns)
         leaves = [np.flatnonzero(tree.tree_.children_left < 0) for tree in forest.estimators_]
 
         def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-            where = forest.apply(_pairs(states, actions, logs.actions))
+            where = forest.apply(with_action(states, actions, logs.actions))
             return np.hstack([where[:, [j]] == each for j, each in enumerate(leaves)]).astype(np.float64)
 
         return phi
@@ -129,11 +158,12 @@ def network(seed: int) -> Learned:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it could be trained on: the linear system does the rest
             made.fit(
-                _pairs((logs.state - middle) / scale, logs.action, logs.actions), (returns - returns.mean()) / spread
+                with_action((logs.state - middle) / scale, logs.action, logs.actions),
+                (returns - returns.mean()) / spread,
             )
 
         def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-            h = _pairs((states - middle) / scale, actions, logs.actions)
+            h = with_action((states - middle) / scale, actions, logs.actions)
             for weights, bias in zip(made.coefs_[:-1], made.intercepts_[:-1], strict=True):
                 h = np.maximum(h @ weights + bias, 0.0)
             return np.column_stack([np.ones(len(h)), h])
@@ -143,8 +173,9 @@ def network(seed: int) -> Learned:
     return Learned(of_pairs=of)
 
 
-def _pairs(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
-    return np.column_stack([x, np.eye(actions)[action]])
+def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
+    """Features and the action, an id as columns of 0 and 1; no actions: they are real numbers, and stand as they are."""
+    return np.column_stack([x, np.eye(actions)[action] if actions else action])
 
 
 def _sklearn(name: str) -> Any:

@@ -116,6 +116,10 @@ class Table:
         logged = self.counts.reshape(self._pi.shape)[states] > 0
         return np.where(logged, theta.reshape(self._pi.shape)[states], self.values(theta, states)[:, None])
 
+    def at(self, theta: np.ndarray, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Q(s, a) [n]."""
+        return self.q(theta, states)[np.arange(len(states)), actions]
+
     def values(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""
         return (self._pi * theta.reshape(self._pi.shape)).sum(axis=1)[states]
@@ -179,7 +183,10 @@ class Linear:
         return self._blocks(states, np.eye(self.sampled.logs.actions)[actions])
 
     def _phi_bar(self, states: np.ndarray, pi: np.ndarray) -> np.ndarray:
-        """Σ_a π(a|s) φ(s, a) [n, p]."""
+        """Σ_a π(a|s) φ(s, a) [n, p], for π [n, A] or for actions [n, m, k]."""
+        if pi.ndim == 3:
+            given = sum(self._given(states, pi[:, j]) for j in range(pi.shape[1]))
+            return np.asarray(given) @ (self._root / pi.shape[1])
         if self.pairs is None:
             return self._blocks(states, pi) @ self._root
         n = len(states)
@@ -199,7 +206,7 @@ class Linear:
         on = ~logs.terminated[piece]  # after an end the next state may be anything
         following = np.zeros((len(on), self.size))
         if on.any():
-            following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_probabilities(piece)[on])
+            following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_choices(piece)[on])
         made = self._phi(logs.state[piece], logs.action[piece]), following
         if len(logs) * self.size <= KEPT:
             self._kept[piece.start] = made
@@ -230,6 +237,10 @@ class Linear:
         """c·φ_k Δ_k [n]."""
         return (self.features_at(piece)[0] @ c) * delta
 
+    def at(self, theta: np.ndarray, states: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Q(s, a) [n]."""
+        return self._phi(states, actions) @ theta
+
     def q(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
         n, A = len(states), self.sampled.logs.actions
@@ -237,11 +248,11 @@ class Linear:
 
     def values(self, theta: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""
-        return self._phi_bar(states, self.sampled.policy.probabilities(states)) @ theta
+        return self._phi_bar(states, self.sampled.policy.choices(states)) @ theta
 
     def spread_values(self, states: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """∂/∂θ of Σ_i weights_i v(states_i)."""
-        return weights @ self._phi_bar(states, self.sampled.policy.probabilities(states))
+        return weights @ self._phi_bar(states, self.sampled.policy.choices(states))
 
 
 def orthonormalising(gram: np.ndarray) -> np.ndarray:

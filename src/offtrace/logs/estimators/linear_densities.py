@@ -5,8 +5,8 @@ For every function f of the state, the flow into states under π balances:
     E_{d_0}[f(s_0)] = (1/E) Σ_i w(s_i) (f(s_i) − γ ρ_i f(s'_i))      w = d_π / d_μ, over logged steps i; f(s') = 0 after an end
 
 Asked for f = each feature, this is one linear system for θ: minimax weight learning with linear classes (Liu et al. 2018; Uehara,
-Huang & Jiang 2020). (The same for weights of pairs (s, a), as DualDICE has them, is the direct method.) With one-hot features it is
-the table of `marginalised`. V̂ and what each episode contributes are as there,
+Huang & Jiang 2020). (The same for weights of pairs (s, a), as DualDICE has them, is the direct method.) With one-hot features it
+is the table of `marginalised`. V̂ and what each episode contributes are as there,
 
     V̂ = (1/E) Σ_i w(s_i) ρ_i r_i,      v(s_0) + Σ_{i in e} w(s_i) (ρ_i (r_i + γ v(s'_i)) − v(s_i))
 

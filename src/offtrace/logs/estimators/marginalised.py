@@ -58,11 +58,11 @@ def densities(evidence: Evidence) -> Densities:
     logs, gamma, starts = evidence.logs, evidence.gamma, evidence.starts
     if logs.log_mu is None:
         raise ValueError(LACKING[MU])
-    if evidence.policy.table is None:
+    if not logs.tabular:
         raise ValueError(LACKING[TABLE])
     S, visits = logs.states, np.bincount(logs.state, minlength=logs.states)
     with np.errstate(over="ignore"):
-        rho = evidence.policy.table[logs.state, logs.action] * np.exp(-logs.log_mu)
+        rho = np.exp(evidence.sampled.log_pi(slice(0, len(logs))) - logs.log_mu)
     share = rho / visits[logs.state]
     on = ~logs.terminated
     pairs = logs.state[on], np.asarray(logs.next_state[on])

@@ -6,6 +6,8 @@ operator takes the expectation over the next action
 
     ids:         by the counts μ̂(a|s) = n(s, a) / n(s)
     features:    by the action that was taken next (Sarsa); where an episode was cut, by the share of each action in all logs
+    real-valued  by the action that was taken next; where an episode was cut, by one drawn from all logs
+    actions:
 
 and every ratio is 1.
 """
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from offtrace.logs.container import Logs
 from offtrace.logs.description import counts
+from offtrace.logs.estimators.action_densities import RealPolicy
 from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed, fit
 from offtrace.logs.estimators.intervals import bootstrap
 from offtrace.logs.estimators.sampled_operator import Sampled
@@ -35,20 +38,35 @@ class _Sarsa(Sampled):
     """The operator whose target is μ, for features."""
 
     @cached_property
-    def _of_features(self) -> tuple[np.ndarray, np.ndarray]:
+    def _taken(self) -> np.ndarray:
+        assert self.logs.log_mu is not None
+        return self.logs.log_mu
+
+    @cached_property
+    def _following(self) -> np.ndarray:
         logs = self.logs
+        if logs.continuous:
+            taken = np.roll(logs.action, -1, axis=0)
+            cut = np.flatnonzero(logs.truncated)
+            taken[cut] = logs.action[np.random.default_rng(0).integers(0, len(logs), len(cut))]
+            return taken[:, None, :]
         following = np.zeros((len(logs), logs.actions))
         goes_on = ~(logs.terminated | logs.truncated)
         at = np.flatnonzero(goes_on)
         following[at, logs.action[at + 1]] = 1.0
         cut = logs.truncated & ~logs.terminated
         following[cut] = self.policy.probabilities(logs.state[:1])[0]
-        assert logs.log_mu is not None
-        return logs.log_mu, following
+        return following
 
 
 def on_policy(trace: Trace, logs: Logs, gamma: float) -> Sampled:
     """The operator of the trace whose target is the policy that made the logs."""
+    if logs.continuous:
+        log_mu = np.zeros(len(logs)) if logs.log_mu is None else logs.log_mu
+        policy = RealPolicy(
+            numbers=logs.action.shape[1], sample=lambda states, rng: rng.choice(logs.action, len(states))
+        )
+        return _Sarsa(trace, replace(logs, log_mu=log_mu), policy, gamma)
     if logs.tabular:
         both = counts(logs)
         visits = both.sum(axis=1, keepdims=True)

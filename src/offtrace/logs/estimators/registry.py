@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -33,20 +33,25 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.on_policy import Observed
     from offtrace.logs.estimators.sampled_operator import Sampled
 
-MU, OWN_STARTS, TABLE, FEATURES = "mu", "own starts", "ids", "features"
-"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids or features of
-states."""
+MU, OWN_STARTS, TABLE, FEATURES, ACTIONS = "mu", "own starts", "ids", "features", "actions"
+"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids or
+features of states, and which actions the target policy takes in a state."""
 NEEDS = {
     MU: "μ",
     OWN_STARTS: "the logs’ own first states",
     TABLE: "states that are ids",
     FEATURES: "features of states",
+    ACTIONS: "Σ_a π(a|s) Q(s, a)",
 }
 """What an estimator may need, in words."""
 LACKING = {
     MU: "it needs μ(a|s) of the actions taken, which is not known",
     OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
     TABLE: "it needs states that are ids, and these logs have features",
+    ACTIONS: (
+        "it needs Σ_a π(a|s) Q(s, a), which a density at the logged actions does not give: say how the target policy draws "
+        "actions, Density(log_pi, sample=…)"
+    ),
     FEATURES: "it needs features of states, and these logs have ids: give model=Features(φ)",
 }
 """Why an estimator cannot be computed where that is not so."""
@@ -67,8 +72,6 @@ class Evidence:
     """The first states over which V(π) is the mean."""
     sampled: Sampled
     """The operator of the trace, as the logs sample it."""
-    fit: Fit | Regressed
-    """The fixed point of `sampled`."""
     direct: Direct
     """The one-step fixed point, fitted when it is first needed."""
     weights: Weights | None
@@ -79,6 +82,41 @@ class Evidence:
     """What rewards and horizon allow."""
     model: Model
     """The model of Q; None: a table."""
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, int], float]:
+        return {}
+
+    def once(self, what: str, of: object, compute: Callable[[], float]) -> float:
+        """A number that several checks ask for, such as V̂(μ) of a fit: computed once."""
+        key = what, id(of)
+        if key not in self._numbers:
+            self._numbers[key] = compute()
+        return self._numbers[key]
+
+    @cached_property
+    def fit(self) -> Fit | Regressed:
+        """The fixed point of `sampled`, fitted when it is first needed."""
+        from offtrace.logs.estimators.fitted_iteration import fit  # which takes long to import
+
+        return fit(self.sampled, self.model)
+
+    @cached_property
+    def narrower(self) -> Evidence | None:
+        """The same with a narrower kernel, which shows its bias; None where the target policy has none."""
+        from offtrace.logs.estimators.importance_sampling import weights  # which reads the registry
+
+        policy, w = self.policy.narrower(), self.weights
+        if policy is None or w is None or self.logs.log_mu is None:
+            return None
+        sampled = replace(self.sampled, policy=policy)
+        log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
+        return replace(
+            self,
+            policy=policy,
+            sampled=sampled,
+            weights=weights(self.logs, log_pi, self.logs.log_mu, self.gamma, w.bound),
+        )
 
     @cached_property
     def densities(self) -> Densities:

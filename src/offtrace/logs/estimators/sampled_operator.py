@@ -51,6 +51,12 @@ class Sampled:
                 f"{trace.title} with a mix of {trace.target_share:g} evaluates the mixture of π and μ, not π: for that value, "
                 "give the mixture as the target policy and Retrace as the trace"
             )
+        if self.logs.continuous and {"pi", "mu"} & set(trace.reads):
+            raise ValueError(
+                f"{trace.title} reads π or μ itself, and these are densities where actions are real numbers, which depend on the "
+                "unit of the action. Take a trace that reads the ratio alone, such as RBIS, Retrace or ImportanceSampling, or "
+                "neither, such as QLambda or OneStep"
+            )
         if trace.needs_greedy and any(self._soft(piece) for piece in self.logs.pieces(PIECE)):
             raise ValueError(
                 f"{trace.title} is defined by the greedy action, which a soft target policy does not tell: give a greedy policy, "
@@ -58,7 +64,10 @@ class Sampled:
             )
         if trace.needs_mu and self.logs.log_mu is None:
             raise ValueError(
-                f"{trace.title} needs μ(a|s) of the actions taken, and these logs have none: let it be estimated "
+                f"{trace.title} needs the density μ(a|s) of the actions taken, and these logs have none: give it as a policy "
+                "(behavior=…), or take a trace that needs no μ: QLambda, OneStep"
+                if self.logs.continuous
+                else f"{trace.title} needs μ(a|s) of the actions taken, and these logs have none: let it be estimated "
                 "(behavior=None, --behavior logged), give it as a policy (behavior=…), or take a trace that needs no μ: "
                 "TreeBackup, QLambda, OneStep"
             )
@@ -118,13 +127,13 @@ class Sampled:
         """log π(a|s) [n] of the actions taken."""
         if self._log_table is not None:
             return self._log_table[self.logs.state[piece], self.logs.action[piece]]
-        return self._of_features[0][piece]
+        return self._taken[piece]
 
-    def next_probabilities(self, piece: slice) -> np.ndarray:
-        """π(·|s') [n, A] at the next states."""
+    def next_choices(self, piece: slice) -> np.ndarray:
+        """π(·|s') [n, A] at the next states; of real-valued actions, some of them [n, m, k]."""
         if self.policy.table is not None:
             return self.policy.table[self.logs.next_state[piece]]
-        return self._of_features[1][piece]
+        return self._following[piece]
 
     @cached_property
     def _log_table(self) -> np.ndarray | None:
@@ -132,18 +141,19 @@ class Sampled:
             return None if self.policy.table is None else np.log(self.policy.table)
 
     @cached_property
-    def _of_features(self) -> tuple[np.ndarray, np.ndarray]:
-        """log π(a|s) [N] and π(·|s') [N, A], asked for once: a policy may be a network."""
+    def _taken(self) -> np.ndarray:
+        """log π(a|s) [N], asked for once: a policy may be a network."""
+        return np.concatenate([self.policy.log_taken(self.logs, piece) for piece in self.logs.pieces(PIECE)])
+
+    @cached_property
+    def _following(self) -> np.ndarray:
+        """π(·|s') [N, A], or actions [N, m, k], asked for once."""
         logs = self.logs
-        taken, following = np.empty(len(logs)), np.empty((len(logs), logs.actions))
+        found = np.zeros((len(logs), *self.policy.choices(logs.state[:1]).shape[1:]))
         for piece in logs.pieces(PIECE):
-            probabilities = self.policy.probabilities(logs.state[piece])
-            with np.errstate(divide="ignore"):
-                taken[piece] = np.log(probabilities[np.arange(len(probabilities)), logs.action[piece]])
-            following[piece] = 0.0
             on = np.flatnonzero(~logs.terminated[piece])  # after an end the next state may be anything
-            following[piece][on] = self.policy.probabilities(logs.next_state[piece][on])
-        return taken, following
+            found[piece][on] = self.policy.choices(logs.next_state[piece][on])
+        return found
 
     def _cut(self, piece: slice) -> Trace:
         return self.trace.mapped(lambda each: each[piece])
@@ -152,8 +162,11 @@ class Sampled:
         logs = self.logs
         pair = None
         if "pair" in self.trace.reads:
-            if not logs.tabular:
-                raise TypeError(f"{self.trace.title} reads ids of (s, a): the states of these logs are features")
+            if not logs.tabular or logs.continuous:
+                what = (
+                    "actions of these logs are real numbers" if logs.continuous else "states of these logs are features"
+                )
+                raise TypeError(f"{self.trace.title} reads ids of (s, a): the {what}")
             pair = logs.state[piece] * logs.actions + logs.action[piece]
         return {
             "terminated": logs.terminated[piece],

@@ -33,13 +33,10 @@ class WayOut:
 
 
 def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
-    """How much of the target's way leaves the data. Of features only: how much of it are actions that never were logged."""
+    """How much of the target's way leaves the data. Of features only: how much of its first steps never was logged."""
     logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
-    if policy.table is None or not logs.tabular:
-        never = np.bincount(logs.action, minlength=logs.actions) == 0
-        if not never.any():
-            return WayOut(0.0)
-        return WayOut(float(starts.weight @ policy.probabilities(starts.state)[:, never].sum(axis=1)))
+    if policy.table is None:
+        return WayOut(float(starts.weight @ policy.outside(starts.state, logs)))
     logged = counts(logs)
     outside = np.where(logged == 0, policy.table, 0.0).sum(axis=1)
     if not outside.any():

@@ -1,4 +1,7 @@
-"""The target policy: a table π(a|s), a function of states, or a classifier; one way to ask all of them for probabilities."""
+"""The target policy: a table π(a|s), a function of states, or a classifier; one way to ask all of them for probabilities.
+
+Where actions are real numbers it is a `Density` or a `Deterministic` policy (`action_densities`), asked in the same way.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,39 @@ class Policy:
             found[piece] = _checked(self.ask(states[piece]), len(states[piece]), self.actions, self.called, first)
         return found
 
+    @property
+    def draws(self) -> bool:
+        """Whether it says which actions it takes in a state, so that there is a Σ_a π(a|s) Q(s, a)."""
+        return True
+
+    def log_taken(self, logs: Logs, steps: slice) -> np.ndarray:
+        """log π(a|s) [n] of the actions taken; −∞ where π = 0."""
+        found = self.probabilities(logs.state[steps])
+        with np.errstate(divide="ignore"):
+            return np.log(found[np.arange(len(found)), logs.action[steps]])
+
+    def choices(self, states: np.ndarray) -> np.ndarray:
+        """What Σ_a π(a|s) goes over: the probabilities [n, A]; of real-valued actions, some of them [n, m, k], all alike."""
+        return self.probabilities(states)
+
+    def outside(self, states: np.ndarray, logs: Logs) -> np.ndarray:
+        """The share [n] of what it does in these states that was never logged at all."""
+        never = np.bincount(logs.action, minlength=logs.actions) == 0
+        return self.probabilities(states)[:, never].sum(axis=1) if never.any() else np.zeros(len(states))
+
+    def for_logs(self, logs: Logs, gamma: float) -> Policy:
+        """The same, with what must be chosen for these logs."""
+        return self
+
+    def narrower(self) -> Policy | None:
+        """The same with a narrower kernel; None where it has no kernel."""
+        return None
+
+    @property
+    def kernel(self) -> str:
+        """Its kernel in words; nothing where it has none."""
+        return ""
+
 
 def as_policy(policy: object, logs: Logs, called: str = "the target policy") -> Policy:
     """A policy for the states and actions of these logs.
@@ -47,6 +83,14 @@ def as_policy(policy: object, logs: Logs, called: str = "the target policy") -> 
     """
     if isinstance(policy, Policy):
         return policy
+    if logs.continuous:
+        from offtrace.logs.estimators.action_densities import as_real_policy  # which is made of this module
+
+        return as_real_policy(policy, logs, called)
+    if policy is None:
+        raise TypeError(
+            f"{called} is None: only where actions are real numbers can the logs have it, as a column log_pi"
+        )
     if hasattr(policy, "predict_proba"):
         ask = _of_classifier(policy, logs.actions, called)
     elif callable(policy):
@@ -114,16 +158,19 @@ class Tensor(Protocol):
         ...
 
 
-def _checked(found: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
-    """Probabilities [n, A] as float64; else an error that names the first row that is none."""
+def as_array(found: object, called: str, what: str = "numbers") -> np.ndarray:
+    """What a policy gave, in float64."""
     if isinstance(found, Tensor):
         found = found.detach().cpu()
     try:
-        probabilities = np.ascontiguousarray(found, dtype=np.float64)
+        return np.ascontiguousarray(found, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{called} gave {type(found).__name__}: it must give an array of probabilities [n, A]"
-        ) from None
+        raise TypeError(f"{called} gave {type(found).__name__}: it must give an array of {what}") from None
+
+
+def _checked(found: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
+    """Probabilities [n, A] as float64; else an error that names the first row that is none."""
+    probabilities = as_array(found, called, "probabilities [n, A]")
     if probabilities.shape != (n, actions):
         raise ValueError(
             f"{called} gave an array of shape {probabilities.shape} for {n} states: it must be [n, A] = {(n, actions)}"

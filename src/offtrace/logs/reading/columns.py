@@ -17,8 +17,14 @@ NO_FLAG = 2
 
 Names = int | tuple[int | str, ...] | None
 """How many ids of states or actions there are, or what they are called; None takes what the source shows."""
+CONTINUOUS = "continuous"
+"""Given as `actions`: they are real numbers."""
+NUMBERS = 0
+"""The number of ids where there are none, but real numbers."""
 REQUIRED = ("episode", "state", "action", "reward")
-OPTIONAL = ("mu", "log_mu", "next_state")
+OPTIONAL = ("mu", "log_mu", "log_pi", "next_state")
+SEVERAL = ("state", "next_state", "action")
+"""What may stand in several columns."""
 """Columns that are not used unless they are declared."""
 
 
@@ -26,7 +32,8 @@ OPTIONAL = ("mu", "log_mu", "next_state")
 class Columns:
     """The source's names of what a log holds. None: the source does not have it.
 
-    Integers and strings in `state` and `action` are ids; floats, lists and several columns of numbers are features.
+    Integers and strings in `state` and `action` are ids; lists and several columns of numbers are features of states, and actions
+    that are real numbers. Floats in `state` are features.
 
     >>> Columns(episode="user", state=("age", "visits"), action="offer", reward="spent", mu="probability").step
     'step'
@@ -38,8 +45,8 @@ class Columns:
     """Consecutive integers from 0 or from 1, or times, by which rows are sorted; None: rows stand in the order of the steps."""
     state: str | tuple[str, ...] = "state"
     """One column of ids or of lists of numbers, or several columns of numbers."""
-    action: str = "action"
-    """The action taken, an id: an integer or a string."""
+    action: str | tuple[str, ...] = "action"
+    """The action taken: an id, which is an integer or a string; or real numbers, in several columns or in one of lists."""
     reward: str = "reward"
     """The reward, a finite number."""
     terminated: str | None = "terminated"
@@ -47,9 +54,12 @@ class Columns:
     truncated: str | None = "truncated"
     """Booleans or 0 and 1; None, or not there: see the argument `truncated` of `read`."""
     mu: str | None = None
-    """μ(a|s) of the action taken, in (0, 1]; of Minari and Gymnasium episodes a key of `infos`."""
+    """μ(a|s) of the action taken, in (0, 1], or its density where actions are real numbers; of Minari and Gymnasium episodes a
+    key of `infos`."""
     log_mu: str | None = None
     """log μ(a|s) in its place."""
+    log_pi: str | None = None
+    """log π(a|s), the log density of a target policy at the action taken, where actions are real numbers."""
     next_state: str | tuple[str, ...] | None = None
     """Like `state`; None: the state of the next row, so that the last row of a truncated episode only says where it was cut."""
 
@@ -60,7 +70,7 @@ class Columns:
             )
         for field in fields(self):
             value: object = getattr(self, field.name)
-            if field.name in ("state", "next_state") and is_list(value):
+            if field.name in SEVERAL and is_list(value):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
                 named = bool(value) and all(isinstance(each, str) for each in value)
@@ -145,13 +155,17 @@ def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
     """
     if given is None:
         return None
+    if given == CONTINUOUS and what == "actions":
+        return NUMBERS
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise ValueError(f"{what} must be at least 1, got {given}")
         return given
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(
-            f"{what} must be a number, or a sequence of their names in the order of their ids, got {given!r}"
+            f"{what} must be a number, or a sequence of their names in the order of their ids"
+            + (f', or "{CONTINUOUS}" for real numbers' if what == "actions" else "")
+            + f", got {given!r}"
         )
     if len({type(name) for name in given}) > 1 or not all(isinstance(name, int | str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{what} must all be integers or all strings, got {list(given)!r}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
+from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
 from offtrace.logs.reading.polars_tables import Table, polars
 from offtrace.logs.reading.problems import LogsError
 
@@ -50,8 +50,15 @@ class Conversion:
             self._single["truncated"] = self._flag("truncated", columns.truncated)
         if columns.behaviour is not None:
             self._single["mu"] = self._number("mu" if columns.mu else "log_mu", columns.behaviour)
-        (self._single["action"],), self.actions = self._ids("action", [columns.action], actions)
+        if columns.log_pi is not None:
+            self._single["log_pi"] = self._number("log_pi", columns.log_pi)
         self._several: dict[str, list[pl.Expr]] = {}
+        self.actions = actions
+        if isinstance(columns.action, tuple) or actions == NUMBERS or self._is_list(columns.action):
+            self._several["action"] = self._real_actions(columns.action, actions)
+            self.actions = NUMBERS
+        else:
+            (self._single["action"],), self.actions = self._ids("action", [columns.action], actions)
         self.states = states
         given = {"state": columns.state, "next_state": columns.next_state}
         present = {name: column for name, column in given.items() if column is not None}
@@ -60,15 +67,21 @@ class Conversion:
             made, self.states = self._ids("state", [str(column) for column in present.values()], states)
             self._single |= dict(zip(present, made, strict=True))
         else:
-            self._several = {name: self._features(name, column) for name, column in present.items()}
-            if len({len(each) for each in self._several.values()}) > 1:
-                wide = {name: len(each) for name, each in self._several.items()}
+            made = {name: self._features(name, column) for name, column in present.items()}
+            self._several |= made
+            if len({len(each) for each in made.values()}) > 1:
+                wide = {name: len(each) for name, each in made.items()}
                 raise ValueError(f"state and next_state have different numbers of features: {wide}")
 
     @property
     def features(self) -> int:
         """The number of features of a state; 0 where states are ids."""
         return len(self._several.get("state", ()))
+
+    @property
+    def numbers(self) -> int:
+        """The number of numbers that an action has; 0 where actions are ids."""
+        return len(self._several.get("action", ()))
 
     def episode_name(self, code: int) -> str:
         """The name of an episode in the source, from its code."""
@@ -247,6 +260,18 @@ class Conversion:
                 f"{what} must be booleans, or the integers 0 and 1, but column {column!r} holds {kind}{hint}"
             )
         return value.cast(pl.UInt8).fill_null(NO_FLAG)
+
+    def _is_list(self, column: str) -> bool:
+        pl = polars()
+        return self.schema[column] in (pl.List, pl.Array)
+
+    def _real_actions(self, columns: str | tuple[str, ...], actions: Names) -> list[pl.Expr]:
+        if actions not in (None, NUMBERS):
+            raise TypeError(
+                f"action is declared as {columns!r}, which holds real numbers, but actions={actions!r} are ids: leave out "
+                f'actions=…, or say actions="{CONTINUOUS}". A policy that is a table [S, A] needs actions that are ids'
+            )
+        return self._features("action", columns)
 
     def _features(self, what: str, columns: str | tuple[str, ...]) -> list[pl.Expr]:
         """Numbers of several columns, or of one column of lists; a list that is too short lacks its last ones."""

@@ -3,7 +3,7 @@
 An episode of T steps, as Minari's EpisodeData or as a mapping:
 
     observations    [T + 1], the last one after the last step: integers or strings are ids, numbers and vectors are features
-    actions         [T] ids
+    actions         [T] ids, or [T, k] real numbers
     rewards, terminations, truncations    [T]
     infos           optional; under the key that `Columns` names, [T + 1] as Gymnasium gives them, the first from `reset`, or [T]
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
-from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Columns, Names
+from offtrace.logs.reading.columns import MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
 from offtrace.logs.reading.filling import Filling
 from offtrace.logs.reading.ordering import Order
 from offtrace.logs.reading.problems import LogsError
@@ -63,9 +63,11 @@ def read(
         is_log=columns.log_mu is not None,
         states=states,
         actions=actions,
+        numbers=_numbers(first) if actions == NUMBERS else 0,
+        has_pi=columns.log_pi is not None,
         cut_at_end=truncated == "at end",
     )
-    found = _Episodes(columns.behaviour, filling)
+    found = _Episodes(columns.behaviour, columns.log_pi, filling)
     for batch in found.batches(chain([first], episodes)):
         if filling.filled + len(batch["reward"]) > n:
             raise _damaged(name, n, "more")
@@ -85,8 +87,8 @@ def read(
 class _Episodes:
     """Episodes → batches; keeps their lengths and ids."""
 
-    def __init__(self, behaviour: str | None, filling: Filling) -> None:
-        self.behaviour, self.filling = behaviour, filling
+    def __init__(self, behaviour: str | None, log_pi: str | None, filling: Filling) -> None:
+        self.behaviour, self.log_pi, self.filling = behaviour, log_pi, filling
         self.lengths: list[int] = []
         self.ids: list[Any] = []
 
@@ -118,13 +120,20 @@ class _Episodes:
             "reward": reward,
             "state": seen[:-1],
             "next_state": seen[1:],
-            "action": _coded(_exact(_field(episode, "actions", i), i), self.filling.actions),
+            "action": self._actions(episode, i),
             "terminated": _flags(_field(episode, "terminations", i)),
             "truncated": _flags(_field(episode, "truncations", i)),
         }
         if self.behaviour is not None:
             made["mu"] = _info(episode, self.behaviour, i, len(reward))
-        if wrong := {name: a.shape for name, a in made.items() if len(a) != len(reward) or (a.ndim > 1 and not width)}:
+        if self.log_pi is not None:
+            made["log_pi"] = _info(episode, self.log_pi, i, len(reward))
+        vectors = {"state": width, "next_state": width, "action": self.filling.numbers}
+        if wrong := {
+            name: a.shape
+            for name, a in made.items()
+            if len(a) != len(reward) or (a.shape[1:] != ((vectors[name],) if vectors.get(name) else ()))
+        }:
             raise LogsError(
                 f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
                 "the last one after the last step"
@@ -132,6 +141,23 @@ class _Episodes:
         if not len(reward):
             raise LogsError(f"episode {i} has no steps")
         return made
+
+    def _actions(self, episode: Any, i: int) -> np.ndarray:
+        """[T] ids, or [T, k] numbers."""
+        taken = _field(episode, "actions", i)
+        if not self.filling.numbers:
+            return _coded(_exact(taken, i), self.filling.actions)
+        return _vectors(taken)
+
+
+def _vectors(values: Any) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    return np.ascontiguousarray(array.reshape(len(array), -1))
+
+
+def _numbers(episode: Any) -> int:
+    """How many numbers an action of the first episode has."""
+    return _vectors(_field(episode, "actions", 0)).shape[1]
 
 
 def _damaged(name: str, n: int, there: str) -> LogsError:
@@ -214,7 +240,10 @@ def _coded(values: np.ndarray, names: Names) -> np.ndarray:
 
 def _of_all(episodes: Sequence[Any], name: str, given: Names) -> Names:
     """Where ids are strings: all of them."""
-    if given is None and np.asarray(_field(episodes[0], name, 0)).dtype.kind in "UT":
+    array = np.asarray(_field(episodes[0], name, 0))
+    if name == "actions" and array.ndim == 2 and array.dtype.kind == "f":
+        return NUMBERS
+    if given is None and array.dtype.kind in "UT":
         return tuple(sorted({str(each) for i, episode in enumerate(episodes) for each in _field(episode, name, i)}))
     return given
 
@@ -225,10 +254,9 @@ def _of_space(what: str, space: Any, given: Names) -> Names:
     if kind == "Discrete":
         n, start = int(space.n), int(space.start)
         return given or (tuple(range(start, start + n)) if start else n)
-    if kind != "Box" or what == "action":
-        wanted = "Discrete" if what == "action" else "Discrete or Box"
-        raise LogsError(f"{what}s of {space} cannot be read: the space must be {wanted}")
-    return given
+    if kind != "Box":
+        raise LogsError(f"{what}s of {space} cannot be read: the space must be Discrete or Box")
+    return NUMBERS if what == "action" else given
 
 
 def _listed(source: Any) -> Sequence[Any]:

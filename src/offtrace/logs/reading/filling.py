@@ -16,7 +16,7 @@ import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.logs.container import Following, Logs
-from offtrace.logs.reading.columns import MISSING, NO_FLAG, UNKNOWN, Names
+from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, NUMBERS, UNKNOWN, Names
 from offtrace.logs.reading.ordering import SAME_TIME, Order, chunks
 from offtrace.logs.reading.problems import LogsError, Problems, ReadReport, refusal
 from offtrace.trajectory import TOLERANCE
@@ -40,6 +40,10 @@ class Filling:
     """The source has log μ."""
     states: Names = None
     actions: Names = None
+    numbers: int = 0
+    """The number of numbers that an action has; 0 where actions are ids."""
+    has_pi: bool = False
+    """The source has log π of a target policy."""
     cut_at_end: bool = False
     """An episode whose last step is not terminated was cut there."""
     passed_over: tuple[str, ...] = ()
@@ -61,11 +65,12 @@ class Filling:
         self.state = np.empty(shape, kind)
         self.next_state = np.empty(shape, kind) if self.has_next else None
         self.beyond: list[np.ndarray] = []
-        self.action = np.empty(self.n, np.int64)
+        self.action = np.empty((self.n, self.numbers)) if self.numbers else np.empty(self.n, np.int64)
         self.reward = np.empty(self.n)
         self.terminated = np.empty(self.n, np.bool_)
         self.truncated = np.empty(self.n, np.bool_)
         self.log_mu = np.empty(self.n) if self.has_mu else None
+        self.log_pi = np.empty(self.n) if self.has_pi else None
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """The next rows of the source."""
@@ -104,13 +109,19 @@ class Filling:
         if self.next_state is not None:
             self._check_states("next_state", beyond := self._beyond(batch, at), bad)
             put(self.next_state, beyond)
-        self._check_ids("action", batch["action"], self.actions, bad)
+        if self.numbers:
+            self._check_numbers("action", batch["action"], bad)
+        else:
+            self._check_ids("action", batch["action"], self.actions, bad)
         put(self.action, batch["action"])
         if not within(batch["reward"], -LARGEST, LARGEST):
             bad("reward is missing, NaN or infinite", ~np.isfinite(batch["reward"]))
         put(self.reward, batch["reward"])
         if self.log_mu is not None:
             put(self.log_mu, self._log_mu(batch, bad))
+        if self.log_pi is not None:
+            bad("log_pi is missing, NaN or +∞", ~(batch["log_pi"] < np.inf))
+            put(self.log_pi, batch["log_pi"])
 
     def _cut(self, begin: int, end: int) -> np.ndarray:
         """Which of these rows only say where an episode was cut, and are no steps."""
@@ -133,15 +144,20 @@ class Filling:
         return beyond
 
     def _check_states(self, name: str, values: np.ndarray, bad: Any) -> None:
-        if not self.features:
+        if self.features:
+            self._check_numbers(name, values, bad)
+        else:
             self._check_ids(name, values, self.states, bad)
-        elif not within(values, -LARGEST, LARGEST):
+
+    def _check_numbers(self, name: str, values: np.ndarray, bad: Any) -> None:
+        if not within(values, -LARGEST, LARGEST):
             bad(f"{name} is missing, NaN or infinite", ~np.isfinite(values).all(axis=1))
 
     def _check_ids(self, name: str, values: np.ndarray, known: Names, bad: Any) -> None:
         if within(values, 0, known - 1 if isinstance(known, int) else LAST):
             return
-        bad(f"{name} is missing or not a whole number", values == MISSING)
+        numbers = f' (if actions are real numbers: actions="{CONTINUOUS}")' if name == "action" else ""
+        bad(f"{name} is missing or not a whole number{numbers}", values == MISSING)
         if isinstance(known, int):
             kind = name.removeprefix("next_")
             bad(
@@ -155,9 +171,17 @@ class Filling:
         given = batch["mu"]
         with np.errstate(divide="ignore", invalid="ignore"):
             log_mu = given if self.is_log else np.log(given)
-        if not within(log_mu, -LARGEST, TOLERANCE):
-            what = "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
-            bad(what, ~((log_mu <= TOLERANCE) & (log_mu > -np.inf)))
+        most = LARGEST if self.numbers else TOLERANCE  # a density may be above 1
+        if not within(log_mu, -LARGEST, most):
+            if self.numbers:
+                what = (
+                    "log_mu is missing or infinite"
+                    if self.is_log
+                    else "mu, a density, is missing, infinite or not above 0"
+                )
+            else:
+                what = "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
+            bad(what, ~((log_mu <= most) & (log_mu > -np.inf)))
         return log_mu
 
     def finished(self, order: Order, source: str, *, drop: float | None, words: Any) -> Logs:
@@ -256,7 +280,7 @@ class Filling:
                 to += len(part)
             return array[:to]
 
-        names = ("state", "next_state", "action", "reward", "log_mu")
+        names = ("state", "next_state", "action", "reward", "log_mu", "log_pi")
         there = {name: array for name in names if (array := getattr(self, name)) is not None}
         with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
             vars(self).update(zip(there, pool.map(compressed, there.values()), strict=True))
@@ -266,7 +290,7 @@ class Filling:
         if not self.features:
             others = beyond if self.next_state is None else self.next_state
             states, state_names = _numbered((self.state, others), self.states)
-        actions, action_names = _numbered((self.action,), self.actions)
+        actions, action_names = (NUMBERS, ()) if self.numbers else _numbered((self.action,), self.actions)
         return Logs(
             starts=starts,
             state=self.state,
@@ -278,6 +302,7 @@ class Filling:
             terminated=self.terminated,
             truncated=self.truncated,
             log_mu=self.log_mu,
+            log_pi=self.log_pi,
             states=states,
             actions=actions,
             state_names=state_names,

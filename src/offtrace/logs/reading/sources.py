@@ -24,7 +24,7 @@ import numpy as np
 
 from offtrace.logs.container import Logs
 from offtrace.logs.reading import episodes, polars_tables
-from offtrace.logs.reading.columns import Columns, Names, checked_names
+from offtrace.logs.reading.columns import CONTINUOUS, Columns, Names, checked_names
 from offtrace.logs.reading.converting import Conversion
 from offtrace.logs.reading.filling import Filling
 from offtrace.logs.reading.ordering import order
@@ -39,7 +39,7 @@ def read(
     on_error: Literal["raise", "drop"] = "raise",
     drop_at_most: float = 0.05,
     states: int | Sequence[int | str] | None = None,
-    actions: int | Sequence[int | str] | None = None,
+    actions: int | str | Sequence[int | str] | None = None,
 ) -> Logs:
     """The logs of `source`; `logs.report` says what was read, `describe(logs)` what they are like.
 
@@ -50,7 +50,8 @@ def read(
     - `drop_at_most`: the share of the episodes that may be dropped; more is an error, since the rest may be a biased sample.
     - `states`: how many there are, or their names in the order of their ids, as the target policy has them; None: those of the
       source. Other ones are impossible values. Given, a column of floats holds ids too.
-    - `actions`: likewise.
+    - `actions`: likewise; or "continuous" where they are real numbers, and μ are densities. Several columns, a column of lists,
+      and Box spaces are so without it.
 
     Integers from 0 on are ids as they are. Strings, and integers below 0 or far above the number of steps, are numbered in sorted
     order, and `state_names` or `action_names` has them.
@@ -107,6 +108,11 @@ def _table(
     there = table.frame.collect_schema().names()
     has_truncated = columns.check(there, truncated)
     made = Conversion(table, columns, has_truncated, states, actions)
+    if columns.log_pi is not None and not made.numbers:
+        raise ValueError(
+            f"log_pi={columns.log_pi!r} is declared, but actions are ids: there the target policy is a table or a function. If "
+            f'they are real numbers, say actions="{CONTINUOUS}"'
+        )
     problems = Problems()
     found = order(made.order, problems, made.timed)
     filling = Filling(
@@ -117,6 +123,8 @@ def _table(
         is_log=columns.log_mu is not None,
         states=made.states,
         actions=made.actions,
+        numbers=made.numbers,
+        has_pi=columns.log_pi is not None,
         cut_at_end=truncated == "at end",
         passed_over=columns.passed_over(there),
         order=found,

@@ -204,6 +204,9 @@ def _leaving(result: Result) -> Section:
     if not gaps:
         what = "it takes only actions that occur in the logs (states are features: whether there, is not known)"
         what = "in every logged state it takes only actions that were logged there" if tabular else what
+        if result.logs.continuous:
+            where = f"{percent(share)} of what the target policy does at logged states lies outside the range of logged actions"
+            return Section("leaving", "Support", [*parts, Paragraph(f"{where}.")])
         return Section("leaving", "Support", [*parts, Paragraph(f"Nowhere: {what}.")])
     lead = (
         f"{percent(share)} of what the target policy does at logged states was never logged "
@@ -238,7 +241,7 @@ def _read(result: Result) -> Section:
     }
     more = {
         "States": f"{d.states_seen:,} of {d.states:,} occur" if d.states else f"{d.states_seen} features",
-        "Actions": f"{d.actions_seen:,} of {d.actions:,} occur",
+        "Actions": f"{d.actions_seen:,} of {d.actions:,} occur" if d.actions else f"{d.actions_seen} real numbers",
         "Rewards": f"{least:.4g} to {most:.4g}, mean {mean:.4g}".replace("-", "−"),
         "μ": result.behavior + (", from these very data" if result.mu_estimated else ""),
         "μ(a|s)": "not known" if d.mu is None else f"least {d.mu[0]:.3g}, median {d.mu[1]:.3g}",
