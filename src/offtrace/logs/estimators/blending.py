@@ -29,6 +29,8 @@ from offtrace.logs.estimators.registry import LACKING, MU, Evidence
 
 QUANTILE = 1.6448536269514722
 """Of the normal distribution, for an interval of 90 %."""
+RIDGE = 1e-9
+"""The least eigenvalue of the errors, relative to all: of two returns that are alike each gets half."""
 LEANS = 0.1
 """From this share of the model on, what is wrong with the model is wrong with the blend."""
 
@@ -75,7 +77,7 @@ def least_error(covariance: NDArray[np.float64], bias: NDArray[np.float64]) -> N
     M = covariance + np.outer(bias, bias)
     scale = float(np.trace(M)) or 1.0
     values, vectors = np.linalg.eigh(M / scale)
-    root = np.sqrt(np.clip(values, 0.0, None))[:, None] * vectors.T
+    root = np.sqrt(np.clip(values, RIDGE, None))[:, None] * vectors.T
     x, _ = nnls(np.vstack([root, np.ones(len(M))]), np.append(np.zeros(len(M)), 1.0))
     return x / x.sum()
 
