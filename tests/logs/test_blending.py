@@ -121,8 +121,8 @@ def test_it_leaves_a_model_that_is_wrong(evaluated: Evaluated) -> None:
 
 def test_it_says_where_it_cannot_see_a_bias(evaluated: Evaluated) -> None:
     """Products of 60 ratios are worth a few episodes: no bias of the model would show."""
-    mdp = mdps.garnet(8, 3, 3, seed=1, gamma=0.95)
-    mu, pi = mdps.uniform(mdp), mdps.random_policy(mdp, np.random.default_rng(0), 2.0)
+    mdp = mdps.garnet(8, 3, 3, seed=1, gamma=0.99)
+    mu, pi = mdps.uniform(mdp), mdps.random_policy(mdp, np.random.default_rng(0), 1.0)
     result, evidence = evaluated(simulate(mdp, mu, seed=0, episodes=60, limit=60), pi, gamma=mdp.gamma)
     assert "unseen" in [check.kind for check in result[NAME].failed]
     assert evidence.blend.effective < 18

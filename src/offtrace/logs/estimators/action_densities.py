@@ -11,7 +11,7 @@ h_j = h·σ_j, σ_j the root mean square of a_j − π_j(s) in the logs, with h 
 from the smallest one whose weights are worth ten episodes, as long as the intervals of weighted per-decision IS (two standard
 errors) of all so far have a point in common: SLOPE, which was made for this (Su, Srinath & Krishnamurthy 2020).
 
-Σ_a π(a|s) Q(s, a) is Q(s, π(s)) of a deterministic policy, without a kernel. Of a density it is the mean over 16 actions that
+Σ_a π(a|s) Q(s, a) is Q(s, π(s)) of a deterministic policy, without a kernel. Of a density it is the mean over 8 actions that
 `sample` draws.
 """
 
@@ -28,7 +28,7 @@ from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.estimators.target_policy import Policy, as_array
 from offtrace.logs.estimators.weight_shares import kish, shares
 
-DRAWS = 16
+DRAWS = 8
 """Actions that are drawn in each state."""
 BANDWIDTHS = 2.0 ** (-np.arange(13) / 2)
 """h, relative to how far logged actions are from those of the target."""

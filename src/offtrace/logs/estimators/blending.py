@@ -22,10 +22,20 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from offtrace._shared.number_text import number, percent
-from offtrace.logs.estimators.checks import Check, Checking, Estimated, OfFit, few, in_range, rests_on
+from offtrace.logs.estimators.checks import (
+    Check,
+    Checking,
+    Estimated,
+    OfFit,
+    few,
+    in_range,
+    mean_weight_by_step,
+    rests_on,
+)
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
 from offtrace.logs.estimators.importance_sampling import Weighting, weighted_per_decision
 from offtrace.logs.estimators.registry import LACKING, MU, Evidence
+from offtrace.logs.estimators.weight_shares import kish, shares
 
 QUANTILE = 1.6448536269514722
 """Of the normal distribution, for an interval of 90 %."""
@@ -52,7 +62,7 @@ class Blend:
     model: float
     """The share of the model: Σ_j x_j γ^{j+1} over j < ∞."""
     effective: float
-    """How many episodes the weights of the longest return are worth, (Σ W)² / Σ W²."""
+    """How many episodes the weights are worth, discounted over the steps of the longest return."""
 
 
 def partial_steps(longest: int) -> NDArray[np.int64]:
@@ -112,7 +122,10 @@ def blend(evidence: Evidence) -> Blend:
     share = least_error(covariance, bias)
     partial = steps < len(effective) - 1
     model = float(share[partial] @ gamma ** (steps[partial] + 1.0))
-    return Blend(steps, g, contributions, bias, share, model, float(effective[max(int(steps[-1]), 0)]))
+    with np.errstate(divide="ignore"):
+        log_mean = np.log(w.discounted_mean())
+    worth = kish(shares(log_mean)) if np.isfinite(log_mean.max()) else 0.0
+    return Blend(steps, g, contributions, bias, share, model, worth)
 
 
 def _pull(found: Fit | Regressed, evidence: Evidence, by_step: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -150,11 +163,8 @@ def unseen(evidence: Evidence, found: Estimated) -> Check | None:
     blended = evidence.blend
     weak = blended.effective < few(evidence.logs.episodes)
     words = f"what the model's bias is judged by is worth {number(blended.effective)} episodes"
-    if weak:
-        words += (
-            f", too few to see one, and {percent(blended.model)} of it is the model's: it says little more than the direct "
-            "method"
-        )
+    words += ", too few to see one" if weak else ""
+    words += ": it says little more than the direct method" if weak and blended.model > LEANS else ""
     return Check("unseen", blended.effective, words, weak)
 
 
@@ -170,4 +180,4 @@ def of_model(check: Checking) -> Checking:
 def checks_of(model: OfFit) -> tuple[Checking, ...]:
     """All checks of MAGIC, in the order in which they are told."""
     of_fit = (of_model(check) for check in (model.settled, model.finds_behavior, model.support, model.residual))
-    return leans, unseen, *of_fit, rests_on, in_range
+    return leans, unseen, mean_weight_by_step, *of_fit, rests_on, in_range
