@@ -22,7 +22,8 @@ from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
 from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.estimators.first_states import Starts
-from offtrace.logs.estimators.fitted_iteration import Regressor, as_model, fit
+from offtrace.logs.estimators.fitted_iteration import Regressor, fit
+from offtrace.logs.estimators.model_names import as_model
 from offtrace.logs.estimators.on_policy import first_values, observed, on_policy
 from offtrace.logs.estimators.registry import ACTIONS, LACKING
 from offtrace.logs.estimators.sampled_operator import Sampled

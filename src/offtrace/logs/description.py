@@ -12,7 +12,7 @@ import numpy as np
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy, as_policy
 from offtrace.logs.estimators.weight_shares import kish, shares
-from offtrace.logs.reading.problems import ReadReport
+from offtrace.logs.reading.problems import ReadReport, counted
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -80,7 +80,7 @@ class Description:
                 "actions",
                 f"{self.actions_seen:,} of {self.actions:,} occur"
                 if self.actions
-                else f"{self.actions_seen} real numbers",
+                else counted(self.actions_seen, "real number"),
             ),
             ("rewards", f"{least:.4g} to {most:.4g}, mean {mean:.4g}"),
             ("μ(a|s)", "not known" if self.mu is None else f"least {self.mu[0]:.3g}, median {self.mu[1]:.3g}"),

@@ -6,48 +6,41 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
-from offtrace._shared.number_text import number as number_text
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
 from offtrace.logs.estimators.built_in import FITTED
-from offtrace.logs.estimators.checks import Check, Estimated, beyond_cuts
 from offtrace.logs.estimators.direct_method import Direct
-from offtrace.logs.estimators.first_states import Starts, take
-from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor, as_model, fit
+from offtrace.logs.estimators.first_states import Starts
+from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor
 from offtrace.logs.estimators.importance_sampling import weights
-from offtrace.logs.estimators.intervals import Conservative, bootstrap, conservative, range_of
+from offtrace.logs.estimators.intervals import Conservative, conservative, range_of
 from offtrace.logs.estimators.linear_bases import Table
 from offtrace.logs.estimators.linear_densities import has_features
 from offtrace.logs.estimators.lower_bounds import ANDERSON
+from offtrace.logs.estimators.model_names import as_model
 from offtrace.logs.estimators.on_policy import observed
 from offtrace.logs.estimators.registry import (
     ACTIONS,
     ESTIMATORS,
     FEATURES,
-    IMPORTANCE,
     LACKING,
     MU,
     OWN_STARTS,
     TABLE,
-    Estimator,
     Evidence,
 )
 from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.estimators.support import way_out
 from offtrace.logs.estimators.target_policy import as_policy
-from offtrace.logs.estimators.weight_shares import kish
-from offtrace.logs.result import Result, Row
+from offtrace.logs.result import Result
+from offtrace.logs.rows_of_result import checked, refitted, rows_of
 from offtrace.logs.warnings_of_result import contradictions, diagnosis_of, warnings_of
 from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
 
-DROPPED = 0.05
-"""The share of dropped episodes from which on no estimator passes its checks."""
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
 """What stands in the call of a result as it was given."""
 
@@ -136,14 +129,14 @@ def evaluate(
     for name in names:
         tell(name)
         estimates[name] = ESTIMATORS[name].function(evidence)
-    rows = _rows(estimates, evidence, confidence, resamples, seed)
+    rows = rows_of(estimates, evidence, confidence, resamples, seed)
     if isinstance(kind, Regressor):
         for i, row in enumerate(rows):
             if (operator := ESTIMATORS[row.estimator].operator) is not None:
-                rows[i] = _refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
+                rows[i] = refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
     for i, row in enumerate(rows):
         tell(f"checks of {row.estimator}")
-        rows[i] = _checked(row, estimates[row.estimator], evidence)
+        rows[i] = checked(row, estimates[row.estimator], evidence)
     rows = contradictions(rows)
 
     bounds: dict[str, Conservative] = {}
@@ -234,122 +227,6 @@ def _names(estimators: Sequence[str] | None, there: Mapping[str, bool]) -> list[
     if not estimators:
         raise ValueError(f"estimators is empty: choose from {', '.join(ESTIMATORS)}, or None for all")
     return list(dict.fromkeys(estimators))
-
-
-def _rows(
-    estimates: dict[str, tuple[float, np.ndarray]], evidence: Evidence, confidence: float, resamples: int, seed: int
-) -> list[Row]:
-    """Return the estimates with bootstrap intervals of what episodes contribute, all from the same weights of episodes."""
-    columns = np.column_stack([x for _, x in estimates.values()])
-    finite = np.array([np.isfinite(x).all() for x in columns.T])
-    columns = np.where(finite, columns, 0.0)
-    seen, m = evidence.observed, columns.shape[1]
-    low, high = bootstrap(np.hstack([columns, columns - seen.returns[:, None]]), confidence, resamples, seed)
-    rows: list[Row] = []
-    for j, (name, (value, x)) in enumerate(estimates.items()):
-        title = ESTIMATORS[name].titled(evidence.sampled.trace)
-        if not finite[j]:  # a product of ratios that overflows, or a fit that did not settle
-            nan = float("nan")
-            rows.append(Row(name, title, value, nan, nan, nan, nan, nan))
-            continue
-        d = x - x.mean()
-        share = float(np.abs(d).max() / np.abs(d).sum()) if d.any() else float("nan")
-        error = float(x.std() / np.sqrt(len(x)))
-        row = Row(name, title, value, error, float(low[j]), float(high[j]), kish(d), share)
-        if evidence.starts.own:
-            row = replace(row, gain=value - seen.estimate, gain_low=float(low[m + j]), gain_high=float(high[m + j]))
-        rows.append(row)
-    return rows
-
-
-def _checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Row:
-    """The row with its checks, and with an interval only where there can be one, of values that can be."""
-    entry = ESTIMATORS[row.estimator]
-    row = _widened(row, entry, evidence)
-    allowed, seen = evidence.allowed, evidence.observed
-    estimated = Estimated(*found, row.low, row.high)
-    checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
-    if (check := _of_kernel(row, found, entry, evidence)) is not None:
-        checks.append(check)
-        row = _wider(row, abs(check.number), abs(check.number))
-    if evidence.model is not None:  # what a model of features misses of μ, it may miss of π
-        miss = max((abs(check.number - seen.estimate) for check in checks if check.kind == "V(μ)"), default=0.0)
-        row = _wider(row, miss, miss)
-    if entry.operator is None and row.standard_error == 0:
-        words = "all episodes contribute the same, so that it has no interval"
-        checks.append(Check("spread", 0.0, words, True, no_interval=True))
-    if (report := evidence.logs.report) is not None and report.dropped:
-        words = report.loss.partition(":")[0]  # the rest stands in the warnings
-        checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
-    row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
-    least, most = allowed.least - seen.high, allowed.most - seen.low
-    row = replace(row, gain_low=max(row.gain_low, least), gain_high=min(row.gain_high, most))
-    if any(check.no_interval for check in checks) or not row.low <= row.high:
-        nan = float("nan")
-        row = replace(row, low=nan, high=nan, gain_low=nan, gain_high=nan)
-    return replace(row, checks=tuple(checks))
-
-
-def _of_kernel(row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence) -> Check | None:
-    """How far a kernel moves an estimate: its bias is about c·h², so that it is twice what half of h² takes away."""
-    if evidence.narrower is None or MU not in entry.needs or np.isnan(row.estimate):
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        value, x = entry.function(evidence.narrower)
-        bias = 2 * (row.estimate - value)
-        error = 2 * float((found[1] - x).std() / np.sqrt(len(x)))
-    if not np.isfinite([bias, error]).all():
-        return None
-    failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
-    words = f"{evidence.policy.kernel} moves it by about {number_text(bias)} (± {number_text(2 * error)})"
-    words += ", which is more than its interval has: more episodes allow a smaller one" if failed else ""
-    return Check("kernel", bias, words, failed)
-
-
-def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
-    """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
-    less = more = 1e-8 * abs(row.estimate) + 1e-12
-    if entry.family != IMPORTANCE and evidence.model is None:
-        main = entry.operator is not None and entry.operator(evidence) is evidence.sampled
-        out = way_out(evidence, evidence.fit if main else evidence.direct.fit)
-        if out.share:
-            less += out.taken_for - out.share * evidence.allowed.least
-            more += out.share * evidence.allowed.most - out.taken_for
-    if entry.family == IMPORTANCE and (left := beyond_cuts(evidence)):  # what is left out may be worth what can be
-        less -= left * evidence.allowed.least
-        more += left * evidence.allowed.most
-    return _wider(row, less, more)
-
-
-def _wider(row: Row, less: float, more: float) -> Row:
-    low, high, gain_low, gain_high = row.low - less, row.high + more, row.gain_low - less, row.gain_high + more
-    return replace(row, low=low, high=high, gain_low=gain_low, gain_high=gain_high)
-
-
-def _refitted(
-    row: Row, sampled: Sampled, evidence: Evidence, confidence: float, refits: int, seed: int, tell: _Progress
-) -> Row:
-    """The row of a regressor, whose pull by each episode is not known: Student's interval from refits to episodes drawn again."""
-    if refits and sampled.trace.shape is not None:
-        raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
-    rng, E, starts = np.random.default_rng(seed), sampled.logs.episodes, evidence.starts
-    found: list[float] = []
-    gains: list[float] = []
-    for i in range(refits):
-        tell(f"{row.estimator}: refit {i + 1} of {refits}", 0)
-        drawn = rng.integers(0, E, E)
-        logs = take(sampled.logs, drawn)
-        states = logs.state[logs.starts[:-1]] if starts.own else starts.state
-        weight = np.full(E, 1 / E) if starts.own else starts.weight
-        found.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
-        gains.append(found[-1] - float(evidence.observed.returns[drawn].mean()))
-    nan = float("nan")
-    t = float(stdtrit(refits - 1, (1 + confidence) / 2)) if refits > 1 else nan
-    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (found, gains))
-    return replace(
-        row, standard_error=error, low=row.estimate - t * error, high=row.estimate + t * error, effective=nan, largest=nan,
-        gain_low=row.gain - t * spread, gain_high=row.gain + t * spread,
-    )  # fmt: skip
 
 
 def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
