@@ -56,9 +56,10 @@ def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Ro
     allowed, seen = evidence.allowed, evidence.observed
     estimated = Estimated(*found, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
-    if (check := _of_kernel(row, found, entry, evidence)) is not None:
+    if (of_kernel := _of_kernel(row, found, entry, evidence)) is not None:
+        check, most = of_kernel
         checks.append(check)
-        row = _wider(row, abs(check.number), abs(check.number))
+        row = _wider(row, most, most)
     if evidence.model is not None:  # what a model of features misses of μ, it may miss of π
         miss = max((abs(check.number - seen.estimate) for check in checks if check.kind == "V(μ)"), default=0.0)
         row = _wider(row, miss, miss)
@@ -77,8 +78,13 @@ def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Ro
     return replace(row, checks=tuple(checks))
 
 
-def _of_kernel(row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence) -> Check | None:
-    """How far a kernel moves an estimate: its bias is about c·h², so that it is twice what half of h² takes away."""
+def _of_kernel(
+    row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
+) -> tuple[Check, float] | None:
+    """How far a kernel moves an estimate, and how far it may.
+
+    The bias is about c·h², so that it is twice what half of h² takes away; it may be two standard errors of that.
+    """
     if evidence.narrower is None or MU not in entry.needs or np.isnan(row.estimate):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -90,7 +96,7 @@ def _of_kernel(row: Row, found: tuple[float, np.ndarray], entry: Estimator, evid
     failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
     words = f"{evidence.policy.kernel} moves it by about {number(bias)} (± {number(2 * error)})"
     words += ", which is more than its interval has: more episodes allow a smaller one" if failed else ""
-    return Check("kernel", bias, words, failed)
+    return Check("kernel", bias, words, failed), max(abs(bias), 2 * error)
 
 
 def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
