@@ -45,6 +45,8 @@ class Table:
     """
 
     sampled: Sampled
+    logged: np.ndarray | None = None
+    """How often each pair occurs [S·A], where these logs are a part of more; None: as often as here."""
 
     @property
     def piece(self) -> int:
@@ -59,6 +61,8 @@ class Table:
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each pair occurs [S·A]."""
+        if self.logged is not None:
+            return self.logged
         return sum(self.sampled.each(lambda p: np.bincount(self._pair(p), minlength=self.size), self.piece))  # pyright: ignore
 
     @cached_property
@@ -139,6 +143,8 @@ class Linear:
     """φ(s, a): states, actions → [n, p], in place of `features`."""
     shared: dict[str, np.ndarray] = field(default_factory=dict)
     """The root of the features, which is that of all fits to the same logs."""
+    keep: bool = True
+    """Whether features are kept from one sweep to the next, where there are not too many."""
     _kept: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @cached_property
@@ -155,18 +161,13 @@ class Linear:
         return self.shared["root"]
 
     def _made_root(self) -> np.ndarray:
+        return root_of(np.asarray(sum(self.sampled.each(self.gram, self.piece))))
+
+    def gram(self, piece: slice) -> np.ndarray:
+        """Σ_t φ_t φ_tᵀ of the features as they were given."""
         logs = self.sampled.logs
-
-        def products(piece: slice) -> np.ndarray:
-            x = self._given(logs.state[piece], logs.action[piece])
-            return x.T @ x
-
-        gram = np.asarray(sum(self.sampled.each(products, self.piece)))
-        size = np.sqrt(np.diag(gram))
-        scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
-        values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])
-        kept = values > DEPENDENT * values[-1]
-        return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
+        x = self._given(logs.state[piece], logs.action[piece])
+        return x.T @ x
 
     @property
     def size(self) -> int:
@@ -206,7 +207,7 @@ class Linear:
         if on.any():
             following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_probabilities(piece)[on])
         made = self._phi(logs.state[piece], logs.action[piece]), following
-        if len(logs) * self.size <= KEPT:
+        if self.keep and len(logs) * self.size <= KEPT:
             self._kept[piece.start] = made
         return made
 
@@ -247,6 +248,15 @@ class Linear:
     def spread_values(self, states: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """∂/∂θ of Σ_i weights_i v(states_i)."""
         return weights @ self._phi_bar(states, self.sampled.policy.probabilities(states))
+
+
+def root_of(gram: np.ndarray) -> np.ndarray:
+    """R [given, p] with Rᵀ gram R = I, from the eigenvectors of the Gram matrix, its diagonal scaled to 1."""
+    size = np.sqrt(np.diag(gram))
+    scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
+    values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])
+    kept = values > DEPENDENT * values[-1]
+    return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
 
 
 def feature_matrix(found: object, n: int, what: str) -> np.ndarray:
