@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import offtrace as ot
 from logs.test_partitions import ASKED, BEHAVIOR, COLUMNS, FEATURES, MDP, PLACES, TARGET, frame, policy, split
+from offtrace import cli
 from offtrace.logs import Columns, Features, Logs, evaluate, read, simulate, sweep
 from offtrace.logs.partitions import network_training, one_file
 from offtrace.logs.partitions.moment_interval import interval
@@ -38,7 +40,8 @@ def test_features_are_fitted_as_in_memory(tmp_path: Path, trace: ot.Trace, model
         folder = split(tmp_path / str(files), files)
         found = sweep(folder, policy, **{**FEATURES, "trace": trace}, model=model, seed=3, workers=workers)
         assert found.converged
-        assert found.Q is None
+        with pytest.raises(TypeError, match=r"a function of features: ask q\(states\)"):
+            _ = found.Q
         assert found.value == pytest.approx(whole.value, rel=1e-9)
         np.testing.assert_allclose(found.q(PLACES), whole.q(PLACES), rtol=1e-8)
         np.testing.assert_allclose(found.values(PLACES), whole.values(PLACES), rtol=1e-8)
@@ -97,7 +100,6 @@ def test_pairs_that_were_never_logged_are_told(tmp_path: Path) -> None:
     rows.drop("step").with_columns(terminated=False, truncated=ends).write_parquet(tmp_path / "log.parquet")
     columns = Columns(log_mu="log_mu", next_state="next_state", step=None)
     found = sweep(tmp_path / "log.parquet", TARGET, **{**ASKED, "columns": columns})
-    assert found.counts is not None
     assert found.unlogged == pytest.approx(found.counts[2].sum() / found.counts.sum() * TARGET[2, 1])
     assert "of π is on actions that were never logged there" in str(found)
 
@@ -160,3 +162,31 @@ def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:
     refused(r"confidence must lie in \(0, 1\)", confidence=95)
     refused(r"it must be \[n, A\]", lambda x: np.ones((len(x), 2)) / 2)
     refused("say what their features are", TARGET, model=Features(), columns=COLUMNS)
+
+
+def test_the_command_takes_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = split(tmp_path / "log", 2)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\ndef policy(x):\n    return np.full((len(x), 3), [0.5, 0.25, 0.25])\n"
+    )
+    command = [
+        "logs",
+        "sweep",
+        str(folder),
+        "--policy",
+        f"{tmp_path / 'mine.py'}:policy",
+        "--lam",
+        "0.9",
+        "--gamma",
+        "0.9",
+        "-q",
+    ]
+    columns = ["--columns", "log_mu=log_mu", "state=x,y", "next_state=next_x,next_y"]
+    assert cli.main([*command, "--json", "--model", "linear", "--actions", "3", *columns]) == 0
+    told = json.loads(capsys.readouterr().out)
+    wanted = sweep(folder, lambda x: np.full((len(x), 3), [0.5, 0.25, 0.25]), **FEATURES, model="linear")
+    assert (told["value"], told["low"], told["high"]) == pytest.approx((wanted.value, wanted.low, wanted.high))
+    assert cli.main([*command, *columns]) == 2
+    assert "actions must be given" in capsys.readouterr().err
+    assert cli.main([*command, "--actions", "3", "--no-interval", "--json", *columns]) == 0
+    assert json.loads(capsys.readouterr().out)["low"] is None

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace._shared.type_guards import is_array
@@ -44,7 +43,7 @@ FIRST = 1 << 12
 
 def sweep(
     source: str | Path | Sequence[str | Path],
-    target: ArrayLike | Callable[[np.ndarray], ArrayLike],
+    target: object,
     *,
     trace: Trace,
     gamma: float,
@@ -128,7 +127,7 @@ def _of_table(question: Question, passes: Passes, first: Sums, sweeps: int | Non
     if wanted is not None and converged and (c := sums.pulled()) is not None:
         error, low, high = _interval(question, passes, first, sums.known, θ, c, value, wanted)
     return _swept(
-        passes, first, value=value, low=low, high=high, confidence=wanted, standard_error=error, Q=table, counts=sums.counts,
+        passes, first, value=value, low=low, high=high, confidence=wanted, standard_error=error, table=(table, sums.counts),
         unlogged=sums.unlogged, converged=converged, q=table.__getitem__, values=V.__getitem__,
     )  # fmt: skip
 
@@ -162,6 +161,8 @@ def _interval(
     episodes = int(first["returns"][0])
     found = passes.over("moments", one_file.moments, question, known, θ, episodes * c, value)["moments"]
     error, low, high = interval(value, found, episodes, confidence)
+    rounded = 1e-8 * abs(value) + 1e-12
+    low, high = low - rounded, high + rounded
     if question.gamma < 1:
         least, most = min(first["each least"].min(), 0.0), max(first["each most"].max(), 0.0)
         low, high = max(low, float(least) / (1 - question.gamma)), min(high, float(most) / (1 - question.gamma))

@@ -26,10 +26,8 @@ class Swept:
     """V(μ): the mean discounted return of the episodes, which were not chosen by π."""
     observed_error: float
     """Its standard error."""
-    Q: np.ndarray | None = None
-    """[S, A] of a table; V(s) for actions that were never logged in a state, 0 where nothing was. None for features."""
-    counts: np.ndarray | None = None
-    """[S, A] of a table: how often each pair was logged."""
+    table: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    """`Q` and `counts`; None where states are features."""
     unlogged: float = 0.0
     """The share of π's probability, over the logged states, on actions that were never logged there: what they are worth is
     a guess, of which the interval says nothing."""
@@ -43,6 +41,21 @@ class Swept:
     """Q(s, ·) [n, A] of states, ids or features."""
     values: Callable[[np.ndarray], np.ndarray] = field(repr=False)
     """Σ_a π(a|s) Q(s, a) [n]."""
+
+    @property
+    def Q(self) -> np.ndarray:
+        """[S, A] of a table; V(s) for actions that were never logged in a state, 0 where nothing was."""
+        return self._tables()[0]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[S, A] of a table: how often each pair was logged."""
+        return self._tables()[1]
+
+    def _tables(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.table is None:
+            raise TypeError("Q is not a table here, but a function of features: ask q(states) or values(states)")
+        return self.table
 
     @property
     def _interval(self) -> str:
