@@ -1,4 +1,4 @@
-"""Q linear in features by sums over files: AᵀA-like matrices, so that the number of passes does not depend on the trace.
+"""Q linear in features by sums over files. They are matrices, so that the number of passes does not depend on the trace.
 
 pass 1      episodes, steps, returns, the mean of the states
 pass 2      their standard deviation: for Fourier features and for networks
