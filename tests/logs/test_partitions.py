@@ -23,13 +23,14 @@ TARGET = RNG.dirichlet(np.ones(3), 6)
 TARGET[0] = [1.0, 0.0, 0.0]
 BEHAVIOR = np.full((6, 3), 1 / 3)
 COLUMNS = Columns(log_mu="log_mu", next_state="next_state")
-ASKED = {"trace": ot.RBIS(lam=0.9), "gamma": 0.9, "columns": COLUMNS}
+ASKED = {"trace": ot.RBIS(lam=0.9), "gamma": 0.9, "columns": COLUMNS, "confidence": None}
 PLACES = RNG.normal(size=(6, 2))
 """Features of the states."""
 FEATURES = {
     **ASKED,
     "columns": Columns(state=("x", "y"), next_state=("next_x", "next_y"), log_mu="log_mu"),
     "actions": 3,
+    "confidence": 0.95,
 }
 
 
@@ -186,7 +187,15 @@ def test_the_command_sweeps_and_names_are_found(tmp_path: Path, capsys: pytest.C
         "0.9",
         "--json",
     ]
-    columns = ["--columns", "log_mu=log_mu", "next_state=next_state", "-q", "-o", str(tmp_path / "found.npz")]
+    columns = [
+        "--columns",
+        "log_mu=log_mu",
+        "next_state=next_state",
+        "--no-interval",
+        "-q",
+        "-o",
+        str(tmp_path / "found.npz"),
+    ]
     assert cli.main([*command, *columns]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == pytest.approx(plain.value, rel=1e-9)
     np.testing.assert_allclose(np.load(tmp_path / "found.npz")["Q"][::-1], plain.Q, rtol=1e-8)
