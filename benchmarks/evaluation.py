@@ -1,7 +1,7 @@
 """Values from logs: reading 10⁷ steps of Parquet, against polars' own scan and collect of the same columns.
 
-The two take turns in one process. Memory is the peak of a fresh process beyond what it has before reading, beside the size of the
-logs themselves. Linux only (/proc).
+The two take turns in one process; seconds of the processor are told too, since the machine may be busy. Memory is the peak of a
+fresh process beyond what it has before reading, beside the size of the logs themselves. Linux only (/proc).
 
     .venv/bin/python benchmarks/run.py evaluation
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,13 @@ def reading(case: str, file: Path) -> None:
         "polars": Competitor(lambda _: file, lambda path: pl.scan_parquet(path).select(names).collect()),
     }
     times = interleave(competitors, lambda _: None, seconds=30, least=5, most=15)
+    cpu = ratio(
+        interleave(competitors, lambda _: None, seconds=30, least=5, most=15, clock=time.process_time), "read", "polars"
+    )
     told = subprocess.run([sys.executable, __file__, case, str(file)], check=True, capture_output=True, text=True)
     extra, logs = map(int, told.stdout.split())
-    emit("logs", case=case, rows=ROWS, **ratio(times, "read", "polars"), extra_mb=extra / 1e6, logs_mb=logs / 1e6)
+    found = ratio(times, "read", "polars")
+    emit("logs", case=case, rows=ROWS, **found, cpu_ratio=cpu["ratio"], extra_mb=extra / 1e6, logs_mb=logs / 1e6)
 
 
 def memory(case: str, file: Path) -> None:

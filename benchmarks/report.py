@@ -193,11 +193,12 @@ def framework(records: list[Record]) -> list[str]:
 
 def logs(records: list[Record]) -> list[str]:
     return table(
-        "rows | read / polars (quartiles) | read, s | polars, s | memory, MB | logs, MB | repetitions",
+        "rows | read / polars (quartiles) | of processor time | read, s | polars, s | memory, MB | logs, MB | repetitions",
         (
             (
                 {"states": "in order, states are ids", "features": "in order, 4 features"}.get(r["case"], r["case"]),
                 spread(r),
+                f"{r['cpu_ratio']:.2f}",
                 f"{r['of_us'] / 1e6:.2f}",
                 f"{r['to_us'] / 1e6:.2f}",
                 number(r["extra_mb"]),

@@ -23,7 +23,21 @@ TARGET = RNG.dirichlet(np.ones(3), 6)
 TARGET[0] = [1.0, 0.0, 0.0]
 BEHAVIOR = np.full((6, 3), 1 / 3)
 COLUMNS = Columns(log_mu="log_mu", next_state="next_state")
-ASKED = {"trace": ot.RBIS(lam=0.9), "gamma": 0.9, "columns": COLUMNS}
+ASKED = {"trace": ot.RBIS(lam=0.9), "gamma": 0.9, "columns": COLUMNS, "confidence": None}
+PLACES = RNG.normal(size=(6, 2))
+"""Features of the states."""
+FEATURES = {
+    **ASKED,
+    "columns": Columns(state=("x", "y"), next_state=("next_x", "next_y"), log_mu="log_mu"),
+    "actions": 3,
+    "confidence": 0.95,
+}
+
+
+def policy(x: np.ndarray) -> np.ndarray:
+    """π on features."""
+    weight = np.exp(x @ np.array([[1.0, 0.0, -1.0], [0.0, 0.5, 0.0]]))
+    return weight / weight.sum(axis=1, keepdims=True)
 
 
 def frame(episodes: int = 40) -> pl.DataFrame:
@@ -32,7 +46,9 @@ def frame(episodes: int = 40) -> pl.DataFrame:
     held = {name: np.asarray(getattr(logs, name)) for name in ("state", "next_state", "action", "reward", "log_mu")}
     flags = {name: np.asarray(getattr(logs, name)) for name in ("terminated", "truncated")}
     step = np.concatenate([np.arange(n) for n in length])
-    return pl.DataFrame({"episode": np.repeat(np.arange(len(length)), length), "step": step, **held, **flags})
+    both = np.concatenate([PLACES[held["state"]], PLACES[held["next_state"]]], axis=1)
+    places = dict(zip(("x", "y", "next_x", "next_y"), both.T, strict=True))
+    return pl.DataFrame({"episode": np.repeat(np.arange(len(length)), length), "step": step, **held, **flags, **places})
 
 
 def split(folder: Path, files: int) -> Path:
@@ -171,7 +187,15 @@ def test_the_command_sweeps_and_names_are_found(tmp_path: Path, capsys: pytest.C
         "0.9",
         "--json",
     ]
-    columns = ["--columns", "log_mu=log_mu", "next_state=next_state", "-q", "-o", str(tmp_path / "found.npz")]
+    columns = [
+        "--columns",
+        "log_mu=log_mu",
+        "next_state=next_state",
+        "--no-interval",
+        "-q",
+        "-o",
+        str(tmp_path / "found.npz"),
+    ]
     assert cli.main([*command, *columns]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == pytest.approx(plain.value, rel=1e-9)
     np.testing.assert_allclose(np.load(tmp_path / "found.npz")["Q"][::-1], plain.Q, rtol=1e-8)

@@ -95,6 +95,20 @@ def test_tradeoff() -> None:
     plt.close(found.figure())
 
 
+def test_a_custom_trace_is_swept_over_its_own_lam() -> None:
+    mdp = garnet(3, 2, 2, seed=1, gamma=0.8)
+    pi, mu, given = random_policy(mdp, 0), random_policy(mdp, 1), {"lams": (0.0, 0.6), "bounds": (), "mixes": ()}
+    custom = ot.StepTrace(lambda xp, c, now: (c * now.lam * xp.minimum(1.0, now.rho),) * 2, title="own", horizon=6)
+    found = tradeoff(mdp, pi, mu, np.ones((3, 2)), families=[custom, ot.Retrace(horizon=6)], **given)
+    own, listed = found.points[:2], found.points[2:]
+    assert [(p.family, p.lam) for p in own] == [("own", 0.0), ("own", 0.6)]
+    for one, other in zip(own, listed, strict=True):
+        assert one.variance is not None
+        assert other.variance is not None
+        assert one.contraction.midpoint == pytest.approx(other.contraction.midpoint, abs=1e-6)
+        assert one.variance.midpoint == pytest.approx(other.variance.midpoint, abs=1e-6)
+
+
 def test_variance_of_peng_against_samples() -> None:
     mdp = garnet(3, 2, 2, seed=1, gamma=0.8)
     rng = np.random.default_rng(0)

@@ -17,6 +17,12 @@ from operators.brute import tiny
 
 MDP_, PI, MU = tiny(0, 0.9)
 OPERATORS: Any = operators  # calls that a type checker would refuse, too
+HISTORY = ot.HistoryTrace(lambda history: 1.0)
+
+
+def swept(family: Any) -> operators.Tradeoff:
+    """A trade-off of one family at one λ."""
+    return operators.tradeoff(MDP_, PI, MU, PI, lams=(0.5,), families=[family], bounds=(), tolerance=0.1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,15 @@ def test_not_a_trace() -> None:
             lambda: OPERATORS.certify(ot.Retrace(), MDP_, pi=PI, mu=MU),
             "certify has no parameter '(pi|mu)': it is called",
         ),
-        (lambda: OPERATORS.falsify(MDP_), "falsify needs a trace"),
+        (lambda: OPERATORS.falsify(MDP_), "trace must be an offtrace trace"),
+        (lambda: OPERATORS.falsify(ot.PengQ()), "Peng's Q.* has a target, but no coefficients β"),
+        (lambda: OPERATORS.falsify(HISTORY), "whole history is too slow.*StepTrace"),
+        (lambda: swept(ot.StepTrace), r"give the trace itself, StepTrace\(…\)"),
+        (lambda: swept(HISTORY), "custom has no number to sweep: tradeoff varies λ"),
+        (lambda: swept(ot.StepTrace(lambda xp, c, now: (c, c))), "does not use now.lam"),
+        (lambda: swept(ot.replacing), "families must hold classes of rules.*or traces"),
+        (lambda: swept("retrace"), "families must hold classes of rules"),
+        (lambda: OPERATORS.tradeoff(MDP_, PI, MU, PI, families=ot.Retrace), "families must be a list"),
         (
             lambda: OPERATORS.control_iterates(MDP_, ot.Retrace(), behavior=MU, q0=PI),
             "the trace comes first.*control_iterates",

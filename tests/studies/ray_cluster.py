@@ -65,6 +65,8 @@ def sweep_logs(cluster: Any, node: Any, out: Path) -> None:
     asked = {**test_partitions.ASKED, "on": "ray", "address": cluster.address, "checkpoint": kept}
     found = sweep(folder, test_partitions.TARGET, **asked)
     killer.join()
+    by_features = sweep(folder, test_partitions.policy, **test_partitions.FEATURES, on="ray", address=cluster.address)
+    print(f"of features: {by_features.value!r} {by_features.low!r}", flush=True)
     print(f"swept: {found.value!r} with {len(cluster.list_all_nodes())} nodes left", flush=True)
 
 

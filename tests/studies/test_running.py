@@ -239,6 +239,62 @@ register_environment("own-walk", walk, right=1.0)
         Study.declared(given | {"environments": ["own-walk:lang=5"]})
 
 
+def test_a_saved_mdp_beside_the_declaration_is_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine").mkdir()
+    mdps.random_walk(5).save(tmp_path / "mine" / "walk.npz")
+    given = declared(environments=["walk.npz"], traces=["Retrace"])
+    file = tmp_path / "mine" / "own.toml"
+    file.write_text(
+        Study.declared(given | {"environments": ["random-walk"]}).as_toml().replace("random-walk", "walk.npz")
+    )
+    own = Study.load(file, out=tmp_path)
+    rows = own.run(workers=1, progress=False).records()  # a worker finds it too
+    assert own.environments[0].name.startswith("walk.npz:content=sha256-")
+    known = Study.declared(declared(environments=["random-walk:states=5"], traces=["Retrace"]), out=tmp_path)
+    assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
+    assert Study.load(own.folder).records().equals(rows)
+
+    mdps.random_walk(7).save(tmp_path / "mine" / "walk.npz")
+    assert Study.load(file, out=tmp_path).folder != own.folder  # other numbers are another study
+    with pytest.raises(DeclarationError, match=r"holds another MDP \(sha256-.*\) than the study was declared with"):
+        Study.declared(given | {"environments": [own.environments[0].name]})
+    with pytest.raises(DeclarationError, match=r"no file maze\.npz, neither here nor beside.*mdp\.save\('maze\.npz'\)"):
+        Study.declared(given | {"environments": ["maze.npz"]})
+    with pytest.raises(DeclarationError, match="takes no arguments, got gamma"):
+        Study.declared(given | {"environments": ["walk.npz:gamma=0.5"]})
+    (tmp_path / "mine" / "other.npz").write_text("no arrays")
+    with pytest.raises(DeclarationError, match=r"other\.npz is not a saved MDP: it is no \.npz file"):
+        Study.declared(given | {"environments": ["other.npz"]})
+
+
+def test_gymnasium_ids_that_a_module_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    (tmp_path / "own_games.py").write_text(
+        """
+import gymnasium, numpy as np
+
+class Walk(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(4), gymnasium.spaces.Discrete(2)
+    def __init__(self, long=4):
+        ends = lambda s: [(1.0, s, float(s == long), s in (0, long))]
+        self.P = {s: {0: ends(max(s - 1, 0)), 1: ends(min(s + 1, long))} for s in range(long + 1)}
+        self.initial_state_distrib = np.eye(long + 1)[long // 2]
+
+for name in ("own/Walk-v0", "own/Walks"):
+    gymnasium.register(name, Walk)
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    given = declared(
+        modules=["own_games"], environments=["own/Walk-v0", "own/Walks:long=6,gamma=0.9"], traces=["Retrace"]
+    )
+    rows = Study.declared(given, out=tmp_path).run(workers=0, progress=False).records()
+    assert rows["environment"].unique().sort().to_list() == ["own/Walk-v0", "own/Walks:long=6,gamma=0.9"]
+    with pytest.raises(DeclarationError, match=r"environments\[0\].*a Gymnasium id such as"):
+        Study.declared(given | {"environments": ["own/Walk"]})
+
+
 def test_names_of_environments_are_taken_once() -> None:
     with pytest.raises(ValueError, match="there is an environment named 'cliff' already"):
         register_environment("cliff", mdps.random_walk)

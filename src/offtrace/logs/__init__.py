@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.fitted_iteration import Features, Regressor
     from offtrace.logs.estimators.registry import ESTIMATORS, Estimator, Evidence, register_estimator
     from offtrace.logs.evaluation import evaluate
-    from offtrace.logs.partitions.sweeping import Swept, sweep
+    from offtrace.logs.partitions.sweeping import sweep
+    from offtrace.logs.partitions.swept import Swept
     from offtrace.logs.reading.columns import Columns
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
@@ -64,7 +65,8 @@ _HOME = {
     "estimators.fitted_iteration": ("Features", "Regressor"),
     "estimators.built_in": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
     "evaluation": ("evaluate",),
-    "partitions.sweeping": ("Swept", "sweep"),
+    "partitions.sweeping": ("sweep",),
+    "partitions.swept": ("Swept",),
     "reading.columns": ("Columns",),
     "reading.problems": ("LogsError", "Problem", "ReadReport"),
     "reading.sources": ("read",),

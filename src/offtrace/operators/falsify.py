@@ -24,6 +24,7 @@ from offtrace.operators import falsify_objective
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.traces import Trace
+from offtrace.traces.arguments import as_trace
 
 ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""
@@ -126,8 +127,7 @@ def falsify(
 
 
 def _check(trace: Any, states: int, actions: int, gamma: float, budget: float) -> None:
-    if not isinstance(trace, Trace):
-        raise TypeError(f"falsify needs a trace such as offtrace.Retrace(), got {trace!r}")
+    as_trace(trace)
     if trace.form == "history":
         raise TypeError(
             f"falsify cannot search with {trace.title}: a function of the whole history is too slow an objective. Write it as "

@@ -6,7 +6,7 @@ A trace that cuts less contracts faster and varies more. Some buy both with anot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,48 @@ from offtrace.operators.setting import EPS, checked
 from offtrace.operators.solve import closed_form
 from offtrace.operators.uncorrected_operators import uncorrected, uncorrected_variance, v_trace
 from offtrace.traces import Rule, Trace, rules
-from offtrace.traces.base import LAMBDA
+from offtrace.traces.base import LAMBDA, Sweep
+
+Family = type[Rule] | Rule
+"""A class of rules, or a trace of its own, such as a `StepTrace`, whose λ is then replaced."""
 
 
 def _families() -> list[type[Rule]]:
     """The listed rules that have a number to sweep (`Rule.sweep`)."""
-    return [rule for rule in rules() if rule.sweep and rule.sweep.parameter in {f.name for f in fields(rule)}]
+    return [rule for rule in rules() if _swept(rule) is not None]
+
+
+def _swept(rule: Family) -> Sweep | None:
+    """What is swept of this rule: None where it has no such number."""
+    return rule.sweep if rule.sweep and rule.sweep.parameter in {f.name for f in fields(rule)} else None
+
+
+def _checked_families(families: Iterable[Family]) -> list[Family]:
+    """Classes of rules and traces that have a number to sweep; else an error that says what is lacking."""
+    if isinstance(families, Rule | type) or not isinstance(families, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"families must be a list of rules, such as [offtrace.Retrace], got {families!r}")
+    found = list(families)
+    for rule in found:
+        if not isinstance(rule, Rule) and not (isinstance(rule, type) and issubclass(rule, Rule)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"families must hold classes of rules, such as offtrace.Retrace, or traces, such as offtrace.replacing(), got "
+                f"{rule!r}"
+            )
+        if isinstance(rule, type) and issubclass(rule, Trace) and rule.form != "normal":
+            raise TypeError(
+                f"{rule.__name__} is no rule before it is given its function: give the trace itself, {rule.__name__}(…)"
+            )
+        step = rule.step_form if isinstance(rule, Trace) else None
+        if step is not None and not step.traced.lines.uses("lam"):
+            raise TypeError(
+                f"the step of {rule.title} does not use now.lam: all its points would be the same. Let it multiply by now.lam"
+            )
+        if _swept(rule) is None:
+            raise TypeError(
+                f"{rule.title} has no number to sweep: tradeoff varies λ, or what plays its part. "
+                "operators.Operator(trace, mdp, …) has the contraction and the variance of one trace"
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -108,7 +144,7 @@ def tradeoff(
     Q: ArrayLike,
     *,
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0),
-    families: Iterable[type[Rule]] | None = None,
+    families: Iterable[Family] | None = None,
     mixes: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
     bounds: Sequence[float] = (0.5, 1.0, 2.0, 4.0),
     tolerance: float = 1e-4,
@@ -117,7 +153,8 @@ def tradeoff(
 
     - `target`, `behavior`: policies [S, A]
     - `Q`: the action values [S, A] for which the variance of the sampled correction is computed
-    - `families`: classes of rules with a number to sweep; those of `traces.rules()` if None
+    - `families`: classes of rules with a number to sweep, those of `traces.rules()` if None; or traces, of which λ is replaced,
+      such as a `StepTrace` that uses `now.lam`
     - `lams`: the values of λ, or of what plays its part; `mixes` are those of α-Retrace's α
     - `bounds`: ρ̄ = c̄ of V-trace, which acts on state values, and whose variance is not computed
 
@@ -132,12 +169,12 @@ def tradeoff(
     q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted, off = _known_values(mdp, π, live)
     points: list[Point] = []
-    for rule in _families() if families is None else families:
-        if rule.sweep is None:
-            raise ValueError(f"{rule.title} has no number to sweep")
-        name = rule.title if rule.sweep is LAMBDA else f"{rule.title}, over {rule.sweep.symbol}"
+    for rule in _families() if families is None else _checked_families(families):
+        sweep = rule.sweep or LAMBDA
+        name = rule.title if sweep is LAMBDA else f"{rule.title}, over {sweep.symbol}"
         for value in mixes if rule.mixture else lams:
-            trace = rule(**{rule.sweep.parameter: value})
+            number = {sweep.parameter: value}
+            trace = rule(**number) if isinstance(rule, type) else replace(rule, **number)
             if isinstance(trace, Trace):
                 op = Operator(trace, mdp, target=target, behavior=behavior, tolerance=tolerance)
                 contraction, variance, reached, error = _of_operator(op, π, q)

@@ -244,7 +244,7 @@ def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
             elif task == "stale":
                 environments.known_token_task(key, label)
             else:
-                environments.known(key, label, name, picked, seeded=task == "map")
+                label = environments.known(key, label, name, picked, seeded=task == "map")
             if label in found:
                 raise DeclarationError(key, label, "each environment once")
             found[label] = Place(label, protocol.with_changes(f"{key}.protocol", changes))

@@ -1,15 +1,19 @@
 """Environments and policies by name, as a declaration writes them: "garnet:states=20,actions=3,branching=3,seed=1".
 
-A name is a registered one or that of a Gymnasium environment that publishes its table; what follows the colon are the arguments.
+A name is a registered one, that of a Gymnasium environment that publishes its table, or the path of a file that `MDP.save` wrote;
+what follows the colon are the arguments. Of a file this is the digest of what it holds, so that other numbers are another study.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,7 +30,11 @@ from offtrace.trajectory import ROW_TOLERANCE
 Arguments = Table
 """The arguments of an environment or a policy: the function that takes them checks them."""
 GYMNASIUM = re.compile(r".+-v\d+$")
-"""What the ids of Gymnasium look like."""
+"""What the ids of Gymnasium look like; those that are registered may lack a version."""
+SAVED = ".npz"
+"""How the names of files with an MDP end."""
+DIGITS = 16
+"""Of the digest of such a file, in the name of an environment."""
 
 
 class Environment(NamedTuple):
@@ -61,9 +69,9 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
     >>> from offtrace import mdps
     >>> register_environment("short-walk", mdps.random_walk, states=3)  # doctest: +SKIP
     """
-    if ":" in name or GYMNASIUM.match(name):
+    if ":" in name or GYMNASIUM.match(name) or name.endswith(SAVED):
         raise ValueError(
-            f"an environment of a study cannot be named {name!r}: a colon and -v1 at the end mean something else"
+            f"an environment of a study cannot be named {name!r}: a colon, and -v1 or {SAVED} at the end, mean something else"
         )
     entry = Environment(function, fixed)
     if name in _registered and _registered[name].origin != entry.origin:  # a module may be imported anew
@@ -145,10 +153,13 @@ def known(key: str, given: object, name: str, arguments: Toml, seeded: bool) -> 
 
     With `seeded`, an environment whose `seed` is not given is another one for each seed of the study.
     """
-    if name not in GALLERY and not GYMNASIUM.match(name):
+    if name not in GALLERY and not _of_gymnasium(name) and not name.endswith(SAVED):
         names = ", ".join(GALLERY)
         raise DeclarationError(
-            key, given, f"{names}, or a Gymnasium id such as 'FrozenLake-v1'{did_you_mean(name, GALLERY)}"
+            key,
+            given,
+            f"{names}, a Gymnasium id such as 'FrozenLake-v1', or a file of an MDP such as 'maze{SAVED}'"
+            f"{did_you_mean(name, GALLERY)}",
         )
     if name in GALLERY:
         allowed = GALLERY[name].parameters
@@ -157,6 +168,7 @@ def known(key: str, given: object, name: str, arguments: Toml, seeded: bool) -> 
                 raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
     label = join(name, arguments)
     try:
+        label = _pinned(label)
         mdp(label, 0 if seeded else None)
     except ImportError as error:
         raise DeclarationError(key, given, f"what is installed: {error}") from error
@@ -223,14 +235,51 @@ def token_task(label: str) -> tuple[token_tasks.TokenTask, str, float]:
     return entry.function(**entry.fixed, **arguments), precision, top_p
 
 
-@lru_cache(maxsize=64)
+def _of_gymnasium(name: str) -> bool:
+    """Whether this is an id of Gymnasium: it looks like one, or a module of the study has registered it."""
+    registry = getattr(sys.modules.get("gymnasium"), "registry", {})
+    return bool(GYMNASIUM.match(name)) or name in registry
+
+
+def _pinned(label: str) -> str:
+    """The label; that of a file with the digest of what it holds, which is checked where it is there already."""
+    name, arguments = split("", label)
+    if not name.endswith(SAVED):
+        return label
+    found = f"sha256-{hashlib.sha256(_file(name).read_bytes()).hexdigest()[:DIGITS]}"
+    said = arguments.pop("content", found)
+    if arguments:
+        raise ValueError(f"a file takes no arguments, got {', '.join(arguments)}")
+    if said != found:
+        raise ValueError(f"{name} holds another MDP ({found}) than the study was declared with ({said})")
+    return join(name, {"content": found})
+
+
+def _file(name: str) -> Path:
+    """Where a file of an MDP lies: as it is named, or beside the declaration, which is in Python's path then."""
+    places = [Path(), *(Path(folder) for folder in sys.path)]
+    for place in places:
+        if (place / name).is_file():
+            return place / name
+    raise FileNotFoundError(
+        f"there is no file {name}, neither here nor beside the declaration: mdp.save({Path(name).name!r}) writes one"
+    )
+
+
 def mdp(label: str, seed: int | None = None) -> MDP:
     """Make the MDP of a label. Where the environment has a seed that the label leaves out, it is `seed`.
 
     >>> mdp("bifurcation-1")
     MDP(S=15, A=4, gamma=0.9, terminal=1, nonzeros=56)
     """
+    return _made(_pinned(label), seed)
+
+
+@lru_cache(maxsize=64)
+def _made(label: str, seed: int | None) -> MDP:
     name, arguments = split("", label)
+    if name.endswith(SAVED):
+        return MDP.load(_file(name))
     if name not in GALLERY:
         return mdps.from_gymnasium(name, **arguments)
     entry = GALLERY[name]

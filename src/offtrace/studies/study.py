@@ -17,6 +17,7 @@ from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration, folders, study_file
 from offtrace.studies.checks import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.declaration import Place, Seeds, TraceGrid
+from offtrace.studies.environments import SAVED
 from offtrace.studies.interruption import as_ctrl_c
 from offtrace.studies.plan import Plan
 from offtrace.studies.running import Pool
@@ -83,15 +84,16 @@ class Study:
     ) -> Study:
         """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
 
-        The `modules` of a TOML file are looked for beside it, too. From a folder, which may be anybody's, nothing is imported:
-        its records can be read. To run it, say `trust`, or name the modules that it may import.
+        The `modules` of a TOML file, and files of MDPs, are looked for beside it, too. From a folder, which may be anybody's,
+        nothing is imported: its records can be read. To run it, say `trust`, or name the modules that it may import.
         """
         if folders.is_one(Path(study)):
             found = folders.study_of(Path(study), trust)
             return found if subset is None and out is None else cls.declared(found.given, subset, out or found.out)
         given = declaration.read(study)
         beside = str(Path(study).resolve().parent)
-        if given.get("modules") and Path(study).is_file() and beside not in sys.path:
+        needs_files = given.get("modules") or SAVED in str(given.get("environments"))
+        if needs_files and Path(study).is_file() and beside not in sys.path:
             sys.path.append(beside)  # workers get this path too
         return cls.declared(given, subset, out)
 

@@ -158,6 +158,19 @@ class Lines(NamedTuple):
     results: tuple[Symbol, ...]
     """decay, ratio and cap; or the carry's numbers and β."""
 
+    def uses(self, name: str) -> bool:
+        """Whether any of the results depends on this input."""
+        seen: set[int] = set()
+        left: list[object] = list(self.results)
+        while left:
+            part = left.pop()
+            if isinstance(part, Symbol) and id(part) not in seen:
+                if part.operation == "input" and part.parts[0] == name:
+                    return True
+                seen.add(id(part))
+                left.extend(part.parts)
+        return False
+
 
 NOW = ("pi", "mu", "rho", "lam", "lag", "start_pair", "pair")
 """The fields of `Step`."""

@@ -13,7 +13,7 @@ needs no sweeps, and its interval no refits. In a cross-fit the features, too, a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,8 +60,8 @@ class Learned:
         return (made, None) if self.of_pairs is None else (None, made)
 
 
-def returns_from(logs: Logs, gamma: float) -> np.ndarray:
-    """Σ_{t≥k} γ^{t−k} r_t of each step k [N], to the end of its episode; beyond a cut, the mean of all first steps."""
+def returns_from(logs: Logs, gamma: float, beyond: float | None = None) -> np.ndarray:
+    """Σ_{t≥k} γ^{t−k} r_t of each step k [N], to the end of its episode; beyond a cut `beyond`: the mean of all first steps."""
     lengths = np.diff(logs.starts)
     last = np.repeat(logs.starts[1:] - 1, lengths)
     left = last - np.arange(len(logs))  # steps that follow
@@ -70,7 +70,7 @@ def returns_from(logs: Logs, gamma: float) -> np.ndarray:
     _backward(logs.reward, logs.terminated | logs.truncated, gamma, out)
     cut = (logs.truncated & ~logs.terminated)[last]
     if cut.any():
-        out = out + np.where(cut, gamma ** (left + 1.0), 0.0) * out[age == 0].mean()
+        out = out + np.where(cut, gamma ** (left + 1.0), 0.0) * (out[age == 0].mean() if beyond is None else beyond)
     return out
 
 
@@ -86,20 +86,23 @@ def fourier(seed: int) -> Learned:
     """Random Fourier features."""
 
     def of(logs: Logs) -> StateFeatures:
-        d = logs.state.shape[1]
-        n = max(1, min(FOURIER, len(logs) // (10 * max(logs.actions, 1))))
-        middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
-        scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
-        rng = np.random.default_rng(seed)
-        omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
-
-        def phi(states: np.ndarray) -> np.ndarray:
-            x = (states - middle) / scale
-            return np.column_stack([x, np.cos(x @ omega + phase)])
-
-        return phi
+        return fourier_features(logs.state.mean(axis=0), logs.state.std(axis=0), len(logs), max(logs.actions, 1), seed)
 
     return Learned(of_states=of)
+
+
+def fourier_features(middle: np.ndarray, scale: np.ndarray, steps: int, actions: int, seed: int) -> StateFeatures:
+    """φ(s) for states of this mean and standard deviation [d]; how many depends on the number of steps and actions."""
+    d, n = len(middle), max(1, min(FOURIER, steps // (10 * actions)))
+    scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
+    rng = np.random.default_rng(seed)
+    omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
+
+    def phi(states: np.ndarray) -> np.ndarray:
+        x = (states - middle) / scale
+        return np.column_stack([x, np.cos(x @ omega + phase)])
+
+    return phi
 
 
 def fourier_of_pairs(seed: int) -> Learned:
@@ -132,7 +135,7 @@ def trees(seed: int) -> Learned:
     """The leaves of randomised trees."""
 
     def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
-        made: Any = _sklearn("ensemble").ExtraTreesRegressor(20, max_leaf_nodes=30, max_features=1.0, random_state=seed)
+        made: Any = sklearn("ensemble").ExtraTreesRegressor(20, max_leaf_nodes=30, max_features=1.0, random_state=seed)
         forest = made.fit(with_action(logs.state, logs.action, logs.actions), returns)
         leaves = [np.flatnonzero(tree.tree_.children_left < 0) for tree in forest.estimators_]
 
@@ -152,7 +155,7 @@ def network(seed: int) -> Learned:
         middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         spread = returns.std() or 1.0
-        made: Any = _sklearn("neural_network").MLPRegressor(
+        made: Any = sklearn("neural_network").MLPRegressor(
             hidden_layer_sizes=(64, 64), max_iter=30, batch_size=min(256, len(returns)), random_state=seed
         )
         with warnings.catch_warnings():
@@ -162,15 +165,23 @@ def network(seed: int) -> Learned:
                 (returns - returns.mean()) / spread,
             )
 
-        def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-            h = with_action((states - middle) / scale, actions, logs.actions)
-            for weights, bias in zip(made.coefs_[:-1], made.intercepts_[:-1], strict=True):
-                h = np.maximum(h @ weights + bias, 0.0)
-            return np.column_stack([np.ones(len(h)), h])
-
-        return phi
+        return hidden_layer(made.coefs_[:-1], made.intercepts_[:-1], middle, scale, logs.actions)
 
     return Learned(of_pairs=of)
+
+
+def hidden_layer(
+    weights: Sequence[np.ndarray], biases: Sequence[np.ndarray], middle: np.ndarray, scale: np.ndarray, actions: int
+) -> PairFeatures:
+    """φ(s, a): a constant, and the last of these layers of a network, for states of this mean and scale."""
+
+    def phi(states: np.ndarray, action: np.ndarray) -> np.ndarray:
+        h = with_action((states - middle) / scale, action, actions)
+        for matrix, bias in zip(weights, biases, strict=True):
+            h = np.maximum(h @ matrix + bias, 0.0)
+        return np.column_stack([np.ones(len(h)), h])
+
+    return phi
 
 
 def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
@@ -178,7 +189,8 @@ def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
     return np.column_stack([x, np.eye(actions)[action] if actions else action])
 
 
-def _sklearn(name: str) -> Any:
+def sklearn(name: str) -> Any:
+    """A module of scikit-learn, which is an extra."""
     try:
         from importlib import import_module
 

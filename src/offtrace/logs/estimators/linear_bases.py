@@ -45,6 +45,8 @@ class Table:
     """
 
     sampled: Sampled
+    logged: np.ndarray | None = None
+    """How often each pair occurs [S·A], where these logs are a part of more; None: as often as here."""
 
     @property
     def piece(self) -> int:
@@ -59,6 +61,8 @@ class Table:
     @cached_property
     def counts(self) -> np.ndarray:
         """How often each pair occurs [S·A]."""
+        if self.logged is not None:
+            return self.logged
         return sum(self.sampled.each(lambda p: np.bincount(self._pair(p), minlength=self.size), self.piece))  # pyright: ignore
 
     @cached_property
@@ -143,6 +147,8 @@ class Linear:
     """φ(s, a): states, actions → [n, p], in place of `features`."""
     shared: dict[str, np.ndarray] = field(default_factory=dict)
     """The root of the features, which is that of all fits to the same logs."""
+    keep: bool = True
+    """Whether features are kept from one sweep to the next, where there are not too many."""
     _kept: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @cached_property
@@ -159,13 +165,13 @@ class Linear:
         return self.shared["root"]
 
     def _made_root(self) -> np.ndarray:
+        return root_of(np.asarray(sum(self.sampled.each(self.gram, self.piece))))
+
+    def gram(self, piece: slice) -> np.ndarray:
+        """Σ_t φ_t φ_tᵀ of the features as they were given."""
         logs = self.sampled.logs
-
-        def products(piece: slice) -> np.ndarray:
-            x = self._given(logs.state[piece], logs.action[piece])
-            return x.T @ x
-
-        return orthonormalising(np.asarray(sum(self.sampled.each(products, self.piece))))
+        x = self._given(logs.state[piece], logs.action[piece])
+        return x.T @ x
 
     @property
     def size(self) -> int:
@@ -208,7 +214,7 @@ class Linear:
         if on.any():
             following[on] = self._phi_bar(logs.next_state[piece][on], self.sampled.next_choices(piece)[on])
         made = self._phi(logs.state[piece], logs.action[piece]), following
-        if len(logs) * self.size <= KEPT:
+        if self.keep and len(logs) * self.size <= KEPT:
             self._kept[piece.start] = made
         return made
 
@@ -255,8 +261,8 @@ class Linear:
         return weights @ self._phi_bar(states, self.sampled.policy.choices(states))
 
 
-def orthonormalising(gram: np.ndarray) -> np.ndarray:
-    """R [d, p] for which φR is orthonormal, from Σ φφᵀ [d, d]: by its eigenvectors, its diagonal scaled to 1."""
+def root_of(gram: np.ndarray) -> np.ndarray:
+    """R [given, p] with Rᵀ gram R = I, from the eigenvectors of the Gram matrix, its diagonal scaled to 1."""
     size = np.sqrt(np.diag(gram))
     scale = np.divide(1.0, size, where=size > 0, out=np.zeros_like(size))
     values, vectors = scipy.linalg.eigh(gram * scale * scale[:, None])

@@ -31,7 +31,7 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.checks import Check, Checking, Estimated, in_range, rests_on
 from offtrace.logs.estimators.fitted_iteration import states_to_features
 from offtrace.logs.estimators.learned_features import Learned, fourier
-from offtrace.logs.estimators.linear_bases import feature_matrix, orthonormalising
+from offtrace.logs.estimators.linear_bases import feature_matrix, root_of
 from offtrace.logs.estimators.marginalised import mean_of_ratios, settled
 from offtrace.logs.estimators.registry import FEATURES, LACKING, MU, Evidence
 
@@ -95,7 +95,7 @@ def linear_densities(evidence: Evidence, *, further: bool = False) -> LinearDens
         x = given(logs.state[p])
         return x.T @ x
 
-    root = orthonormalising(np.asarray(sum(sampled.each(gram, piece))))
+    root = root_of(np.asarray(sum(sampled.each(gram, piece))))
 
     def at(p: slice) -> tuple[np.ndarray, np.ndarray]:
         """φ_i and φ'_i [n, p]."""

@@ -1,48 +1,28 @@
-"""What one file of a large log adds to the sums. A table of values needs nothing else of the data.
+"""What one file of a large log adds to the sums.
 
-N(s, a)           how often each pair occurs
-Σ_k φ_k Δ_k(Q)    what the steps of a pair ask it to change by, for a given Q
+N(s, a)                     how often each pair occurs, where states are ids
+Σ_k φ_k Δ_k(Q)              what the steps of a pair ask it to change by, for a given Q
+Σ_t z_t (φ_t − γφ'_t)ᵀ      the matrix of a linear fit, and beside it Σ_t z_t r_t, with z_t = Σ_{k≤t} γ^{t−k} β_{k:t} φ_k
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from offtrace.logs.container import Logs
+from offtrace.logs.estimators.learned_features import PairFeatures, StateFeatures, returns_from
+from offtrace.logs.estimators.linear_bases import Linear, Table
 from offtrace.logs.estimators.sampled_operator import PIECE, Sampled
 from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.partitions.kept_sums import Sums
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.polars_tables import polars, scan
 from offtrace.logs.reading.sources import read
 from offtrace.traces import Trace
-
-
-class Returns(NamedTuple):
-    """Of the episodes of a file: how many, and sums of their discounted returns and of the squares of these."""
-
-    episodes: int
-    steps: int
-    total: float
-    squares: float
-
-
-@dataclass(frozen=True, eq=False)
-class First:
-    """What the first pass finds in one file."""
-
-    counts: np.ndarray
-    """[S, A]: how often each pair was logged."""
-    starts: np.ndarray
-    """[S]: how many episodes begin in each state."""
-    asked: np.ndarray
-    """[S, A]: Σ Δ_k(0), for Q = 0."""
-    returns: Returns
-    ids: tuple[object, object, int]
-    """The smallest and the largest episode of the file, and how many there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,37 +30,41 @@ class Question:
     """What is asked of every file."""
 
     trace: Trace
-    policy: np.ndarray
-    """π [S, A]."""
+    policy: object
+    """π, a table [S, A], or a callable on features."""
     gamma: float
     columns: Columns
     truncated: Literal["never", "at end"] | None
     states: Names = None
-    """What the states of the policy are called; None: 0, 1, …"""
+    """How many states of the policy there are, or what they are called; None where they are features."""
     actions: Names = None
 
     def logs(self, file: Path) -> Logs:
         """The logs of a file, whose states and actions are those of the policy."""
-        S, A = self.policy.shape
-        states, actions = S if self.states is None else self.states, A if self.actions is None else self.actions
-        return read(file, columns=self.columns, truncated=self.truncated, states=states, actions=actions)
+        found = read(file, columns=self.columns, truncated=self.truncated, states=self.states, actions=self.actions)
+        if self.states is None and found.tabular:
+            raise TypeError(
+                "the target policy is a function, so that states should be features, but the files have ids: give the policy "
+                "as a table [S, A]"
+            )
+        if self.states is not None and not found.tabular:
+            raise TypeError(
+                "the target policy is a table, so that states should be ids, but the files have features: give the policy as a "
+                "function, features [n, d] → probabilities [n, A], and say how many actions there are: actions=…"
+            )
+        return found
 
-    def first(self, file: Path) -> First:
-        """Counts, returns, and the sums for Q = 0, in one reading."""
-        logs, (S, A) = self.logs(file), self.policy.shape
-        pair = logs.state * A + logs.action
-        asked = self._asked(logs, np.zeros((S, A)), np.zeros(S), rewards=True)
-        starts = np.bincount(logs.state[logs.starts[:-1]], minlength=S)
-        return First(
-            np.bincount(pair, minlength=S * A).reshape(S, A), starts, asked, self._returns(logs), self._ids(file)
-        )
+    def sampled(self, logs: Logs) -> Sampled:
+        """The operator of one file."""
+        return Sampled(self.trace, logs, as_policy(self.policy, logs), self.gamma)
 
     def asked(self, file: Path, Q: np.ndarray, V: np.ndarray, rewards: bool) -> np.ndarray:
         """Σ Δ_k(Q) [S, A], where V(s) is what Q makes a state worth; without rewards, its linear part."""
-        return self._asked(self.logs(file), Q, V, rewards)
+        return self.asked_of(self.logs(file), Q, V, rewards)
 
-    def _asked(self, logs: Logs, Q: np.ndarray, V: np.ndarray, rewards: bool) -> np.ndarray:
-        sampled, A = Sampled(self.trace, logs, as_policy(self.policy, logs), self.gamma), Q.shape[1]
+    def asked_of(self, logs: Logs, Q: np.ndarray, V: np.ndarray, rewards: bool) -> np.ndarray:
+        """The same of logs that are read already."""
+        sampled, A = self.sampled(logs), Q.shape[1]
         total = np.zeros(Q.size)
         for piece in logs.pieces(max(PIECE, Q.size)):
             pair = logs.state[piece] * A + logs.action[piece]
@@ -89,13 +73,115 @@ class Question:
             total += np.bincount(pair, found, Q.size)
         return total.reshape(Q.shape)
 
-    def _returns(self, logs: Logs) -> Returns:
-        length = np.diff(logs.starts)
-        step = np.arange(len(logs)) - np.repeat(logs.starts[:-1], length)
-        found = np.add.reduceat(self.gamma**step * logs.reward, logs.starts[:-1])
-        return Returns(logs.episodes, len(logs), float(found.sum()), float((found**2).sum()))
 
-    def _ids(self, file: Path) -> tuple[object, object, int]:
-        episode = polars().col(self.columns.episode)
-        found = scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique())
-        return found.collect().row(0)
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of all files, and is needed to see one of them as a part: how Q depends on θ."""
+
+    counts: np.ndarray | None = None
+    """[S·A], for a table: how often each pair was logged."""
+    of_states: StateFeatures | None = None
+    of_pairs: PairFeatures | None = None
+    root: np.ndarray | None = None
+    """[given, p]: makes the features orthonormal over all steps."""
+
+    def basis(self, sampled: Sampled) -> Table | Linear:
+        """Q in θ at the steps of one file."""
+        return Table(sampled, self.counts) if self.counts is not None else self.linear(sampled)
+
+    def linear(self, sampled: Sampled) -> Linear:
+        """The same where Q is linear in features."""
+        shared = {} if self.root is None else {"root": self.root}
+        return Linear(sampled, self.of_states, self.of_pairs, shared, keep=False)
+
+
+def first(file: Path, question: Question, tabular: bool) -> Sums:
+    """What the first pass adds up: counts and Σ Δ_k(0) of a table, sums of features, returns, and which episodes there are."""
+    logs = question.logs(file)
+    step = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
+    found = np.add.reduceat(question.gamma**step * logs.reward, logs.starts[:-1])
+    episode = polars().col(question.columns.episode)
+    ids = scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
+    sums: Sums = {
+        "returns": np.array([logs.episodes, len(logs), found.sum(), (found**2).sum()]),
+        **{f"each {name}": np.array([one]) for name, one in zip(("low", "high", "n"), ids, strict=True)},
+        "each least": np.array([logs.reward.min()]),
+        "each most": np.array([logs.reward.max()]),
+    }
+    if not tabular:
+        return {**sums, "states": logs.state.sum(axis=0)}
+    S, A = logs.states, logs.actions
+    return {
+        **sums,
+        "counts": np.bincount(logs.state * A + logs.action, minlength=S * A).reshape(S, A),
+        "starts": np.bincount(logs.state[logs.starts[:-1]], minlength=S),
+        "asked": question.asked_of(logs, np.zeros((S, A)), np.zeros(S), rewards=True),
+    }
+
+
+def again(file: Path, question: Question, Q: np.ndarray, V: np.ndarray, rewards: bool) -> Sums:
+    """Σ Δ_k(Q) of a table."""
+    return {"asked": question.asked(file, Q, V, rewards)}
+
+
+def spreads(file: Path, question: Question, middle: np.ndarray) -> Sums:
+    """Squares of the features of states about their mean [d]; the sum and the squares of the returns from each step on."""
+    logs = question.logs(file)
+    returns = returns_from(logs, question.gamma, beyond=0.0)
+    return {
+        "squares": ((logs.state - middle) ** 2).sum(axis=0),
+        "returns": np.array([returns.sum(), (returns**2).sum()]),
+    }
+
+
+def gram(file: Path, question: Question, known: Known) -> Sums:
+    """Σ φφᵀ of the features as they are given."""
+    logs = question.logs(file)
+    basis = known.linear(question.sampled(logs))
+    return {"gram": np.asarray(sum(basis.gram(piece) for piece in logs.pieces(basis.piece)))}
+
+
+def system(file: Path, question: Question, known: Known) -> Sums:
+    """The matrix [p, p] and the right side [p] of the linear fit, and Σ φ̄ [p] over the first states of episodes."""
+    logs = question.logs(file)
+    sampled = question.sampled(logs)
+    basis = known.linear(sampled)
+    matrix, constant = np.zeros((basis.size, basis.size)), np.zeros(basis.size)
+    for piece in logs.pieces(basis.piece):
+        now, following = basis.features_at(piece)
+        credit = sampled.transposed(piece, now)
+        matrix += credit.T @ (now - question.gamma * following)
+        constant += logs.reward[piece] @ credit
+    first_states = logs.state[logs.starts[:-1]]
+    starts = basis.spread_values(first_states, np.ones(len(first_states)))
+    return {"matrix": matrix, "constant": constant, "starts": starts}
+
+
+def transposed(file: Path, question: Question, known: Known, c: np.ndarray) -> Sums:
+    """Aᵀc [p], from a pass over the steps."""
+    logs = question.logs(file)
+    sampled = question.sampled(logs)
+    basis, total = known.basis(sampled), np.zeros(len(c))
+    for piece in logs.pieces(basis.piece):
+        y = sampled.transposed(piece, basis.read(c, piece)[0])
+        total += basis.spread(piece, y, -question.gamma * np.where(logs.terminated[piece], 0.0, y))
+    return {"asked": total}
+
+
+def moments(file: Path, question: Question, known: Known, θ: np.ndarray, c: np.ndarray, middle: float) -> Sums:
+    """Σ (x − middle)^k for k = 1, 2, 3, where x is what an episode contributes to V(π).
+
+    x = V(s_0) + E Σ_k c·φ_k Δ_k: the value of its own first state, and how much it moves Q (`Fit.influence`); `c` holds the
+    number of episodes E already.
+    """
+    logs = question.logs(file)
+    sampled = question.sampled(logs)
+    basis, found = known.basis(sampled), np.zeros(3)
+    for piece in logs.pieces(basis.piece):
+        q, v = basis.read(θ, piece)
+        delta = sampled.corrections(piece, q, v, logs.reward[piece])
+        begins = logs.starts[(logs.starts >= piece.start) & (logs.starts < piece.stop)]
+        moved = np.add.reduceat(basis.pull(c, θ, piece, delta), begins - piece.start)
+        x = basis.values(θ, logs.state[begins]) + moved - middle
+        found += [x.sum(), (x**2).sum(), (x**3).sum()]
+    return {"moments": found}

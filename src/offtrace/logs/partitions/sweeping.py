@@ -1,263 +1,264 @@
-"""Values from logs that are larger than a machine: the fixed point of the sampled operator in a table, by sums over files.
+"""Values from logs that are larger than a machine: the fixed point of the sampled operator, by sums over files.
 
-One sweep reads every file once, and adds up for each pair (s, a) by how much its steps ask Q to change (`one_file`). Sums do not
-depend on how the episodes are spread over files and workers, but for rounding. The fixed point takes as many sweeps as GMRES
-makes products, as in `offtrace.logs.evaluate`, whose fitted estimate it is.
+One sweep reads every file once, and adds something up (`one_file`): by how much the steps of each pair (s, a) ask Q to change, or
+the matrices of a linear fit. Sums do not depend on how the episodes are spread over files and workers, but for rounding. So the
+result is the fitted estimate of `offtrace.logs.evaluate`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from offtrace._shared import notebook
-from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar
-from offtrace.logs.estimators.linear_bases import over_logged
-from offtrace.logs.estimators.linear_systems import solve
+from offtrace._shared.type_guards import is_array
+from offtrace.logs.estimators.fitted_iteration import Features
+from offtrace.logs.estimators.target_policy import Policy
+from offtrace.logs.partitions import one_file
 from offtrace.logs.partitions.executing import Executor, OnRay, Threads
+from offtrace.logs.partitions.feature_sums import FeatureSums, given_features
+from offtrace.logs.partitions.files import files_in, no_episode_in_two
 from offtrace.logs.partitions.kept_sums import KeptSums, Sums
+from offtrace.logs.partitions.moment_interval import interval
 from offtrace.logs.partitions.one_file import Question
+from offtrace.logs.partitions.passes import Passes
+from offtrace.logs.partitions.swept import Swept
+from offtrace.logs.partitions.table_sums import TableSums
 from offtrace.logs.reading.columns import Columns, Names
-from offtrace.logs.reading.polars_tables import files_of, polars, scan
-from offtrace.logs.reading.problems import LogsError
 from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number, whole
 from offtrace.trajectory import distributions
 
-
-@dataclass(frozen=True, eq=False)
-class Swept:
-    """What `sweep` found."""
-
-    Q: np.ndarray
-    """[S, A]; V(s) for actions that were never logged in a state, 0 where nothing was."""
-    value: float
-    """V(π), the mean over the first states of the episodes."""
-    observed: float
-    """V(μ): the mean discounted return of the episodes, which were not chosen by π."""
-    observed_error: float
-    """Its standard error."""
-    counts: np.ndarray
-    """[S, A]: how often each pair was logged."""
-    steps: int
-    episodes: int
-    sweeps: int
-    """How often all files were read."""
-    converged: bool
-    """Whether Q is the fixed point; False where only so many sweeps were asked for, or GMRES did not get there."""
-
-    def __str__(self) -> str:
-        found = "the fixed point" if self.converged else "not the fixed point"
-        return (
-            f"V(π) = {self.value:.6g} ({found}, {self.sweeps} sweep{'s' * (self.sweeps > 1)}); "
-            f"V(μ) = {self.observed:.6g} ± {self.observed_error:.2g} as logged; {self.steps:,} steps, {self.episodes:,} episodes"
-        )
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("V(π)", f"{self.value:.6g}"),
-            ("V(μ), as logged", f"{self.observed:.6g} ± {self.observed_error:.2g}"),
-            ("sweeps", f"{self.sweeps}{'' if self.converged else ', not the fixed point'}"),
-            ("steps", f"{self.steps:,}"),
-            ("episodes", f"{self.episodes:,}"),
-        ]
-        return notebook.table("Swept", rows)
+MODELS = ("table", "linear", "fourier", "network")
+"""The models of Q by name."""
+FIRST = 1 << 12
+"""Steps by which functions are told apart."""
 
 
 def sweep(
     source: str | Path | Sequence[str | Path],
-    target: ArrayLike,
+    target: object,
     *,
     trace: Trace,
     gamma: float,
+    model: str | Features | None = None,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     truncated: Literal["never", "at end"] | None = None,
     states: Names = None,
     actions: Names = None,
     sweeps: int | None = None,
+    confidence: float | None = 0.95,
+    seed: int = 0,
     on: Literal["here", "ray"] = "here",
     workers: int | None = None,
     address: str | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
 ) -> Swept:
-    """V(π) and Q of π from logs that need not fit into memory: a table, by sums over files of whole episodes.
+    """V(π) and Q of π from logs that need not fit into memory, by sums over files of whole episodes.
 
     - `source`: a folder of Parquet, Arrow or CSV files, a pattern such as "logs/*.parquet", or a list of files. No episode may be
       in two files: that is an error.
-    - `target`: π as a table [S, A]. `states` and `actions` are what these are called in the files, in the order of the table;
-      without them they are ids 0 … S − 1 and 0 … A − 1.
+    - `target`: π as a table [S, A], for states that are ids; a callable, features [n, d] → probabilities [n, A], or an object
+      with `predict_proba`, for states that are features. `states` and `actions` are what these are called in the files, in the
+      order of the table; without them they are ids 0 … S − 1 and 0 … A − 1. With features `actions` must be given: how many, or
+      names.
+    - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", "network" or `Features`. All but the
+      network give what `evaluate` gives, but for rounding. A network is trained file after file, so that its features differ.
     - `columns` and `truncated` are those of `read`.
-    - `sweeps`: None goes on to the fixed point; a number applies the sampled operator so often, from Q = 0.
+    - `sweeps`: None goes on to the fixed point; a number applies the sampled operator of a table so often, from Q = 0.
+    - `confidence` of the interval for V(π), from sums of what each episode contributes, corrected for skewness (Hall 1992). For a
+      table it takes about as many sweeps as Q itself, for features one. None: no interval. It tells nothing of what a model
+      misses, nor of actions that were never logged.
+    - `seed` of Fourier features and networks.
     - `on`: "here", by threads of this process, or "ray", on the cluster at `address`, or a new one on this machine. The result
       is the same, but for rounding, whatever the number of files and `workers`; a file whose worker is lost is read again.
     - `checkpoint`: a folder. What is summed is kept there every ten seconds, and the same call goes on from it.
 
-    Memory is about 150 bytes for each step of the largest file, for each worker, and some tables [S, A].
+    Memory is about 150 bytes for each step of the largest file, for each worker, and some tables [S, A]; with p features also
+    100 MB for their values, and some matrices [p, p].
 
     >>> import numpy as np, offtrace as ot
     >>> target = np.full((1000, 4), 0.25)
     >>> found = sweep("logs/", target, trace=ot.RBIS(lam=0.95), gamma=0.99, checkpoint="sums")  # doctest: +SKIP
     """
-    files, policy = _files(source), _policy(target)
+    files, trace = files_in(source), _checked_trace(trace, columns)
     gamma = number("gamma", gamma, 0.0, 1.0)
+    policy, states, actions = _policy(target, states, actions)
+    kind = _model(model, states is not None)
     if sweeps is not None:
         whole("sweeps", sweeps)
+        if kind != "table":
+            raise ValueError(
+                "sweeps are those of a table: with features the fixed point takes a few passes, whatever the trace"
+            )
+    if confidence is not None and not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie in (0, 1), or be None for no interval, got {confidence!r}")
     if workers is not None:
         whole("workers", workers)
     if on not in ("here", "ray"):
         raise ValueError(f'on must be "here" or "ray", got {on!r}')
+    question = Question(trace, policy, gamma, columns, truncated, states, actions)
+    executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
+    folder = None if checkpoint is None else Path(checkpoint)
+    kept = KeptSums(folder, "" if folder is None else _asked(question, files, kind, seed))
+    with ProgressBar() as bar, contextlib.closing(executor):
+        passes = Passes(files, executor, kept, bar if progress else None)
+        first = passes.over("first", one_file.first, question, states is not None)
+        no_episode_in_two(files, first["each low"], first["each high"], first["each n"], columns.episode)
+        if kind == "table":
+            return _of_table(question, passes, first, sweeps, confidence)
+        return _of_features(question, passes, first, kind, confidence, seed)
+
+
+def _of_table(question: Question, passes: Passes, first: Sums, sweeps: int | None, confidence: float | None) -> Swept:
+    sums = TableSums(question, passes, first)
+    θ, converged = sums.found(sweeps)
+    V, table = sums.values(θ), sums.table(θ)
+    value = float(sums.starts @ V / sums.starts.sum())
+    error, low, high = (float("nan"),) * 3
+    wanted = confidence if sweeps is None else None
+    if wanted is not None and converged and (c := sums.pulled()) is not None:
+        error, low, high = _interval(question, passes, first, sums.known, θ, c, value, wanted)
+    return _swept(
+        passes, first, value=value, low=low, high=high, confidence=wanted, standard_error=error, table=(table, sums.counts),
+        unlogged=sums.unlogged, converged=converged, q=table.__getitem__, values=V.__getitem__,
+    )  # fmt: skip
+
+
+def _of_features(
+    question: Question, passes: Passes, first: Sums, model: str | Features, confidence: float | None, seed: int
+) -> Swept:
+    A = question.actions if isinstance(question.actions, int) else len(question.actions or ())
+    sums = FeatureSums(question, passes, first, model, A, seed)
+    error, low, high = (float("nan"),) * 3
+    if confidence is not None and sums.converged:
+        error, low, high = _interval(question, passes, first, sums.known, sums.θ, sums.pulled(), sums.value, confidence)
+    q, values = sums.functions()
+    return _swept(
+        passes, first, value=sums.value, low=low, high=high, confidence=confidence, standard_error=error,
+        converged=sums.converged, q=q, values=values,
+    )  # fmt: skip
+
+
+def _interval(
+    question: Question,
+    passes: Passes,
+    first: Sums,
+    known: one_file.Known,
+    θ: np.ndarray,
+    c: np.ndarray,
+    value: float,
+    confidence: float,
+) -> tuple[float, float, float]:
+    """The standard error and the ends of the interval, which do not leave what rewards and γ allow."""
+    episodes = int(first["returns"][0])
+    found = passes.over("moments", one_file.moments, question, known, θ, episodes * c, value)["moments"]
+    error, low, high = interval(value, found, episodes, confidence)
+    rounded = 1e-8 * abs(value) + 1e-12
+    low, high = low - rounded, high + rounded
+    if question.gamma < 1:
+        least, most = min(first["each least"].min(), 0.0), max(first["each most"].max(), 0.0)
+        low, high = max(low, float(least) / (1 - question.gamma)), min(high, float(most) / (1 - question.gamma))
+    return error, low, high
+
+
+def _swept(passes: Passes, first: Sums, **found: Any) -> Swept:
+    """The result, with V(μ) and how much there is."""
+    episodes, steps, total, squares = first["returns"]
+    mean = total / episodes
+    error = np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))
+    return Swept(
+        **found,
+        observed=float(mean),
+        observed_error=float(error),
+        steps=int(steps),
+        episodes=int(episodes),
+        sweeps=passes.kept.sweeps,
+    )
+
+
+def _checked_trace(trace: object, columns: Columns) -> Trace:
+    """A trace that can be swept; else an error that says what to do."""
+    found = as_trace(trace)
+    if found.shape is not None:
+        raise ValueError(
+            f"{found.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
+        )
+    if found.needs_mu and columns.behaviour is None:
+        raise ValueError(
+            f"{found.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
+            "it, Columns(mu=…) or Columns(log_mu=…), or take a trace that needs no μ: TreeBackup, QLambda, OneStep"
+        )
+    return found
+
+
+def _policy(target: object, states: Names, actions: Names) -> tuple[object, Names, Names]:
+    """π, and how many states and actions there are, or their names; no states where they are features."""
+    if hasattr(target, "predict_proba") or callable(target) or isinstance(target, Policy):
+        if states is not None:
+            raise ValueError(
+                f"states={states!r} are ids, and the target policy is a function: give it as a table [S, A] of probabilities"
+            )
+        if actions is None:
+            raise ValueError(
+                "the target policy is a function, so that actions must be given: how many there are, or their names. One file "
+                "need not show them all"
+            )
+        return target, None, actions
+    table = np.asarray(target)
+    if table.ndim != 2 or table.dtype.kind not in "fiub":
+        raise TypeError(
+            f"target must be a table of probabilities [S, A], or a function of features, got {table.dtype} of shape "
+            f"{table.shape}"
+        )
+    policy = distributions(np.ascontiguousarray(table, np.float64), "the target policy", "state number")
     for what, names, n in (("states", states, policy.shape[0]), ("actions", actions, policy.shape[1])):
         if names is not None and (names if isinstance(names, int) else len(names)) != n:
             raise ValueError(f"{what} must be the {n} of the target policy [S, A] = {policy.shape}, got {names!r}")
-    question = Question(as_trace(trace), policy, gamma, columns, truncated, states, actions)
-    executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
-    kept = KeptSums(None if checkpoint is None else Path(checkpoint), _asked(question, files))
-    with ProgressBar() as bar, contextlib.closing(executor):
-        return _Sums(question, files, executor, kept, bar if progress else None).found(sweeps)
+    return policy, policy.shape[0] if states is None else states, policy.shape[1] if actions is None else actions
 
 
-class _Sums:
-    """The sweeps of one call."""
-
-    def __init__(
-        self, question: Question, files: tuple[Path, ...], executor: Executor, kept: KeptSums, bar: ProgressBar | None
-    ) -> None:
-        self.question, self.files, self.executor, self.kept, self.bar = question, files, executor, kept, bar
-        first = self._over_files("first", _first, question)
-        _no_episode_in_two(files, first, question.columns.episode)
-        self.counts, self.starts = first["counts"], first["starts"]
-        self.share = over_logged(question.policy, self.counts)
-        self.asked, self.returns = first["asked"], first["returns"]
-
-    def found(self, sweeps: int | None) -> Swept:
-        """The fixed point, or what so many sweeps make of Q = 0."""
-        constant = self._mean(self.asked)
-        if sweeps is None:
-            free = np.where(self.counts.ravel() == 0, 1.0, 0.0)
-            θ, _, converged = solve(lambda θ: free * θ - self._change(θ, rewards=False), constant)
-        else:
-            θ, converged = constant, False
-            for _ in range(sweeps - 1):
-                θ = θ + self._change(θ, rewards=True)
-        V, (episodes, steps, total, squares) = self._values(θ), self.returns
-        mean = total / episodes
-        return Swept(
-            Q=np.where(self.counts > 0, θ.reshape(self.counts.shape), V[:, None]),
-            value=float(self.starts @ V / episodes),
-            observed=float(mean),
-            observed_error=float(np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))),
-            counts=self.counts,
-            steps=int(steps),
-            episodes=int(episodes),
-            sweeps=self.kept.sweeps,
-            converged=converged,
+def _model(model: object, tabular: bool) -> str | Features:
+    """The model's name, or the features."""
+    if isinstance(model, Features):
+        return model
+    if model is None:
+        return "table" if tabular else "fourier"
+    if not isinstance(model, str) or model not in MODELS:
+        raise ValueError(
+            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: trees and regressors need all "
+            "steps at once, which `evaluate` has"
         )
-
-    def _mean(self, asked: np.ndarray) -> np.ndarray:
-        """Each pair's mean of what its steps ask for; 0 where there are none."""
-        return (asked / np.maximum(self.counts, 1)).ravel()
-
-    def _values(self, θ: np.ndarray) -> np.ndarray:
-        """V(s) [S], the mean under π over the actions that were logged there."""
-        return (self.share * θ.reshape(self.counts.shape)).sum(axis=1)
-
-    def _change(self, θ: np.ndarray, *, rewards: bool) -> np.ndarray:
-        Q, V = θ.reshape(self.counts.shape), self._values(θ)
-        asked = f"{rewards} {hashlib.sha256(Q.tobytes()).hexdigest()}"
-        return self._mean(self._over_files(asked, _again, self.question, Q, V, rewards)["asked"])
-
-    def _over_files(self, asked: str, work: Callable[..., Sums], *given: object) -> Sums:
-        begun, sums = self.kept.begun(asked)
-        started = time.monotonic()
-        found = self.executor.each(work, self.files[begun:], *given)
-        for done, now in self.kept.keeping(asked, len(self.files), begun, sums, found):
-            sums = now
-            if self.bar is not None:
-                left = duration((time.monotonic() - started) / (done - begun) * (len(self.files) - done))
-                text = f"sweep {self.kept.sweeps + 1}: {done:,} of {len(self.files):,} files, {left} left of this sweep"
-                self.bar.show(done, len(self.files), text)
-        return sums
+    if model == "table" and not tabular:
+        raise ValueError('model="table" needs states that are ids, and a target that is a table [S, A]')
+    if model != "table" and tabular:
+        raise ValueError(f"model={model!r} needs states that are features: for ids give Features(φ), φ a table [S, d]")
+    return model
 
 
-def _first(file: Path, question: Question) -> Sums:
-    """What the first sweep adds up, and which episodes are in the file."""
-    found = question.first(file)
-    ids = {f"each {name}": np.array([one]) for name, one in zip(("low", "high", "n"), found.ids, strict=True)}
-    return {
-        "counts": found.counts,
-        "starts": found.starts,
-        "asked": found.asked,
-        "returns": np.array(found.returns),
-        **ids,
-    }
+def _asked(question: Question, files: Sequence[Path], model: str | Features, seed: int) -> str:
+    """All that the sums depend on: the files as they are now, the trace, π, γ, the model and the columns.
 
-
-def _again(file: Path, question: Question, Q: np.ndarray, V: np.ndarray, rewards: bool) -> Sums:
-    return {"asked": question.asked(file, Q, V, rewards)}
-
-
-def _files(source: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
-    if isinstance(source, str | Path):
-        found = files_of(source)
-    else:
-        found = tuple(Path(file) for file in source)
-    if not found:
-        raise FileNotFoundError(f"there are no files: {source!r} is no folder, file or pattern that fits any")
-    for file in found:
-        if not file.is_file():
-            raise FileNotFoundError(f"{file} is not there")
-    return tuple(file.resolve() for file in found)
-
-
-def _policy(target: ArrayLike) -> np.ndarray:
-    table = np.asarray(target)
-    if table.ndim != 2 or table.dtype.kind not in "fiub":
-        raise TypeError(f"target must be a table of probabilities [S, A], got {table.dtype} of shape {table.shape}")
-    return distributions(np.ascontiguousarray(table, np.float64), "the target policy", "state number")
-
-
-def _asked(question: Question, files: Sequence[Path]) -> str:
-    """All that the sums depend on: the files as they are now, the trace, π, γ and the columns."""
+    Functions, as a policy, features or the step of a trace may be, are told by what they make of the first steps.
+    """
     of_files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    policy = hashlib.sha256(question.policy.tobytes()).hexdigest()
     read = question.columns, question.truncated, question.states, question.actions
-    return repr((of_files, repr(question.trace), policy, question.gamma, read))
-
-
-def _no_episode_in_two(files: Sequence[Path], first: Sums, column: str) -> None:
-    """Raise where two files have the same episode. Only files whose ranges of ids overlap are looked at again."""
-    low, high, n = (first[f"each {name}"] for name in ("low", "high", "n"))
-    first_file, *others = (int(i) for i in np.argsort(low, kind="stable"))
-    groups = [[first_file]]
-    for i in others:
-        if low[i] <= max(high[j] for j in groups[-1]):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    for together in groups:
-        if len(together) > 1:
-            _look_for_one(tuple(files[i] for i in together), column, int(n[together].sum()))
-
-
-def _look_for_one(files: tuple[Path, ...], column: str, expected: int) -> None:
-    pl = polars()
-    frame = pl.concat([scan((file,)).select(pl.col(column).unique()) for file in files])
-    if frame.select(pl.col(column).n_unique()).collect().item() == expected:
-        return
-    twice = frame.group_by(column).len().filter(pl.col("len") > 1).select(pl.col(column).min()).collect().item()
-    where = [file.name for file in files if scan((file,)).filter(pl.col(column) == twice).head(1).collect().height]
-    raise LogsError(
-        f"episode {twice!r} is in {len(where)} files, {where[0]} and {where[1]}: each episode must lie in one file. Sort by "
-        f"{column} before you split the log, or give episodes that are others other ids"
-    )
+    digest = hashlib.sha256()
+    logs = question.logs(files[0])
+    sampled, piece = question.sampled(logs), next(logs.pieces(FIRST))
+    zero, reward = np.zeros(piece.stop - piece.start), logs.reward[piece]
+    digest.update(sampled.corrections(piece, zero, zero, reward).tobytes())
+    digest.update(sampled.next_choices(piece)[~logs.terminated[piece]].tobytes())
+    if is_array(question.policy):
+        digest.update(question.policy.tobytes())
+    if isinstance(model, Features):
+        digest.update(given_features(model, question).linear(sampled).gram(piece).tobytes())
+    kind = model if isinstance(model, str) else "features"
+    return repr((of_files, repr(question.trace), digest.hexdigest(), question.gamma, read, kind, seed))

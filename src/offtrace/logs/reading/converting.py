@@ -96,12 +96,17 @@ class Conversion:
             yield batch["episode"].to_numpy(), None if self._step is None else batch["step"].to_numpy()
 
     def rows(self) -> Iterator[dict[str, np.ndarray]]:
-        """The other columns, in batches of rows."""
+        """The other columns, in batches of rows. The features of a batch lie where those of the next one will."""
         columns = {f"{name} {i}": one for name, each in self._several.items() for i, one in enumerate(each)}
+        room: dict[str, np.ndarray] = {}
         for batch in self._batches({**self._single, **columns}):
             made = {name: batch[name].to_numpy() for name in self._single}
             for name, each in self._several.items():
-                made[name] = np.stack([batch[f"{name} {i}"].to_numpy() for i in range(len(each))], axis=1)
+                if len(room.get(name, ())) < len(batch):  # new memory for each batch costs more than the copy
+                    room[name] = np.empty((len(batch), len(each)))
+                made[name] = room[name][: len(batch)]
+                for i in range(len(each)):
+                    made[name][:, i] = batch[f"{name} {i}"].to_numpy()
             yield made
 
     def _batches(self, columns: dict[str, pl.Expr]) -> Iterator[pl.DataFrame]:
@@ -172,6 +177,9 @@ class Conversion:
         if kind.is_temporal() or self._is_text(column):
             return True
         if not kind.is_numeric():
+            return False
+        first = self.frame.select(pl.col(column).first()).collect().item()
+        if first is not None and first < EPOCH:  # so is the least, and not all rows need be read
             return False
         least = self.frame.select(pl.col(column).min()).collect().item()
         return least is not None and least >= EPOCH

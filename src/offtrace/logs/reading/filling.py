@@ -7,6 +7,7 @@ flags, which may be absent.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -62,15 +63,17 @@ class Filling:
         self.place = None if self.order is None else self.order.place
         self.at_once = self.order is not None and self.place is None and not self.has_next
         """Rows come in order, and it is known where episodes end: a row that only says where one was cut is left out at once."""
-        self.state = np.empty(shape, kind)
-        self.next_state = np.empty(shape, kind) if self.has_next else None
+        self.state = _room(shape, kind)
+        self.next_state = _room(shape, kind) if self.has_next else None
         self.beyond: list[np.ndarray] = []
-        self.action = np.empty((self.n, self.numbers)) if self.numbers else np.empty(self.n, np.int64)
-        self.reward = np.empty(self.n)
-        self.terminated = np.empty(self.n, np.bool_)
-        self.truncated = np.empty(self.n, np.bool_)
-        self.log_mu = np.empty(self.n) if self.has_mu else None
-        self.log_pi = np.empty(self.n) if self.has_pi else None
+        self.action = _room((self.n, self.numbers), np.float64) if self.numbers else _room(self.n, np.int64)
+        self.reward = _room(self.n, np.float64)
+        self.terminated = _room(self.n, np.bool_)
+        self.truncated = _room(self.n, np.bool_)
+        self.log_mu = _room(self.n, np.float64) if self.has_mu else None
+        self.log_pi = _room(self.n, np.float64) if self.has_pi else None
+        self.scratch = np.empty(0)
+        """For log μ of a batch: new memory for each costs more than the logarithm."""
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
         """The next rows of the source."""
@@ -169,8 +172,10 @@ class Filling:
 
     def _log_mu(self, batch: dict[str, np.ndarray], bad: Any) -> np.ndarray:
         given = batch["mu"]
+        if len(self.scratch) < len(given):
+            self.scratch = np.empty(len(given))
         with np.errstate(divide="ignore", invalid="ignore"):
-            log_mu = given if self.is_log else np.log(given)
+            log_mu = given if self.is_log else np.log(given, out=self.scratch[: len(given)])
         most = LARGEST if self.numbers else TOLERANCE  # a density may be above 1
         if not within(log_mu, -LARGEST, most):
             if self.numbers:
@@ -309,6 +314,13 @@ class Filling:
             action_names=action_names,
             report=report,
         )
+
+
+def _room(shape: int | tuple[int, int], kind: type[np.generic]) -> np.ndarray:
+    """An array whose memory is there already: to ask for it page by page while polars does so, too, takes far longer."""
+    array = np.empty(shape, kind)
+    array.reshape(-1).view(np.uint8)[:: mmap.PAGESIZE] = 0
+    return array
 
 
 @kept_njit(nogil=True)
