@@ -34,6 +34,8 @@ class NoGPU:
 
 
 def compile_only(self, *arguments, **named):
+    if self.fn.__name__ == "sweep":
+        named["N"] = 2  # of eight equal steps in a loop that is unrolled: half of the time goes into the other six
     made.append((self.fn.__name__, "cubin" in run(self, *arguments, **(named | {"warmup": True})).asm))
 
 
