@@ -27,4 +27,5 @@ if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 # What one test, worker or subprocess has compiled with JAX, the others need not compile again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Small programs too: there are hundreds, of which each takes longer to compile than to read, whatever else the machine does.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

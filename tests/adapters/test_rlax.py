@@ -178,7 +178,7 @@ def test_gradients_are_those_of_rlax(name: str, arguments: dict[str, Any], stop:
         if isinstance(a, float) or getattr(a, "dtype", None) == jnp.float32
     }
     fixed = {n: a for n, a in arguments.items() if n not in real} | {"stop_target_gradients": stop}
-    weights = real_like(theirs(name)(**arguments))
+    weights = real_like(jax.eval_shape(lambda: theirs(name)(**arguments)))
 
     def loss(function: Any, given: dict[str, Any]) -> Any:
         out = jax.tree.leaves(function(**given, **fixed))
