@@ -114,6 +114,10 @@ def test_the_best_has_an_estimate_in_every_repetition():
     scores = score(), score((0.01,), title="lucky"), score((0.1, 0.1, 0.1), title="better")
     found = Measured(cases()["shown"], 1.0, 0.0, 0.5, 10.0, 5.0, 3, scores)
     assert found.best().title == "better"
+    text = tables.markdown([found])
+    assert "| better | **0.1 ± 0** |" in text
+    assert "| lucky | 0.01 ± 0 |" in text  # it has the smallest RMSE, of one repetition
+    assert text.count("| direct method |") == 3
 
 
 def test_a_case_that_is_not_there():

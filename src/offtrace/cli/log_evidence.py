@@ -19,7 +19,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--workers", type=int, metavar="N", help="processes (one for each core)")
     command.add_argument("--page", type=Path, metavar="FILE.html", help="also write one HTML page about it")
     command.add_argument("--json", action="store_true", help="print JSON, and nothing else, on standard output")
-    command.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    command.add_argument("--markdown", action="store_true", help="print tables in Markdown, a column for each case")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([tables.as_json(each) for each in found], ensure_ascii=False, indent=2))
     elif args.markdown:
-        print("\n".join(tables.markdown(each) for each in found))
+        print(tables.markdown(found))
     else:
         _print(found)
     if args.page is not None:

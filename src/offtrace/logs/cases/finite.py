@@ -50,8 +50,8 @@ def blocks(mdp: MDP, side: int, *, start_apart: bool) -> np.ndarray:
     """
     names: list[object] = []
     for name, starts in zip(mdp.state_names or (), mdp.start > 0, strict=True):
-        own = not isinstance(name, tuple) or (starts and start_apart)
-        names.append(name if own else tuple(int(part) // side for part in name))
+        own = name == "end" or (starts and start_apart)
+        names.append(name if own else (name[0] // side, name[1] // side))
     numbers = {name: i for i, name in enumerate(dict.fromkeys(map(str, names)))}
     return np.array([numbers[str(name)] for name in names])
 

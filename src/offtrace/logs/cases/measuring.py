@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
-from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
+from scipy.special import betaincinv  # pyright: ignore
 
 from offtrace._shared.cores import cores
 from offtrace._shared.suggestions import did_you_mean

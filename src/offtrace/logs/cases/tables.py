@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from offtrace._shared.number_text import number
 from offtrace.logs.cases.measuring import Measured, Score
@@ -48,15 +49,27 @@ def about(found: Measured) -> str:
     )
 
 
-def markdown(found: Measured) -> str:
-    """The table of a case, the best RMSE in bold."""
-    lines = [f"### {found.case.title}", "", f"{about(found)}.", ""]
-    lines += [f"| {' | '.join(HEADS)} |", "|---|" + "---:|" * (len(HEADS) - 1)]
-    best = found.best()
-    for score in found.scores:
-        texts = [f"**{text}**" if score is best else text for text in cells(score)]
-        lines.append(f"| {' | '.join(texts)} |")
-    return "\n".join([*lines, ""])
+def markdown(found: Sequence[Measured]) -> str:
+    """What each case is, and three tables with a column for each: RMSE, bias and coverage; the best RMSE in bold."""
+    lines = [f"- **{each.case.title}** (`{each.case.name}`): {about(each)}." for each in found]
+    shown: dict[str, Callable[[Score], str]] = {
+        "RMSE": lambda score: f"{number(score.rmse, score.rmse_error)} ± {number(score.rmse_error, score.rmse_error)}",
+        "Bias": lambda score: number(score.bias, score.rmse_error),
+        "Coverage": coverage,
+    }
+    for head, text in shown.items():
+        lines += ["", f"| {head} | {' | '.join(each.case.name for each in found)} |", "|---|" + "---:|" * len(found)]
+        for title in dict.fromkeys(score.title for each in found for score in each.scores):
+            row = [_cell(each, title, text, bold=head == "RMSE") for each in found]
+            lines.append(f"| {title} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _cell(found: Measured, title: str, text: Callable[[Score], str], bold: bool) -> str:
+    score = next((score for score in found.scores if score.title == title), None)
+    if score is None or not score.errors:
+        return "–"
+    return f"**{text(score)}**" if bold and score is found.best() else text(score)
 
 
 def as_json(found: Measured) -> dict[str, object]:
