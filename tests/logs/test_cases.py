@@ -114,6 +114,9 @@ def test_the_best_has_an_estimate_in_every_repetition():
     scores = score(), score((0.01,), title="lucky"), score((0.1, 0.1, 0.1), title="better")
     found = Measured(cases()["shown"], 1.0, 0.0, 0.5, 10.0, 5.0, 3, scores)
     assert found.best().title == "better"
+    assert found.verdict(scores[2]) == "makes no clear difference"
+    assert found.verdict(score((1.0, 1.1, 0.9))) == "hurts"
+    assert found.verdict(score((0.09, 0.29, 0.19))) == "helps"
     text = tables.markdown([found])
     assert "| better | **0.1 ± 0** |" in text
     assert "| lucky | 0.01 ± 0 |" in text  # it has the smallest RMSE, of one repetition

@@ -136,6 +136,20 @@ class Measured:
         found = [self[DIRECT], *(score for score in self.scores if score.rule == rule and score.lam is not None)]
         return sorted(found, key=lambda score: score.lam or 0.0)
 
+    def default(self) -> Score:
+        """The score of the trace that `offtrace logs evaluate` takes if none is named."""
+        plan = Plan.declared()
+        rule = trace(plan.traces[0], lam=plan.complete).title
+        return next(score for score in self.scores if score.rule == rule and score.lam == plan.complete)
+
+    def verdict(self, score: Score) -> str:
+        """Whether the squared errors are smaller than those of the direct method, in pairs, by two standard errors."""
+        gain = np.square(self[DIRECT].errors) - np.square(score.errors)
+        error = float(gain.std(ddof=1) / np.sqrt(len(gain)))
+        if abs(gain.mean()) <= 2 * error:
+            return "makes no clear difference"
+        return "helps" if gain.mean() > 0 else "hurts"
+
     def best(self) -> Score:
         """The one with the smallest RMSE, of those that a user could have named beforehand."""
         named = [score for score in self.scores if np.isfinite(score.rmse) and len(score.errors) == self.repetitions]

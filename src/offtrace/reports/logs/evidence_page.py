@@ -46,7 +46,8 @@ def html(found: Sequence[Measured], command: str | None = None) -> str:
         question="When do traces help, and when not?",
         answer=[_said(each) for each in found],
         care="Each repetition has logs of its own. ± are standard errors; brackets at a coverage are what chance allows, at the "
-        "95% level. λ = 0 is the direct method, whatever the trace.",
+        "95% level. λ = 0 is the direct method, whatever the trace. A trace helps where its squared errors are smaller than "
+        "those of the direct method on the same logs, by two standard errors.",
         facts=[
             Fact("Cases", str(len(found)), f"{sum(each.case.misspecified for each in found)} with a wrong model of Q"),
             Fact("Repetitions", f"{sum(each.repetitions for each in found):,}", "in all"),
@@ -60,12 +61,12 @@ def html(found: Sequence[Measured], command: str | None = None) -> str:
 
 
 def _said(found: Measured) -> str:
-    """What the case shows, in one sentence of numbers."""
-    direct, best = found[DIRECT], found.best()
-    traced = min((score for score in found.scores if score.rule), key=lambda score: score.rmse)
-    text = f"**{found.case.title}.** The direct method has an RMSE of {_rmse(direct)}, and its interval holds the truth in "
-    text += f"{_covers(direct)}; the best trace, {traced.title.removeprefix('fitted, ')}, {_rmse(traced)} and {_covers(traced)}."
-    return text if best is traced else f"{text} The smallest RMSE has the {best.title}: {_rmse(best)}, {_covers(best)}."
+    """Whether the default trace helps, in numbers."""
+    direct, traced, best = found[DIRECT], found.default(), found.best()
+    name = traced.title.removeprefix("fitted, ")
+    text = f"**{found.case.title}: {name} {found.verdict(traced)}.** RMSE {_rmse(direct)} by the direct method, {_rmse(traced)} "
+    text += f"with the trace; coverage {_covers(direct)} and {_covers(traced)}."
+    return f"{text} The smallest RMSE, seen after the fact: {best.title}, {_rmse(best)}, coverage {_covers(best)}."
 
 
 def _rmse(score: Score) -> str:
@@ -74,7 +75,7 @@ def _rmse(score: Score) -> str:
 
 def _covers(score: Score) -> str:
     share = score.coverage[0]
-    return percent(round(share, 2)) if share == share else "no repetition, as it has no interval"
+    return percent(round(share, 2)) if share == share else "unknown, without an interval"
 
 
 def _section(found: Measured) -> Section:
@@ -83,7 +84,7 @@ def _section(found: Measured) -> Section:
     parts: list[Part] = [
         Figure(found.case.title, lead, "evidence"),
         Paragraph("Click a heading to sort."),
-        Table(tables.HEADS, [_line(score) for score in found.scores], texts=1),
+        Table([head.replace(" %", "%") for head in tables.HEADS], [_line(score) for score in found.scores], texts=1),
     ]
     return Section(found.case.name, found.case.name.capitalize(), parts)
 
