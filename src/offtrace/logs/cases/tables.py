@@ -59,7 +59,8 @@ def markdown(found: Sequence[Measured]) -> str:
     }
     for head, text in shown.items():
         lines += ["", f"| {head} | {' | '.join(each.case.name for each in found)} |", "|---|" + "---:|" * len(found)]
-        for title in dict.fromkeys(score.title for each in found for score in each.scores):
+        most_first = sorted(found, key=lambda each: -len(each.scores))  # some cases lack an estimator
+        for title in dict.fromkeys(score.title for each in most_first for score in each.scores):
             row = [_cell(each, title, text, bold=head == "RMSE") for each in found]
             lines.append(f"| {title} | {' | '.join(row)} |")
     return "\n".join(lines)
