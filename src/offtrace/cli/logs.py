@@ -1,4 +1,4 @@
-"""`offtrace logs describe`, `offtrace logs evaluate`, and `offtrace logs sweep` (`log_sweeps`).
+"""`offtrace logs describe` and `offtrace logs evaluate`; also `sweep` (`log_sweeps`) and `evidence` (`log_evidence`).
 
 A target policy is an .npz file with `probabilities` [S, A] and, where the log names its states or actions, `states` [S] and
 `actions` [A] with these names; or FILE.py:NAME, a function of states, or a classifier, that a Python file makes. The file is
@@ -21,7 +21,7 @@ import numpy as np
 
 from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.cli import log_sweeps, trace_options
+from offtrace.cli import log_evidence, log_sweeps, trace_options
 from offtrace.cli.commands import INTERRUPTED, Commands, Run
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import Columns
@@ -76,6 +76,10 @@ def add(commands: Commands) -> None:
     words = "list the estimators: what each computes, and what it needs"
     listed = of_logs.add_parser("estimators", help=words, description=f"{words[0].upper()}{words[1:]}.")
     listed.set_defaults(run=_list_estimators)
+    words = "try traces and the other estimators where the truth is known: when traces help, and when not"
+    evidence = of_logs.add_parser("evidence", help=words, description=f"{words[0].upper()}{words[1:]}.")
+    log_evidence.add_options(evidence)
+    evidence.set_defaults(run=lambda args: _said(log_evidence.run, args))
 
 
 def _add_reading(command: argparse.ArgumentParser, *, drops: bool) -> None:

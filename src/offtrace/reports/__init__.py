@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from offtrace.reports.files import put
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
-__all__ = ["evaluation_page", "summary", "write", "write_explorer"]
+    from offtrace.logs.cases.measuring import Measured
+
+__all__ = ["evaluation_page", "evidence_page", "summary", "write", "write_explorer"]
 
 
 @runtime_checkable
@@ -84,6 +88,19 @@ def evaluation_page(
     put(page.html(result, command).encode(), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
+    return target
+
+
+def evidence_page(found: Sequence[Measured], path: str | Path, *, command: str | None = None) -> Path:
+    """One self-contained page about what `offtrace logs evidence` measured; returns where it is.
+
+    >>> from offtrace.logs.cases.measuring import measure
+    >>> evidence_page(measure(["hidden"], quick=True), "evidence.html")  # doctest: +SKIP
+    """
+    from offtrace.reports.logs import evidence_page as page
+
+    target = Path(path)
+    put(page.html(found, command).encode(), target)
     return target
 
 

@@ -73,7 +73,7 @@ function lines(source, given_options) {
     const { X, Y, edge, area } = frame(svg, W, H, wide, high, options);
     if (given(options.reference)) node("line", { class: "ref", x1: edge.left, x2: W - edge.right, y1: Y(options.reference), y2: Y(options.reference) }, svg);
     for (const line of shown.filter((line) => line.level)) [line.x, line.y, line.low, line.high] = [wide, ...["y", "low", "high"].map((k) => [line[k][0], line[k].at(-1)])];
-    for (const line of shown) node("path", { class: "band", d: band(line, X, Y), fill: colour(line.method) }, group(area, line));
+    if (options.bands !== false) for (const line of shown) node("path", { class: "band", d: band(line, X, Y), fill: colour(line.method) }, group(area, line));
     for (const line of shown) {
       const into = group(area, line);
       node("path", { class: "line", d: path(line, X, Y), stroke: colour(line.method), "stroke-dasharray": dash(line.method) }, into);
