@@ -22,7 +22,7 @@ import numpy as np
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
 from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, stretch, td_errors
 
 ROWS = 4
 SCRATCH = 9 * ROWS + 4  # rows of scratch that a thread needs, for state values too
@@ -113,9 +113,10 @@ def correct_rows() -> Callable[..., int]:
         )
         correction, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        ok, undone = np.ones(T + 1, np.bool_), np.empty(ROWS, np.int64)
-        r, v, ahead, lπ, lμ = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        undone = np.empty(ROWS, np.int64)
+        reals = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
         ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
+        room, cuts = np.empty((REALS, T if len(read) else 0), reward.dtype), np.empty(T if len(read) else 0, np.bool_)
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
@@ -125,8 +126,10 @@ def correct_rows() -> Callable[..., int]:
             n, bad = min(ROWS, stop - b0), False
             for i in range(n):
                 at = (b0 + i) * T
-                bad |= td_errors(at, T, r, v, ahead, ends, cut, γs, read, γ[i], ok, delta[i], g[i])
-                bad |= probabilities(at, T, lπ, lμ, reads_pi, reads_mu, reads_rho, ok, π, μ, ρ)
+                r, v, ahead, lπ, lμ, ended = stretch(at, T, reals, cut, read, room, cuts)
+                bad |= discounts(at, T, γs, read, γ[i])
+                bad |= td_errors(T, r, v, ahead, ends[at : at + T], ended, γ[i], delta[i], g[i])
+                bad |= probabilities(T, lπ, lμ, reads_pi, reads_mu, reads_rho, π, μ, ρ)
                 call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i], cap[i], T, reward.size))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
