@@ -35,7 +35,7 @@ from offtrace.returns.numpy.linear_chain import (
     run_back,
 )  # fmt: skip
 from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.td_error_rows import REALS, discounts, stretch, td_error
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_error
 
 
 @cache
@@ -56,6 +56,9 @@ def linear_rows() -> Callable[..., int]:
         ends, cut, read, γs, made = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel(), out.ravel()
         part, x, m, later = np.empty(SIZE), np.empty(ROWS), np.empty(ROWS), np.zeros(ROWS)
         room, cuts = np.empty((REALS, STEPS if len(read) else 0), reward.dtype), np.empty(STEPS, np.bool_)
+        r, v, ahead, lπ, lμ, ended = *reals, cut
+        if len(read):
+            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
         for t in range(ROOM):
             part[GAMMA + t] = gamma
         for b0 in range(first, stop, at_once):
@@ -68,13 +71,17 @@ def linear_rows() -> Callable[..., int]:
                 pieces, length = (1, rows * n) if T <= SHORT else (rows, n)
                 for i in range(pieces):
                     at, here = (b0 + i) * T + t0, part[i * wide :]
-                    r, v, ahead, lπ, lμ, ended = stretch(at, length, reals, cut, read, room, cuts)
+                    o = at
+                    if len(read):
+                        harmless(at, length, reals, cut, read, room, cuts)
+                        o = 0
+                    e = o + length
                     bad |= discounts(at, length, γs, read, here[GAMMA:])
                     π, μ, ρ, factor = here[PI:], here[MU:], here[RHO:], here[FACTOR:]
-                    bad |= probabilities(length, lπ, lμ, reads_pi, reads_mu, reads_rho, π, μ, ρ)
+                    bad |= probabilities(length, lπ[o:e], lμ[o:e], reads_pi, reads_mu, reads_rho, π, μ, ρ)
                     call(rule, (π, μ, ρ, numbers, by_step[at:], factor, factor, factor, length, steps))
                     factor[length], later[i] = later[i], factor[0]  # of the step after a part
-                    found, low = terms(length, r, v, ahead, ends[at : at + length], ended, here)
+                    found, low = terms(length, r[o:e], v[o:e], ahead[o:e], ends[at : at + length], ended[o:e], here)
                     bad, calm = bad | found, calm & low
                 if bad:
                     return BAD

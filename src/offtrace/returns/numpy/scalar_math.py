@@ -40,7 +40,7 @@ LARGEST_LOG, SMALLEST_LOG = 709.0, -708.0  # between them e^x is a normal number
 
 @njit(error_model="numpy", fastmath={"contract"})
 def exp(x):
-    """e^x to a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
+    """e^x to about a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
 
     The C library's is a call for each element, which no loop vectorises. x = n ln 2 + r, |r| ≤ ½ ln 2; for e^r the polynomial
     1 + r + r² (C2 + C3 r + …) whose largest relative error there is the least, 4e-18; n is added in the exponent's bits.

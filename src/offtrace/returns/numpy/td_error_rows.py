@@ -13,35 +13,34 @@ import numpy as np
 from offtrace.returns.numpy.by_address import kernel_part
 
 REALS = 5
-"""reward, value, next_value, log_pi and log_mu, which the arrays of a stretch are, in this order."""
+"""reward, value, next_value, log_pi and log_mu, in this order."""
 
 
 @kernel_part
-def stretch(at, n, reals, truncated, valid, room, cuts):
-    """The n steps from `at` on of five real arrays and of the truncations, all flat. Log-probabilities may be empty.
+def harmless(at, n, reals, truncated, valid, room, cuts):
+    """Copies of the n steps from `at` on of five real arrays and of the truncations, all flat, into `room` and `cuts`.
 
-    Where steps are invalid these are copies, in `room` [5, n] and `cuts` [n], that hold 0 there, and a truncation wherever no
-    trace goes on for it: so what comes after need not know of them. What holds for the last step of a row is left open.
+    They hold 0 where a step is invalid, and a truncation wherever no trace goes on for it: so what comes after need not know of
+    invalid steps. Log-probabilities may be empty. What holds for the last step of a row is left open.
     """
-    end = at + n
-    if len(valid) == 0:
-        return (
-            reals[0][at:end],
-            reals[1][at:end],
-            reals[2][at:end],
-            reals[3][at:end],
-            reals[4][at:end],
-            truncated[at:end],
-        )
-    read, cut = valid[at:end], truncated[at:end]
-    for i in range(REALS):
-        given, into = reals[i][at:end], room[i, :n]
-        for t in range(len(given)):
-            into[t] = given[t] if read[t] else 0.0
+    read, cut = valid[at : at + n], truncated[at : at + n]
+    copy(at, n, reals[0], read, room[0])
+    copy(at, n, reals[1], read, room[1])
+    copy(at, n, reals[2], read, room[2])
+    copy(at, n, reals[3], read, room[3])
+    copy(at, n, reals[4], read, room[4])
     for t in range(n - 1):
         cuts[t] = cut[t] | (not read[t]) | (not read[t + 1])
-    cuts[n - 1] = cut[n - 1] | (not read[n - 1]) | (not valid[min(end, len(valid) - 1)])
-    return room[0, :n], room[1, :n], room[2, :n], room[3, :n], room[4, :n], cuts[:n]
+    cuts[n - 1] = cut[n - 1] | (not read[n - 1]) | (not valid[min(at + n, len(valid) - 1)])
+
+
+@kernel_part
+def copy(at, n, given, read, into):
+    """n steps of an array, with 0 where they are not read."""
+    if len(given):
+        part = given[at : at + n]
+        for t in range(n):
+            into[t] = part[t] if read[t] else 0.0
 
 
 @kernel_part
