@@ -76,6 +76,25 @@ class Backend(ArrayKind[Array]):
     ) -> tuple[Array, Array, Array]:
         """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
 
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: Array,
+        value: Array,
+        next_value: Array,
+        terminated: Array,
+        truncated: Array,
+        gamma: float,
+        log_pi: Array,
+        log_mu: Array,
+        valid: Array | None,
+    ) -> tuple[Array, Array, Array] | None:
+        """The same at once, as `usual` does it; else None. The numbers are those of V-trace."""
+        return None
+
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:
         """The weight of each decision, [T] or [B, T]; the arrays are those of `weight_arrays`, and `greedy`."""

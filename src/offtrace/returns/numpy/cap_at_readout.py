@@ -29,7 +29,6 @@ from offtrace.returns.numpy.cap_at_readout_by_halves import LEAF, by_halves
 from offtrace.returns.numpy.cap_at_readout_lanes import (
     CHUNK,
     FAINT,
-    SHIFT,
     STARTS,
     C,
     E,
@@ -37,7 +36,8 @@ from offtrace.returns.numpy.cap_at_readout_lanes import (
     R,
     accumulate,
     chunk,
-    shift,
+    lone_group,
+    within,
 )
 from offtrace.returns.numpy.scaled_numbers import LITTLE, tame
 
@@ -51,7 +51,7 @@ HUGE = 1e300
 MOST, LEAST, LINEAR, CAPPED, SIZE = range(5)
 RATIO, DECAY = 4, 5
 
-WALK, TREE, LEVEL = 45, 45, 7  # ns: a chunk for a group of starts; the tree for each step, and for each level of it
+WALK, TREE, LEVEL = 45, 45, 4  # ns: a chunk for a group of starts; the tree for each step, and for each level of it
 
 
 @kernel_part
@@ -87,14 +87,13 @@ def affordable(T):
 def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
     """Δ of one row from its end on; returns how many starts are left undone, for the budget or a product out of range.
 
-    The row is given up once it has spent half of `budget`, a number of chunks, and at this pace would need more than all of it.
+    The row is given up once it has spent a quarter of `budget`, a number of chunks, and at this pace would need more than all
+    of it.
     """
     T = len(delta)
     last = (T - 1) // STARTS * STARTS
     x, total = np.empty(STARTS), np.empty(STARTS)
-    first = np.zeros((3, 2 * STARTS))  # a group's R, C, E, and then steps that change nothing
-    for i in range(STARTS, 2 * STARTS):
-        first[R, i] = 1.0
+    first = lone_group()
     for t in range(T, steps.shape[1]):
         steps[R, t] = steps[C, t] = steps[E, t] = 0.0
         steps[P, t] = 1.0
@@ -103,7 +102,7 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
         mark[MOST], mark[LEAST], mark[LINEAR], mark[CAPPED], mark[SIZE] = 0.0, np.inf, 0.0, 0.0, 0.0
     left = (0.0, np.inf, 0.0, 0.0, 0.0)
     longest, highest = 1.0, 0.0
-    within = False  # whether a row in which x rises much is known to be tame
+    is_tame = False  # whether a row in which x rises much is known to be tame
     spent = 0
     for i in range(0, last + 1, STARTS):
         k = last - i
@@ -111,10 +110,10 @@ def walk_ahead(delta, g, ratio, cap, budget, steps, marks, groups, out):
         left, longest, widest, highest = look_back(delta, g, ratio, cap, k, n, steps, marks, left, longest, highest)
         groups[k // STARTS, DECAY] = accumulate(steps[P, k : k + n], steps[E, k : k + n])
         groups[k // STARTS, RATIO] = -1.0
-        if widest > LITTLE and not within:
-            within = tame(g, ratio, cap)
-        out_of_range = (widest > LITTLE and not within) or steps[P, k + n - 1] < FAINT
-        too_slow = 2 * spent > budget and spent * last >= budget * (last - k)
+        if widest > LITTLE and not is_tame:
+            is_tame = tame(g, ratio, cap)
+        out_of_range = (widest > LITTLE and not is_tame) or steps[P, k + n - 1] < FAINT
+        too_slow = 4 * spent > budget and spent * last >= budget * (last - k)
         if out_of_range or too_slow:
             return k + n
         spent += walk_group(k, steps, marks, groups, highest, first, x, total)
@@ -161,12 +160,7 @@ def look_back(delta, g, ratio, cap, k, n, steps, marks, left, longest, highest):
 @kernel_part
 def walk_group(k, steps, marks, groups, highest, first, x, total):
     """P_k (Δ_k − δ_k) of the group of starts from k on, into `total`; returns how many chunks that took."""
-    for i in range(len(x)):
-        first[R, i], first[C, i], first[E, i] = steps[R, k + i], steps[C, k + i], steps[E, k + i]
-        x[i], total[i] = 1.0, 0.0
-    shift(first[R, 1:], first[C, 1:], first[E, 1:], STARTS, x, total)
-    shift(first[R, 1 + SHIFT :], first[C, 1 + SHIFT :], first[E, 1 + SHIFT :], STARTS - SHIFT, x, total)
-
+    within(steps, k, first, x, total)
     start = first[E]
     D = 1.0  # from k to the first step of the group that t is in
     t = k + STARTS

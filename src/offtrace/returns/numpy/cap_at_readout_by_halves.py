@@ -22,14 +22,28 @@ import numpy as np
 
 from offtrace.returns.numpy import reverse_recursion
 from offtrace.returns.numpy.by_address import kernel_part
-from offtrace.returns.numpy.cap_at_readout_lanes import FAINT, SHIFT, STARTS, C, E, P, R, accumulate, shift
+from offtrace.returns.numpy.cap_at_readout_lanes import (
+    CHUNK,
+    FAINT,
+    STARTS,
+    C,
+    E,
+    P,
+    R,
+    accumulate,
+    chunk,
+    lone_group,
+    within,
+)
 from offtrace.returns.numpy.every_pair import NO_LAGS
-from offtrace.returns.numpy.scaled_numbers import DOWN, HIGH, MUCH, UP, add_pairs, raised, tame, times
+from offtrace.returns.numpy.scaled_numbers import BOTTOM, DOWN, HIGH, MUCH, TOP, UP, add_pairs, raised, tame, times
 
 LEAF = 128  # steps in a node that is summed directly
 DIGIT = 11  # bits in a digit of the radix sort
 ORDERED = 44  # bits of a mantissa that decide the order
 MANTISSA = 52
+INDEX = np.uintp
+"""Unsigned indices spare the test for a negative one, which is half of the time in these loops."""
 
 
 @kernel_part
@@ -65,6 +79,7 @@ def stretch(delta, g, ratio, cap, out):
     went_left = np.empty(n + 1, np.int32)
     below, above, scale = np.empty(n + 1), np.empty(n + 1), np.empty(n + 1, np.int32)
     term, capped, power = np.empty(n), np.empty(n), np.empty(n, np.int32)
+    room, first, x, total = np.empty((4, LEAF + 2 * STARTS)), lone_group(), np.empty(STARTS), np.empty(STARTS)
     todo = np.empty((64, 3), np.int64)
     todo[0, 0], todo[0, 1], todo[0, 2] = 0, n, 0
     top = 1
@@ -72,15 +87,13 @@ def stretch(delta, g, ratio, cap, out):
         top -= 1
         a, b, side = todo[top, 0], todo[top, 1], todo[top, 2]
         if b - a <= LEAF:
-            leaf(delta[a:b], g[a:b], ratio[a:b], cap[a:b], out[a:b])
+            leaf(delta[a:b], g[a:b], ratio[a:b], cap[a:b], room, first, x, total, out[a:b])
             continue
         m = (a + b) // 2
         part(order[side, a:b], m, m - a, order[1 - side, a:b], went_left)
-        weigh(delta, g, ratio, cap, m, b, term, capped, power)
+        weigh(delta, g, ratio, cap, m, b, term, capped, power, went_left, rank)
         gather(order[1 - side, m:b], term, capped, power, below, above, scale)
         serve(g, ratio, a, m, went_left, below, above, scale, rank, out)
-        for k in range(m, b):
-            rank[k] -= went_left[rank[k]]
         todo[top, 0], todo[top, 1], todo[top, 2] = a, m, 1 - side
         todo[top + 1, 0], todo[top + 1, 1], todo[top + 1, 2] = m, b, 1 - side
         top += 2
@@ -89,90 +102,112 @@ def stretch(delta, g, ratio, cap, out):
 @kernel_part
 def part(order, m, half, parted, went_left):
     """Sorted steps into `half` steps before m and then the others, both sorted; went_left_i of the first i went left."""
-    i, j = 0, half
-    n = len(order)
-    for p in range(n):
+    i, n = INDEX(0), len(order)
+    for q in range(n):
+        p = INDEX(q)
         t = order[p]
         left = t < m
         went_left[p] = i
-        parted[i if left else j] = t  # chosen, not branched on: a guess would be wrong half of the time
-        i, j = i + left, j + 1 - left
+        parted[i if left else INDEX(half) + p - i] = (
+            t  # chosen, not branched on: a guess would be wrong half of the time
+        )
+        i += INDEX(1) if left else INDEX(0)
     went_left[n] = i
 
 
 @kernel_part
-def weigh(delta, g, ratio, cap, m, b, term, capped, power):
-    """D_{m:t} x_{m:t} δ_t as term · 2^{512 power}, and D_{m:t} cap_t δ_t, for t = m … b-1."""
+def onward(f, n, r, h):
+    """f · 2^{512n} · r · h."""
+    f, n = times(f, n, r)
+    return times(f, n, h)
+
+
+@kernel_part
+def weigh(delta, g, ratio, cap, m, b, term, capped, power, went_left, rank):
+    """D_{m:t} x_{m:t} δ_t as term · 2^{512 power}, and D_{m:t} cap_t δ_t, for t = m … b-1, whose ranks move to the right half."""
     D, f, n = 1.0, 1.0, 0
-    for t in range(m, b):
-        if t > m:
-            D *= g[t - 1]
-            f, n = times(f, n, ratio[t])
-            f, n = times(f, n, g[t - 1])
-        term[t], power[t], capped[t] = f * delta[t], n, D * cap[t] * delta[t]
+    term[m], power[m], capped[m] = delta[m], 0, cap[m] * delta[m]
+    rank[m] -= went_left[rank[m]]
+    for i in range(1, b - m):
+        t = INDEX(m) + INDEX(i)
+        r, h, d = ratio[t], g[t - INDEX(1)], delta[t]
+        rank[t] -= went_left[INDEX(rank[t])]
+        D *= h
+        y = f * (r * h)  # one multiplication that waits for the one before it
+        if BOTTOM <= y <= TOP:
+            f = y
+        else:
+            f, n = onward(f, n, r, h)
+        term[t], power[t], capped[t] = f * d, n, D * cap[t] * d
 
 
 @kernel_part
 def gather(order, term, capped, power, below, above, scale):
     """Sums over sorted steps: below_i · 2^{512 scale_i} of the first i terms, above_i of the capped ones from i on."""
     n = len(order)
-    s, e = 0.0, power[order[0]]
-    for i in range(n):
+    s, e, u = 0.0, power[INDEX(order[0])], 0.0
+    above[n] = 0.0
+    for q in range(n):
+        i, j = INDEX(q), INDEX(n - 1 - q)  # both sums at once, since each addition waits for the one before it
+        u += capped[INDEX(order[j])]
+        above[j] = u
         below[i], scale[i] = s, e
-        t = order[i]
-        v = term[t]
-        if power[t] != e and v != 0.0:
-            if power[t] > e or s == 0.0:
-                s, e = raised(s, e - power[t]), power[t]
+        t = INDEX(order[i])
+        v, p = term[t], power[t]
+        if p != e and v != 0.0:
+            if p > e or s == 0.0:
+                s, e = raised(s, e - p), p
             else:
-                v = raised(v, power[t] - e)
+                v = raised(v, p - e)
         s += v
     below[n], scale[n] = s, e
-    s = 0.0
-    above[n] = 0.0
-    for i in range(n - 1, -1, -1):
-        s += capped[order[i]]
-        above[i] = s
 
 
 @kernel_part
 def serve(g, ratio, a, m, went_left, below, above, scale, rank, out):
     """Adds the right half's part to the starts of the left half, and moves their ranks to the left half."""
     D, f, n = 1.0, 1.0, 0
-    for k in range(m - 1, a - 1, -1):
-        D *= g[k]
-        f, n = times(f, n, ratio[k + 1])
-        f, n = times(f, n, g[k])
-        place = rank[k]
-        rank[k] = went_left[place]
-        i = place - rank[k]
-        s = f * below[i]
-        if scale[i] + n != 0:
-            s = raised(s, scale[i] + n)
+    for j in range(m - a):
+        k = INDEX(m - 1 - j)
+        r, h = ratio[k + INDEX(1)], g[k]
+        D *= h
+        y = f * (r * h)
+        if BOTTOM <= y <= TOP:
+            f = y
+        else:
+            f, n = onward(f, n, r, h)
+        place = INDEX(rank[k])
+        left = went_left[place]
+        rank[k] = left
+        i = place - INDEX(left)
+        s, e = f * below[i], scale[i] + n
+        if e != 0:
+            s = raised(s, e)
         out[k] += s + D * above[i]
 
 
 @kernel_part
-def leaf(delta, g, ratio, cap, out):
+def leaf(delta, g, ratio, cap, steps, first, x, total, out):
     """Adds to out_k the terms t > k of a short stretch, pair by pair."""
     n = len(delta)
-    steps = np.zeros((4, LEAF + 2 * STARTS))
+    r, c, e, discount = steps[R], steps[C], steps[E], steps[P]
     for t in range(n):
-        steps[R, t], steps[C, t], steps[P, t] = ratio[t], cap[t], g[t]
-        steps[E, t] = delta[t] if cap[t] > 0.0 else 0.0
-    steps[P, n - 1] = 1.0
-    accumulate(steps[P, :n], steps[E, :n])
-    if steps[P, n - 1] < FAINT or not tame(g, ratio, cap):
+        r[t], c[t], discount[t] = ratio[t], cap[t], g[t]
+        e[t] = delta[t] if cap[t] > 0.0 else 0.0
+    for t in range(n, n + 2 * STARTS):  # nothing happens there
+        r[t], c[t], e[t] = 1.0, 0.0, 0.0
+    discount[n - 1] = 1.0
+    accumulate(discount[:n], e[:n])
+    if discount[n - 1] < FAINT or not tame(g, ratio, cap):
         add_pairs(delta, g, ratio, cap, False, NO_LAGS, out)
         return
-    x, total = np.empty(STARTS), np.empty(STARTS)
     for k in range(0, n, STARTS):
-        for i in range(STARTS):
-            x[i], total[i] = 1.0, 0.0
-        for t in range(k + 1, n, SHIFT):
-            shift(steps[R, t:], steps[C, t:], steps[E, t:], STARTS, x, total)
+        within(steps, k, first, x, total)
+        for t in range(k + STARTS, n, CHUNK):
+            chunk(r[t : t + CHUNK], c[t : t + CHUNK], e[t : t + CHUNK], 1.0, x, total)
+        into, by = out[k:], discount[k:]
         for i in range(min(STARTS, n - k)):
-            out[k + i] += total[i] / steps[P, k + i]
+            into[i] += total[i] / by[i]
 
 
 @kernel_part
@@ -183,23 +218,37 @@ def exponent(y):
 
 @kernel_part
 def sort(ratio, cap, order, rank):
-    """The steps in the order of X_t / cap_t; rank_k is how many of these are below X_k."""
+    """The steps in the order of X_t / cap_t; rank_k is how many of these are not above X_k."""
     n = len(ratio)
-    items, keys = np.empty((2, 2 * n), np.int32), np.empty((2, 2 * n), np.int64)
-    bits = thresholds(ratio, cap, keys[0], keys[1])
-    for i in range(2 * n):
-        items[0, i] = i
-    count = np.empty(1 << DIGIT, np.int64)
+    keys, room = np.empty(2 * n, np.int64), np.empty((2, 2 * n), np.int64)
+    items, count = np.empty((2, n), np.int32), np.empty(1 << DIGIT, np.int64)
+    bits, same = thresholds(ratio, cap, keys, room[0]), True
+    for t in range(n):
+        same &= cap[t] == cap[0]
+    starts = sorted_items(keys[n:], bits, room, items, count)
+    order[:n] = starts
+    if not same:  # else X_t / cap_t has the order of X_t
+        order[:n] = sorted_items(keys[:n], bits, room, items, count)
+        starts = sorted_items(keys[n:], bits, room, items, count)
+    p = INDEX(0)
+    for i in range(n):
+        k = INDEX(starts[i])
+        key = keys[INDEX(n) + k]
+        while p < INDEX(n) and keys[INDEX(order[p])] <= key:
+            p += INDEX(1)
+        rank[k] = p
+
+
+@kernel_part
+def sorted_items(keys, bits, room, items, count):
+    """0 … n-1 in the order of their keys, in `items`."""
+    n = len(keys)
+    for i in range(n):
+        items[0, i], room[0, i] = i, keys[i]
     side = 0
     for low in range(0, bits, DIGIT):
-        side = radix(keys[side], items[side], keys[1 - side], items[1 - side], low, count, side)
-    i = 0
-    for p in range(2 * n):
-        item = items[side, p]
-        is_step = item < n
-        order[i] = item
-        rank[n if is_step else item - n] = i
-        i += is_step
+        side = radix(room[side, :n], items[side], room[1 - side, :n], items[1 - side], low, count, side)
+    return items[side]
 
 
 @kernel_part
@@ -247,15 +296,15 @@ def radix(keys, items, keys_out, items_out, low, count, side):
     for d in range(1 << DIGIT):
         count[d] = 0
     for i in range(n):
-        count[(keys[i] >> low) & mask] += 1
-    if count[(keys[0] >> low) & mask] == n:
+        count[INDEX((keys[i] >> low) & mask)] += 1
+    if count[INDEX((keys[0] >> low) & mask)] == n:
         return side
     at = 0
     for d in range(1 << DIGIT):
         count[d], at = at, at + count[d]
     for i in range(n):
-        d = (keys[i] >> low) & mask
-        p = count[d]
-        count[d] = p + 1
+        d = INDEX((keys[i] >> low) & mask)
+        p = INDEX(count[d])
+        count[d] += 1
         keys_out[p], items_out[p] = keys[i], items[i]
     return 1 - side

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from offtrace.returns.numpy.by_address import kernel_part
 
 STARTS = 32  # side by side; also the length of a group of steps that shares one discount
@@ -45,3 +47,22 @@ def chunk(ratio, cap, weighted, D, x, total):
             y *= ratio[j]
             s += D * weighted[j] * (y if y < cap[j] else cap[j])
         x[i], total[i] = y, s
+
+
+@kernel_part
+def lone_group():
+    """Room for a group's R, C and E, and then for steps that change nothing."""
+    first = np.zeros((3, 2 * STARTS))
+    for i in range(STARTS, 2 * STARTS):
+        first[R, i] = 1.0
+    return first
+
+
+@kernel_part
+def within(steps, k, first, x, total):
+    """What each start of the group from k on gets from the others of the group; x is then where they all stand."""
+    for i in range(STARTS):
+        first[R, i], first[C, i], first[E, i] = steps[R, k + i], steps[C, k + i], steps[E, k + i]
+        x[i], total[i] = 1.0, 0.0
+    shift(first[R, 1:], first[C, 1:], first[E, 1:], STARTS, x, total)
+    shift(first[R, 1 + SHIFT :], first[C, 1 + SHIFT :], first[E, 1 + SHIFT :], STARTS - SHIFT, x, total)

@@ -22,7 +22,7 @@ import numpy as np
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
 from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_errors
 
 ROWS = 4
 SCRATCH = 9 * ROWS + 4  # rows of scratch that a thread needs, for state values too
@@ -64,9 +64,9 @@ def by_kernel(kernel: Kernel, run: Callable[[int, int], int]) -> bool:
 
 
 @kernel_part
-def sweep_block(sweep, finish, delta, g, ratio, cap, lags, undone, out):
-    """Δ of at most four rows into `out` [n, T]."""
-    n, T = delta.shape
+def sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, out):
+    """Δ of the first n rows, at most four, into `out`."""
+    T = delta.shape[1]
     if call(sweep, (delta, g, ratio, cap, lags, undone, out, n, T, len(lags))) != DONE:
         return FAILED
     for i in range(n):
@@ -86,7 +86,7 @@ def sweep_rows(sweep, finish, delta, g, ratio, cap, lags, out):
     B = delta.shape[0]
     for b in range(0, B, ROWS):
         c = min(b + ROWS, B)
-        found = sweep_block(sweep, finish, delta[b:c], g[b:c], ratio[b:c], cap[b:c], lags, undone, out[b:c])
+        found = sweep_block(c - b, sweep, finish, delta[b:], g[b:], ratio[b:], cap[b:], lags, undone, out[b:])
         if found != GOOD:
             return found
     return GOOD
@@ -113,9 +113,13 @@ def correct_rows() -> Callable[..., int]:
         )
         correction, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        ok, undone = np.ones(T + 1, np.bool_), np.empty(ROWS, np.int64)
-        r, v, ahead, lπ, lμ = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        undone = np.empty(ROWS, np.int64)
+        reals = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
         ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
+        room, cuts = np.empty((REALS, T if len(read) else 0), reward.dtype), np.empty(T if len(read) else 0, np.bool_)
+        r, v, ahead, lπ, lμ, ended = *reals, cut
+        if len(read):
+            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
@@ -125,15 +129,21 @@ def correct_rows() -> Callable[..., int]:
             n, bad = min(ROWS, stop - b0), False
             for i in range(n):
                 at = (b0 + i) * T
-                bad |= td_errors(at, T, r, v, ahead, ends, cut, γs, read, γ[i], ok, delta[i], g[i])
-                bad |= probabilities(at, T, lπ, lμ, reads_pi, reads_mu, reads_rho, ok, π, μ, ρ)
+                o = at
+                if len(read):
+                    harmless(at, T, reals, cut, read, room, cuts)
+                    o = 0
+                e = o + T
+                bad |= discounts(at, T, γs, read, γ[i])
+                bad |= td_errors(T, r[o:e], v[o:e], ahead[o:e], ends[at : at + T], ended[o:e], γ[i], delta[i], g[i])
+                bad |= probabilities(T, lπ[o:e], lμ[o:e], reads_pi, reads_mu, reads_rho, π, μ, ρ)
                 call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i], cap[i], T, reward.size))
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
                 g[i, T - 1] = 0.0
             if bad:
                 return BAD
-            found = sweep_block(sweep, finish, delta[:n], g[:n], ratio[:n], cap[:n], lags, undone, correction[:n])
+            found = sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, correction)
             if found != GOOD:
                 return found
             for i in range(n):

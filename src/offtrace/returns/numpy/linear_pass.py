@@ -13,12 +13,29 @@ from functools import cache
 import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
-from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint
+from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint, kernel_part
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, UNFINISHED
-from offtrace.returns.numpy.linear_chain import ROOM, ROWS, SHORT, STEPS, apart, run_back, stretches
+from offtrace.returns.numpy.linear_chain import (
+    FACTOR,
+    GAMMA,
+    MU,
+    PI,
+    RHO,
+    ROOM,
+    ROWS,
+    SHORT,
+    SIZE,
+    STEPS,
+    A,
+    C,
+    X,
+    begin,
+    end_rows,
+    layout,
+    run_back,
+)  # fmt: skip
 from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.scaled_numbers import FLOOR
-from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_error
 
 
 @cache
@@ -34,53 +51,68 @@ def linear_rows() -> Callable[..., int]:
         """q + Δ, or Δ, of the rows from `first` to before `stop` into `out`."""
         _ = of_kernels  # part of the key on disk
         T, steps = reward.shape[1], reward.size
-        wide = apart(T)
-        r, v, ahead, made = reward.ravel(), q.ravel(), next_value.ravel(), out.ravel()
-        ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
-        lπ, lμ = log_pi.ravel(), log_mu.ravel()
-        delta, c, decay, ratio, cap = np.empty(ROOM), np.empty(ROOM), np.empty(ROOM), np.empty(ROOM), np.empty(ROOM)
-        π, μ, ρ, γ, ok = np.empty(ROOM), np.empty(ROOM), np.empty(ROOM), np.full(ROOM, gamma), np.ones(ROOM, np.bool_)
-        x, m = np.empty(ROWS), np.empty(ROWS)
-        later = np.empty((3, ROWS))  # decay, ratio and whether it is read, of the step after a part
-        for b0 in range(first, stop, ROWS):
-            rows = min(ROWS, stop - b0)
-            x[:], m[:], later[:] = 0.0, FLOOR, 0.0
+        at_once, most, wide = layout(stop - first, T)
+        reals = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        ends, cut, read, γs, made = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel(), out.ravel()
+        part, x, m, later = np.empty(SIZE), np.empty(ROWS), np.empty(ROWS), np.zeros(ROWS)
+        room, cuts = np.empty((REALS, STEPS if len(read) else 0), reward.dtype), np.empty(STEPS, np.bool_)
+        r, v, ahead, lπ, lμ, ended = *reals, cut
+        if len(read):
+            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
+        for t in range(ROOM):
+            part[GAMMA + t] = gamma
+        for b0 in range(first, stop, at_once):
+            rows = min(at_once, stop - b0)
+            begin(rows, x, m)
             t1 = T
             while t1 > 0:
-                t0 = 0 if T <= SHORT else (t1 - 1) // STEPS * STEPS
+                t0, bad, calm = max(0, t1 - most), False, True
                 n = t1 - t0
-                pieces, length = stretches(rows, n, T)
-                bad = False
+                pieces, length = (1, rows * n) if T <= SHORT else (rows, n)
                 for i in range(pieces):
-                    at, o = (b0 + i) * T + t0, i * wide
-                    stop_o = o + length
-                    ok[stop_o] = later[2, i] > 0.0
-                    δ, g, now = delta[o:stop_o], c[o:stop_o], ok[o : stop_o + 1]
-                    bad |= td_errors(at, length, r, v, ahead, ends, cut, γs, read, γ[o:stop_o], now, δ, g)
-                    bad |= probabilities(at, length, lπ, lμ, reads_pi, reads_mu, reads_rho, now, π, μ, ρ)
-                    call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio, cap, length, steps))
-                    decay[length], ratio[length] = later[0, i], later[1, i]
-                    later[0, i], later[1, i], later[2, i] = decay[0], ratio[0], 1.0 if now[0] else 0.0
-                    ok[stop_o] = True
-                    for t in range(length):
-                        g[t] = g[t] * decay[t + 1] * ratio[t + 1]
+                    at, here = (b0 + i) * T + t0, part[i * wide :]
+                    o = at
+                    if len(read):
+                        harmless(at, length, reals, cut, read, room, cuts)
+                        o = 0
+                    e = o + length
+                    bad |= discounts(at, length, γs, read, here[GAMMA:])
+                    π, μ, ρ, factor = here[PI:], here[MU:], here[RHO:], here[FACTOR:]
+                    bad |= probabilities(length, lπ[o:e], lμ[o:e], reads_pi, reads_mu, reads_rho, π, μ, ρ)
+                    call(rule, (π, μ, ρ, numbers, by_step[at:], factor, factor, factor, length, steps))
+                    factor[length], later[i] = later[i], factor[0]  # of the step after a part
+                    found, low = terms(length, r[o:e], v[o:e], ahead[o:e], ends[at : at + length], ended[o:e], here)
+                    bad, calm = bad | found, calm & low
                 if bad:
                     return BAD
                 if t1 == T:
-                    for i in range(rows):
-                        c[i * wide + n - 1] = 0.0
-                if not run_back(rows, n, wide, delta, c, x, m):
+                    end_rows(rows, n, wide, part)
+                if not run_back(rows, n, wide, calm, part, x, m):
                     return UNFINISHED
                 for i in range(pieces):
-                    at, o = (b0 + i) * T + t0, i * wide
-                    δ, into, value = delta[o : o + length], made[at : at + length], v[at : at + length]
+                    at, change = (b0 + i) * T + t0, part[X + i * wide :]
+                    into, value = made[at : at + length], reals[1][at : at + length]
                     if add_q:
                         for t in range(length):
-                            into[t] = np.float64(value[t]) + δ[t]
+                            into[t] = np.float64(value[t]) + change[t]
                     else:
                         for t in range(length):
-                            into[t] = δ[t]
+                            into[t] = change[t]
                 t1 = t0
         return GOOD
 
     return linear_rows
+
+
+@kernel_part
+def terms(n, reward, value, next_value, terminated, truncated, part):
+    """δ and c of n steps; whether a δ was bad, and whether no factor is above 1."""
+    bad, calm = False, True
+    for t in range(n):
+        γ, factor = part[GAMMA + t], part[FACTOR + 1 + t]
+        δ = td_error(reward[t], value[t], next_value[t], terminated[t], γ)
+        part[A + t] = δ
+        part[C + t] = 0.0 if terminated[t] | truncated[t] else γ * factor
+        bad |= not abs(δ) < np.inf
+        calm &= factor <= 1.0
+    return bad, calm

@@ -16,10 +16,28 @@ import numpy as np
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint, kernel_part
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, UNFINISHED
-from offtrace.returns.numpy.linear_chain import ROOM, ROWS, SHORT, STEPS, apart, run_back, stretches
+from offtrace.returns.numpy.linear_chain import (
+    FACTOR,
+    GAMMA,
+    MU,
+    PI,
+    RHO,
+    ROOM,
+    ROWS,
+    SHORT,
+    SIZE,
+    STEPS,
+    WEIGHT,
+    A,
+    C,
+    X,
+    begin,
+    end_rows,
+    layout,
+    run_back,
+)  # fmt: skip
 from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.scaled_numbers import FLOOR
-from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_error
 
 
 @cache
@@ -36,70 +54,52 @@ def linear_rows() -> Callable[..., int]:
         """Fill target, advantage and correction of the rows from `first` to before `stop`; returns what the pass found."""
         _ = of_kernels  # part of the key on disk
         T, steps = reward.shape[1], reward.size
-        wide = apart(T)
-        r, v, following = reward.ravel(), value.ravel(), next_value.ravel()
+        at_once, most, wide = layout(stop - first, T)
+        reals = reward.ravel(), value.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
         ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
-        lπ, lμ, into, gain, change = (
-            log_pi.ravel(),
-            log_mu.ravel(),
-            target.ravel(),
-            advantage.ravel(),
-            correction.ravel(),
-        )
-        delta, excess, c, weight, discount = (
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-        )
-        decay, ratio, cap, π, μ, ρ = (
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-            np.empty(ROOM),
-        )
-        γ, ok = np.full(ROOM, gamma), np.ones(ROOM, np.bool_)
-        x, m, later, is_read = np.empty(ROWS), np.empty(ROWS), np.empty(ROWS), np.empty(ROWS, np.bool_)
-        for b0 in range(first, stop, ROWS):
-            rows = min(ROWS, stop - b0)
-            x[:], m[:], is_read[:] = 0.0, FLOOR, False
+        known, following, made = reals[1], reals[2], (target.ravel(), advantage.ravel(), correction.ravel())
+        part, x, m, later = np.empty(SIZE), np.empty(ROWS), np.empty(ROWS), np.empty(ROWS)
+        room, cuts = np.empty((REALS, STEPS if len(read) else 0), reward.dtype), np.empty(STEPS, np.bool_)
+        r, v, ahead, lπ, lμ, ended = *reals, cut
+        if len(read):
+            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
+        for t in range(ROOM):
+            part[GAMMA + t] = gamma
+        for b0 in range(first, stop, at_once):
+            rows = min(at_once, stop - b0)
+            begin(rows, x, m)
             t1 = T
             while t1 > 0:
-                t0 = 0 if T <= SHORT else (t1 - 1) // STEPS * STEPS
-                n, bad = t1 - t0, False
-                pieces, length = stretches(rows, n, T)
+                t0, bad, calm = max(0, t1 - most), False, True
+                n = t1 - t0
+                pieces, length = (1, rows * n) if T <= SHORT else (rows, n)
                 for i in range(pieces):
-                    at, o = (b0 + i) * T + t0, i * wide
+                    at, here = (b0 + i) * T + t0, part[i * wide :]
+                    o = at
+                    if len(read):
+                        harmless(at, length, reals, cut, read, room, cuts)
+                        o = 0
                     e = o + length
-                    ok[e] = is_read[i]
-                    δ, d, now = delta[o:e], discount[o:e], ok[o : e + 1]
-                    bad |= td_errors(at, length, r, v, following, ends, cut, γs, read, γ[o:e], now, δ, d)
-                    bad |= probabilities(at, length, lπ, lμ, reads_pi, reads_mu, True, now, π, μ, ρ)
-                    is_read[i] = now[0]
-                    ok[e] = True
-                    call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio, cap, length, steps))
-                    bad |= weigh(length, share, rho_bar, δ, d, decay, ratio, ρ, weight[o:e], excess[o:e], c[o:e])
+                    bad |= discounts(at, length, γs, read, here[GAMMA:])
+                    π, μ, ρ, factor = here[PI:], here[MU:], here[RHO:], here[FACTOR:]
+                    bad |= probabilities(length, lπ[o:e], lμ[o:e], reads_pi, reads_mu, True, π, μ, ρ)
+                    call(rule, (π, μ, ρ, numbers, by_step[at:], factor, factor, factor, length, steps))
+                    found, low = terms(
+                        length, share, rho_bar, r[o:e], v[o:e], ahead[o:e], ends[at : at + length], ended[o:e], here
+                    )
+                    bad, calm = bad | found, calm & low
                 if bad:
                     return BAD
                 if t1 == T:
+                    end_rows(rows, n, wide, part)
                     for i in range(rows):
-                        discount[i * wide + n - 1] = c[i * wide + n - 1] = 0.0
-                for i in range(rows):
+                        part[WEIGHT + i * wide + n - 1] = 0.0
+                for i in range(pieces):
                     later[i] = x[i]
-                if not run_back(rows, n, wide, excess, c, x, m):
+                if not run_back(rows, n, wide, calm, part, x, m):
                     return UNFINISHED
                 for i in range(pieces):
-                    at, o = (b0 + i) * T + t0, i * wide
-                    e = at + length
-                    y, known, made, changed = excess[o:], v[at:e], into[at:e], change[at:e]
-                    for t in range(length):
-                        changed[t] = y[t]
-                    for t in range(length):
-                        made[t] = np.float64(known[t]) + y[t]
-                    gains(length, at, v, following, y, discount[o:], lam, later[i], delta[o:], weight[o:], gain)
+                    results((b0 + i) * T + t0, length, lam, known, following, part[i * wide :], later[i], made)
                 t1 = t0
         return GOOD
 
@@ -107,31 +107,41 @@ def linear_rows() -> Callable[..., int]:
 
 
 @kernel_part
-def weigh(n, share, rho_bar, delta, discount, decay, ratio, ρ, weight, weighted, c):
-    """w, w δ and c of n steps, in loops that write one array each: others would not vectorise. Whether a product was bad."""
-    bad = False
+def terms(n, share, rho_bar, reward, value, next_value, terminated, truncated, part):
+    """w δ, c and w discount of n steps; whether a w δ was bad, and whether no factor is above 1."""
+    bad, calm = False, True
     for t in range(n):
-        weight[t] = min(share * ρ[t] + (1.0 - share), rho_bar)
-    for t in range(n):
-        weighted[t] = weight[t] * delta[t]
-    for t in range(n):
-        c[t] = discount[t] * decay[t] * ratio[t]
-    for t in range(n):
-        bad |= not abs(weighted[t]) < np.inf
-    return bad
+        γ, factor = part[GAMMA + t], part[FACTOR + t]
+        discount = 0.0 if terminated[t] | truncated[t] else γ
+        w = min(share * part[RHO + t] + (1.0 - share), rho_bar)
+        a = w * td_error(reward[t], value[t], next_value[t], terminated[t], γ)
+        part[A + t] = a
+        part[C + t] = discount * factor
+        part[WEIGHT + t] = w * discount
+        bad |= not abs(a) < np.inf
+        calm &= factor <= 1.0
+    return bad, calm
 
 
 @kernel_part
-def gains(n, at, value, following, excess, discount, lam, later, delta, weight, gain):
-    """w_k (δ_k + γ_k λ ahead) of n steps, where ahead is what v_{k+1} adds to V(s_{k+1}): next_value is the true one, so that it
-    is never the next episode's. `later` is the excess of the step after the last."""
-    known, then, into = value[at : at + n], following[at : at + n], gain[at : at + n]
+def results(at, n, lam, value, next_value, part, later, made):
+    """Target, advantage w_k (δ_k + γ_k λ ahead) and correction of n steps. ahead is what v_{k+1} adds to V(s_{k+1}): next_value
+    is the true one, so that it is never the next episode's. `later` is the correction of the step after the last."""
+    end = at + n
+    v, then, target, advantage, correction = (
+        value[at:end],
+        next_value[at:end],
+        made[0][at:end],
+        made[1][at:end],
+        made[2][at:end],
+    )
+    for t in range(n):
+        correction[t] = part[X + t]
+        target[t] = np.float64(v[t]) + part[X + t]
     for t in range(n - 1):
-        ahead = np.float64(known[t + 1]) + excess[t + 1] - np.float64(then[t])
-        d, w = discount[t], weight[t]
-        whole = delta[t] + (d * lam * ahead if d > 0.0 else 0.0)
-        into[t] = w * whole if w != 0.0 else 0.0  # not 0 · ∞
-    more = 0.0
-    if discount[n - 1] > 0.0:
-        more = discount[n - 1] * lam * (np.float64(value[at + n]) + later - np.float64(then[n - 1]))
-    into[n - 1] = weight[n - 1] * (delta[n - 1] + more) if weight[n - 1] != 0.0 else 0.0
+        ahead = np.float64(v[t + 1]) + part[X + t + 1] - np.float64(then[t])
+        advantage[t] = part[A + t] + (lam * ahead * part[WEIGHT + t] if part[WEIGHT + t] > 0.0 else 0.0)
+    last, more = n - 1, 0.0
+    if part[WEIGHT + last] > 0.0:
+        more = lam * (np.float64(value[end]) + later - np.float64(then[last])) * part[WEIGHT + last]
+    advantage[last] = part[A + last] + more

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -48,10 +48,9 @@ from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP, by_step, scratch
 from offtrace.returns.numpy.whole_arrays import goes_on, probabilities
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Factors, Rule, Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.arguments import as_state_rule, as_trace
 from offtrace.traces.symbols import Traced
 from offtrace.trajectory import (
-    FLAGS,
     Trajectory,
     agree,
     explain_bad_value,
@@ -102,9 +101,47 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Target, advantage and correction of state values."""
-        x = _plain_states(trace, arrays) or laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
+        x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
         made = attempt_on_states(trace, x)
         return explain_bad_value(x) if made is None else restored_states(x, made)
+
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: np.ndarray,
+        value: np.ndarray,
+        next_value: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        gamma: float,
+        log_pi: np.ndarray,
+        log_mu: np.ndarray,
+        valid: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Target, advantage and correction of a usual call; else None."""
+        if value is None or next_value is None or log_pi is None or log_mu is None:
+            return None
+        if not _are_plain((reward, value, next_value, log_pi, log_mu), (terminated, truncated, valid)):
+            return None
+        shape, dtype = reward.shape, reward.dtype
+        if len(shape) != 2 or (shape[1] == 1 and shape[0] > 1):
+            return None
+        try:
+            plan = usual_state_plan(trace, lam, rho_bar, c_bar, shape[1])
+        except TypeError:  # a rule that holds arrays has no hash; a wrong argument is refused later
+            return None
+        if plan is None:
+            return None
+        nothing, is_read = NOT_BY_STEP[dtype], NOT_BY_STEP[BOOL] if valid is None else valid
+        read = reward, value, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
+        made = _computed_on_states(plan, read, shape, dtype)
+        if valid is not None and made is not None:
+            for out in made:
+                out[~valid] = 0.0
+        return made
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -158,51 +195,22 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     return x.read("q") + out if add_q and out is not None else out
 
 
-def attempt_on_states(trace: Trace, x: Trajectory) -> state_rows.Made | None:
+def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
     if trace.custom:
         return state_rows.of_custom(trace, x)
     B, T = x.terminated.shape
-    plan = _plan_of(trace, B, T, x.valid)
-    kernel, rule, reads, numbers, arrays, lags = plan[:6]
     gamma, gammas, valid = by_step(x)
-    lam = _parameter(trace, trace.advantage_lam, (B, T), x.valid)
-    made = state_rows.Made(*(np.empty((B, T), x.dtype) for _ in range(3)))
-    share, bound = float(trace.target_share), float(trace.delta_bound)
     read = x.reward, x.q, x.next_value, x.terminated, x.truncated, gamma, gammas, x.log_pi, x.log_mu, valid
-    if kernel is reverse_recursion.KERNEL and not isinstance(lam, np.ndarray):
-        linear = linear_state_pass.linear_rows()
-
-        def some_rows(first: int, stop: int) -> int:
-            return linear(rule, first, stop, *reads[:2], numbers, arrays, share, bound, lam, *read, *made)
-
-        found = some_rows(0, B) if _alone(trace, B * T) else _in_threads(some_rows, B)
-        if found != compiled_pass.UNFINISHED:
-            return None if found else made
-    lam, lams = (0.0, lam) if isinstance(lam, np.ndarray) else (lam, NOT_BY_STEP[FLOATS[1]])
-    run = state_rows.correct_rows()
-
-    def all_rows(sweep: int, finish: int) -> int:
-        def rows(first: int, stop: int) -> int:
-            return run(
-                rule, sweep, finish, first, stop, *reads[:2], numbers, arrays, lags, share, bound, lam, lams, *read, scratch(T),
-                *made,
-            )  # fmt: skip
-
-        return rows(0, B) if _alone(trace, B * T) else _in_threads(rows, B)
-
-    return None if compiled_pass.by_kernel(kernel, all_rows) else made
+    lam = _parameter(trace, trace.advantage_lam, (B, T), x.valid)
+    plan = _state_plan(_plan_of(trace, B, T, x.valid), trace, lam)
+    return _computed_on_states(plan, read, (B, T), x.dtype)
 
 
-def restored_states(x: Trajectory, made: state_rows.Made) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def restored_states(x: Trajectory, made: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The three results in the shape and dtype that came in."""
     target, advantage, correction = map(x.restore, made)
     return target, advantage, correction
-
-
-def _alone(trace: Trace, steps: int) -> bool:
-    """Whether a batch of so many steps is not worth waking a thread for."""
-    return (PARALLEL if trace.per_decision else PARALLEL_CAPPED) > steps
 
 
 def weights(trace: Trace, x: Trajectory) -> np.ndarray:
@@ -247,7 +255,9 @@ class Plan(NamedTuple):
 
     kernel: Kernel
     rule: int
-    """The address of its own lines."""
+    """The address of its own lines, which give what the kernel needs: decay · ratio where there is no cap."""
+    factors: Callable[[], int]
+    """The same for decay, ratio and cap."""
     reads: tuple[bool, bool, bool]
     """Whether these read π, μ and ρ."""
     numbers: np.ndarray
@@ -272,7 +282,7 @@ def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray
 def _computed(plan: Plan, read: tuple[object, ...], out: np.ndarray, add_q: bool) -> np.ndarray | None:
     """q + Δ, or Δ, from the arrays in the order of the compiled passes; None where a value is bad."""
     B, T = out.shape
-    kernel, rule, reads, numbers, arrays, lags, _, _ = plan
+    kernel, rule, factors, reads, numbers, arrays, lags, _, _ = plan
     if kernel is reverse_recursion.KERNEL:
         linear = linear_pass.linear_rows()
 
@@ -282,6 +292,7 @@ def _computed(plan: Plan, read: tuple[object, ...], out: np.ndarray, add_q: bool
         found = some_rows(0, B) if B * T < PARALLEL else _in_threads(some_rows, B)
         if found != compiled_pass.UNFINISHED:
             return None if found else out
+        rule = factors()
     run = compiled_pass.correct_rows()
 
     def all_rows(sweep: int, finish: int) -> int:
@@ -291,6 +302,60 @@ def _computed(plan: Plan, read: tuple[object, ...], out: np.ndarray, add_q: bool
         return rows(0, B) if B * T < PARALLEL_CAPPED else _in_threads(rows, B)
 
     return None if compiled_pass.by_kernel(kernel, all_rows) else out
+
+
+class StatePlan(NamedTuple):
+    """How a rule is computed on state values."""
+
+    plan: Plan
+    share: float
+    """Of π in the policy that it evaluates."""
+    bound: float
+    """On the ratio that δ carries."""
+    lam: float
+    """How much of the next target an advantage takes."""
+    lams: np.ndarray
+    """The same where it is given by step; else empty."""
+    parallel: int
+    """Of how many steps on a batch is worth waking a thread for."""
+
+
+def _state_plan(plan: Plan, trace: Trace, lam: float | np.ndarray) -> StatePlan:
+    lam, lams = (0.0, lam) if isinstance(lam, np.ndarray) else (lam, NOT_BY_STEP[FLOATS[1]])
+    parallel = PARALLEL if trace.per_decision else PARALLEL_CAPPED
+    return StatePlan(plan, float(trace.target_share), float(trace.delta_bound), lam, lams, parallel)
+
+
+def _computed_on_states(
+    plan: StatePlan, read: tuple[object, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """The results, from the arrays in the order of the compiled passes; None where a value is bad."""
+    (kernel, rule, factors, reads, numbers, arrays, lags, _, _), share, bound, lam, lams, parallel = plan
+    B, T = shape
+    made = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
+    if kernel is reverse_recursion.KERNEL:
+        if not len(lams):
+            linear = linear_state_pass.linear_rows()
+
+            def some_rows(first: int, stop: int) -> int:
+                return linear(rule, first, stop, *reads[:2], numbers, arrays, share, bound, lam, *read, *made)
+
+            found = some_rows(0, B) if parallel > B * T else _in_threads(some_rows, B)
+            if found != compiled_pass.UNFINISHED:
+                return None if found else made
+        rule = factors()
+    run = state_rows.correct_rows()
+
+    def all_rows(sweep: int, finish: int) -> int:
+        def rows(first: int, stop: int) -> int:
+            return run(
+                rule, sweep, finish, first, stop, *reads[:2], numbers, arrays, lags, share, bound, lam, lams, *read, scratch(T),
+                *made,
+            )  # fmt: skip
+
+        return rows(0, B) if parallel > B * T else _in_threads(rows, B)
+
+    return None if compiled_pass.by_kernel(kernel, all_rows) else made
 
 
 def _plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
@@ -307,13 +372,16 @@ def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None = None) -> Plan
     lags = lag_caps(trace, T)
     parameters = [_parameter(trace, p, (B, T), valid) for p in trace.parameters]
     are_arrays = tuple(isinstance(p, np.ndarray) for p in parameters)
-    rule, constants = _rule(trace.traced, trace.reads, are_arrays)
+    kernel, factors = _kernel(trace, T, lags), partial(_rule, trace.traced, trace.reads, are_arrays)
+    rule, constants = factors(kernel is reverse_recursion.KERNEL)
     numbers = np.array([*constants, *(p for p in parameters if not isinstance(p, np.ndarray))], np.float64)
     arrays = [p.ravel() for p in parameters if isinstance(p, np.ndarray)]
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
     of_steps = np.concatenate(arrays) if arrays else every_pair.NO_LAGS
     bounds = every_pair.NO_LAGS if lags is None else lags
-    return Plan(_kernel(trace, T, lags), rule, reads, numbers, of_steps, bounds, trace.needs_pi, trace.needs_mu)
+    return Plan(
+        kernel, rule, lambda: factors(False)[0], reads, numbers, of_steps, bounds, trace.needs_pi, trace.needs_mu
+    )
 
 
 @lru_cache(1024)
@@ -327,6 +395,16 @@ def usual_plan(trace: object, T: int) -> Plan | None:
     if not all(type(p) in (float, int) for p in trace.parameters):
         return None
     return _plan(trace, 1, T)
+
+
+@lru_cache(1024, typed=True)  # a λ of True is an error, and one of 1.0 is not
+def usual_state_plan(
+    trace: Trace | None, lam: float | None, rho_bar: float | None, c_bar: float | None, T: int
+) -> StatePlan | None:
+    """The same on state values."""
+    rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    plan = usual_plan(rule, T)
+    return None if plan is None else _state_plan(plan, rule, float(rule.advantage_lam))
 
 
 def _are_plain(reals: tuple[Any, ...], flags: tuple[Any, ...]) -> bool:
@@ -349,24 +427,6 @@ def _are_plain(reals: tuple[Any, ...], flags: tuple[Any, ...]) -> bool:
         ):
             return False
     return flags[0] is not None and flags[1] is not None
-
-
-def _plain_states(trace: Trace, arrays: Mapping[str, Any]) -> Trajectory | None:
-    """The trajectory of arrays for state values that are plainly in order, without further checks; else None."""
-    if trace.custom or trace.needs_greedy or trace.per_step or arrays.get("pair") is not None:
-        return None
-    reward, value, next_value, gamma = (arrays[name] for name in ("reward", "value", "next_value", "gamma"))
-    log_pi, log_mu, (terminated, truncated, valid) = arrays["log_pi"], arrays["log_mu"], (arrays[n] for n in FLAGS)
-    if type(gamma) is not float or not 0.0 <= gamma <= 1.0:
-        return None
-    if not _are_plain((reward, value, next_value, log_pi, log_mu), (terminated, truncated, valid)):
-        return None
-    if reward.ndim != 2 or value is None or next_value is None or log_pi is None or log_mu is None:
-        return None
-    return Trajectory(
-        reward.shape, reward.dtype, terminated, truncated, gamma, reward, value, next_value, log_pi, log_mu, valid,
-        bounded=bounded(trace), q_called="value",
-    )  # fmt: skip
 
 
 def plan_for(trace: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Plan | None:
@@ -402,9 +462,11 @@ def compute_usual(plan: Plan, call: UsualCall[np.ndarray]) -> np.ndarray | None:
 
 
 @lru_cache(1024)
-def _rule(traced: Traced, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> tuple[int, list[float]]:
+def _rule(
+    traced: Traced, reads: tuple[str, ...], are_arrays: tuple[bool, ...], product: bool
+) -> tuple[int, list[float]]:
     """The address of a rule's own lines, and its constants."""
-    text, constants = rule_rows.source(traced.lines, reads, are_arrays)
+    text, constants = rule_rows.source(traced.lines, reads, are_arrays, product)
     return rule_rows.compiled(text), constants
 
 

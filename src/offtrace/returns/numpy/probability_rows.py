@@ -10,34 +10,20 @@ from offtrace.trajectory import TOLERANCE
 
 
 @kernel_part
-def ratios(at, n, log_pi, log_mu, ok, ρ):
-    """ρ of the n steps from `at` on, counted through all rows; 1 where a step is not `ok`, and so not read."""
-    bad = False
-    π, μ = log_pi[at : at + n], log_mu[at : at + n]
-    for t in range(n):
-        log_μ = np.float64(μ[t])
-        log_ρ = np.float64(π[t]) - log_μ
-        ρ[t] = exp(log_ρ if ok[t] else 0.0)
-        bad |= ok[t] & ~((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
-    return bad
-
-
-@kernel_part
-def probabilities(at, n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, ok, π, μ, ρ):
-    """The same of all that a rule reads."""
+def probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, π, μ, ρ):
+    """What a rule reads of n steps."""
     bad = False
     if reads_rho:
-        bad |= ratios(at, n, log_pi, log_mu, ok, ρ)
-    if reads_pi:
-        logs = log_pi[at : at + n]
         for t in range(n):
-            log_π = np.float64(logs[t])
-            π[t] = exp(log_π if ok[t] else 0.0)
-            bad |= ok[t] & ~(log_π <= TOLERANCE)
-    if reads_mu:
-        logs = log_mu[at : at + n]
-        for t in range(n):
-            log_μ = np.float64(logs[t])
-            μ[t] = exp(log_μ if ok[t] else 0.0)
-            bad |= ok[t] & ~((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+            log_μ = np.float64(log_mu[t])
+            log_ρ = np.float64(log_pi[t]) - log_μ
+            ρ[t] = exp(log_ρ)
+            bad |= not ((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
+    for of_μ in range(2):  # one loop for both, since it takes a while to compile
+        if reads_mu if of_μ else reads_pi:
+            logs, into, lowest = (log_mu, μ, -np.inf) if of_μ else (log_pi, π, -1.0)
+            for t in range(n):
+                log = np.float64(logs[t])
+                into[t] = exp(log)
+                bad |= not ((log <= TOLERANCE) & ((log > -np.inf) | (lowest > -np.inf)))
     return bad

@@ -40,10 +40,13 @@ class _NumbaPrinter(NumbersApart):
         return f"np.{name}"
 
 
-def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -> tuple[str, list[float]]:
+def source(
+    lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...], product: bool
+) -> tuple[str, list[float]]:
     """The text of a rule's function, for what it reads and for parameters of which some are arrays; and its constants.
 
-    They stand in `numbers` before the parameters.
+    They stand in `numbers` before the parameters. The `product` decay · ratio, in the place of the decay, is all that a rule
+    without a cap is asked for.
     """
     names = {name: f"{name}_t" if name in reads else "np.nan" for name in INPUTS}
     printer = _NumbaPrinter(names)
@@ -58,7 +61,10 @@ def source(lines: Lines, reads: tuple[str, ...], are_arrays: tuple[bool, ...]) -
         else:
             before.append(f"p{i} = numbers[{constants + place}]")
     within += printer.lines
-    within += [f"{name}[t] = {made}" for name, made in zip(("decay", "ratio", "cap"), results, strict=True)]
+    if product:
+        within.append(f"decay[t] = {results[0]} * {results[1]}")
+    else:
+        within += [f"{name}[t] = {made}" for name, made in zip(("decay", "ratio", "cap"), results, strict=True)]
     body = [*before, "for t in range(T):", *(f"    {line}" for line in within), f"return {DONE}"]
     text = [
         "def making(text):",

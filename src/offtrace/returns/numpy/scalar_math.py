@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import factorial
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,31 @@ def _at(x, b, t):
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 6.93147180369123816490e-01
 LN2_LOW = 1.90821492927058770002e-10
-C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12 = (1.0 / factorial(i) for i in range(2, 13))
+ROUNDED = 1.5 * 2.0**52
+"""What is added to it is rounded to an integer, which then stands in the lowest bits."""
+C2, C3, C4, C5, C6 = (
+    0.5000000000000011,
+    0.16666666666666413,
+    0.04166666666653015,
+    0.008333333333494465,
+    0.0013888888943631803,
+)
+C7, C8, C9 = 0.00019841269506578428, 2.4801493097261263e-05, 2.7557586370338387e-06
+C10, C11 = 2.763024893189953e-07, 2.5000063549257597e-08
 LARGEST_LOG, SMALLEST_LOG = 709.0, -708.0  # between them e^x is a normal number
 
 
 @njit(error_model="numpy", fastmath={"contract"})
 def exp(x):
-    """e^x to two units in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
+    """e^x to about a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
 
-    The C library's is a call for each element, which no loop vectorises. x = n ln 2 + r, |r| ≤ ½ ln 2; a Taylor
-    polynomial for e^r; 2^n is put together in the exponent's bits.
+    The C library's is a call for each element, which no loop vectorises. x = n ln 2 + r, |r| ≤ ½ ln 2; for e^r the polynomial
+    1 + r + r² (C2 + C3 r + …) whose largest relative error there is the least, 4e-18; n is added in the exponent's bits.
     """
-    clamped = min(max(x, SMALLEST_LOG), LARGEST_LOG)
-    n = np.floor(clamped * LOG2_E + 0.5)
-    r = (clamped - n * LN2_HIGH) - n * LN2_LOW
-    p = C12 * r + C11
-    p = p * r + C10
+    shifted = x * LOG2_E + ROUNDED
+    n = shifted - ROUNDED
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    p = C11 * r + C10
     p = p * r + C9
     p = p * r + C8
     p = p * r + C7
@@ -49,6 +57,6 @@ def exp(x):
     p = p * r + C4
     p = p * r + C3
     p = p * r + C2
-    p = p * r * r + r + 1.0
-    power = np.int64((np.int64(n) + 1023) << 52)
-    return 0.0 if x < SMALLEST_LOG else p * power.view(np.float64)
+    p = p * (r * r) + r + 1.0
+    made = np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52))
+    return 0.0 if x < SMALLEST_LOG else made.view(np.float64)

@@ -19,7 +19,7 @@ from offtrace.returns.numpy import custom_traces
 from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, ROWS, sweep_block
 from offtrace.returns.numpy.probability_rows import probabilities as seen_probabilities
-from offtrace.returns.numpy.td_error_rows import td_errors
+from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_errors
 from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities
 from offtrace.returns.numpy.whole_arrays import td_errors as whole_td_errors
 from offtrace.traces import Trace
@@ -74,9 +74,13 @@ def correct_rows() -> Callable[..., int]:
         decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
         rest = scratch[6 * ROWS + 4 :]
         weight, weighted, g = rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS]
-        ok, undone = np.ones(T + 1, np.bool_), np.empty(ROWS, np.int64)
-        r, v, ahead, lπ, lμ = reward.ravel(), value.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
+        undone = np.empty(ROWS, np.int64)
+        reals = reward.ravel(), value.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
         ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
+        room, cuts = np.empty((REALS, T if len(read) else 0), reward.dtype), np.empty(T if len(read) else 0, np.bool_)
+        r, v, ahead, lπ, lμ, ended = *reals, cut
+        if len(read):
+            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
         for i in range(ROWS):
             for t in range(T):
                 γ[i, t] = gamma
@@ -86,9 +90,17 @@ def correct_rows() -> Callable[..., int]:
             n, bad = min(ROWS, stop - b0), False
             for i in range(n):
                 at = (b0 + i) * T
-                bad |= td_errors(at, T, r, v, ahead, ends, cut, γs, read, γ[i], ok, delta[i], discount[i])
+                o = at
+                if len(read):
+                    harmless(at, T, reals, cut, read, room, cuts)
+                    o = 0
+                e = o + T
+                bad |= discounts(at, T, γs, read, γ[i])
+                bad |= td_errors(
+                    T, r[o:e], v[o:e], ahead[o:e], ends[at : at + T], ended[o:e], γ[i], delta[i], discount[i]
+                )
                 discount[i, T - 1] = 0.0
-                bad |= seen_probabilities(at, T, lπ, lμ, reads_pi, reads_mu, True, ok, π, μ, ρ)
+                bad |= seen_probabilities(T, lπ[o:e], lμ[o:e], reads_pi, reads_mu, True, π, μ, ρ)
                 for t in range(T):
                     weight[i, t] = min(share * ρ[t] + (1.0 - share), rho_bar)
                     weighted[i, t] = weight[i, t] * delta[i, t]
@@ -100,7 +112,7 @@ def correct_rows() -> Callable[..., int]:
                     g[i, t] = discount[i, t] * decay[t]
             if bad:
                 return BAD
-            found = sweep_block(sweep, finish, weighted[:n], g[:n], ratio[:n], cap[:n], lags, undone, excess[:n])
+            found = sweep_block(n, sweep, finish, weighted, g, ratio, cap, lags, undone, excess)
             if found != GOOD:
                 return found
             for i in range(n):

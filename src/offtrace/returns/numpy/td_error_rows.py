@@ -1,4 +1,4 @@
-"""TD errors of a stretch of steps, into scratch: what of the compiled passes does not depend on the rule.
+"""What of the compiled passes does not depend on the rule: the arrays of a stretch of steps, and its TD errors, into scratch.
 
     δ_t = r_t + γ_t (1 − terminated_t) next_value_t − value_t                  (0 at invalid steps)
     discount_t = γ_t, or 0 where no trace goes on from t to t+1: at an end and at padding
@@ -12,39 +12,65 @@ import numpy as np
 
 from offtrace.returns.numpy.by_address import kernel_part
 
+REALS = 5
+"""reward, value, next_value, log_pi and log_mu, in this order."""
+
 
 @kernel_part
-def td_errors(
-    at, n, reward, value, next_value, terminated, truncated, gammas, valid, γ, ok, delta, discount
-):  # fmt: skip
-    """Fill delta and discount for the n steps from `at` on, counted through all rows, and γ and ok where these are given.
+def harmless(at, n, reals, truncated, valid, room, cuts):
+    """Copies of the n steps from `at` on of five real arrays and of the truncations, all flat, into `room` and `cuts`.
 
-    The arrays of the batch are flat, and those to fill begin with the first of the n steps; ok goes one step further, and ok[n]
-    must be known. The last step of a row must be looked after by the caller. Returns whether a value was bad.
+    They hold 0 where a step is invalid, and a truncation wherever no trace goes on for it: so what comes after need not know of
+    invalid steps. Log-probabilities may be empty. What holds for the last step of a row is left open.
     """
-    bad, end = False, at + n
-    r, v, ahead = reward[at:end], value[at:end], next_value[at:end]
-    ends, cut = terminated[at:end], truncated[at:end]
+    read, cut = valid[at : at + n], truncated[at : at + n]
+    copy(at, n, reals[0], read, room[0])
+    copy(at, n, reals[1], read, room[1])
+    copy(at, n, reals[2], read, room[2])
+    copy(at, n, reals[3], read, room[3])
+    copy(at, n, reals[4], read, room[4])
+    for t in range(n - 1):
+        cuts[t] = cut[t] | (not read[t]) | (not read[t + 1])
+    cuts[n - 1] = cut[n - 1] | (not read[n - 1]) | (not valid[min(at + n, len(valid) - 1)])
+
+
+@kernel_part
+def copy(at, n, given, read, into):
+    """n steps of an array, with 0 where they are not read."""
+    if len(given):
+        part = given[at : at + n]
+        for t in range(n):
+            into[t] = part[t] if read[t] else 0.0
+
+
+@kernel_part
+def discounts(at, n, gammas, valid, γ):
+    """γ of the n steps from `at` on, where it is given by step, 0 where that is not read; whether one was bad."""
+    if len(gammas) == 0:
+        return False
+    bad, given = False, gammas[at : at + n]
+    for t in range(n):
+        g = np.float64(given[t]) if len(valid) == 0 or valid[at + t] else 0.0
+        γ[t] = g
+        bad |= not (0.0 <= g <= 1.0)
+    return bad
+
+
+@kernel_part
+def td_error(reward, value, next_value, terminated, γ):
+    """δ of one step."""
+    return np.float64(reward) + γ * (0.0 if terminated else np.float64(next_value)) - np.float64(value)
+
+
+@kernel_part
+def td_errors(n, reward, value, next_value, terminated, truncated, γ, delta, discount):
+    """Fill delta and discount for n steps. The last step of a row must be looked after by the caller. Whether a δ was bad."""
+    bad = False
     # Short loops of one kind each: these vectorise, one long loop would not.
-    if len(gammas):
-        given = gammas[at:end]
-        for t in range(n):
-            γ[t] = given[t]
     for t in range(n):
-        delta[t] = np.float64(r[t]) + γ[t] * (0.0 if ends[t] else np.float64(ahead[t])) - np.float64(v[t])
+        delta[t] = td_error(reward[t], value[t], next_value[t], terminated[t], γ[t])
     for t in range(n):
-        discount[t] = 0.0 if ends[t] | cut[t] else γ[t]
-    if len(valid):
-        read = valid[at:end]
-        for t in range(n):
-            ok[t] = read[t]
-        for t in range(n):
-            delta[t] = delta[t] if ok[t] else 0.0
-        for t in range(n):
-            discount[t] = discount[t] if ok[t] & ok[t + 1] else 0.0
+        discount[t] = 0.0 if terminated[t] | truncated[t] else γ[t]
     for t in range(n):
         bad |= not abs(delta[t]) < np.inf
-    if len(gammas):
-        for t in range(n):
-            bad |= ok[t] & ((γ[t] < 0.0) | (not γ[t] <= 1.0))
     return bad
