@@ -33,7 +33,7 @@ TESTS = (
     "tests/returns/test_identities.py",
     "tests/operators/test_theory.py",
 )
-# An extra, others that its tests need, and the tests.
+# An extra, what else its tests need (extras or packages), and the tests.
 EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plot": ((), ("tests/test_figures.py", "tests/test_package.py")),
     "gymnasium": ((), ("tests/mdps/test_toy_text.py", "tests/learners/test_host.py")),
@@ -41,7 +41,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("studies",),
         ("tests/reports/test_statistics.py", "tests/reports/test_study.py", "tests/reports/test_page.py"),
     ),
-    "logs": ((), ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py")),
+    "logs": (("pandas",), ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py")),
     "studies": (
         (),
         ("tests/studies/test_declaration.py", "tests/studies/test_records.py", "tests/studies/test_work.py"),
@@ -52,6 +52,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sb3": ((), ("tests/adapters/test_sb3.py",)),
     "tianshou": ((), ("tests/adapters/test_tianshou.py",)),
     "jax": ((), ("tests/traces/test_symbols.py", "tests/returns/test_jax.py")),
+    "ipykernel": (("nbclient",), ("tests/test_notebook_kernel.py",)),
     "deep": ((), ("tests/deep/test_memory.py", "tests/deep/test_agent.py")),
 }
 
@@ -99,7 +100,7 @@ def extras(names: Iterable[str], end: str) -> dict[str, str]:
     for extra in names:
         others, tests = EXTRAS[extra]
         listed = CLAIMED["optional-dependencies"]
-        wanted = [one for each in (extra, *others) for one in listed[each] if not one.startswith("torch>")]
+        wanted = [one for each in (extra, *others) for one in listed.get(each, [each]) if not one.startswith("torch>")]
         torch = [TORCH] if extra in ("torch", "torchrl", "sb3", "tianshou") else []
         requirements = list(dict.fromkeys([*CLAIMED["dependencies"], *wanted, *torch]))
         found[f"{extra}-{end}"] = tried(f"{extra}-{end}", python, requirements, tests, resolution)

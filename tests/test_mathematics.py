@@ -1,5 +1,6 @@
 """The formulas of the documentation: what in prose is one, and what becomes of it."""
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -12,9 +13,7 @@ import offtrace as ot
 pytest.importorskip("sphinx")
 DOCS = str(Path(__file__).parents[1] / "docs")
 sys.path.insert(0, DOCS)
-import mathematics  # noqa: E402
-import mathml  # noqa: E402
-
+mathematics, mathml = map(importlib.import_module, ("mathematics", "mathml"))
 sys.path.remove(DOCS)
 
 
