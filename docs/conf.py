@@ -40,6 +40,7 @@ add_module_names = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_js_files = ["offline.js"]
 html_title = f"offtrace {version}"
 html_show_sphinx = False
 html_copy_source = False

@@ -165,10 +165,10 @@ class _Search:
 
     def run(self, rng: np.random.Generator, budget: float, tries: int | None, bar: ProgressBar) -> None:
         """Climb. What is compiled was compiled before: it is no part of the budget."""
-        began, enough = time.monotonic(), ENOUGH
+        began, spent, enough = time.monotonic(), 0.0, ENOUGH
         most = np.inf if tries is None else tries
         lanes = _Lanes(1 if self.trace.custom else LANES, self.S, self.A, rng)
-        while self.certificate is None and self.tried < most and (self.tried == 0 or time.monotonic() < began + budget):
+        while self.certificate is None and self.tried < most and (self.tried == 0 or spent < budget):
             near = lanes.neighbours()
             P, pi, mu = falsify_objective.decode(near, self.S, self.A, lanes.h, lanes.reach)
             λ = self._eigenvalues(P, pi, mu, lanes.h)
@@ -183,7 +183,8 @@ class _Search:
                     self.certificate = found
                 enough = self.size + 0.01  # if the certificate does not confirm what the objective saw
             lanes.move(near, λ)
-            share = max((time.monotonic() - began) / budget, self.tried / most)
+            spent = time.monotonic() - began
+            share = max(spent / budget, self.tried / most)
             bar.show(min(share, 1.0), 1.0, f"{self.tried:,} MDPs tried, largest spectral radius {self.size:.4f}")
         self.climbs, self.seconds = lanes.begun, time.monotonic() - began
 
