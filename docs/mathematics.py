@@ -83,6 +83,10 @@ def _beside_mathematics(pieces: list[Token], i: int, run: list[Token]) -> bool:
         return True
     if any(piece is not None and piece.kind in touching for piece in (before, after)):
         return True
+    if (
+        pieces[i].text in "CDKMPZ" and after is not None and after.kind == "letter"
+    ):  # M Q, a matrix before what it acts on
+        return True
     return any(piece.kind != "space" for piece in run) and (after is None or after.kind not in ("word", "name"))
 
 
@@ -103,7 +107,9 @@ def _is_loose(run: list[Token], end: int) -> bool:
     """What may stand in a formula, and neither begins nor ends one."""
     if run[end].text == "|":
         return sum(piece.text == "|" for piece in run) % 2 == 1
-    return run[end].kind == "space" or run[end].text in ("-", "/", "…", "*", "~")
+    if run[end].text == "*":  # not that of Q*
+        return end == 0 or len(run) < 2 or run[-2].kind != "letter"
+    return run[end].kind == "space" or run[end].text in ("-", "/", "…", "~")
 
 
 def _unmatched(run: list[Token]) -> int | None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 FUNCTIONS = {"min", "max", "log", "ln", "exp", "sup", "Var"}
-WORDS_AS_SCRIPTS = "ret|old|max|min|new|tok|seq"
+WORDS_AS_SCRIPTS = "ret|old|max|min|new|prox"
 LETTER = r"[A-Za-zα-ωΑ-Ωϕℓ∇][\u0300-\u036f]*(?:['’′]+(?!s\b))?"
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?"
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ᵀᵗⁱⁿ", "0123456789−+Ttin", strict=True))
@@ -29,7 +29,7 @@ TOKEN = re.compile(
     | (?P<open>[(\[{{])
     | (?P<close>[)\]}}]₊?)
     | (?P<comma>,)
-    | (?P<operator>···|[{re.escape(OPERATORS)}])
+    | (?P<operator>···|\+=|[{re.escape(OPERATORS)}])
     | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -111,8 +111,11 @@ def _atom(token: Token, display: bool) -> str:
         case "large":
             return f"<mo>{'∑' if text == 'Σ' else text}</mo>"
         case "open" | "close":
-            return f'<mo stretchy="false">{text.rstrip("₊")}</mo>' + ("<mo>₊</mo>" if "₊" in text else "")
-        case "word":  # `min` is followed by its argument, other words are text; mx is a product
+            made = f'<mo stretchy="false">{text.rstrip("₊")}</mo>'
+            return f"<msub>{made}<mo>+</mo></msub>" if "₊" in text else made
+        case "word":  # `min` is followed by its argument; mx is a product, unless it is text of a block
+            if len(text) == 2 and not display:
+                return "".join(f"<mi>{letter}</mi>" for letter in text)
             return f"<mi>{text}</mi>" if token.text in FUNCTIONS else f"<mtext>{text}</mtext>"
         case "operator":
             text = {"-": "−", "···": "⋯"}.get(token.text, text)

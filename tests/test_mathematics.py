@@ -30,6 +30,7 @@ def found(text):
         ("pass log_pi and next_value of T_{π_k}Q_k", ["T_{π_k}Q_k"]),
         ("‖Z‖ = max_x [γ − (1−γ)S(x)] ≤ γ: a contraction", ["‖Z‖ = max_x [γ − (1−γ)S(x)] ≤ γ"]),
         ("in step 2 β_t is 1; the data are μ's", ["β_t", "μ"]),
+        ("its fixed point, and M Q − Q^π = Z(Q − Q*) for π*, so", ["M Q − Q^π = Z(Q − Q*)", "π*"]),
         ("10⁴ steps, below 2^64", ["2^64"]),
         ("z = ρ(γλz + mx); w += α δ z", ["z = ρ(γλz + mx)", "w += α δ z"]),
         ("largest |MQ^π − Q^π| = 8.9e-16, ‖Z‖ = 1 on all", ["|MQ^π − Q^π| = 8.9e-16", "‖Z‖ = 1"]),
@@ -46,6 +47,7 @@ def test_scripts_are_scripts():
     assert mathml.row("Xᵀ") == "<msup><mi>X</mi><mrow><mi>T</mi></mrow></msup>"
     assert mathml.row("Q*") == "<msup><mi>Q</mi><mrow><mo>*</mo></mrow></msup>"
     assert mathml.row("ρ̄") == '<mover accent="true"><mi>ρ</mi><mo stretchy="false">¯</mo></mover>'
+    assert mathml.row("+=") == "<mo>+=</mo>"
     assert mathml.row("s'") == "<msup><mi>s</mi><mrow><mo>′</mo></mrow></msup>"
     assert "<munder><mo>∑</mo>" in mathml.mathml("Σ_{t≥0} γ^t", display=True)
     assert "<msub><mo>∑</mo>" in mathml.mathml("Σ_{t≥0} γ^t")
