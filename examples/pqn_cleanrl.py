@@ -2,7 +2,7 @@
 
 After PQN (Gallici et al., 2024): environments side by side, LayerNorm, a few epochs over the newest steps. PQN's λ-return is that
 of Peng's Q(λ), `--trace peng-q`; any other trace corrects for exploration, since log μ is kept. As there the learning rate falls
-to 0 in a line: at a constant one CartPole is solved and forgotten again. Not the authors' code.
+to 0 in a line: at a constant 1e-3 CartPole is solved and forgotten again. Not the authors' code.
 """
 
 import time

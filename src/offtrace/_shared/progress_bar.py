@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LINES = 10.0
 """Seconds between two plain lines."""
 FRAMES = 0.2
-"""Seconds between two pictures in a notebook: each is a message to the browser."""
+"""Seconds between two pictures: each costs time, and in a notebook a message to the browser."""
 
 
 def in_notebook() -> bool:
@@ -62,17 +62,18 @@ class ProgressBar:
     def show(self, done: float, total: float, text: str) -> None:
         """Show that so much is done of so much; the bar appears with the first call."""
         now = time.perf_counter()
-        if now < self._begins:
+        if now < self._begins or (not self.lines and OPEN[:1] not in ([], [self])):
             return
+        drawn = self._bar is not None or self._notebook
+        if now - self._shown < (FRAMES if drawn else LINES) and done < total:
+            return
+        self._shown = now
         if self._bar is not None:
             self._bar.start()
             self._bar.update(self._task, completed=done, total=total, description=text, refresh=True)
         elif self._notebook:
-            if now - self._shown >= FRAMES or done >= total:
-                self._shown = now
-                self._draw(f'<progress max="{total}" value="{done}"></progress> {html.escape(text)}', text)
-        elif self.lines and (now - self._shown >= LINES or done >= total):
-            self._shown = now
+            self._draw(f'<progress max="{total}" value="{done}"></progress> {html.escape(text)}', text)
+        elif self.lines:
             print(text, file=sys.stderr, flush=True)
 
     def _draw(self, picture: str, text: str) -> None:
@@ -86,12 +87,15 @@ class ProgressBar:
 
     def close(self) -> None:
         """Nothing more is shown."""
+        if self in OPEN:
+            OPEN.remove(self)
         if self._bar is not None:
             self._bar.stop()
         if self._picture is not None and not self.stays:
             self._draw("", "")
 
     def __enter__(self) -> Self:
+        OPEN.append(self)
         return self
 
     def __exit__(
@@ -100,6 +104,10 @@ class ProgressBar:
         self.close()
 
 
+OPEN: list[ProgressBar] = []
+"""Those that are in use: work inside of other work, which has a bar, shows none."""
+
+
 def for_watchers() -> ProgressBar:
-    """A bar for work that is mostly short: seen on a terminal or in a notebook, once it has taken a second."""
+    """A bar for work that is mostly short: seen on a terminal or in a notebook, after a second, if no other one is."""
     return ProgressBar(lines=False, after=1.0)
