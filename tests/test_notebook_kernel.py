@@ -1,4 +1,4 @@
-"""Long work in a real Jupyter kernel shows a bar that changes in place: `benchmarks/oldest.py extras ipykernel` runs this."""
+"""Long work in a real Jupyter kernel shows a bar that changes in place: `benchmarks/oldest.py extras notebook` runs this."""
 
 import sys
 from collections import Counter
