@@ -43,7 +43,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("studies",),
         ("tests/reports/test_statistics.py", "tests/reports/test_study.py", "tests/reports/test_page.py"),
     ),
-    "logs": (("pandas",), ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py")),
+    "logs": (("pandas>=2.2.2",), ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py")),
     "studies": (
         (),
         ("tests/studies/test_declaration.py", "tests/studies/test_records.py", "tests/studies/test_work.py"),

@@ -33,7 +33,7 @@ def test_progress_is_seen_and_goes() -> None:
 
     cells = [nbformat.v4.new_code_cell(code) for code in (FALSIFY, LEARN)]
     book = nbformat.v4.new_notebook(cells=cells)
-    client = Client(book, timeout=300, kernel_name="python3")
+    client = Client(book, timeout=None, kernel_name="python3")
     client.create_kernel_manager().kernel_spec.argv[0] = sys.executable
     client.execute()
     for i, cell in enumerate(cells):
