@@ -43,7 +43,10 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("studies",),
         ("tests/reports/test_statistics.py", "tests/reports/test_study.py", "tests/reports/test_page.py"),
     ),
-    "logs": (("pandas>=2.2.2",), ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py")),
+    "logs": (
+        ("pandas>=2.2.2",),
+        ("tests/logs/test_read.py", "tests/logs/test_bad_logs.py", "tests/logs/test_fitted.py"),
+    ),
     "studies": (
         (),
         ("tests/studies/test_declaration.py", "tests/studies/test_records.py", "tests/studies/test_work.py"),
@@ -53,7 +56,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "torchrl": (("gymnasium",), ("tests/adapters/test_torchrl_states.py", "tests/adapters/test_torchrl_order.py")),
     "sb3": ((), ("tests/adapters/test_sb3.py",)),
     "tianshou": ((), ("tests/adapters/test_tianshou.py",)),
-    "jax": ((), ("tests/traces/test_symbols.py", "tests/returns/test_jax.py")),
+    "jax": ((), ("tests/traces/test_symbols.py", "tests/returns/test_jax.py", "-k", "not triton")),
     "notebook": (("ipykernel>=6.29", "nbclient>=0.10"), ("tests/test_notebook_kernel.py",)),
     "deep": ((), ("tests/deep/test_memory.py", "tests/deep/test_agent.py")),
 }
