@@ -51,7 +51,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("tests/studies/test_declaration.py", "tests/studies/test_records.py", "tests/studies/test_work.py"),
     ),
-    "ray": (("studies",), ("tests/studies/test_ray.py",)),
+    "ray": (("studies", "logs"), ("tests/studies/test_ray.py",)),
     "torch": ((), ("tests/traces/test_symbols.py",)),
     "torchrl": (("gymnasium",), ("tests/adapters/test_torchrl_states.py", "tests/adapters/test_torchrl_order.py")),
     "sb3": ((), ("tests/adapters/test_sb3.py",)),
