@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import offtrace
@@ -19,9 +20,10 @@ author = "The offtrace authors"
 copyright = "The offtrace authors"
 version = release = offtrace.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathematics"]
+html_math_renderer = "unicode"
 exclude_patterns = ["_build"]
-highlight_language = "none"  # formulas stand in plain blocks; code says that it is Python
+highlight_language = "none"  # code says that it is Python
 default_role = "literal"  # docstrings write names in single backticks
 myst_heading_anchors = 3
 
@@ -38,9 +40,13 @@ add_module_names = False
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
+html_js_files = ["offline.js"]
 html_title = f"offtrace {version}"
 html_show_sphinx = False
 html_copy_source = False
+
+log = logging.getLogger(__name__)
+COLUMNS = 100  # of code: what a laptop shows without scrolling, see _static/wide.css
 
 
 def setup(app):
@@ -84,12 +90,22 @@ def escaped(line):
 
 
 def strip_blocks(app, doctree):
-    """Doctest needs a blank line between an output and the end of its block; a reader does not."""
+    """Doctest needs a blank line between an output and the end of its block; a reader does not. No line is too long."""
     for block in doctree.findall(nodes.literal_block):
         text = block.astext().rstrip()
+        for line in too_long(text):
+            log.warning("a line of code has %d characters, %d fit: %s", len(line), COLUMNS, line, location=block)
         block.rawsource = text
         block.children = []
         block += nodes.Text(text)
+
+
+def too_long(text):
+    """The lines of code in a block that a reader would have to scroll. What code prints may be longer: wide.css breaks it."""
+    lines = text.splitlines()
+    if any(line.startswith(">>>") for line in lines):
+        lines = [line for line in lines if line.startswith((">>>", "..."))]
+    return [line for line in lines if len(line) > COLUMNS]
 
 
 def kind_of(rule):

@@ -1,8 +1,8 @@
 """A Q-network without replay or slow copy, in one file in the manner of CleanRL: `python examples/pqn_cleanrl.py --trace rbis`.
 
 After PQN (Gallici et al., 2024): environments side by side, LayerNorm, a few epochs over the newest steps. PQN's λ-return is that
-of Peng's Q(λ), `--trace peng-q`; any other trace corrects for exploration, since log μ is kept. Not the authors' code: the
-learning rate has no schedule.
+of Peng's Q(λ), `--trace peng-q`; any other trace corrects for exploration, since log μ is kept. As there the learning rate falls
+to 0 in a line: at a constant 1e-3 CartPole is solved and forgotten again. Not the authors' code.
 """
 
 import time
@@ -28,7 +28,8 @@ class Args:
     env_id: str = "CartPole-v1"  # a Gymnasium environment with discrete actions
     seed: int = 1  # of the network, the environments and exploration
     total_timesteps: int = 200_000  # steps, all environments together
-    learning_rate: float = 1e-3  # of RAdam
+    learning_rate: float = 5e-4  # of RAdam, at first
+    anneal_lr: bool = True  # let it fall to 0, in a line
     num_envs: int = 8  # environments side by side
     num_steps: int = 32  # steps of each between updates
     num_minibatches: int = 4  # of the newest steps
@@ -76,6 +77,8 @@ def main(args: Args) -> float:
     updates = args.total_timesteps // (args.num_steps * args.num_envs)
     for update in range(updates):
         epsilon = float(np.interp(update / updates, (0, args.exploration_fraction), (args.start_e, args.end_e)))
+        if args.anneal_lr:
+            optimizer.param_groups[0]["lr"] = (1 - update / updates) * args.learning_rate
         for t in range(args.num_steps):
             obs[t] = torch.as_tensor(now.reshape(args.num_envs, -1))
             with torch.no_grad():

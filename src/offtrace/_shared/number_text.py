@@ -107,8 +107,8 @@ def short_count(x: float) -> str:
 def duration(seconds: float | None) -> str:
     """A time.
 
-    >>> duration(0.42), duration(59.2), duration(150), duration(7300), duration(float("inf")), duration(None)
-    ('0.42 s', '59 s', '2 min 30 s', '2 h 1 min', '?', '–')
+    >>> [duration(s) for s in (0.42, 59.2, 150, 7300, float("inf"), None)]
+    ['0.42 s', '59 s', '2 min 30 s', '2 h 1 min', '?', '–']
     """
     if seconds is None:
         return UNKNOWN

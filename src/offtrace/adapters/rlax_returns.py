@@ -31,7 +31,8 @@ def lambda_returns(
 ) -> Array:
     """`rlax.lambda_returns`: G_k = r_k + γ_k [(1−λ_{k+1}) v_{k+1} + λ_{k+1} G_{k+1}]; λ is a number or [K].
 
-    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> reward, discount = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0])
+    >>> value = jnp.array([2.0, 4.0, 0.0])
     >>> lambda_returns(reward, discount, value, lambda_=0.5).tolist()
     [2.5, 4.0, 4.0]
     """
@@ -52,7 +53,8 @@ def n_step_bootstrapped_returns(
 ) -> Array:
     """`rlax.n_step_bootstrapped_returns`: `lambda_returns` that end after n steps, where they bootstrap from v_{k+n}.
 
-    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> reward, discount = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0])
+    >>> value = jnp.array([2.0, 4.0, 0.0])
     >>> n_step_bootstrapped_returns(reward, discount, value, n=2).tolist()
     [3.0, 4.0, 4.0]
     """
@@ -71,7 +73,8 @@ def discounted_returns(
 ) -> Array:
     """`rlax.discounted_returns`: G_k = r_k + γ_k G_{k+1}; v_t is a number or [K], of which only the last is read.
 
-    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> reward, discount = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0])
+    >>> value = jnp.array([2.0, 4.0, 0.0])
     >>> discounted_returns(reward, discount, value).tolist()
     [3.0, 4.0, 4.0]
     """
@@ -92,7 +95,8 @@ def importance_corrected_td_errors(
     """rlax's `importance_corrected_td_errors`: ρ_k (G_k − v_k), where c_{k+1} = ρ_{k+1} λ_{k+1}; `values` is [K + 1].
 
     >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
-    >>> importance_corrected_td_errors(reward, discount, jnp.array([2.0, 0.5]), 1.0, values=jnp.zeros(3)).tolist()
+    >>> importance_corrected_td_errors(reward, discount, jnp.array([2.0, 0.5]), 1.0,
+    ...                                values=jnp.zeros(3)).tolist()
     [3.0, 1.0]
     """
     values, r_t, discount_t, rho_tm1 = sequences(1, values=values, r_t=r_t, discount_t=discount_t, rho_tm1=rho_tm1)
@@ -111,7 +115,8 @@ def truncated_generalized_advantage_estimation(
     """`rlax.truncated_generalized_advantage_estimation`: G_k − v_k of the λ-return; `values` is [K + 1].
 
     >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
-    >>> truncated_generalized_advantage_estimation(reward, discount, 0.5, values=jnp.array([0.0, 1.0, 0.0])).tolist()
+    >>> truncated_generalized_advantage_estimation(reward, discount, 0.5,
+    ...                                            values=jnp.array([0.0, 1.0, 0.0])).tolist()
     [1.75, 1.0]
     """
     values, r_t, discount_t = sequences(1, values=values, r_t=r_t, discount_t=discount_t)
@@ -131,9 +136,11 @@ def general_off_policy_returns_from_action_values(
 ) -> Array:
     """`rlax.general_off_policy_returns_from_action_values`: v_t = Σ_a π q. c_t is [K], and its last one is not used.
 
-    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
+    >>> reward, discount = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0])
+    >>> value = jnp.array([2.0, 4.0, 0.0])
     >>> q, action, pi = jnp.zeros((3, 2)), jnp.array([0, 1, 0]), jnp.full((3, 2), 0.5)
-    >>> general_off_policy_returns_from_action_values(q, action, reward, discount, jnp.ones(3), pi).tolist()
+    >>> general_off_policy_returns_from_action_values(q, action, reward, discount, jnp.ones(3),
+    ...                                               pi).tolist()
     [3.0, 4.0, 4.0]
     """
     r_t, discount_t, c_t = sequences(r_t=r_t, discount_t=discount_t, c_t=c_t)
@@ -153,8 +160,10 @@ def general_off_policy_returns_from_q_and_v(
 ) -> Array:
     """`rlax.general_off_policy_returns_from_q_and_v`: q_t and c_t are [K − 1].
 
-    >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0]), jnp.array([2.0, 4.0, 0.0])
-    >>> general_off_policy_returns_from_q_and_v(jnp.zeros(2), value, reward, discount, jnp.ones(2)).tolist()
+    >>> reward, discount = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.5, 0.0])
+    >>> value = jnp.array([2.0, 4.0, 0.0])
+    >>> general_off_policy_returns_from_q_and_v(jnp.zeros(2), value, reward, discount,
+    ...                                         jnp.ones(2)).tolist()
     [5.0, 6.0, 4.0]
     """
     v_t, r_t, discount_t, q_t, c_t = sequences(3, v_t=v_t, r_t=r_t, discount_t=discount_t, q_t=q_t, c_t=c_t)

@@ -105,7 +105,8 @@ def vtrace_td_error_and_advantage(
     """`rlax.vtrace_td_error_and_advantage`: the errors of V-trace, with its advantages and action values.
 
     >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
-    >>> vtrace_td_error_and_advantage(none, none, reward, discount, jnp.array([0.5, 2.0])).pg_advantage.tolist()
+    >>> vtrace_td_error_and_advantage(none, none, reward, discount,
+    ...                               jnp.array([0.5, 2.0])).pg_advantage.tolist()
     [1.0, 2.0]
     """
     numbers = 1.0, lambda_, clip_rho_threshold, clip_pg_rho_threshold, stop_target_gradients, sample_mask
@@ -130,7 +131,8 @@ def leaky_vtrace_td_error_and_advantage(
     """`rlax.leaky_vtrace_td_error_and_advantage`: where `truncated_t` says so, the advantage bootstraps from v_t.
 
     >>> none, reward, discount = jnp.zeros(2), jnp.array([1.0, 2.0]), jnp.array([0.5, 0.0])
-    >>> leaky_vtrace_td_error_and_advantage(none, none, reward, discount, jnp.array([0.5, 2.0]), alpha=0.5).errors.tolist()
+    >>> leaky_vtrace_td_error_and_advantage(none, none, reward, discount, jnp.array([0.5, 2.0]),
+    ...                                     alpha=0.5).errors.tolist()
     [1.25, 3.0]
     """
     numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask

@@ -60,7 +60,8 @@ class SequenceReplayBuffer(ReplayBuffer):
     >>> from gymnasium.spaces import Box, Discrete
     >>> buffer = SequenceReplayBuffer(100, Box(-1, 1, (3,)), Discrete(2), sequence_length=4)
     >>> for t in range(6):
-    ...     buffer.add(np.zeros((1, 3)), np.zeros((1, 3)), np.array([1]), np.ones(1), np.zeros(1), [{"log_mu": -0.7}])
+    ...     buffer.add(np.zeros((1, 3)), np.zeros((1, 3)), np.array([1]), np.ones(1), np.zeros(1),
+    ...                [{"log_mu": -0.7}])
     >>> batch = buffer.sample(8)
     >>> batch.observations.shape, batch.log_mu.shape
     (torch.Size([8, 4, 3]), torch.Size([8, 4]))

@@ -95,7 +95,8 @@ def compute_nstep_return(
     >>> for end in (False, False, True):
     ...     _ = buffer.add(Batch(obs=0, act=0, rew=1.0, terminated=end, truncated=False))
     >>> batch, indices = buffer.sample(0)
-    >>> compute_nstep_return(batch, buffer, indices, lambda _, i: torch.ones(len(i)), gamma=0.5, n_step=2).returns[:, 0]
+    >>> compute_nstep_return(batch, buffer, indices, lambda _, i: torch.ones(len(i)), gamma=0.5,
+    ...                      n_step=2).returns[:, 0]
     tensor([1.7500, 1.5000, 1.0000])
     """
     if len(indices) != len(batch):

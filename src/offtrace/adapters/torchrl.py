@@ -49,7 +49,8 @@ class TraceEstimator(Estimator):
 
     >>> from torchrl.modules import QValueActor
     >>> import offtrace as ot
-    >>> q_network = QValueActor(torch.nn.Linear(3, 2), in_keys=["observation"], action_space="categorical")
+    >>> q_network = QValueActor(torch.nn.Linear(3, 2), in_keys=["observation"],
+    ...                         action_space="categorical")
     >>> estimator = TraceEstimator(trace=ot.TreeBackup(lam=0.9), gamma=0.99, value_network=q_network)
     >>> estimator.out_keys
     ['advantage', 'value_target']

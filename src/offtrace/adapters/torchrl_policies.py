@@ -55,7 +55,8 @@ def log_mu(
     is what the modules before it do. `epsilon_greedy(egreedy.eps)` follows ε as the module lowers it.
 
     >>> from tensordict import TensorDict
-    >>> seen = TensorDict({"action_value": torch.tensor([[1.0, 3.0]]), "action": torch.tensor([1])}, batch_size=1)
+    >>> seen = TensorDict({"action_value": torch.tensor([[1.0, 3.0]]), "action": torch.tensor([1])},
+    ...                   batch_size=1)
     >>> log_mu(epsilon_greedy(0.5))(seen)["action_log_prob"].exp()
     tensor([0.7500])
     """

@@ -46,7 +46,8 @@ class StateEstimator(Estimator):
     `shifted` is taken for torchrl's sake and changes no number: V(s') is always that of the true next state, which is what
     torchrl's one call to the network makes of `shifted=True` where each next state is the state that follows.
 
-    >>> StateEstimator(gamma=0.99, value_network=None, lmbda=0.95).actor_network is None  # so it is GAE(0.95)
+    >>> # so it is GAE(0.95)
+    >>> StateEstimator(gamma=0.99, value_network=None, lmbda=0.95).actor_network is None
     True
     """
 

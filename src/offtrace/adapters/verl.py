@@ -69,7 +69,8 @@ def compute_rollout_correction_and_rejection_mask(
     >>> import torch
     >>> log = torch.log(torch.tensor([[0.5, 0.5, 0.2], [0.4, 0.9, 0.1]]))
     >>> found, mask, metrics = compute_rollout_correction_and_rejection_mask(
-    ...     log, log - torch.log(torch.tensor(3.0)), torch.tensor([[1, 1, 0], [1, 1, 1]]), rollout_is="token",
+    ...     log, log - torch.log(torch.tensor(3.0)), torch.tensor([[1, 1, 0], [1, 1, 1]]),
+    ...     rollout_is="token",
     ...     rollout_rs="seq_sum_k1", rollout_rs_threshold="0.1_10")
     >>> found.batch["rollout_is_weights"].tolist()
     [[2.0, 2.0, 0.0], [2.0, 2.0, 2.0]]

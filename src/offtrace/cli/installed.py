@@ -174,9 +174,10 @@ def extras() -> Iterator[Found]:
 
 
 def lacks(requirement: str) -> str:
-    """What is wrong with a requirement such as "jax>=0.6", in words; nothing if it is met.
+    """What is wrong with a requirement such as "jax>=0.8", in words; nothing if it is met.
 
-    >>> lacks("numpy>=1.0"), lacks("no-such-package-anywhere>=2"), lacks("numpy>=1000").partition(" is ")[2]
+    >>> old = lacks("numpy>=1000").partition(" is ")[2]
+    >>> lacks("numpy>=1.0"), lacks("no-such-package-anywhere>=2"), old
     ('', 'no-such-package-anywhere is missing', 'older than 1000')
     """
     name = re.match(r"[\w.-]+", requirement)

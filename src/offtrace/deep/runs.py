@@ -114,7 +114,8 @@ def train(
 
     >>> from offtrace import RBIS
     >>> from offtrace.deep import Config, train
-    >>> sizes = {"envs": 4, "every": 16, "batch": 4, "length": 8, "warm_up": 100, "capacity": 800, "hidden": (16,)}
+    >>> sizes = {"envs": 4, "every": 16, "batch": 4, "length": 8, "warm_up": 100, "capacity": 800,
+    ...          "hidden": (16,)}
     >>> agent = {"trace": RBIS(lam=0.9), "priority": 0.5, "explore_frames": 1_000}
     >>> config = Config(game="CartPole-v1", frames=1_600, **agent, **sizes)
     >>> trained = train(config, seeds=2, progress=False)

@@ -89,7 +89,8 @@ def evaluate(
     >>> from offtrace.mdps import random_walk, uniform
     >>> mdp = random_walk(5, gamma=0.9)
     >>> left = np.tile([0.7, 0.3], (mdp.S, 1))
-    >>> result = evaluate(ot.Retrace(), mdp, target=left, behavior=uniform(mdp), alpha="1/N", episodes=5000)
+    >>> result = evaluate(ot.Retrace(), mdp, target=left, behavior=uniform(mdp), alpha="1/N",
+    ...                   episodes=5000)
     >>> bool(np.abs(result.Q - mdp.q(left)).max() < 0.1)
     True
     """

@@ -53,7 +53,8 @@ def follow(
 
     >>> import numpy as np
     >>> from offtrace.learners import follow, method
-    >>> steps = dict(state=[0, 1], action=[0, 1], reward=[0.0, 1.0], next_state=[1, 0], terminated=[False, True])
+    >>> steps = dict(state=[0, 1], action=[0, 1], reward=[0.0, 1.0], next_state=[1, 0],
+    ...              terminated=[False, True])
     >>> π, μ = np.array([[1.0, 0.0], [0.5, 0.5]]), np.full((2, 2), 0.5)
     >>> follow(method("td", alpha=0.1, lam=1.0), **steps, target=π, behavior=μ, gamma=0.5, marks=[1, 2])
     array([[0. , 0. ],

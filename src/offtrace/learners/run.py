@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import warnings
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from offtrace._shared.cores import cores
 from offtrace._shared.number_text import duration
-from offtrace._shared.progress_bar import ProgressBar
+from offtrace._shared.progress_bar import ProgressBar, watched
 from offtrace.learners.checkpoint import Array, Checkpoint
 from offtrace.learners.core.blocks import Block, Job
 from offtrace.learners.core.memory import Out
@@ -87,7 +86,7 @@ def run(
     if file:
         file.restore(units)
     started = time.perf_counter() - (file.wall if file else 0.0)
-    bar = sys.stderr.isatty() if progress is None else progress
+    bar = watched() if progress is None else progress
     _work(units, 1 if in_python else threads, file, started, bar, FIRST[in_python])  # Python works a thread at a time
     return _learned(units, job, seeds, alone, time.perf_counter() - started)
 

@@ -72,7 +72,8 @@ def stability(
     >>> from offtrace.learners import method, stability
     >>> mdp, π, μ, X = mdps.w_to_2w()
     >>> for name in ("td", "gtd"):
-    ...     print(name, stability(method(name, lam=0.0), mdp, features=X, target=π, behavior=μ).converges)
+    ...     print(name, stability(method(name, lam=0.0), mdp, features=X, target=π,
+    ...                           behavior=μ).converges)
     td False
     gtd True
     """

@@ -107,7 +107,8 @@ def describe(logs: Logs, target: object = None) -> Description:
     >>> from offtrace import mdps
     >>> from offtrace.logs import simulate
     >>> walk = mdps.random_walk(3)
-    >>> found = describe(simulate(walk, mdps.uniform(walk), episodes=50, seed=0), target=mdps.uniform(walk))
+    >>> found = describe(simulate(walk, mdps.uniform(walk), episodes=50, seed=0),
+    ...                  target=mdps.uniform(walk))
     >>> found.episodes, found.states, float(found.target.could)
     (50, 4, 1.0)
     """

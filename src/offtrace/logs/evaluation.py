@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.container import Logs
@@ -81,7 +82,8 @@ def evaluate(
     - `bound`: that of truncated IS, √E if None
     - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
       guessed from the data if None; intervals do not leave what they allow
-    - `progress`: called with how much is done, of how much, and what comes next, in words
+    - `progress`: called with how much is done, of how much, and what comes next, in words; None shows a bar in a terminal or a
+      notebook if it takes long
 
     >>> import offtrace as ot
     >>> from offtrace import mdps
@@ -116,64 +118,65 @@ def evaluate(
     sampled = Sampled(trace, logs, policy, gamma)
     log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
     _check_support(logs, log_pi)
-    tell = _Progress(progress, 2 + 2 * len(names))
-    w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
-    allowed = range_of(logs, gamma, rewards, longest)
-    tell("V(μ) from the logs")
-    seen = observed(logs, gamma, kind, confidence, resamples, seed)
-    direct = Direct(logs, policy, gamma, kind, starts, folds, seed)
-    evidence = Evidence(logs, policy, gamma, starts, sampled, direct, w, seen, allowed, kind)
-    tell("fitting with the trace")
-    main = evidence.fit if policy.draws else None
-    estimates: dict[str, tuple[float, np.ndarray]] = {}
-    for name in names:
-        tell(name)
-        estimates[name] = ESTIMATORS[name].function(evidence)
-    rows = rows_of(estimates, evidence, confidence, resamples, seed)
-    if isinstance(kind, Regressor):
+    with for_watchers() as bar:
+        tell = _Progress(progress or bar.show, 2 + 2 * len(names))
+        w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
+        allowed = range_of(logs, gamma, rewards, longest)
+        tell("V(μ) from the logs")
+        seen = observed(logs, gamma, kind, confidence, resamples, seed)
+        direct = Direct(logs, policy, gamma, kind, starts, folds, seed)
+        evidence = Evidence(logs, policy, gamma, starts, sampled, direct, w, seen, allowed, kind)
+        tell("fitting with the trace")
+        main = evidence.fit if policy.draws else None
+        estimates: dict[str, tuple[float, np.ndarray]] = {}
+        for name in names:
+            tell(name)
+            estimates[name] = ESTIMATORS[name].function(evidence)
+        rows = rows_of(estimates, evidence, confidence, resamples, seed)
+        if isinstance(kind, Regressor):
+            for i, row in enumerate(rows):
+                if (operator := ESTIMATORS[row.estimator].operator) is not None:
+                    rows[i] = refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
         for i, row in enumerate(rows):
-            if (operator := ESTIMATORS[row.estimator].operator) is not None:
-                rows[i] = refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
-    for i, row in enumerate(rows):
-        tell(f"checks of {row.estimator}")
-        rows[i] = checked(row, estimates[row.estimator], evidence)
-    rows = contradictions(rows)
+            tell(f"checks of {row.estimator}")
+            rows[i] = checked(row, estimates[row.estimator], evidence)
+        rows = contradictions(rows)
 
-    bounds: dict[str, Conservative] = {}
-    if w is not None and starts.own:
-        bounds = conservative(logs, w, confidence, allowed, mu.estimated, policy.kernel)
-    pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
-    found = diagnosis_of(sampled, w, pull)
-    return Result(
-        estimates=tuple(rows),
-        observed=seen,
-        conservative=(anderson := bounds.get(ANDERSON)),
-        bounds=bounds,
-        diagnosis=found,
-        warnings=(
-            *(
-                [f"the conservative interval is empty: {anderson.empty}"]
-                if anderson is not None and anderson.empty
-                else []
+        bounds: dict[str, Conservative] = {}
+        if w is not None and starts.own:
+            bounds = conservative(logs, w, confidence, allowed, mu.estimated, policy.kernel)
+        pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
+        found = diagnosis_of(sampled, w, pull)
+        return Result(
+            estimates=tuple(rows),
+            observed=seen,
+            conservative=(anderson := bounds.get(ANDERSON)),
+            bounds=bounds,
+            diagnosis=found,
+            warnings=(
+                *(
+                    [f"the conservative interval is empty: {anderson.empty}"]
+                    if anderson is not None and anderson.empty
+                    else []
+                ),
+                *warnings_of(logs, mu, starts, rows, found, table=kind is None, draws=policy.draws),
             ),
-            *warnings_of(logs, mu, starts, rows, found, table=kind is None, draws=policy.draws),
-        ),
-        trace=trace,
-        gamma=gamma,
-        confidence=confidence,
-        episodes=logs.episodes,
-        steps=len(logs),
-        behavior=mu.origin,
-        mu_estimated=mu.estimated,
-        state_values=_state_values(main, logs) if logs.tabular and main is not None else None,
-        values=_not_fitted if main is None else main.values,
-        q=_not_fitted if main is None else main.at if logs.continuous else main.q,
-        sweeps=0 if main is None else main.sweeps,
-        logs=logs,
-        policy=policy,
-        call=call,
-        contributions={name: x for name, (_, x) in estimates.items()},
-    )
+            trace=trace,
+            gamma=gamma,
+            confidence=confidence,
+            episodes=logs.episodes,
+            steps=len(logs),
+            behavior=mu.origin,
+            mu_estimated=mu.estimated,
+            state_values=_state_values(main, logs) if logs.tabular and main is not None else None,
+            values=_not_fitted if main is None else main.values,
+            q=_not_fitted if main is None else main.at if logs.continuous else main.q,
+            sweeps=0 if main is None else main.sweeps,
+            logs=logs,
+            policy=policy,
+            call=call,
+            contributions={name: x for name, (_, x) in estimates.items()},
+        )
 
 
 class _Progress:

@@ -78,7 +78,8 @@ def distribution(result: Result, *, between: tuple[float, float] | None = None, 
     >>> from offtrace.logs import evaluate, simulate
     >>> walk = mdps.random_walk(3)
     >>> logs = simulate(walk, mdps.uniform(walk), episodes=2000, seed=0)
-    >>> result = evaluate(logs, np.full((walk.S, walk.A), [0.4, 0.6]), trace=ot.RBIS(lam=0.9), gamma=walk.gamma)
+    >>> result = evaluate(logs, np.full((walk.S, walk.A), [0.4, 0.6]), trace=ot.RBIS(lam=0.9),
+    ...                   gamma=walk.gamma)
     >>> found = distribution(result, between=(-1.0, 1.0))
     >>> [round(x, 2) for x in found.cvar(0.5)]  # the mean of the worse half, and its interval
     [-0.25, -0.59, -0.11]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from offtrace._shared import notebook
+from offtrace._shared.progress_bar import ProgressBar, for_watchers
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators import falsify_objective
@@ -122,7 +123,8 @@ def falsify(
     if tries is not None and tries < 1:
         raise ValueError(f"tries must be a number of MDPs, at least 1, got {tries!r}")
     search = _Search(trace, states, actions, gamma)
-    search.run(generator(seed), budget, tries)
+    with for_watchers() as bar:
+        search.run(generator(seed), budget, tries, bar)
     return search.result()
 
 
@@ -161,12 +163,12 @@ class _Search:
         P, pi, mu = falsify_objective.decode(np.zeros((1, states * actions * (states + 2))), states, actions, ONE, ONE)
         self._eigenvalues(P, pi, mu, ONE)  # compiles
 
-    def run(self, rng: np.random.Generator, budget: float, tries: int | None) -> None:
+    def run(self, rng: np.random.Generator, budget: float, tries: int | None, bar: ProgressBar) -> None:
         """Climb. What is compiled was compiled before: it is no part of the budget."""
-        began, enough = time.monotonic(), ENOUGH
+        began, spent, enough = time.monotonic(), 0.0, ENOUGH
         most = np.inf if tries is None else tries
         lanes = _Lanes(1 if self.trace.custom else LANES, self.S, self.A, rng)
-        while self.certificate is None and self.tried < most and (self.tried == 0 or time.monotonic() < began + budget):
+        while self.certificate is None and self.tried < most and (self.tried == 0 or spent < budget):
             near = lanes.neighbours()
             P, pi, mu = falsify_objective.decode(near, self.S, self.A, lanes.h, lanes.reach)
             λ = self._eigenvalues(P, pi, mu, lanes.h)
@@ -181,6 +183,9 @@ class _Search:
                     self.certificate = found
                 enough = self.size + 0.01  # if the certificate does not confirm what the objective saw
             lanes.move(near, λ)
+            spent = time.monotonic() - began
+            share = max(spent / budget, self.tried / most)
+            bar.show(min(share, 1.0), 1.0, f"{self.tried:,} MDPs tried, largest spectral radius {self.size:.4f}")
         self.climbs, self.seconds = lanes.begun, time.monotonic() - began
 
     def _eigenvalues(self, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, h: np.ndarray) -> np.ndarray:

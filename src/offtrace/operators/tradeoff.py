@@ -162,7 +162,8 @@ def tradeoff(
     >>> from offtrace import mdps
     >>> mdp = mdps.garnet(3, 2, 2, seed=0, gamma=0.9)
     >>> target, behavior = np.tile([0.75, 0.25], (3, 1)), mdps.uniform(mdp)
-    >>> swept = tradeoff(mdp, target, behavior, np.zeros((3, 2)), lams=(0.0, 1.0), families=[ot.Retrace], mixes=(), bounds=())
+    >>> swept = tradeoff(mdp, target, behavior, np.zeros((3, 2)), lams=(0.0, 1.0),
+    ...                  families=[ot.Retrace], mixes=(), bounds=())
     >>> [(point.family, round(point.contraction.midpoint, 3)) for point in swept.points]
     [('Retrace', 0.9), ('Retrace', 0.692)]
     """

@@ -175,8 +175,10 @@ def gradient_moments(
     >>> import offtrace as ot
     >>> rows = token_rows(6, drift=0.8)
     >>> for level in ("token", "prefix"):
-    ...     found = gradient_moments(rows, ot.weights(ot.ImportanceSampling(), **rows.taken, level=level))
-    ...     print(f"{level}: bias {found.bias:.2f}, spread {found.spread:.1f}, alignment {found.alignment(64):.2f}")
+    ...     weight = ot.weights(ot.ImportanceSampling(), **rows.taken, level=level)
+    ...     found = gradient_moments(rows, weight)
+    ...     aligned = found.alignment(64)
+    ...     print(f"{level}: bias {found.bias:.2f}, spread {found.spread:.1f}, alignment {aligned:.2f}")
     token: bias 0.25, spread 1.3, alignment 0.95
     prefix: bias 0.00, spread 2.3, alignment 0.96
     """

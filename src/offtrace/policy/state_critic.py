@@ -49,8 +49,8 @@ def vtrace(
 
     >>> import numpy as np
     >>> no, log = np.zeros(2, bool), np.log([0.5, 0.5])
-    >>> found = vtrace(reward=np.array([1.0, 0.0]), value=np.zeros(2), next_value=np.zeros(2), terminated=no, truncated=no,
-    ...                log_pi=log, log_mu=log, gamma=0.9)
+    >>> found = vtrace(reward=np.array([1.0, 0.0]), value=np.zeros(2), next_value=np.zeros(2),
+    ...                terminated=no, truncated=no, log_pi=log, log_mu=log, gamma=0.9)
     >>> round(float(found.loss), 6), {name: float(mean) for name, mean in found.means.items()}["value"]
     (0.471574, 0.25)
     """

@@ -39,7 +39,8 @@ def from_action_values(
     `check` is that of `targets`. Where nothing is looked at, an action that there is none of gives NaN.
 
     >>> import numpy as np
-    >>> made = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]), pi=np.array([[0.5, 0.5]]),
+    >>> made = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]),
+    ...                           pi=np.array([[0.5, 0.5]]),
     ...                           next_pi=np.array([[0.5, 0.5]]), action=np.array([1]))
     >>> {name: array.tolist() for name, array in made.items()}
     {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453], 'greedy': [True]}

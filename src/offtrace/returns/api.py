@@ -47,8 +47,8 @@ def targets(
 
     >>> import numpy as np, offtrace as ot
     >>> end = np.array([False, False, True])
-    >>> ot.targets(ot.QLambda(lam=1.0), reward=np.ones(3), q=np.zeros(3), next_value=np.zeros(3), terminated=end,
-    ...            truncated=np.zeros(3, bool), gamma=0.5)
+    >>> ot.targets(ot.QLambda(lam=1.0), reward=np.ones(3), q=np.zeros(3), next_value=np.zeros(3),
+    ...            terminated=end, truncated=np.zeros(3, bool), gamma=0.5)
     array([1.75, 1.5 , 1.  ])
     """
     return _run(
@@ -80,7 +80,8 @@ def corrections(
 
     >>> import numpy as np, offtrace as ot
     >>> none = np.zeros(2, bool)
-    >>> ot.corrections(ot.Retrace(), reward=np.array([1.0, 2.0]), q=np.zeros(2), next_value=np.zeros(2), terminated=none,
+    >>> ot.corrections(ot.Retrace(), reward=np.array([1.0, 2.0]), q=np.zeros(2), next_value=np.zeros(2),
+    ...                terminated=none,
     ...                truncated=none, gamma=0.5, log_pi=np.zeros(2), log_mu=np.zeros(2))
     array([2., 2.])
     """
@@ -110,7 +111,8 @@ def coefficients(
     >>> import numpy as np, offtrace as ot
     >>> no = np.zeros(3, bool)
     >>> rho, zero = np.log([1.0, 0.5, 4.0]), np.zeros(3)
-    >>> ot.coefficients(ot.NonMarkovRetrace(lam=0.9), terminated=no, truncated=no, log_pi=rho, log_mu=zero)[0]
+    >>> ot.coefficients(ot.NonMarkovRetrace(lam=0.9), terminated=no, truncated=no, log_pi=rho,
+    ...                 log_mu=zero)[0]
     array([1.  , 0.45, 0.9 ])
     """
     row = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu}

@@ -91,7 +91,8 @@ def diagnose(
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(4, bool), np.zeros(4)
-    >>> print(ot.diagnose(ot.Retrace(lam=0.5), terminated=no, truncated=no, log_pi=zero, log_mu=zero, gamma=1.0))
+    >>> print(ot.diagnose(ot.Retrace(lam=0.5), terminated=no, truncated=no, log_pi=zero, log_mu=zero,
+    ...                   gamma=1.0))
     Retrace: 1 trajectory, 4 starts
       magnitude         1.531
       largest magnitude 1.875
@@ -203,9 +204,11 @@ def adapt(
     rate look slower: prefer rows longer than 1/(1−γ).
 
     >>> import numpy as np, offtrace as ot
-    >>> no, log_pi, log_mu = np.zeros(50, bool), np.log(np.tile([0.9, 0.1], 25)), np.log(np.full(50, 0.5))
+    >>> no, log_mu = np.zeros(50, bool), np.log(np.full(50, 0.5))
+    >>> log_pi = np.log(np.tile([0.9, 0.1], 25))
     >>> trace = ot.CTrace(rate=0.9, mix=0.5, step_size=0.5)
-    >>> round(ot.adapt(trace, terminated=no, truncated=no, log_pi=log_pi, log_mu=log_mu, gamma=0.9).mix, 3)
+    >>> row = dict(terminated=no, truncated=no, log_pi=log_pi, log_mu=log_mu)
+    >>> round(ot.adapt(trace, **row, gamma=0.9).mix, 3)
     0.609
     """
     if not as_trace(trace).adaptive:

@@ -18,8 +18,8 @@ def targets_from_c(c: Array, *, horizon: int | None = None, **arrays: Any) -> Ar
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(3, bool), np.zeros(3)
-    >>> ot.targets_from_c(np.array([9.0, 0.5, 2.0]), reward=np.ones(3), q=zero, next_value=zero, terminated=no, truncated=no,
-    ...                   gamma=1.0)
+    >>> ot.targets_from_c(np.array([9.0, 0.5, 2.0]), reward=np.ones(3), q=zero, next_value=zero,
+    ...                   terminated=no, truncated=no, gamma=1.0)
     array([2.5, 3. , 1. ])
     """
     for name in ("log_pi", "log_mu"):

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from offtrace._shared.number_text import duration
-from offtrace._shared.progress_bar import LINES
+from offtrace._shared.progress_bar import LINES, ProgressBar, in_notebook
 from offtrace.studies.plan import Plan, Unit
 
 if TYPE_CHECKING:
@@ -100,8 +100,31 @@ class Lines(Display):
         print(line, file=self.file, flush=True)
 
 
+class Notebook(Display):
+    """For notebooks: a bar, and the best so far, changed in place."""
+
+    def __init__(self, plan: Plan, where: str) -> None:
+        super().__init__(plan, where)
+        self.bar = ProgressBar()
+        self._show("starting …")
+
+    def step(self, unit: Unit, score: float, cost: float) -> None:
+        """Take note of a unit, and show it."""
+        super().step(unit, score, cost)
+        best = f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else ""
+        self._show(f"{self.rate:.2g}/s, {duration(self.seconds_left)} left{best}")
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def _show(self, text: str) -> None:
+        done = self.total_cost - self.left_cost + self.cost
+        units = f"{len(self.plan.done)}/{self.plan.total} units on {self.where}"
+        self.bar.show(done, max(self.total_cost, 1e-9), f"{self.plan.study.name}: {units}, {text}")
+
+
 class Live(Display):
-    """For terminals and notebooks, by rich."""
+    """For terminals, by rich."""
 
     def __init__(self, plan: Plan, where: str) -> None:
         super().__init__(plan, where)
@@ -122,7 +145,7 @@ class Live(Display):
     def picture(self) -> Group:
         """The bar, and a table of the best."""
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
+        from rich.progress_bar import ProgressBar as Bar
         from rich.table import Table
         from rich.text import Text
 
@@ -131,7 +154,7 @@ class Live(Display):
         first = "starting …" if not self.cost else f"{self.rate:.2g}/s, {duration(self.seconds_left)} left"
         head.add_row(
             Text(plan.study.name, style="bold"),
-            ProgressBar(total=max(self.total_cost, 1e-9), completed=done, width=30),
+            Bar(total=max(self.total_cost, 1e-9), completed=done, width=30),
             f"{len(plan.done)}/{plan.total} units",
             first,
             Text(self.where, style="dim"),
@@ -143,7 +166,9 @@ class Live(Display):
 
 
 def display(plan: Plan, where: str, progress: bool) -> Display:
-    """The display that fits: a bar in a terminal, lines elsewhere, or nothing."""
+    """The display that fits: a bar in a terminal or a notebook, lines elsewhere, or nothing."""
     if not progress:
         return Display(plan, where)
+    if in_notebook():
+        return Notebook(plan, where)
     return Live(plan, where) if sys.stderr.isatty() else Lines(plan, where)

@@ -65,7 +65,8 @@ class EstimatorCheck:
 
     >>> import offtrace as ot
     >>> from offtrace.testing import check_estimator
-    >>> check = check_estimator(lambda reward, q, next_value, discount: reward + discount * next_value, ot.OneStep())
+    >>> check = check_estimator(lambda reward, q, next_value, discount: reward + discount * next_value,
+    ...                         ot.OneStep())
     >>> bool(check), check.findings
     (True, ())
     """

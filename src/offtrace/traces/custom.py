@@ -185,7 +185,8 @@ def count_dependent(lam: float = 1.0, *, horizon: int | None = None) -> StepTrac
 
     >>> import numpy as np, offtrace as ot
     >>> no, zero = np.zeros(3, bool), np.zeros(3)
-    >>> ot.coefficients(ot.count_dependent(), terminated=no, truncated=no, log_pi=zero, log_mu=zero, pair=np.array([5, 5, 7]))
+    >>> ot.coefficients(ot.count_dependent(), terminated=no, truncated=no, log_pi=zero, log_mu=zero,
+    ...                 pair=np.array([5, 5, 7]))
     array([[1. , 0.5, 0.5],
            [0. , 1. , 1. ],
            [0. , 0. , 1. ]])

@@ -43,7 +43,8 @@ class ImportanceSampling(Trace):
     """β_t = ∏ λρ_i (Precup, Sutton, Singh 2000): unbiased at λ = 1. It is not weighted, and nothing bounds its variance.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.ImportanceSampling(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.ImportanceSampling(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))
     0.9 2.0 inf
     """
 
@@ -74,7 +75,8 @@ class QLambda(Trace):
     """β_t = λ^t: Q(λ) with off-policy corrections. Not Watkins' nor Peng's Q(λ); it may diverge where π and μ differ much.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.QLambda(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.QLambda(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))
     0.9 1.0 inf
     """
 
@@ -100,7 +102,8 @@ class TreeBackup(Trace):
     """β_t = ∏ λπ_i: safe for any μ, and needs none. Not efficient near on-policy, where it cuts most of the trace.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.TreeBackup(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.TreeBackup(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))
     0.9 0.5 inf
     """
 
@@ -127,7 +130,8 @@ class Retrace(Trace):
     """β_t = ∏ λ min(1, ρ_i): safe, and efficient near on-policy. A cut is never undone. Not V-trace (state values).
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.Retrace(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.Retrace(lam=0.9).normal_form(np, 0.5, 0.25, 2.0))
     0.9 1.0 inf
     """
 
@@ -157,7 +161,8 @@ class VTrace(Trace):
     contraction where c̄ ≤ ρ̄. On action values δ carries no ratio: ρ̄ has no part there, and c̄ = 1 makes it Retrace.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.VTrace(lam=0.9, c_bar=1.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.VTrace(lam=0.9, c_bar=1.5).normal_form(np, 0.5, 0.25, 2.0))
     0.9 1.5 inf
     """
 
@@ -212,7 +217,8 @@ class WatkinsQ(Trace):
     Learners and deep agents know Q and ask it. The recursive condition holds where π itself is greedy, not under a soft π.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.WatkinsQ(lam=0.9).normal_form(np, 1.0, 0.25, 4.0))  # decay, ratio, cap: π = 1, μ = 0.25
+    >>> # decay, ratio, cap: π = 1, μ = 0.25
+    >>> print(*ot.WatkinsQ(lam=0.9).normal_form(np, 1.0, 0.25, 4.0))
     0.9 1.0 inf
     """
 
@@ -306,7 +312,8 @@ class QSigma(Trace):
     """β_t = ∏ λ(σρ_i + (1−σ)π_i): between importance sampling (σ = 1) and Tree Backup (σ = 0). Not Sarsa: δ is expected.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.QSigma(sigma=0.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.QSigma(sigma=0.5).normal_form(np, 0.5, 0.25, 2.0))
     1.0 1.25 inf
     """
 
@@ -344,7 +351,8 @@ class AlphaRetrace(Trace):
     value. The recursive condition holds for the mixture's ratio, not for ρ.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.AlphaRetrace(mix=0.5).normal_form(np, 0.25, 0.5, 0.5))  # decay, ratio, cap: π = 0.25, μ = 0.5
+    >>> # decay, ratio, cap: π = 0.25, μ = 0.5
+    >>> print(*ot.AlphaRetrace(mix=0.5).normal_form(np, 0.25, 0.5, 0.5))
     1.0 0.75 inf
     """
 

@@ -28,7 +28,8 @@ class NonMarkovRetrace(TrajectoryAware):
     """β_t = λ min(1, β_{t-1} ρ_t): a trace that was cut may recover. Also called Recursive Retrace. Never above λ for t ≥ 1.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.NonMarkovRetrace(lam=0.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.NonMarkovRetrace(lam=0.5).normal_form(np, 0.5, 0.25, 2.0))
     1.0 1.0 0.5
     """
 
@@ -96,7 +97,8 @@ class TruncatedIS(TrajectoryAware):
     not be a contraction, and with bounds by lag, such as (0, 1, 0), it can diverge.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.TruncatedIS(bound=1.5, lam=0.9).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.TruncatedIS(bound=1.5, lam=0.9).normal_form(np, 0.5, 0.25, 2.0))
     0.9 2.0 1.5
     """
 
@@ -149,7 +151,8 @@ class HistoryBounded(TrajectoryAware):
     The per-start analogue of the bounded traces of Yu et al. (2018); not their algorithm, which bounds the summed trace.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.HistoryBounded(bound=1.5).normal_form(np, 0.5, 0.25, 2.0))  # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.HistoryBounded(bound=1.5).normal_form(np, 0.5, 0.25, 2.0))
     1.0 2.0 1.5
     """
 
@@ -202,7 +205,8 @@ class FlattenedIS(TrajectoryAware):
     ρ < 1 it exceeds β_{t-1} ρ_t, so that no contraction is guaranteed.
 
     >>> import numpy as np, offtrace as ot
-    >>> print(*ot.FlattenedIS(kappa=0.5, bound=1.5).normal_form(np, 0.5, 0.125, 4.0))  # decay, ratio, cap: π = 0.5, μ = 0.125
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.125
+    >>> print(*ot.FlattenedIS(kappa=0.5, bound=1.5).normal_form(np, 0.5, 0.125, 4.0))
     1.0 2.0 1.5
     """
 

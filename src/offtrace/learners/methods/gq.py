@@ -58,7 +58,8 @@ class GQ(Method):
     >>> x = np.stack([np.ones(mdp.S), np.arange(mdp.S)], axis=1)
     >>> left = np.tile([0.7, 0.3], (mdp.S, 1))
     >>> result = evaluate(
-    ...     GQ(0.8, alpha_w=0.01), mdp, target=left, behavior=uniform(mdp), features=x, alpha=0.01, steps=1000
+    ...     GQ(0.8, alpha_w=0.01), mdp, target=left, behavior=uniform(mdp), features=x, alpha=0.01,
+    ...     steps=1000
     ... )
     >>> result.weights.shape  # the weights of 2 features for each of 2 actions
     (2, 2)

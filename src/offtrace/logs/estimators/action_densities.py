@@ -42,7 +42,8 @@ PIECE = 1 << 16
 class Density:
     """A target (or behaviour) policy over actions that are real numbers, by its density.
 
-    >>> normal = Density(lambda s, a: -0.5 * ((a[:, 0] - s[:, 0]) ** 2 + np.log(2 * np.pi)))  # a ~ N(s, 1)
+    >>> # a ~ N(s, 1)
+    >>> normal = Density(lambda s, a: -0.5 * ((a[:, 0] - s[:, 0]) ** 2 + np.log(2 * np.pi)))
     >>> normal.log_pi(np.zeros((1, 1)), np.zeros((1, 1))).round(3).tolist()
     [-0.919]
     """

@@ -86,7 +86,9 @@ def sweep(
 
     >>> import numpy as np, offtrace as ot
     >>> target = np.full((1000, 4), 0.25)
-    >>> found = sweep("logs/", target, trace=ot.RBIS(lam=0.95), gamma=0.99, checkpoint="sums")  # doctest: +SKIP
+    >>> found = sweep(
+    ...     "logs/", target, trace=ot.RBIS(lam=0.95), gamma=0.99, checkpoint="sums"
+    ... )  # doctest: +SKIP
     """
     files, trace = files_in(source), _checked_trace(trace, columns)
     gamma = number("gamma", gamma, 0.0, 1.0)

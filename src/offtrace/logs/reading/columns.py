@@ -35,7 +35,8 @@ class Columns:
     Integers and strings in `state` and `action` are ids; lists and several columns of numbers are features of states, and actions
     that are real numbers. Floats in `state` are features.
 
-    >>> Columns(episode="user", state=("age", "visits"), action="offer", reward="spent", mu="probability").step
+    >>> Columns(episode="user", state=("age", "visits"), action="offer", reward="spent",
+    ...         mu="probability").step
     'step'
     """
 

@@ -62,7 +62,8 @@ def read(
 
     >>> import polars as pl
     >>> from offtrace.logs import Columns, read
-    >>> steps = {"episode": [0, 0], "step": [0, 1], "state": ["a", "b"], "action": [0, 1], "reward": [0.0, 1.0]}
+    >>> steps = {"episode": [0, 0], "step": [0, 1], "state": ["a", "b"], "action": [0, 1],
+    ...          "reward": [0.0, 1.0]}
     >>> table = pl.DataFrame({**steps, "terminated": [False, True], "mu": [0.5, 0.5]})
     >>> logs = read(table, columns=Columns(mu="mu", truncated=None), truncated="never")
     >>> logs.episodes, logs.state_names, logs.log_mu.round(3).tolist()

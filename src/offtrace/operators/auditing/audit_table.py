@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from offtrace._shared.progress_bar import for_watchers
 from offtrace.operators.auditing import claims
 
 REFUTED, HOLDS = "refuted", "holds on everything tried"
@@ -41,7 +42,8 @@ class Row:
 
 
 def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
-    """Decide every claim. `progress(done, total, statement)` is called before each and once at the end.
+    """Decide every claim. `progress(done, total, statement)` is called before each and once at the end;
+    without it a bar is shown in a terminal or a notebook.
 
     >>> audit()[0].verdict  # doctest: +SKIP
     'holds'
@@ -49,17 +51,17 @@ def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
     claims.on_battery.cache_clear()
     rows: list[Row] = []
     total = len(claims.CLAIMS)
-    for i, (statement, where, decide) in enumerate(claims.CLAIMS):
-        if progress:
-            progress(i, total, statement)
-        began = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="behavior = 0 where target > 0")
-            refuted, numbers, decided_by = decide()
-        spent = round(time.perf_counter() - began, 3)
-        rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent))
-    if progress:
-        progress(total, total, "")
+    with for_watchers() as bar:
+        tell = progress or bar.show
+        for i, (statement, where, decide) in enumerate(claims.CLAIMS):
+            tell(i, total, statement)
+            began = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="behavior = 0 where target > 0")
+                refuted, numbers, decided_by = decide()
+            spent = round(time.perf_counter() - began, 3)
+            rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent))
+        tell(total, total, "")
     return rows
 
 

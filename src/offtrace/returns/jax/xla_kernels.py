@@ -53,11 +53,7 @@ CHUNK = 16  # of running sums
 
 def in_float64() -> AbstractContextManager[object]:
     """Return a context in which JAX has float64."""
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64  # pyright: ignore (before JAX 0.8)
-
-    return enable_x64()
+    return jax.enable_x64(True)
 
 
 def rows_together(kernel: Callable[[*Arrays], Out]) -> Callable[[*Arrays], Out]:

@@ -60,7 +60,8 @@ def targets(
     >>> from torch import distributed
     >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     >>> sent, no = ot.sharded.Sent(), torch.zeros(3, dtype=torch.bool)
-    >>> ot.sharded.targets(ot.QLambda(lam=1.0), reward=torch.ones(3), q=torch.zeros(3), next_value=torch.zeros(3), terminated=no,
+    >>> ot.sharded.targets(ot.QLambda(lam=1.0), reward=torch.ones(3), q=torch.zeros(3),
+    ...                    next_value=torch.zeros(3), terminated=no,
     ...                    truncated=no, gamma=0.5, process_group=distributed.group.WORLD, sent=sent)
     tensor([1.7500, 1.5000, 1.0000])
     >>> sent
@@ -101,8 +102,10 @@ def corrections(
     >>> from torch import distributed
     >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     >>> zero, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-    >>> row = {"reward": torch.ones(3), "q": zero, "next_value": zero, "terminated": no, "truncated": no}
-    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), **row, gamma=1.0, process_group=distributed.group.WORLD)
+    >>> row = {"reward": torch.ones(3), "q": zero, "next_value": zero, "terminated": no,
+    ...        "truncated": no}
+    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), **row, gamma=1.0,
+    ...                        process_group=distributed.group.WORLD)
     tensor([3., 2., 1.])
     >>> distributed.destroy_process_group()
     """
@@ -146,7 +149,8 @@ def state_targets(
     >>> from torch import distributed
     >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     >>> one, none, no = torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-    >>> ot.sharded.state_targets(ot.RBIS(), reward=one, value=none, next_value=none, terminated=no, truncated=no, log_pi=none,
+    >>> ot.sharded.state_targets(ot.RBIS(), reward=one, value=none, next_value=none, terminated=no,
+    ...                          truncated=no, log_pi=none,
     ...                          log_mu=none, gamma=0.5, process_group=distributed.group.WORLD).target
     tensor([1.7500, 1.5000, 1.0000])
     >>> distributed.destroy_process_group()
@@ -199,7 +203,8 @@ def weights(
     >>> from torch import distributed
     >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     >>> rho = torch.tensor([[0.5, 4.0, 2.0]]).log()
-    >>> ot.sharded.weights(ot.NonMarkovRetrace(lam=1.0), log_pi=rho, log_mu=0 * rho, process_group=distributed.group.WORLD)
+    >>> ot.sharded.weights(ot.NonMarkovRetrace(lam=1.0), log_pi=rho, log_mu=0 * rho,
+    ...                    process_group=distributed.group.WORLD)
     tensor([[0.5000, 1.0000, 1.0000]])
     >>> distributed.destroy_process_group()
     """

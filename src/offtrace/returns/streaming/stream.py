@@ -47,13 +47,15 @@ class Stream:
 
     >>> import offtrace as ot
     >>> stream = Stream(ot.NonMarkovRetrace(lam=0.9), size=2)
-    >>> same = dict(q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0, log_mu=-1.0)
+    >>> same = dict(q=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0,
+    ...             log_mu=-1.0)
     >>> stream.step(0, reward=1.0, **same)
     array([1., 0.])
     >>> stream.step(1, reward=2.0, **same)
     array([0.9, 2. ])
     >>> stream = Stream(ot.VTrace(lam=0.9), size=2, values="state")
-    >>> twice = dict(value=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5, log_pi=-1.0, log_mu=-2.0)
+    >>> twice = dict(value=0.0, next_value=0.0, terminated=False, truncated=False, gamma=0.5,
+    ...              log_pi=-1.0, log_mu=-2.0)
     >>> stream.step(0, reward=1.0, **twice), stream.step(1, reward=2.0, **twice)
     (array([1., 0.]), array([0.9, 2. ]))
     """

@@ -72,7 +72,9 @@ def register_token_task(name: str, function: Callable[..., TokenTask], **fixed: 
     >>> def parity(length: int = 8) -> TokenTask:
     ...     def draw(key, n):
     ...         return jax.random.randint(key, (n, length), 0, 2)
-    ...     return TokenTask(2, length, 1, draw, share_right(lambda prompts: prompts.sum(axis=1, keepdims=True) % 2))
+    ...     def right(prompts):
+    ...         return prompts.sum(axis=1, keepdims=True) % 2
+    ...     return TokenTask(2, length, 1, draw, share_right(right))
     >>> register_token_task("parity", parity)
     >>> TASKS["parity"].parameters
     ['length']

@@ -13,19 +13,28 @@ function heights(height) {
   };
 }
 function drawRatios() {
-  const host = find("#ratios"), W = Math.max(260, host.clientWidth), H = 150, { Y, top } = heights(H), left = 34, step = (W - left) / state.T;
+  const host = find("#ratios"), W = Math.max(260, widthOf(host)), H = 150, { Y, top } = heights(H), left = 34, step = (W - left) / state.T;
   let out = "";
   for (const r of [LOWEST, 0.25, 0.5, 1, 2, 4, 8, 16]) if (r <= top * 1.001) {
     out += `<line class="${r === 1 ? "axis" : "grid"}" x1="${left}" x2="${W}" y1="${Y(r)}" y2="${Y(r)}"/><text x="${left - 5}" y="${Y(r) + 4}" text-anchor="end">${r === LOWEST ? "0" : r === 0.25 ? "¼" : r === 0.5 ? "½" : r}</text>`;
   }
-  state.rho.forEach((r, t) => {
-    const y = Y(r), one = Y(1), width = Math.max(2, step * 0.72);
-    out += `<rect class="${r > 1 ? "up" : "down"}${t === chosen && document.activeElement === host ? " chosen" : ""}" x="${(left + t * step + (step - width) / 2).toFixed(1)}" width="${width.toFixed(1)}" y="${Math.min(y, one).toFixed(1)}" height="${Math.max(1.5, Math.abs(y - one)).toFixed(1)}" rx="1.5"/>`;
-  });
   const every = state.T * 18 < W ? 4 : 8;
   for (let t = 0; t < state.T; t += every) out += `<text x="${left + (t + 0.5) * step}" y="${H - 4}" text-anchor="middle">${t}</text>`;
   out += `<text x="0" y="${H - 4}">ρ, t</text>`;
-  host.innerHTML = `<svg viewBox="0 0 ${W} ${H}" aria-hidden="true">${out}</svg>`;
+  const [axes, above] = layers(host, W, H, 2);
+  put(axes, out);
+  put(above, '<rect rx="1.5"/>'.repeat(state.T));
+  const one = Y(1), width = Math.max(2, step * 0.72), focused = document.activeElement === host;
+  state.rho.forEach((r, t) => {
+    const y = Y(r), bar = above.children[t], kind = (r > 1 ? "up" : "down") + (t === chosen && focused ? " chosen" : ""), now = `${kind} ${y} ${one} ${step}`;
+    if (bar.written === now) return;
+    bar.written = now;
+    bar.setAttribute("class", kind);
+    bar.setAttribute("x", (left + t * step + (step - width) / 2).toFixed(1));
+    bar.setAttribute("width", width.toFixed(1));
+    bar.setAttribute("y", Math.min(y, one).toFixed(1));
+    bar.setAttribute("height", Math.max(1.5, Math.abs(y - one)).toFixed(1));
+  });
   host.geometry = { left, step, W, H };
   host.setAttribute("aria-valuemin", "0");
   host.setAttribute("aria-valuemax", String(short(1 / state.mu)));
@@ -86,7 +95,7 @@ function drawMaps() {
   while (into.children.length > state.rules.length) into.lastChild.remove();
   state.rules.forEach((slot, i) => {
     const map = into.children[i] ?? newMap(into, i), { beta, wrong } = credits[i], canvas = find("canvas", map);
-    find("h3", map).innerHTML = `${swatch(i)} <span>${safe(FACTS.get(slot.name).title)}</span>`;
+    put(find("h3", map), `${swatch(i)} <span>${safe(FACTS.get(slot.name).title)}</span>`);
     const field = find(".field", map), complaint = find("p", map);
     field.setAttribute("aria-label", `β of ${labelOf(slot)}, ${T} starts by ${T} steps. Arrow keys read the values.`);
     complaint.textContent = wrong ?? "";
@@ -149,6 +158,7 @@ function drawCredits() {
   const steps = Array.from({ length: state.T }, (_, t) => t), wide = [0, state.T - 1];
   plot(find("#by-lag"), { lines: lines((c) => c.byLag, steps), x: wide, xlabel: "lag", ylabel: "mean β", label: "Mean of β by lag", floor: 0, steady: true });
   plot(find("#by-start"), { lines: lines((c) => c.sums, steps), x: wide, xlabel: "start", ylabel: "Σγᵗβ", label: "Sum of discounted β by start", floor: 0, steady: true });
-  find("#measures thead").innerHTML = `<tr><th class="t" scope="col">rule</th>${MEASURES.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`;
-  find("#measures tbody").innerHTML = state.rules.map((slot, i) => `<tr>${nameCell(slot, i)}${credits[i].beta ? MEASURES.map(([name]) => cell(credits[i][name])).join("") : `<td class="history" colspan="6">${safe(credits[i].wrong)}</td>`}</tr>`).join("");
+  put(find("#measures thead"), `<tr><th class="t" scope="col">rule</th>${MEASURES.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`);
+  const rows = state.rules.map((slot, i) => `<tr>${nameCell(slot, i)}${credits[i].beta ? MEASURES.map(([name]) => cell(credits[i][name])).join("") : `<td class="history" colspan="6">${safe(credits[i].wrong)}</td>`}</tr>`).join("");
+  put(find("#measures tbody"), rows);
 }

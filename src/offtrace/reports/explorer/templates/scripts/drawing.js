@@ -16,13 +16,30 @@ function html(tag, properties = {}, parent = null) {
   if (parent) parent.append(made);
   return made;
 }
+/** Write only what is new: a frame while dragging has a few milliseconds, and parsing is most of them. */
+function put(host, content) {
+  if (host.written === content) return;
+  host.innerHTML = host.written = content;
+}
+/** As many layers of an SVG as asked for, which stay while its size does. */
+function layers(host, W, H, count) {
+  put(host, `<svg viewBox="0 0 ${W} ${H}" aria-hidden="true">${"<g></g>".repeat(count)}</svg>`);
+  return host.firstChild.children;
+}
+/** The width of an element. To ask for it after something was written would make the browser lay out the page at once. */
+const widths = new ResizeObserver((entries) => { for (const { target } of entries) target.width = target.clientWidth; dirty.credit = dirty.draw = true; schedule(); });
+function widthOf(host) {
+  if (host.width === undefined) { host.width = host.clientWidth; widths.observe(host); }
+  return host.width;
+}
+const PLAIN = new Intl.NumberFormat("en", { maximumFractionDigits: 6, useGrouping: false }), GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 function format(x) {
   if (x === Infinity) return "∞";
   if (!Number.isFinite(x)) return "–";
   const size = Math.abs(x);
   if (size < 1e-12) return "0";
   if (size < 1e-3 || size >= 1e6) return x.toExponential(2).replace("e+", "e").replace(/-/g, "−");
-  return Number(x.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6, useGrouping: size >= 1e4 }).replace("-", "−");
+  return (size >= 1e4 ? GROUPED : PLAIN).format(Number(x.toPrecision(4))).replace("-", "−");
 }
 /** A number at an axis; powers of ten, where the axis has them, as such. */
 const SMALL = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
@@ -43,6 +60,11 @@ function ticks(low, high, count) {
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
   return found;
 }
+/** The first tick that is not below: an axis that ends there stays as it is while its lines move a little. */
+function nextTick(low, high, count) {
+  const found = ticks(low, high, count), step = found[1] - found[0];
+  return found.length < 2 || found.at(-1) >= high ? high : found.at(-1) + step;
+}
 function logTicks(low, high) {
   const found = [], every = Math.max(1, Math.ceil(Math.log10(high / low) / 5));
   for (let k = Math.ceil(Math.log10(low) - 1e-9); 10 ** k <= high * 1.000001; k += every) found.push(10 ** k);
@@ -50,7 +72,7 @@ function logTicks(low, high) {
 }
 /** Lines [{slot, name, x, y}] in a box of its host's width; a steady one keeps a linear axis, others choose. What is drawn stays readable by pointer and by arrow keys. */
 function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, floor = null, marks = [], steady = false }) {
-  const W = Math.max(180, host.clientWidth), H = Math.round(clamp(W * 0.56, 165, 270));
+  const W = Math.max(180, widthOf(host)), H = Math.round(clamp(W * 0.56, 165, 270));
   const finite = lines.flatMap((l) => [...l.y]).filter((y) => Number.isFinite(y));
   const positive = finite.filter((y) => y > 1e-12);
   const log = !steady && positive.length > 3 && positive.length >= 0.7 * finite.length && Math.max(...positive) > 60 * [...positive].sort((a, b) => a - b)[Math.floor(positive.length / 2)];
@@ -61,6 +83,7 @@ function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, f
     if (floor !== null) low = Math.min(floor, low);
     const pad = (high - low) * 0.06 || 0.5;
     high += pad; if (low !== floor) low -= pad;
+    if (steady) high = nextTick(low, high, 4);
   }
   const yTicks = log ? logTicks(low, high) : ticks(low, high, 4), edge = { left: 12 + 7 * Math.max(1, ...yTicks.map((v) => tick(v, log).length)), right: 12, top: 20, bottom: 34 };
   const f = log ? Math.log : (v) => v;
@@ -72,6 +95,9 @@ function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, f
   out += `<line class="axis" x1="${edge.left}" x2="${W - edge.right}" y1="${H - edge.bottom}" y2="${H - edge.bottom}"/>`;
   for (const v of ticks(wide[0], wide[1], clamp(Math.floor(W / 70), 2, 6))) out += `<text x="${X(v)}" y="${H - edge.bottom + 16}" text-anchor="middle">${format(v)}</text>`;
   out += `<text x="2" y="11">${safe(ylabel)}</text><text x="${W - edge.right}" y="${H - 3}" text-anchor="end">${safe(xlabel)}</text>`;
+  const [axes, drawn, over] = layers(host, W, H, 3);
+  put(axes, out);
+  out = "";
   if (reference !== null) out += `<line class="ref" x1="${edge.left}" x2="${W - edge.right}" y1="${Y(reference)}" y2="${Y(reference)}"/>`;
   for (const line of lines) {
     let d = "", pen = "M";
@@ -79,7 +105,8 @@ function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, f
     if (d) out += `<path class="line" d="${d}" stroke="${COLOURS[line.slot]}" stroke-dasharray="${DASHES[line.slot]}"/>`;
   }
   for (const { slot, x, y } of marks) if (inside(y)) out += `<circle class="mark" cx="${X(x).toFixed(1)}" cy="${Y(y).toFixed(1)}" r="4" fill="${COLOURS[slot]}"/>`;
-  host.innerHTML = `<svg viewBox="0 0 ${W} ${H}" aria-hidden="true">${out}<line class="guide" y1="${edge.top}" y2="${H - edge.bottom}" visibility="hidden"/></svg>`;
+  put(drawn, out);
+  put(over, `<line class="guide" y1="${edge.top}" y2="${H - edge.bottom}" visibility="hidden"/>`);
   host.setAttribute("role", "img");
   host.tabIndex = 0;
   host.setAttribute("aria-label", `${label}. Arrow keys read the values.`);

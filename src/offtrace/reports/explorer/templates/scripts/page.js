@@ -189,7 +189,6 @@ function start() {
   hire();
   state = fromHash(location.hash);
   addEventListener("hashchange", () => { if (/^#.+=/.test(location.hash) && location.hash !== toHash(state)) { state = fromHash(location.hash); chosen = 0; changed({ slots: true }); } });
-  new ResizeObserver(() => { dirty.credit = dirty.draw = true; schedule(); }).observe(find("#ratios"));
   changed({ slots: true });
 }
 function theme() {
