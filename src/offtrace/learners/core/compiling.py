@@ -73,6 +73,8 @@ INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": Tru
 """Of what only compiled functions call: what takes tuples of many arrays from Python would be a third of what is compiled.
 
 Nothing in Python may call these functions."""
+LOOP: dict[str, object] = {"no_cfunc_wrapper": True}
+"""Of what only Python calls."""
 POINTED: dict[str, object] = {"no_cpython_wrapper": True}
 """Of what compiled functions are given as a pointer."""
 inlined = _compiling(forceinline=True, **INSIDE)
@@ -111,13 +113,13 @@ def loop_digest() -> int:
     return int(hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:15], 16)
 
 
-def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
+def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F], **options: object) -> F:
     """A whole loop, for arguments of these types. `loop_of` makes the loop that closes over a number: the digest."""
     notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        compiling = kept_njit(kinds, nogil=True, no_cfunc_wrapper=True, **uncounted())
+        compiling = kept_njit(kinds, nogil=True, **(options or LOOP), **uncounted())
         return compiling(loop_of(loop_digest()))
     finally:
         notice.cancel()
