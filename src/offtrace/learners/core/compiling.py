@@ -115,7 +115,7 @@ def loop_digest() -> int:
 
 def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F], **options: object) -> F:
     """A whole loop, for arguments of these types. `loop_of` makes the loop that closes over a number: the digest."""
-    notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
+    notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: some ten seconds, once …\n"])
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
