@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.learners.core.acting import at_present, best_of, choose, probability, value
-from offtrace.learners.core.compiling import contracted, inlined, merged, seldom
+from offtrace.learners.core.compiling import contracted, inlined, merged, plain, seldom
 from offtrace.learners.core.eligibility.kept import LINEAR, clear
 from offtrace.learners.core.eligibility.vector import apply, carry_on, copy, enter, pass_on
 from offtrace.learners.core.memory import ONLINE
@@ -110,9 +110,9 @@ def state_ratio(plan, π, μ):
     return min(plan.bound, plan.share * (π / μ) + (1.0 - plan.share))
 
 
-@seldom
+@merged
 def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π, μ):
-    """`learn` for what is not in a hurry: state values, returns without corrections, methods with a step of their own, replay.
+    """`learn` for what is not in a hurry: state values, returns without corrections, and methods with a step of their own.
 
     On state values the newest start meets the action too: all are passed on at once, after they have been used. `shift` is added
     to δ for all starts but the newest.
@@ -150,6 +150,10 @@ def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount
         if plan.own_step:
             m.copied[1] = copy(plan.way, kept, 1)
     return ok
+
+
+learns_otherwise = seldom(plain(learn_otherwise))
+"""The same, not inlined."""
 
 
 @inlined
@@ -276,7 +280,11 @@ def replay_of(digest):
             for n in range(first, min(filled, first + settings.length)):
                 old = m.buffer[(m.lane.head - filled + n) % capacity]
                 s, a, after = old.state, old.action, old.next_state
-                v = 0.0 if old.terminated else next_value(plan, features, m, μ, π, after)
+                v = 0.0
+                if plan.plain and not old.terminated:
+                    v = expected(plan, features, m, μ, π, after)
+                elif not old.terminated:
+                    v = next_value(plan, features, m, μ, π, after)
                 compute_values(m.θ, features, s, m.q[0])
                 q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
                 best, _, ties, _ = best_of(q)
@@ -288,10 +296,14 @@ def replay_of(digest):
                 if not np.isfinite(δ):
                     m.θ[0] = np.nan  # so that all see it
                     return True
-                shift = q_a - ahead if plan.uncorrected and discount > 0.0 else 0.0
-                if not learn_otherwise(
-                    plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π_a, old.mu
-                ):  # fmt: skip
+                if plan.plain:
+                    ok = learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, old.mu)
+                else:
+                    shift = q_a - ahead if plan.uncorrected and discount > 0.0 else 0.0
+                    ok = learns_otherwise(
+                        plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π_a, old.mu
+                    )  # fmt: skip
+                if not ok:
                     return False
                 discount, ahead = settings.gamma, v
                 if old.terminated or old.truncated:

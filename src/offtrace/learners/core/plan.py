@@ -215,22 +215,18 @@ def rarer_parts(
     common = features, settings, *policies[:2], m, kept
     replaying = Pointed(made), factors, custom, *common
     living = Pointed(made), factors, custom, step, *common, 0.0, 0, False
-    replay, otherwise = _no_replay(_kinds(replaying)), _no_other_way(_kinds(living))
-    if update == REPLAY:
-        replay = compiled(replay_of, *replaying, **POINTED)
-    elif in_python or not made.plain:
-        otherwise = compiled(otherwise_of, *living, **POINTED)
+    learns = in_python or not made.plain
+    replay = compiled(replay_of if update == REPLAY else _no_replay, *replaying, **POINTED)
+    otherwise = compiled(otherwise_of if learns and update != REPLAY else _no_other_way, *living, **POINTED)
     return replay, otherwise
 
 
-@cache
-def _no_replay(kinds: tuple[types.Type, ...]) -> Function:
-    return njit(types.boolean(*kinds), **POINTED)(lambda p, f, c, features, s, μ, π, m, kept: False)
+def _no_replay(digest: int) -> Function:
+    return lambda plan, factors, custom, features, settings, behavior, target, m, kept: True
 
 
-@cache
-def _no_other_way(kinds: tuple[types.Type, ...]) -> Function:
-    return njit(types.int64(*kinds), **POINTED)(lambda p, f, c, step, features, s, μ, π, m, kept, r, after, ends: 0)
+def _no_other_way(digest: int) -> Function:
+    return lambda plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, ends: 0
 
 
 def _kinds(arguments: Sequence[object]) -> tuple[types.Type, ...]:

@@ -48,15 +48,29 @@ class Pointed:
 
     def __init__(self, *given: Given) -> None:
         self.given = given
-        self.kind = cast(Fields, _kind(given[0]))
+        form = _form(given[0])
+        if form not in _kinds:
+            _kinds[form] = _kind(given[0])
+        self.kind = cast(Fields, _kinds[form])
         self.rows = np.array([_laid_out(one) for one in given], np.int64)
         self.address = self.rows.ctypes.data
 
 
-def _kind(given: object) -> types.Type:
+_kinds: dict[object, types.Type] = {}
+"""By form: making a type takes as long as thousands of steps."""
+
+
+def _form(given: object) -> object:
+    """What tells its type from others."""
     if isinstance(given, np.ndarray):
         if not given.flags.c_contiguous:
             raise ValueError("an array of a learner must be contiguous")
+        return given.dtype, given.ndim
+    return (type(given), *map(_form, cast(Given, given))) if isinstance(given, tuple) else type(given)
+
+
+def _kind(given: object) -> types.Type:
+    if isinstance(given, np.ndarray):
         element = cast(types.Type, numba.from_dtype(given.dtype))
         return types.Array(element, given.ndim, "C") if given.ndim else element
     if isinstance(given, tuple):
@@ -72,11 +86,11 @@ def _kind(given: object) -> types.Type:
 def _laid_out(given: object) -> list[int]:
     """The words of a field."""
     if isinstance(given, np.ndarray):
-        return [given.__array_interface__["data"][0], *given.shape]
+        return [given.ctypes.data, *given.shape]
     if isinstance(given, tuple):
         return [word for field in cast(Given, given) for word in _laid_out(field)]
-    if isinstance(given, float):
-        return [int(np.float64(given).view(np.int64))]
+    if isinstance(given, float | np.floating):
+        return [int(np.float64(cast(float, given)).view(np.int64))]
     return [int(cast(int, given))]
 
 
