@@ -172,7 +172,7 @@ def act(features, behavior, target, settings, m, s, begins):
     return a
 
 
-@inlined
+@merged
 def note(m, out, s, a, r, after, terminated, truncated, settings):
     """Count a step, and remember it where there is a buffer. Whether sequences are to be drawn from that now."""
     out.largest[m.progress.seed] = max(out.largest[m.progress.seed], abs(r))
@@ -188,7 +188,7 @@ def note(m, out, s, a, r, after, terminated, truncated, settings):
     return True
 
 
-@inlined
+@merged
 def conclude(features, settings, m, out, r, after, terminated, truncated, bad):
     """What remains of a step when the learner has learned from it, or has not been able to: GO_ON, ENDED, OVER or BAD."""
     if bad == 2:
