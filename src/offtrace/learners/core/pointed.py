@@ -7,7 +7,7 @@ words in memory: a number is one word, an array its address and its shape. Compi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numba
@@ -165,13 +165,14 @@ def _load(context: Any, builder: Any, at: Any, place: int, kind: types.Type) -> 
     return found
 
 
-@intrinsic
-def of_lane(typing: object, rows: Any, j: types.Type) -> tuple[Signature, Any]:
-    """The fields of lane j."""
-
+def _of_lane(typing: object, rows: Any, j: types.Type) -> tuple[Signature, Any]:
     def lower(context: Any, builder: Any, signature: Signature, arguments: tuple[Any, Any]) -> Any:
         at, lane = arguments
         size = context.get_constant(types.intp, 8 * rows.words)
         return builder.gep(at, [builder.mul(context.cast(builder, lane, j, types.intp), size)])
 
     return rows(rows, j), lower
+
+
+of_lane = cast("Callable[[Any, Any], Any]", intrinsic(_of_lane))
+"""In compiled code: of_lane(rows, j) are the fields of lane j."""

@@ -171,7 +171,7 @@ def grown(way: int, old: Kept) -> Kept:
 
 def as_seen(ks: Kept, j: int) -> Kept:
     """What lane j keeps."""
-    return Kept(*(array[j, ...] for array in ks))
+    return Kept._make(array[j, ...] for array in ks)
 
 
 @inlined
