@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.studies import Study, StudyError, declaration, deep_units
+from offtrace.studies import Study, StudyError, declared_traces, deep_units
 from offtrace.studies.plan import Job, Outcome, Plan, Unit
 from offtrace.studies.provenance import machine, versions
 from offtrace.studies.records import Finished
@@ -78,7 +78,9 @@ def _run(args: argparse.Namespace) -> None:
         def work(jobs: list[Job]) -> None:
             began = time.monotonic()
             unit = jobs[0].unit
-            traces = [declaration.make(unit.trace, json.loads(unit.parameters or "{}"), lam) for lam in jobs[0].lams]
+            traces = [
+                declared_traces.make(unit.trace, json.loads(unit.parameters or "{}"), lam) for lam in jobs[0].lams
+            ]
             found = deep_units.together(jobs, traces)
             seconds = (time.monotonic() - began) / len(jobs)
             for job, (rows, curve) in zip(jobs, found, strict=True):

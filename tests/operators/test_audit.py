@@ -1,6 +1,7 @@
 """The audit: every verdict as DESIGN.md section 5 has it, and the three ways to print it."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,13 @@ from offtrace.operators.auditing.claims import (
     online,
     proofs,
 )
+from offtrace.operators.falsify import falsify
+
+
+def search_by_count(patch, tries):
+    """Searches end after so many MDPs, not after some time: `test_falsify` searches longer."""
+    patch.setattr(algorithms, "SEARCH", 600.0)
+    patch.setattr(algorithms, "falsify", partial(falsify, tries=tries))
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +36,7 @@ def calls():
 @pytest.fixture(scope="module")
 def rows(calls):
     patch = pytest.MonkeyPatch()
-    patch.setattr(algorithms, "SEARCH", 0.5)
+    search_by_count(patch, 1_000)
     made = audit(lambda done, total, statement: calls.append((done, total, statement)))
     patch.undo()
     return made
@@ -174,7 +182,8 @@ def test_every_verdict_can_turn(monkeypatch, rows, part, where, instead):
     assert decide(part).refuted != row.refuted
 
 
-def test_searches_can_find():
+def test_searches_can_find(monkeypatch):
+    search_by_count(monkeypatch, 10_000)
     found = algorithms.searched(ot.Retrace(0.9, horizon=2), ot.QLambda(1.0))
     assert found.refuted
     assert "Q(λ), λ = 1: diverges" in found.numbers

@@ -187,13 +187,14 @@ def _retrace(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
     return carry, carry
 
 
+@pytest.mark.usefixtures("counted_clock")
 def test_monte_carlo_estimates_means_and_variances() -> None:
     mdp, pi, mu = nasty(3, 0.5)
     rng = np.random.default_rng(0)
     pi, mu = random_policy(mdp, rng), random_policy(mdp, rng)
     Q = rng.normal(size=(3, 2))
     truth = Operator(ot.Retrace(0.9), mdp, target=pi, behavior=mu)
-    guess = Operator(ot.StepTrace(_retrace, lam=0.9), mdp, target=pi, behavior=mu, budget=2.0)
+    guess = Operator(ot.StepTrace(_retrace, lam=0.9), mdp, target=pi, behavior=mu)
     assert guess.method == "Monte Carlo"
     assert not guess.certain
     assert (np.abs(guess.C - truth.C) <= guess.C_error + 1e-9).all()

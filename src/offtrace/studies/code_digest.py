@@ -102,7 +102,7 @@ def differs() -> Table:
 
 
 def _git(*arguments: str) -> str:
-    asked = ["git", "-C", str(HOME), *arguments]
+    asked = ["git", "--no-optional-locks", "-C", str(HOME), *arguments]
     return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 

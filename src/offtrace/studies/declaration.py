@@ -7,17 +7,12 @@ import importlib
 import json
 import re
 import tomllib
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
-from offtrace.learners.methods.registry import method, method_named, rule_named
-from offtrace.studies import deep_agents, environments
+from offtrace.studies import declared_places, declared_traces
 from offtrace.studies.checks import (
     Check,
     DeclarationError,
@@ -33,9 +28,7 @@ from offtrace.studies.checks import (
     text,
     whole,
 )
-from offtrace.studies.stale import weighting
-from offtrace.studies.task_protocols import METRICS, PROTOCOLS, Deep, Evaluation, Map, Protocol, Replay, Stale
-from offtrace.traces import Rule, Trace
+from offtrace.studies.task_protocols import METRICS, PROTOCOLS
 
 FORMAT = 1
 """The version of the format of declarations; it is part of the digest."""
@@ -71,28 +64,6 @@ class Seeds:
     def stop(self) -> int:
         """The seed after the last one."""
         return self.first + self.count
-
-
-@dataclass(frozen=True)
-class Place:
-    """An environment and how the task is run there."""
-
-    name: str
-    protocol: Any
-
-
-@dataclass(frozen=True)
-class TraceGrid:
-    """A trace with its further parameters, and the λ's that it runs with: (None,) if it has no λ."""
-
-    title: str
-    parameters: tuple[tuple[str, object], ...]
-    lams: tuple[float | None, ...]
-
-    @property
-    def spelt(self) -> str:
-        """The parameters as JSON; empty where there are none."""
-        return json.dumps(dict(self.parameters), sort_keys=True) if self.parameters else ""
 
 
 def read(name: str | Path) -> Table:
@@ -160,12 +131,12 @@ def check(given: object) -> Table:
     protocol = kind.made("protocol", given.get("protocol", {}))
     ages = needed(given, "ages", several(whole(0), "ages")) if "ages" in KEYS[task] else ()
     lams = several(number(0, 1), "λ")("lams", given["lams"]) if "lams" in given else ()
-    places = _places(given.get("environments"), protocol, task)
+    places = declared_places.places(given.get("environments"), protocol, task)
     for place in places:
-        _fits(place, ages)
-    traces = _traces(given.get("traces"), lams, task)
+        declared_places.fits(place, ages)
+    traces = declared_traces.traces(given.get("traces"), lams, task)
     for i, each in enumerate(traces if task == "deep" else ()):
-        _agent_fits(f"traces[{i}]", each, places, ages)
+        declared_places.agent_fits(f"traces[{i}]", each, places, ages)
     return {
         "name": name,
         "question": needed(given, "question", text),
@@ -227,159 +198,6 @@ def _import(modules: object) -> None:
             importlib.import_module(str(module))
         except ImportError as error:
             raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {error}") from error
-
-
-def _places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
-    if not is_list(given) or not given:
-        raise DeclarationError("environments", given, "a list of environments that is not empty")
-    found: dict[str, Place] = {}
-    for i, entry in enumerate(given):
-        key = f"environments[{i}]"
-        name, arguments = environments.split(key, entry)
-        changes = arguments.pop("protocol", {})
-        for picked in environments.grid(arguments):
-            label = environments.join(name, picked)
-            if task == "deep":
-                environments.known_game(key, label)
-            elif task == "stale":
-                environments.known_token_task(key, label)
-            else:
-                label = environments.known(key, label, name, picked, seeded=task == "map")
-            if label in found:
-                raise DeclarationError(key, label, "each environment once")
-            found[label] = Place(label, protocol.with_changes(f"{key}.protocol", changes))
-    if not found:
-        raise DeclarationError("environments", given, "a grid that is not empty")
-    return tuple(found.values())
-
-
-def _fits(place: Place, ages: tuple[int, ...]) -> None:
-    """Check that the policies of the protocol can be made there."""
-    protocol = place.protocol
-    if isinstance(protocol, Deep):
-        for age in ages:
-            try:
-                protocol.config(place.name, offtrace.OneStep(), age)
-            except (ValueError, TypeError) as error:
-                declared = {k: v for k, v in asdict(protocol).items() if v != getattr(Deep(), k)}
-                where = f"what the agent can do on {place.name} with the age {age}: {error}"
-                raise DeclarationError("protocol", declared, where) from error
-        return
-    if isinstance(protocol, Stale):
-        if protocol.width % protocol.heads:
-            raise DeclarationError("protocol.width", protocol.width, f"a multiple of heads = {protocol.heads}")
-        return
-    mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
-    if isinstance(protocol, Evaluation | Map):
-        rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
-        for key in ("behavior", "target"):
-            try:
-                environments.policy(getattr(protocol, key), mdp, rng)
-            except ValueError as error:
-                where = f"a policy for {place.name}: {error}"
-                raise DeclarationError(f"protocol.{key}", getattr(protocol, key), where) from error
-    if isinstance(protocol, Replay) and max(ages) > protocol.updates:
-        raise DeclarationError("ages", list(ages), f"ages of at most protocol.updates = {protocol.updates}")
-
-
-def _agent_fits(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tuple[int, ...]) -> None:
-    """Check that the agent of a trace can be made with its settings, in each environment."""
-    parameters = dict(trace.parameters)
-    rule = make(trace.title, parameters, trace.lams[0])
-    for place in places:
-        for age in ages:
-            try:
-                config = deep_agents.configured(place.protocol, place.name, rule, age, parameters)
-            except (ValueError, TypeError) as error:
-                raise DeclarationError(key, {"name": trace.title, **parameters}, f"{error}") from error
-            if config.memory_slots is None and len(ages) > 1:
-                what = f"one age, since the agent {config.agent!r} has no memory, and its runs would only be repeated"
-                raise DeclarationError("ages", list(ages), what)
-
-
-def _traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[TraceGrid, ...]:
-    if not is_list(given) or not given:
-        raise DeclarationError("traces", given, "a list of traces that is not empty")
-    found: list[TraceGrid] = []
-    for i, entry in enumerate(given):
-        key = f"traces[{i}]"
-        if isinstance(entry, str):
-            name, parameters = entry, {}
-        else:
-            name, parameters = environments.split(key, entry)
-        for made in _grid_of(key, name, parameters, lams, task):
-            if any((made.title, made.parameters) == (t.title, t.parameters) for t in found):
-                raise DeclarationError(key, entry, "each trace with the same parameters once")
-            found.append(made)
-    return tuple(found)
-
-
-def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, ...], task: str) -> list[TraceGrid]:
-    learns = task in ("control", "evaluation", "replay")
-    listed = method_named(name) if learns and rule_named(name) is None else None
-    if listed is not None:
-        title, allowed = listed.name, [n for n in listed.parameters() if n != "alpha"]
-        if task == "control" and listed.values == "state":
-            raise DeclarationError(key, name, "methods on action values: state values say nothing of actions")
-    else:
-        rule = type(_plain_rule(key, name, learns))
-        title, allowed = rule.title, [f.name for f in fields(rule)]
-        if not issubclass(rule, Trace) and not (rule.uncorrected and (learns or task in ("map", "deep"))):
-            raise DeclarationError(key, name, "traces with coefficients β")
-    beside_it = {"stale": [*weighting.OPTIONS, weighting.LABEL], "deep": deep_agents.keys()}.get(task, [])
-    known = [*allowed, *(name for name in beside_it if name not in allowed)]
-    for parameter in parameters:
-        if parameter not in known:
-            what = f"no such parameter{did_you_mean(parameter, known)}; {title} takes {', '.join(known) or 'none'}"
-            raise DeclarationError(f"{key}.{parameter}", parameters[parameter], what)
-    own = parameters.pop("lam", None)
-    if "lam" not in allowed:
-        lams = (None,)
-    elif own is not None:
-        lams = several(number(0, 1), "λ")(f"{key}.lam", own if is_list(own) else [own])
-    elif not lams:
-        raise DeclarationError("lams", None, f"a list of λ, which {title} needs (or {key}.lam)")
-    for parameter, values in parameters.items():
-        if isinstance(values, list) and not values:
-            raise DeclarationError(f"{key}.{parameter}", [], "a number, or a list that is not empty")
-    found: list[TraceGrid] = []
-    for picked in environments.grid(parameters):
-        try:
-            if task == "stale":
-                picked = weighting.labelled(picked)
-                weighting.Weighting.made(title, picked, lams[0])
-            else:
-                picked = weighting.labelled(picked)
-                make(title, picked, lams[0])
-        except (ValueError, TypeError) as error:
-            worst = next(iter(picked), "name")
-            raise DeclarationError(f"{key}.{worst}", parameters.get(worst, name), f"{error}") from error
-        found.append(TraceGrid(title, tuple(sorted(picked.items())), lams))
-    return found
-
-
-def _plain_rule(key: str, name: str, learns: bool) -> Rule:
-    """The trace of this name, with all parameters as they are if none is given."""
-    try:
-        return offtrace.trace(name)
-    except ValueError as error:
-        what = "a trace, or a learning method" if learns else "a trace"
-        raise DeclarationError(key, name, f"{what}: {error}") from error
-    except TypeError as error:
-        raise DeclarationError(key, name, f"traces whose parameters are numbers: {error}") from error
-
-
-def make(title: str, parameters: Toml, lam: float | None) -> Any:
-    """Make the trace, or the learning method, of this title with those of the parameters that it has, and `lam` if it is given.
-
-    >>> make("Retrace", {}, 0.9)
-    Retrace(horizon=None, lam=0.9)
-    """
-    listed = None if rule_named(title) else method_named(title)
-    own = listed.parameters() if listed else tuple(field.name for field in fields(offtrace.trace(title)))
-    given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items() if k in own}
-    given |= {} if lam is None else {"lam": lam}
-    return method(title, **given) if listed else offtrace.trace(title, **given)
 
 
 def checked_seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[str, Seeds]:

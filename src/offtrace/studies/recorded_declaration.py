@@ -17,7 +17,9 @@ from offtrace.studies.checks import (
     text,
     whole,
 )
-from offtrace.studies.declaration import Place, TraceGrid, checked_seeds, folder_name, needed
+from offtrace.studies.declaration import checked_seeds, folder_name, needed
+from offtrace.studies.declared_places import Place
+from offtrace.studies.declared_traces import TraceGrid
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS
 
 

@@ -22,7 +22,7 @@ from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
-from offtrace.studies import code_digest, declaration, environments
+from offtrace.studies import code_digest, declared_traces, environments
 from offtrace.studies.plan import Job, Outcome
 
 POINTS = 100
@@ -75,7 +75,7 @@ def _trace(job: Job) -> Any:
 
 def _traces(job: Job) -> list[Any]:
     """The traces, or learning methods, of a job, one for each λ."""
-    return [declaration.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
+    return [declared_traces.make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
 
 
 def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

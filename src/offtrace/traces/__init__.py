@@ -2,20 +2,8 @@
 
 from offtrace.traces.base import INFINITY, Factors, Rule, Sweep, Trace
 from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count_dependent, replacing
-from offtrace.traces.per_decision import (
-    ABQ,
-    AlphaRetrace,
-    CTrace,
-    ImportanceSampling,
-    OneStep,
-    QLambda,
-    QSigma,
-    Retrace,
-    TreeBackup,
-    VariableLambda,
-    VTrace,
-    WatkinsQ,
-)
+from offtrace.traces.per_decision import ImportanceSampling, OneStep, QLambda, Retrace, TreeBackup, VTrace, WatkinsQ
+from offtrace.traces.per_decision_families import ABQ, AlphaRetrace, CTrace, QSigma, VariableLambda
 from offtrace.traces.registry import register, rules, trace
 from offtrace.traces.trajectory_aware import RBIS, FlattenedIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
 from offtrace.traces.uncorrected import NStep, PengQ

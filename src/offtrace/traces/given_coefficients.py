@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, whole
-from offtrace.traces.per_decision import VariableLambda
+from offtrace.traces.per_decision_families import VariableLambda
 from offtrace.trajectory import first_index, spell
 
 

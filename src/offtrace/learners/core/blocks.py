@@ -5,7 +5,7 @@ Blocks are independent, so threads may take them in any order; a checkpoint is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from offtrace.learners.core import loop
 from offtrace.learners.core.acting import Coded
 from offtrace.learners.core.eligibility import kept as eligibility
+from offtrace.learners.core.eligibility.kept import Kept
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import BAD, DONE, ROOM
-from offtrace.learners.core.memory import REPLAY, Features, Out, Settings, memory, room_for
-from offtrace.learners.core.plan import STEP, compiled, plan
+from offtrace.learners.core.memory import REPLAY, Features, Memory, Out, Settings, as_seen, memory, room_for
+from offtrace.learners.core.plan import STEP, compiled, plan, rarer_parts
+from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import Room, read_kept, read_memory, read_out, require
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
@@ -53,6 +55,7 @@ class Life:
     def __init__(self, job: Job, features: Features, lanes: int, capacity: int) -> None:
         where, settings, method = job.where, job.settings, job.method
         self.method = method
+        self._pointed: tuple[Memory, Kept, Pointed, Pointed] | None = None
         self.job, self.room = job, Room(len(features.tile), features.A, where.size)
         used = job.method.uses_trace and job.method.trace.form == "history"
         self.past = Past(job.method.trace, STEP) if used else None
@@ -66,6 +69,23 @@ class Life:
         self.kept = eligibility.empty(
             self.plan.way, where.size, k, len(self.plan.first), slots, deep, lanes, self.plan.own_step
         )
+
+    def fixed(self, features: Features, policies: Sequence[Coded], in_python: bool = False) -> tuple[object, ...]:
+        """What loops of both kinds are given, and what does not change: features, plan, pointers, policies, settings."""
+        seen, settings, coded = Pointed(features), Pointed(self.job.settings), [*map(Pointed, policies)]
+        parts = rarer_parts(
+            self.job.settings.update, self.plan, self.pointers, seen, coded, settings, *self.pointed(), in_python
+        )
+        return seen, Pointed(self.plan), *self.pointers, *parts, *coded, settings
+
+    def pointed(self) -> tuple[Pointed, Pointed]:
+        """What is kept, as the loop takes it: a row for each lane."""
+        if self._pointed is None or (self._pointed[0] is not self.m or self._pointed[1] is not self.kept):
+            lanes = range(len(self.m.lane))
+            m = Pointed(*(as_seen(self.m, j) for j in lanes))
+            kept = Pointed(*(eligibility.as_seen(self.kept, j) for j in lanes))
+            self._pointed = self.m, self.kept, m, kept
+        return self._pointed[2:]
 
     def grow(self) -> None:
         """Twice the room for the eligibility, where it has run out of it."""
@@ -117,12 +137,12 @@ class Block:
         self.job, self.life = job, Life(job, job.where.features, 1, job.capacity)
         self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
         at = job.where
-        self._fixed = (at.world, at.features, self.life.plan, *self.life.pointers, *job.policies, job.settings)
+        self._fixed = (Pointed(at.world), *self.life.fixed(at.features, job.policies))
 
     def advance(self, budget: int) -> bool:
         """Go on for so many steps; whether all seeds are done."""
         while True:
-            arguments = (*self._fixed, self.life.m, self.life.kept, self.out)
+            arguments = (*self._fixed, *self.life.pointed(), Pointed(self.out))
             before = self.steps
             status = compiled(loop.run_of, *arguments, budget)(*arguments, budget)
             if status == BAD:

@@ -1,7 +1,8 @@
 """How the loop is compiled: of small functions, those of every step inlined, those that are seldom called not.
 
-They pass tuples of many arrays to each other. Passing such a tuple costs more than most of these functions do, and so does
-counting references to its arrays, which is switched off: so none of them may make an array, or return a part of one.
+They pass pointers to tuples of many arrays to each other (`pointed`). Counting references to arrays would cost more than most of
+these functions do, and is switched off: so none of them may make an array, or return a part of one. What a loop links is compiled
+again with it, and what that links again: so large functions that only some learners need are given to loops as pointers.
 
 Only whole loops stay on disk. Numba asks whether the file of a function has changed, not those of the functions that it
 calls. What it does compare is what the function closes over: so every loop closes over a digest of the code that it is made of.
@@ -70,9 +71,9 @@ def _compiling(**options: object) -> Decorator:
 
 
 INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Of what only compiled functions call: what takes tuples of many arrays from Python would be a third of what is compiled.
-
-Nothing in Python may call these functions."""
+"""Of what only compiled functions call. Nothing in Python may call these functions."""
+LOOP: dict[str, object] = {"no_cfunc_wrapper": True}
+"""Of what only Python calls."""
 POINTED: dict[str, object] = {"no_cpython_wrapper": True}
 """Of what compiled functions are given as a pointer."""
 inlined = _compiling(forceinline=True, **INSIDE)
@@ -111,13 +112,13 @@ def loop_digest() -> int:
     return int(hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:15], 16)
 
 
-def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F]) -> F:
+def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F], **options: object) -> F:
     """A whole loop, for arguments of these types. `loop_of` makes the loop that closes over a number: the digest."""
-    notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: half a minute, once …\n"])
+    notice = threading.Timer(3.0, sys.stderr.write, ["offtrace compiles a learner's loop: some ten seconds, once …\n"])
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        compiling = kept_njit(kinds, nogil=True, no_cfunc_wrapper=True, **uncounted())
+        compiling = kept_njit(kinds, nogil=True, **(options or LOOP), **uncounted())
         return compiling(loop_of(loop_digest()))
     finally:
         notice.cancel()

@@ -14,7 +14,6 @@ import numpy as np
 
 from offtrace.learners.core.acting import at_present, best_of, choose, set_level
 from offtrace.learners.core.compiling import inlined, plain, seldom
-from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import has_room
 from offtrace.learners.core.learning import add_up, compute_values, state_value
 from offtrace.learners.core.loop import (
@@ -28,16 +27,36 @@ from offtrace.learners.core.loop import (
     all_finite,
     begin,
     begin_lane,
+    conclude,
     finish,
-    observe,
+    note,
 )
-from offtrace.learners.core.memory import of_lane
+from offtrace.learners.core.memory import REPLAY
+from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LOOKING, uniform
 from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.core.tiles import into_tiles
 
 # A step of an environment takes so long that it does not matter whether these are inlined; to the compiler it does.
-acts, observes = seldom(plain(act)), seldom(plain(observe))
+acts = seldom(plain(act))
+
+
+@seldom
+def observes(
+    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
+    r, after, terminated, truncated,
+):  # fmt: skip
+    """`loop.observe`, which leaves all learning to the functions that it is given."""
+    bad = 0
+    if note(m, out, m.lane.state, m.lane.action, r, after, terminated, truncated, settings):
+        if not replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+            bad = 2
+    elif settings.update != REPLAY:
+        bad = otherwise(
+            plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated
+        )
+    return conclude(features, settings, m, out, r, after, terminated, truncated, bad)
+
 
 FAILED = 7
 """Why the loop came back, besides its other reasons: the environment did not answer."""
@@ -132,8 +151,8 @@ def look(turn, box, tiles, features, behavior, target, settings, policy, m):
 def start_lanes(settings, ms, ks, box, seed):
     """A new learner in all lanes."""
     begin(settings, of_lane(ms, 0), seed)
-    for j in range(len(ms.lane)):
-        begin_lane(of_lane(ms, j), eligibility.of_lane(ks, j))
+    for j in range(len(box.action) - 1):
+        begin_lane(of_lane(ms, j), of_lane(ks, j))
         box.start[j] = -1
 
 
@@ -141,8 +160,8 @@ def start_lanes(settings, ms, ks, box, seed):
 def ask_for_episodes(turn, box, ms):
     """Let the lanes that wait for an episode begin one. False if the environment did not answer."""
     waiting = False
-    for j in range(len(ms.lane)):
-        waits = ms.lane[j].state < 0 and box.start[j] < 0
+    for j in range(len(box.action) - 1):
+        waits = of_lane(ms, j).lane.state < 0 and box.start[j] < 0
         box.action[j] = -1 if waits else 0
         waiting |= waits
     return not waiting or turn(BEGIN) == 0
@@ -160,6 +179,8 @@ def live_of(digest):
         factors,
         custom,
         step,
+        replay,
+        otherwise,
         behavior,
         target,
         looking,
@@ -171,7 +192,7 @@ def live_of(digest):
     ):
         """Go on until all seeds are done, or for so many steps: DONE, PAUSED, ROOM, BAD or FAILED."""
         _ = digest
-        n, first = len(ms.lane), of_lane(ms, 0)
+        n, first = len(box.action) - 1, of_lane(ms, 0)
         progress = first.progress
         while True:
             if not progress.begun:
@@ -183,14 +204,15 @@ def live_of(digest):
             if budget <= 0:
                 return PAUSED
             for j in range(n):
-                if not has_room(plan.way, eligibility.of_lane(ks, j)):
+                if not has_room(plan.way, of_lane(ks, j)):
                     return ROOM
             if progress.looks + n > len(out.look_step):
                 return ROOM
             if box.resets[0] and not ask_for_episodes(turn, box, ms):
                 return FAILED
             for j in range(n):
-                s, begins = ms.lane[j].state, ms.lane[j].state < 0
+                s = of_lane(ms, j).lane.state
+                begins = s < 0
                 box.action[j] = -1
                 if begins:
                     if box.start[j] < 0:
@@ -222,7 +244,7 @@ def live_of(digest):
                 terminated = box.ended[j] == TERMINATED
                 truncated = box.ended[j] == TRUNCATED or (m.lane.age + 1 == settings.limit and not terminated)
                 status = observes(
-                    features, plan, factors, custom, step, behavior, target, settings, m, eligibility.of_lane(ks, j), out,
+                    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, of_lane(ks, j), out,
                     box.reward[j], after, terminated, truncated,
                 )  # fmt: skip
                 if status == BAD:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.learners.core.acting import best_of, choose, probability, value
-from offtrace.learners.core.compiling import contracted, inlined, merged, seldom
+from offtrace.learners.core.acting import at_present, best_of, choose, probability, value
+from offtrace.learners.core.compiling import contracted, inlined, merged, plain, seldom
 from offtrace.learners.core.eligibility.kept import LINEAR, clear
 from offtrace.learners.core.eligibility.vector import apply, carry_on, copy, enter, pass_on
 from offtrace.learners.core.memory import ONLINE
@@ -50,10 +50,7 @@ def expected(plan, features, m, μ, π, s):
 
 @merged
 def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π, μ):
-    """Take the eligibility vector to this step and, unless the method has a step of its own, add α δ z to θ, or δ z to U.
-
-    False if a custom step gave no coefficient.
-    """
+    """Take the eligibility vector to this step and add α δ z to θ, or δ z to U. False if a custom step gave no coefficient."""
     A, pair, k = features.A, s * features.A + a, len(m.weights)
     ok = carry_on(plan, factors, custom, kept, discount, π, μ, pair, pair)
     for j in range(k):
@@ -61,8 +58,6 @@ def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ
     if plan.history:
         plan.first[0], plan.first[1] = π, μ
     enter(plan.way, kept, m.weights, features.value[s], plan.first, pair)
-    if plan.own_step:
-        return ok
     if settings.by_visits:
         count_visit(m)
     if settings.update == ONLINE:
@@ -115,9 +110,9 @@ def state_ratio(plan, π, μ):
     return min(plan.bound, plan.share * (π / μ) + (1.0 - plan.share))
 
 
-@seldom
+@merged
 def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π, μ):
-    """`learn` for state values and for returns without corrections, which are not in a hurry.
+    """`learn` for what is not in a hurry: state values, returns without corrections, and methods with a step of their own.
 
     On state values the newest start meets the action too: all are passed on at once, after they have been used. `shift` is added
     to δ for all starts but the newest.
@@ -136,7 +131,8 @@ def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount
         plan.first[0], plan.first[1] = (np.nan, np.nan) if features.states else (π, μ)
     enter(plan.way, kept, m.weights, features.value[s], plan.first, pair)
     if plan.own_step:
-        m.copied[0] = copy(plan.way, kept, 0)
+        if features.states:  # else `own_step` does it
+            m.copied[0] = copy(plan.way, kept, 0)
     else:
         if settings.by_visits:
             count_visit(m)
@@ -154,6 +150,10 @@ def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount
         if plan.own_step:
             m.copied[1] = copy(plan.way, kept, 1)
     return ok
+
+
+learns_otherwise = seldom(plain(learn_otherwise))
+"""The same, not inlined."""
 
 
 @inlined
@@ -266,66 +266,79 @@ def remember(m, s, a, after, r, μ, terminated, truncated):
     m.lane.filled = min(m.lane.filled + 1, len(m.buffer))
 
 
-@seldom
-def replay(plan, factors, custom, features, settings, μ, π, m, kept):
-    """Draw sequences, correct each by its Δ at the present Q, and learn from it."""
-    filled, capacity = m.lane.filled, len(m.buffer)
-    for _ in range(settings.batch):
-        first = min(int(uniform(m.streams, LIVING) * filled), filled - 1)
-        discount, ahead = 0.0, 0.0
-        for n in range(first, min(filled, first + settings.length)):
-            old = m.buffer[(m.lane.head - filled + n) % capacity]
-            s, a = old.state, old.action
-            v = 0.0
-            if plan.plain and not old.terminated:
-                v = expected(plan, features, m, μ, π, old.next_state)
-            elif not old.terminated:
-                v = next_value(plan, features, m, μ, π, old.next_state)
-            compute_values(m.θ, features, s, m.q[0])
-            q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
-            best, _, ties, _ = best_of(q)
-            π_a = probability(π, s, q, best, ties, a)
-            if plan.greedy:
-                π_a = 1.0 if q[a] == best else 0.0
-            q_a = state_value(m.θ, features, s) if features.states else q[a]
-            δ = old.reward + settings.gamma * v - q_a
-            if not np.isfinite(δ):
-                m.θ[0] = np.nan  # so that all see it
-                return True
-            if plan.plain:
-                ok = learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, old.mu)
-            else:
-                shift, after = q_a - ahead if plan.uncorrected and discount > 0.0 else 0.0, old.next_state
-                ok = learn_otherwise(
-                    plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π_a, old.mu
-                )  # fmt: skip
-            if not ok:
-                return False
-            discount, ahead = settings.gamma, v
-            if old.terminated or old.truncated:
-                break
-        add_up(settings, m)
-    return True
+def replay_of(digest):
+    """What is done now and then with a buffer, by itself: the loop is given a pointer to it. For `digest` see `loop.run_of`."""
+
+    def replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+        """Draw sequences, correct each by its Δ at the present Q, and learn from it. False if a custom β is no number."""
+        _ = digest
+        μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
+        filled, capacity = m.lane.filled, len(m.buffer)
+        for _ in range(settings.batch):
+            first = min(int(uniform(m.streams, LIVING) * filled), filled - 1)
+            discount, ahead = 0.0, 0.0
+            for n in range(first, min(filled, first + settings.length)):
+                old = m.buffer[(m.lane.head - filled + n) % capacity]
+                s, a, after = old.state, old.action, old.next_state
+                v = 0.0
+                if plan.plain and not old.terminated:
+                    v = expected(plan, features, m, μ, π, after)
+                elif not old.terminated:
+                    v = next_value(plan, features, m, μ, π, after)
+                compute_values(m.θ, features, s, m.q[0])
+                q = m.θ[s * features.A : (s + 1) * features.A] if features.table else m.q[0]
+                best, _, ties, _ = best_of(q)
+                π_a = probability(π, s, q, best, ties, a)
+                if plan.greedy:
+                    π_a = 1.0 if q[a] == best else 0.0
+                q_a = state_value(m.θ, features, s) if features.states else q[a]
+                δ = old.reward + settings.gamma * v - q_a
+                if not np.isfinite(δ):
+                    m.θ[0] = np.nan  # so that all see it
+                    return True
+                if plan.plain:
+                    ok = learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, old.mu)
+                else:
+                    shift = q_a - ahead if plan.uncorrected and discount > 0.0 else 0.0
+                    ok = learns_otherwise(
+                        plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π_a, old.mu
+                    )  # fmt: skip
+                if not ok:
+                    return False
+                discount, ahead = settings.gamma, v
+                if old.terminated or old.truncated:
+                    break
+            add_up(settings, m)
+        return True
+
+    return replay
 
 
-@seldom
-def live_otherwise(plan, factors, custom, step, features, settings, μ, π, m, kept, r, after, terminated):
-    """What `loop.observe` does with a step, where δ, or what comes of it, is not that of the paper's Algorithm 1.
+def otherwise_of(digest):
+    """What `loop.observe` does with a step, by itself: the loop is given a pointer to it. For `digest` see `loop.run_of`.
 
-    0 if all is well, 1 if δ is not finite, 2 if a custom step gave no coefficient.
+    The loop needs it where δ, or what comes of it, is not that of the paper's Algorithm 1; a loop that is not in a hurry, always.
     """
-    lane = m.lane
-    v = 0.0 if terminated else next_value(plan, features, m, μ, π, after)
-    π_a = lane.greedy if plan.greedy else lane.pi
-    δ = r + settings.gamma * v - lane.value
-    if not np.isfinite(δ):
-        return 1
-    shift = lane.value - lane.ahead if plan.uncorrected and lane.discount > 0.0 else 0.0
-    if not learn_otherwise(
-        plan, factors, custom, features, settings, m, kept, lane.discount, lane.state, lane.action, after, δ, shift, π_a, lane.mu
-    ):  # fmt: skip
-        return 2
-    if plan.own_step:
-        own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ, v, r, after, terminated)
-    lane.ahead = v
-    return 0
+
+    def otherwise(plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated):
+        """Learn from a step: 0 if all is well, 1 if δ is not finite, 2 if a custom step gave no coefficient."""
+        _ = digest
+        lane = m.lane
+        μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
+        v = 0.0 if terminated else next_value(plan, features, m, μ, π, after)
+        π_a = lane.greedy if plan.greedy else lane.pi
+        δ = r + settings.gamma * v - lane.value
+        if not np.isfinite(δ):
+            return 1
+        shift = lane.value - lane.ahead if plan.uncorrected and lane.discount > 0.0 else 0.0
+        if not learn_otherwise(
+            plan, factors, custom, features, settings, m, kept, lane.discount, lane.state, lane.action, after, δ, shift, π_a,
+            lane.mu,
+        ):  # fmt: skip
+            return 2
+        if plan.own_step:
+            own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ, v, r, after, terminated)
+        lane.ahead = v
+        return 0
+
+    return otherwise

@@ -13,7 +13,8 @@ On state values v(s) = Σ_j value_j θ[tile_j], the start's own action acts and 
 
     z ← z + ∇v(s),     θ ← θ + α ρ δ z,     z ← γβ-rule(z) with the action just taken
 
-The rule and the method's own step come as pointers to compiled functions: one loop serves all of them. It also follows a recorded
+The rule, the method's own step and what only some learners do come as pointers to compiled functions: one loop serves all of
+them, and what is not needed is not compiled. It also follows a recorded
 trajectory, whose steps then stand in the place of the MDP's.
 """
 
@@ -24,20 +25,17 @@ import numpy as np
 from offtrace.learners.core import random_numbers
 from offtrace.learners.core.acting import at_present, best_of, choose, level, probability, set_level
 from offtrace.learners.core.compiling import inlined, merged, seldom
-from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import clear, has_room
 from offtrace.learners.core.learning import (
     add_up,
     compute_values,
     expected,
     learn,
-    live_otherwise,
-    own_step,
     remember,
-    replay,
     state_value,
 )
-from offtrace.learners.core.memory import OFFLINE, REPLAY, of_lane
+from offtrace.learners.core.memory import OFFLINE, REPLAY
+from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LIVING, LOOKING, normal, pick, uniform
 
 DONE, PAUSED, ROOM, BAD, GO_ON, ENDED, OVER = range(7)
@@ -175,48 +173,32 @@ def act(features, behavior, target, settings, m, s, begins):
 
 
 @merged
-def observe(
-    features, plan, factors, custom, step, behavior, target, settings, m, kept, out, r, after, terminated, truncated
-):
-    """Learn from the action just taken, which led to `after`: GO_ON, ENDED, OVER or BAD."""
-    γ, s, a = settings.gamma, m.lane.state, m.lane.action
-    μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
-    over = False
+def note(m, out, s, a, r, after, terminated, truncated, settings):
+    """Count a step, and remember it where there is a buffer. Whether sequences are to be drawn from that now."""
     out.largest[m.progress.seed] = max(out.largest[m.progress.seed], abs(r))
     m.progress.step += 1
     m.lane.age += 1
-    if settings.update == REPLAY:
-        remember(m, s, a, after, r, m.lane.mu, terminated, truncated)
-        m.lane.since += 1
-        if m.lane.since == settings.every:
-            m.lane.since = 0
-            if not replay(plan, factors, custom, features, settings, μ, π, m, kept):
-                return BAD
-        over = np.isnan(m.θ[0])
-    else:
-        bad = 0
-        if plan.plain:
-            v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
-            π_a = m.lane.greedy if plan.greedy else m.lane.pi
-            δ = r + γ * v - m.lane.value
-            if not np.isfinite(δ):
-                bad = 1
-            elif not learn(
-                plan, factors, custom, features, settings, m, kept, m.lane.discount, s, a, δ, π_a, m.lane.mu
-            ):
-                bad = 2
-            elif plan.own_step:
-                own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ, v, r, after, terminated)
-        else:
-            bad = live_otherwise(plan, factors, custom, step, features, settings, μ, π, m, kept, r, after, terminated)
-        if bad == 2:
-            return BAD
-        if bad == 1:
-            m.θ[0] = np.nan  # so that all see it
-            over = True
-        m.lane.discount = γ
+    if settings.update != REPLAY:
+        return False
+    remember(m, s, a, after, r, m.lane.mu, terminated, truncated)
+    m.lane.since += 1
+    if m.lane.since < settings.every:
+        return False
+    m.lane.since = 0
+    return True
+
+
+@merged
+def conclude(features, settings, m, out, r, after, terminated, truncated, bad):
+    """What remains of a step when the learner has learned from it, or has not been able to: GO_ON, ENDED, OVER or BAD."""
+    if bad == 2:
+        return BAD
+    if bad == 1:
+        m.θ[0] = np.nan  # so that all see it
+    over = bad == 1 or (settings.update == REPLAY and np.isnan(m.θ[0]))
+    m.lane.discount = settings.gamma
     m.lane.total += m.lane.gain * r
-    m.lane.gain *= γ
+    m.lane.gain *= settings.gamma
     m.lane.state = after
     if terminated or truncated:
         m.lane.state, m.lane.chosen = -1, -1
@@ -233,6 +215,33 @@ def observe(
     if m.progress.mark < len(settings.marks) and clock == settings.marks[m.progress.mark]:
         mark(features, settings, m, out)
     return OVER if over else ENDED if terminated or truncated else GO_ON
+
+
+@merged
+def observe(
+    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
+    r, after, terminated, truncated,
+):  # fmt: skip
+    """Learn from the action just taken, which led to `after`: GO_ON, ENDED, OVER or BAD."""
+    s, a, bad = m.lane.state, m.lane.action, 0
+    draw = note(m, out, s, a, r, after, terminated, truncated, settings)
+    if settings.update == REPLAY:
+        if draw and not replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+            bad = 2
+    elif plan.plain:
+        μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
+        v = 0.0 if terminated else expected(plan, features, m, μ, π, after)
+        π_a = m.lane.greedy if plan.greedy else m.lane.pi
+        δ = r + settings.gamma * v - m.lane.value
+        if not np.isfinite(δ):
+            bad = 1
+        elif not learn(plan, factors, custom, features, settings, m, kept, m.lane.discount, s, a, δ, π_a, m.lane.mu):
+            bad = 2
+    else:
+        bad = otherwise(
+            plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated
+        )
+    return conclude(features, settings, m, out, r, after, terminated, truncated, bad)
 
 
 @seldom
@@ -262,10 +271,13 @@ def finish(settings, m, out, diverged):
 def run_of(digest):
     """The loop. It closes over a digest of the code, by which Numba knows whether what is on disk is this very loop."""
 
-    def run(world, features, plan, factors, custom, step, behavior, target, looking, settings, ms, ks, out, budget):
+    def run(
+        world, features, plan, factors, custom, step, replay, otherwise, behavior, target, looking, settings, ms, ks, out,
+        budget,
+    ):  # fmt: skip
         """Go on until all seeds are done, or for so many steps: DONE, PAUSED, ROOM or BAD."""
         _ = digest
-        m, kept, A = of_lane(ms, 0), eligibility.of_lane(ks, 0), features.A
+        m, kept, A = of_lane(ms, 0), of_lane(ks, 0), features.A
         progress, lane = m.progress, m.lane
         while True:
             if not progress.begun:
@@ -294,7 +306,7 @@ def run_of(digest):
                 terminated = world.ends[after]
                 truncated = lane.age + 1 == settings.limit and not terminated
             status = observe(
-                features, plan, factors, custom, step, behavior, target, settings, m, kept, out,
+                features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
                 r, after, terminated, truncated,
             )  # fmt: skip
             if status == GO_ON:

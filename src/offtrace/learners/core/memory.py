@@ -6,13 +6,12 @@ A *lane* is one copy of the environment: an MDP has one, a vector environment se
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.learners.core.acting import NOW, Levels
-from offtrace.learners.core.compiling import merged
 from offtrace.learners.core.records import Floats, Integers, Records, record
 
 ONLINE, OFFLINE, REPLAY = 0, 1, 2
@@ -75,7 +74,7 @@ class Plan(NamedTuple):
     history: bool
     """Whether what it keeps of a start is π and μ there."""
     plain: bool
-    """Whether δ and its use are those of Algorithm 1: on action values, with the mean over π, and with corrections."""
+    """Whether all is as in Algorithm 1: action values, the mean over π in δ, corrections, and no step of the method's own."""
     bound: float
     """On state values δ carries min(bound, ρ): see `Trace.delta_bound`."""
     uncorrected: bool
@@ -196,7 +195,7 @@ TRANSITION = record(
 
 
 class Memory(NamedTuple):
-    """One learner. What lanes do not share has a first axis of lanes; compiled functions see one lane: see `of_lane`."""
+    """One learner. What lanes do not share has a first axis of lanes; compiled functions see one lane: see `as_seen`."""
 
     progress: Records
     """One record PROGRESS, shared."""
@@ -292,13 +291,12 @@ def memory(
     )
 
 
-@merged
-def of_lane(ms, j) -> Any:
+def as_seen(ms: Memory, j: int) -> Memory:
     """The memory as lane j sees it."""
     return Memory(
-        ms.progress[0],
-        ms.lane[j],
-        ms.transition[0],
+        ms.progress[0, ...],
+        ms.lane[j, ...],
+        ms.transition[0, ...],
         ms.streams,
         ms.θ,
         ms.further,
@@ -309,9 +307,9 @@ def of_lane(ms, j) -> Any:
         ms.is_touched[j],
         ms.sizes,
         ms.N,
-        ms.behavior[j],
-        ms.target[j],
-        ms.looking[j],
+        ms.behavior[j, ...],
+        ms.target[j, ...],
+        ms.looking[j, ...],
         ms.q,
         ms.weights,
         ms.ahead,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ from numba.extending import register_jitable
 from offtrace.learners.core.compiling import INSIDE, POINTED, Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
-from offtrace.learners.core.memory import TRANSITION, Plan
+from offtrace.learners.core.learning import otherwise_of, replay_of
+from offtrace.learners.core.memory import REPLAY, TRANSITION, Plan
+from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.records import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
@@ -79,7 +81,7 @@ def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None
         lam=float(getattr(trace, "lam", 0.0)) if trace.form == "step" else 0.0,
         first=np.array((1.0, 1.0) if trace.form == "history" else carry).reshape(-1),
         history=trace.form == "history",
-        plain=not (on_states or method.sampled or method.uncorrected),
+        plain=method.in_loop and not (on_states or method.sampled or method.uncorrected),
         bound=float(np.min(trace.delta_bound)),
         uncorrected=method.uncorrected,
         sampled=method.sampled,
@@ -192,14 +194,44 @@ _loops: dict[tuple[object, ...], Callable[..., int]] = {}
 _compiling = threading.Lock()
 
 
-def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object) -> Callable[..., int]:
+def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object, **options: object) -> Callable[..., int]:
     """A loop, compiled for arguments like these, with pointers where they hold functions: so it can stay on disk."""
     key = (loop_of, *map(_kind, arguments))
     with _compiling:  # threads that begin together want the same loop
         if key not in _loops:
-            kinds = tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
-            _loops[key] = compiled_for(kinds, loop_of)
+            _loops[key] = compiled_for(_kinds(arguments), loop_of, **options)
         return _loops[key]
+
+
+def rarer_parts(
+    update: int, made: Plan, pointers: Pointers, features: Pointed, policies: Sequence[Pointed], settings: Pointed,
+    m: Pointed, kept: Pointed, in_python: bool,
+) -> tuple[Function, Function]:  # fmt: skip
+    """`learning.replay_of` and `learning.otherwise_of` for a loop, or what stands in their place where it does not call them.
+
+    `in_python`: the loop calls an environment in Python, and leaves all learning to them.
+    """
+    factors, custom, step = pointers
+    common = features, settings, *policies[:2], m, kept
+    replaying = Pointed(made), factors, custom, *common
+    living = Pointed(made), factors, custom, step, *common, 0.0, 0, False
+    learns = in_python or not made.plain
+    replay = compiled(replay_of if update == REPLAY else _no_replay, *replaying, **POINTED)
+    otherwise = compiled(otherwise_of if learns and update != REPLAY else _no_other_way, *living, **POINTED)
+    return replay, otherwise
+
+
+def _no_replay(digest: int) -> Function:
+    return lambda plan, factors, custom, features, settings, behavior, target, m, kept: True
+
+
+def _no_other_way(digest: int) -> Function:
+    return lambda plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, ends: 0
+
+
+def _kinds(arguments: Sequence[object]) -> tuple[types.Type, ...]:
+    """Numba's types of arguments, with pointers where they hold functions."""
+    return tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
 
 
 def _signature(given: object) -> Signature | None:
@@ -211,9 +243,5 @@ def _signature(given: object) -> Signature | None:
 
 
 def _kind(given: object) -> object:
-    """What tells its Numba type from others, where arrays are contiguous: `numba.typeof` takes as long as many steps."""
-    if isinstance(given, tuple):
-        return type(given), *map(_kind, given)
-    if isinstance(given, np.ndarray):
-        return given.dtype, given.ndim
-    return _signature(given) or type(given)
+    """What tells its Numba type from others: `numba.typeof` takes as long as many steps."""
+    return given.kind if isinstance(given, Pointed) else _signature(given) or type(given)

@@ -14,6 +14,7 @@ from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.core.loop import BAD, DONE, PAUSED
 from offtrace.learners.core.memory import REPLAY, Out, room_for
 from offtrace.learners.core.plan import compiled
+from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import read_out, require, require_within
 from offtrace.learners.gymnasium.outside import Outside
 from offtrace.learners.gymnasium.source import NEXT_STEP, SAME_STEP
@@ -55,8 +56,11 @@ class Awake:
             for policy, table in zip(job.policies, (*tables, None), strict=True)
         )
         self.fixed = (
-            self.outside.call, self.box, tiles, self.features, life.plan, *life.pointers, *self.policies, settings,
-        )  # fmt: skip
+            self.outside.call,
+            Pointed(self.box),
+            Pointed(tiles),
+            *life.fixed(self.features, self.policies, in_python=True),
+        )
 
     def snapshot(self) -> dict[str, Array]:
         """Everything that changes, copied; the environments as pickles."""
@@ -135,7 +139,7 @@ class HostBlock:
         awake = self.awake = self.awake or self._wake()
         budget = min(budget, SLICE)
         while True:
-            arguments = (*awake.fixed, awake.life.m, awake.life.kept, self.out)
+            arguments = (*awake.fixed, *awake.life.pointed(), Pointed(self.out))
             before = self.steps
             status = compiled(gymnasium_loop.live_of, *arguments, budget)(*arguments, budget)
             if status == gymnasium_loop.FAILED:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.core.compiling import inlined, leaf, merged, seldom
+from offtrace.learners.core.compiling import inlined, leaf, seldom
 from offtrace.learners.core.records import Floats, Integers, Records, record
 
 LINEAR, GROUPS, VISITS = 0, 1, 2
@@ -169,37 +169,9 @@ def grown(way: int, old: Kept) -> Kept:
     return new
 
 
-@merged
-def of_lane(ks, j):
+def as_seen(ks: Kept, j: int) -> Kept:
     """What lane j keeps."""
-    return Kept(
-        ks.counts[j],
-        ks.ages[j],
-        ks.slot_of[j],
-        ks.weight_of[j],
-        ks.seen[j],
-        ks.moved[j],
-        ks.z[j],
-        ks.x[j],
-        ks.below_x[j],
-        ks.below_G[j],
-        ks.born[j],
-        ks.fresh[j],
-        ks.G[j],
-        ks.C[j],
-        ks.at[j],
-        ks.by[j],
-        ks.weights[j],
-        ks.numbers[j],
-        ks.product[j],
-        ks.w[j],
-        ks.wβ[j],
-        ks.carry[j],
-        ks.began[j],
-        ks.pair[j],
-        ks.copied_weights[j],
-        ks.copied_numbers[j],
-    )
+    return Kept._make(array[j, ...] for array in ks)
 
 
 @inlined
