@@ -167,7 +167,7 @@ def test_custom_objective_agrees_with_the_normal_form():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"trace": ot.PengQ()}, "needs a trace"),
+        ({"trace": ot.PengQ()}, "no coefficients"),
         ({"trace": ot.HistoryTrace(lambda history: 1.0)}, "StepTrace"),
         ({"trace": ot.Retrace(), "gamma": 1.0}, "gamma"),
         ({"trace": ot.Retrace(), "states": 0}, "at least 1"),

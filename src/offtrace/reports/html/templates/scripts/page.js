@@ -58,7 +58,7 @@ const FIGURES = {
     key(into, data.credit.map((line) => line.method));
   },
   evidence(into) {
-    const one = data.evidence[all('[data-figure="evidence"]').indexOf(into)], fresh = (found) => () => found.map((line) => ({ ...line }));
+    const one = data.evidence[all("[data-figure=evidence]").indexOf(into)], fresh = (found) => () => found.map((line) => ({ ...line }));
     const top = 1.1 * Math.max(...one.rmse.filter((line) => !line.level).flatMap((line) => line.high)); // a level may lie far above
     panel(into, "RMSE", "Bands are ± one standard error", `RMSE over λ, ${one.name}`, lines(fresh(one.rmse), { xlabel: "λ", xname: "λ", ylabel: "RMSE", domain: [0, top], better: -1 }));
     panel(into, "Coverage of the 95% interval", "Pointing at a λ tells what chance allows", `Coverage over λ, ${one.name}`, lines(fresh(one.coverage), { xlabel: "λ", xname: "λ", ylabel: "share of intervals", reference: 0.95, domain: [0, 1.02], bands: false, better: 1 }));
