@@ -17,6 +17,7 @@ import triton_interpreter  # noqa: E402, F401
 
 repeated_calls = pytest.importorskip("offtrace.returns.torch.repeated_calls")
 from offtrace.returns.torch import recorded_launches, triton_launch  # noqa: E402
+from offtrace.returns.triton import plans  # noqa: E402
 
 
 def call(
@@ -79,6 +80,24 @@ def test_parts_of_a_batch_use_the_same_memory(trace: Any, monkeypatch: Any) -> N
     assert len(in_parts.launches) == 3 * len(alone.launches)
     assert in_parts.space == alone.space > 0
     repeated_calls._calls.clear()
+
+
+class Allocating(triton_launch.Tensors):
+    """Allocates memory for kernels, and launches none."""
+
+    def launch(self, kernel: Any, programs: int, read: Any, numbers: Any, written: Any, **constants: Any) -> list[Any]:
+        return [w if isinstance(w, torch.Tensor) else self._empty(w[0], triton_launch.DTYPES[w[1]]) for w in written]
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("shape", [(4096, 256), (4096, 1024), (1024, 4096), (256, 16384), (60, 70000)])
+def test_memory_beside_a_large_batch_is_at_most_three_arrays(shape: tuple[int, int], recursive: bool) -> None:
+    library, reward = Allocating(torch.device("cpu")), torch.empty(shape)
+    rows = triton_launch._rows_at_once(*shape, recursive)
+    flags = dict.fromkeys(("GIVEN", "GAMMAS", "VALID"), False)
+    call = plans.Given(library, dict.fromkeys(plans.KERNELS), [reward[:rows]] * 9, [0.0] * 15, flags, "float32", True)
+    plans.with_cap(call, recursive, torch.empty_like(reward[:rows]))
+    assert 0 < sum(memory.nbytes for memory in library.all) <= 3 * reward.nbytes
 
 
 @pytest.mark.parametrize(

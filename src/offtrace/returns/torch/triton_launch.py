@@ -23,7 +23,7 @@ from offtrace.traces.symbols import Lines
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
-AT_ONCE = 1 << 22  # steps that are done at once, so that the memory beside a large batch is little
+AT_ONCE = 1 << 22  # steps that are done at once, at most
 LINE = 64  # starts of a program that has one row only
 DTYPES = {
     "int32": torch.int32,
@@ -43,11 +43,17 @@ class Tensors:
         self.taken: dict[int, Tensor] = {}
         """The memory of each tensor, as bytes, by its address."""
         self.free: list[Tensor] = []
+        self.all: list[Tensor] = []
+        """What was allocated, in one piece each."""
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         size = math.prod(shape) * dtype.itemsize
         fits = [(memory.numel(), i) for i, memory in enumerate(self.free) if memory.numel() >= size]
-        memory = self.free.pop(min(fits)[1]) if fits else torch.empty(size, dtype=torch.uint8, device=self.device)
+        if fits:
+            memory = self.free.pop(min(fits)[1])
+        else:
+            memory = torch.empty(size, dtype=torch.uint8, device=self.device)
+            self.all.append(memory)
         own = -(-size // ALIGNED) * ALIGNED  # what is left of it can be had by others
         self.free += [memory[own:]] if memory.numel() > own else []
         self.taken[memory.data_ptr()] = memory[:own]
@@ -59,7 +65,7 @@ class Tensors:
 
     def release_all(self) -> None:
         """Let what is launched from now on have all memory."""
-        self.free += self.taken.values()
+        self.free = [*self.all]
         self.taken.clear()
 
     def launch(
@@ -155,13 +161,29 @@ def _launch(
     flags = dict(flags)
     add_q = flags.pop("ADD_Q")
     library, dtype = Tensors(device), NAME_OF[arrays[0].dtype]
-    out, rows = torch.empty_like(arrays[0]), max(1, AT_ONCE // T)
+    out, rows = torch.empty_like(arrays[0]), _rows_at_once(B, T, recursive)
     for i in range(0, B, rows):
         part = arrays if rows >= B else [a[i : i + rows] for a in arrays]
         call = plans.Given(library, made, part, numbers, flags, dtype, add_q)
         plans.with_cap(call, recursive, out[i : i + rows])
         library.release_all()
     return out
+
+
+def _rows_at_once(B: int, T: int, recursive: bool) -> int:
+    """How many rows are done at once, so that the memory beside a batch is at most three arrays of it.
+
+    All rows at once take 4.5 of them where they are only swept, 6 for a recursive cap and 12 for one at read-out. Parts that are
+    too small to keep an H200 busy would cost more time than the memory is worth.
+    """
+    if T <= plans.NEAR:
+        parts, least = 2, 1 << 19
+    elif recursive:
+        parts, least = 3, 1 << 18 if plans.long(T) else 1 << 20
+    else:
+        parts, least = 4, 1 << 20
+    parts = max(1, min(parts, B * T // least))
+    return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
 
 
 def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any]) -> Tensor:

@@ -161,7 +161,7 @@ def mantissa(P):
 
 @triton.jit
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, stages, B, T, parts, steps, groups,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, stages, swept, B, T, parts, steps, groups,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, stage, out,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
     ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,

@@ -82,6 +82,11 @@ class Given:
         B, T = self.arrays[0].shape
         return B, T
 
+    @property
+    def kind(self) -> str:
+        """The dtype in which numbers are kept in between."""
+        return "float64" if self.dtype == "float64" else "float32"
+
 
 KERNELS = {
     "linear": scan.linear_rows, "prepare": caps.prepare, "sweep": caps.sweep, "walk": walks.walk_rows,
@@ -179,8 +184,7 @@ def swept(
     steps = triton.cdiv(length, starts) * starts
     rows = rows_of(B * parts)
     groups = triton.cdiv(B * parts, rows)
-    kind = "float64" if call.dtype == "float64" else "float32"
-    at = None if stage is None else (scan.SWEEP if whole else scan.TREE).value
+    kind, at = call.kind, None if stage is None else (scan.SWEEP if whole else scan.TREE).value
     launch, numbers = call.library.launch, [B, T, parts, steps, groups, *call.numbers]
     programs = count(groups, steps // starts)
     room, ends, sums, stage = launch(
@@ -192,7 +196,7 @@ def swept(
         **call.flags, RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=LARGE[kind], STAGE=at, num_warps=4,
     )  # fmt: skip
     stage, out = launch(
-        call.kernels["sweep"], programs, [*call.arrays, room, ends, stage], numbers,
+        call.kernels["sweep"], programs, [*call.arrays, room, ends, stage, stage if out is None else out], numbers,
         [stage, ((B, T), call.dtype if whole else kind) if out is None else out], **call.flags,
         ADD_Q=call.add_q and whole, RECURSIVE=recursive,
         ROWS=rows, M=starts, N=BLOCK, PART=PART, STAGE=at, num_warps=1,
@@ -204,21 +208,25 @@ def swept(
 def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
     """Recursive caps by a tree over each row that is left to it; others are in `out` already."""
     B, T = call.shape
-    leaves = triton.cdiv(T, LEAF)
-    strides = [triton.cdiv(leaves, FAN) * FAN]
-    while strides[-1] > FAN:
-        strides.append(triton.cdiv(strides[-1] // FAN, FAN) * FAN)
-    keys = call.dtype != "float64"
-    kind = "float32" if keys else "float64"
-    steps, plane = B * strides[0] * LEAF, B * (sum(strides) + FAN)
-    wide = B * sum(strides[1:]) * FAN
+    counts = [triton.cdiv(T, LEAF)]  # nodes of a row: leaves, their parents, and so on
+    while counts[-1] > FAN:
+        counts.append(triton.cdiv(counts[-1], FAN))
+    strides = [triton.cdiv(n, FAN) * FAN for n in counts]
+    kind, keys = call.kind, call.kind == "float32"
+    steps, plane = B * strides[0] * LEAF, B * (sum(strides) + 1)
+    wide = B * sum(counts[1:]) * FAN
     programs, warps = strides[0] // FAN, max(1, FAN // 2)
     launch, shared = call.library.launch, {"FAN": FAN, "KEYS": keys, "num_warps": warps}
     ordered, plain = ((steps,), "int32" if keys else kind), ((steps,), kind)
+    there = out if call.dtype == kind else None
     lowest, before, clipped, found, leaving, weights, nodes, stage = launch(
-        call.kernels["leaf_tables"], count(programs, B), [*call.arrays, stage],
+        call.kernels["leaf_tables"], count(programs, B), [*call.arrays, stage, stage if there is None else there],
         [plane, B, T, programs, strides[0], *call.numbers],
-        [ordered, plain, plain, plain, ordered, plain, ((tree.NUMBERS, plane), "float64"), stage], **call.flags, **shared,
+        [
+            ordered, plain, plain, ((B, T), kind) if there is None else there, ordered, plain,
+            ((tree.NUMBERS, plane), "float64"), stage,
+        ],
+        **call.flags, **shared,
     )  # fmt: skip
     beyond = nodes
     for i, stride in enumerate(strides, 1):
@@ -226,11 +234,10 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
             tree.group, count(stride // FAN, B), [lowest, before, clipped, stage, nodes, beyond],
             [plane, wide, B, T, stride // FAN], [nodes, beyond if i > 1 else ((4, max(1, wide)), "float64")], LEVEL=i, **shared,
         )  # fmt: skip
-    swept_rows = nodes if out is None else out
     (out,) = launch(
         tree.starts, count(programs, B),
-        [*call.arrays, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage, swept_rows],
-        [plane, wide, B, T, programs], [((B, T), call.dtype) if out is None else out], VALID=call.flags["VALID"],
+        [*call.arrays, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
+        [plane, wide, B, T, programs], [found if call.dtype == kind else out], VALID=call.flags["VALID"],
         ADD_Q=call.add_q, LEVELS=len(strides), **shared,
     )  # fmt: skip
     return walked(call, True, stage, out)
@@ -240,11 +247,10 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     """Caps at read-out, in rows that are left to this stage, by sorting blocks and merging them; others are in `out` already."""
     B, T = call.shape
     parts = triton.cdiv(T, SORTED)
-    plane, steps = B * parts, B * parts * SORTED
-    kind = "float64" if call.dtype == "float64" else "float32"
+    plane, steps, kind = B * parts, B * parts * SORTED, call.kind
     fresh = [((steps,), "float64"), ((steps,), kind), ((steps,), kind)]
     launch = call.library.launch
-    found, pieces, stage = swept(call, False, stage, SORTED)
+    found, pieces, stage = swept(call, False, stage, SORTED, out if call.dtype == kind else None)
     each = pieces.shape[-1]
     (sums,) = launch(
         readout.running_sums, count(3, B), [pieces, stage], [B, parts], [((3, B, parts), "float64")],
@@ -254,15 +260,14 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
         call.kernels["sorted_blocks"], count(parts, B), [*call.arrays, stage, sums], [B, T, parts, plane, *call.numbers],
         [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.flags, BLOCK=SORTED, num_warps=1,
     )  # fmt: skip
-    result = ((B, T), call.dtype) if out is None else out
-    size, swept_rows, old = SORTED, found if out is None else out, None
+    size, old = SORTED, None
     while size < parts * SORTED:
         last = 2 * size >= parts * SORTED
         before = tables
-        read = [*call.arrays, stage, sums, *tables, starts, weights, found, swept_rows, *(old or tables)]
+        read = [*call.arrays, stage, sums, *tables, starts, weights, found, *(old or tables)]
         *tables, found = launch(
             readout.level, count(parts, B), read, [B, T, parts, plane, size],
-            [*tables, result] if last else [*(old or fresh), found],
+            [*tables, found if call.dtype == kind else out] if last else [*(old or fresh), found],
             VALID=call.flags["VALID"], ADD_Q=call.add_q, BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before

@@ -130,7 +130,7 @@ def weight_between(sums, plane, first, last):
 
 @triton.jit
 def level(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, thresholds, reached, below, starts, weights, found, swept,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, thresholds, reached, below, starts, weights, found,
     old_thresholds, old_reached, old_below, B, T, parts, plane, size, more_thresholds, more_reached, more_below, out,
     VALID: tl.constexpr, ADD_Q: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip

@@ -161,7 +161,7 @@ def shifted(x, first, SIZE: tl.constexpr):
 
 @triton.jit
 def leaf_tables(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, plane, B, T, programs, stride,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, swept, plane, B, T, programs, stride,
     gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
     lowest, before, clipped, found, leaving, weights, nodes, stage,
     GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
@@ -190,7 +190,7 @@ def leaf_tables(
     x = 1.0 / R
     t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x)
     at = b * stride * LEAF + t
-    tl.store(found + at, ((E + total) * x + at_column(W, t_next, 0.0)) / D)
+    tl.store(found + b * T + t, ((E + total) * x + at_column(W, t_next, 0.0)) / D, t < T)
     x = tl.minimum(x, at_column(following, t * 0 + tl.arange(0, LEAF)[None, :] + 1, float("inf")))
     tl.store(leaving + at, packed(x * last(R, LEAF)[:, None], KEYS))
     tl.store(weights + at, last(D, LEAF)[:, None] / D)
@@ -232,6 +232,17 @@ def place(B, T, LEVEL: tl.constexpr, FAN: tl.constexpr):
         offset += B * stride
         stride = tl.cdiv(stride // FAN, FAN) * FAN
     return offset, stride
+
+
+@triton.jit
+def place_beyond(B, T, LEVEL: tl.constexpr, FAN: tl.constexpr):
+    """Return where the nodes of a level begin in `beyond`, and how many a row has; those of level 2 come first."""
+    offset = 0
+    count = tl.cdiv(tl.cdiv(T, LEAF), FAN)
+    for _ in tl.static_range(LEVEL - 2):
+        offset += B * count
+        count = tl.cdiv(count, FAN)
+    return offset, count
 
 
 @triton.jit
@@ -322,6 +333,7 @@ def group(
     parent = tl.program_id(0) % programs
     offset, stride = place(B, T, LEVEL, FAN)
     above, above_stride = place(B, T, LEVEL + 1, FAN)
+    above_stride = tl.where(programs == 1, 1, above_stride)  # the root is alone
     count = tl.cdiv(T, LEAF)
     for _ in tl.static_range(LEVEL - 1):
         count = tl.cdiv(count, FAN)
@@ -349,12 +361,12 @@ def group(
         r, c, d, total, log_x, lowest, before, clipped, nodes, plane, B, T, b, parent * FAN, LEVEL, FAN, KEYS, False
     )
     if LEVEL > 1:
-        start, _ = place(B, T, 2, FAN)
-        table = beyond + (offset - start + b * stride + parent * FAN + row) * FAN + column
-        tl.store(table, r)
-        tl.store(table + wide, c)
-        tl.store(table + 2 * wide, d)
-        tl.store(table + 3 * wide, total)
+        start, each = place_beyond(B, T, LEVEL, FAN)
+        table = beyond + (start + b * each + parent * FAN + row) * FAN + column
+        tl.store(table, r, has)
+        tl.store(table + wide, c, has)
+        tl.store(table + 2 * wide, d, has)
+        tl.store(table + 3 * wide, total, has)
     own = tl.reshape(tl.load(here + row + WEIGHT * plane, has, 0.0), (FAN,))
     # W of each child, times its own D: W_c = value + weight · (D W)_s.
     value = tl.reshape(value, (FAN,)) * own
@@ -369,7 +381,7 @@ def group(
 
 @triton.jit
 def starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage, swept,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage,
     plane, wide, B, T, programs, out,
     VALID: tl.constexpr, ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -385,7 +397,7 @@ def starts(
     t = (parent * FAN + row) * LEAF + tl.arange(0, LEAF)[None, :]
     _, stride = place(B, T, 1, FAN)
     at = b * stride * LEAF + t
-    total = tl.load(found + at).to(tl.float64)
+    total = tl.load(found + b * T + t, t < T, 0.0).to(tl.float64)
     log_x = log(unpacked(tl.load(leaving + at), KEYS))
     weight = tl.load(weights + at).to(tl.float64)
     for i in tl.static_range(LEVELS):
@@ -399,8 +411,8 @@ def starts(
             r, c, d, sums = siblings(here + column + row * 0, plane, column > row, known)
             end_r, end_c, end_d = last(r, FAN)[:, None], last(c, FAN)[:, None], last(d, FAN)[:, None]
         else:
-            start, _ = place(B, T, 2, FAN)
-            r = beyond + (offset - start + b * stride + parent) * FAN
+            start, each = place_beyond(B, T, i + 1, FAN)
+            r = beyond + (start + b * each + parent) * FAN
             c, d, sums = r + wide, r + 2 * wide, r + 3 * wide
             end_r, end_c, end_d = tl.load(r + FAN - 1), tl.load(c + FAN - 1), tl.load(d + FAN - 1)
             parent = parent // FAN
