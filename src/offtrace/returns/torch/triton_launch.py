@@ -171,17 +171,12 @@ def _launch(
 
 
 def _rows_at_once(B: int, T: int, recursive: bool) -> int:
-    """How many rows are done at once, so that the memory beside a batch is at most three arrays of it.
+    """How many rows are done at once, so that the memory beside a batch is three arrays of it, or little more.
 
-    All rows at once take 4.5 of them where they are only swept, 6 for a recursive cap and 12 for one at read-out. Parts that are
-    too small to keep an H200 busy would cost more time than the memory is worth.
+    All rows at once take 4.5 of them where they are only swept, 6 for a recursive cap and 12 for one at read-out. Smaller parts
+    would cost more time than the memory is worth.
     """
-    if T <= plans.NEAR:
-        parts, least = 2, 1 << 19
-    elif recursive:
-        parts, least = 3, 1 << 18 if plans.long(T) else 1 << 20
-    else:
-        parts, least = 4, 1 << 20
+    parts, least = (2, 1 << 19) if recursive or T <= plans.NEAR else (4, 1 << 20)
     parts = max(1, min(parts, B * T // least))
     return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
 
