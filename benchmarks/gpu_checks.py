@@ -3,7 +3,8 @@
     python benchmarks/gpu_checks.py
 
 Operations of rules under Triton; rows of 2^20 steps; NaN for an impossible action; products beyond the range of floats, through
-PyTorch and through JAX; losses of policies. Everything is held to the NumPy backend in float64.
+PyTorch and through JAX; losses of policies. Everything is held to the NumPy backend in float64. Calls that are repeated as one
+CUDA graph are held to the same calls without.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,6 +198,9 @@ def extremes() -> dict[str, np.ndarray]:
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, loss in losses().items():
         yield f"loss, {name}", as_on_the_host(loss)
+    for trace in (ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)):
+        for shape in ((4096, 256), (512, 1024), (64, 5000)):
+            yield f"graph, {shape}, {trace!r}", partial(in_graphs, trace, shape)
     small = batch((5, 70), np.float64, ends=0.02)
     for name, formula in OPERATIONS.items():
         yield f"rule, {name}", close("torch", rule_of(formula), small)
@@ -226,6 +231,58 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
                     yield f"{name}, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, x)
                 together = batch((5, 123), dtype, np.stack(list(extremes().values())))
                 yield f"all together, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, together)
+
+
+def in_graphs(trace: ot.Trace, shape: tuple[int, int]) -> str:
+    """A repeated call, on other data, in threads and streams of their own, and while a graph is captured."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from offtrace.returns.torch import repeated_calls
+
+    def drawn(seed: int) -> dict[str, Any]:
+        x = batch(shape, np.float32, np.random.default_rng(seed).normal(size=shape))
+        return {n: torch.as_tensor(a).cuda() for n, a in x.items()} | {"gamma": 0.99}
+
+    def one_by_one(x: dict[str, Any]) -> Any:
+        usual, repeated_calls.usual = repeated_calls.usual, lambda call: None
+        try:
+            return ot.targets(trace, **x)
+        finally:
+            repeated_calls.usual = usual
+
+    given = [drawn(seed) for seed in range(8)]
+    wanted = [one_by_one(x) for x in given]
+    repeated_calls._calls.clear()
+    found = [ot.targets(trace, **x) for x in given]
+    (kept,) = repeated_calls._calls.values()
+    if kept is None or kept._graph is None:
+        return "the call is not repeated as a graph"
+
+    def in_own_stream(i: int) -> Any:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            made = [ot.targets(trace, **given[i]) for _ in range(50)][-1]
+            torch.cuda.current_stream().synchronize()
+        return made
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(8) as pool:
+        found += pool.map(in_own_stream, range(8))
+    static, captured = (
+        {n: a.clone() if isinstance(a, torch.Tensor) else a for n, a in given[0].items()},
+        torch.cuda.CUDAGraph(),
+    )
+    with torch.cuda.graph(captured):
+        out = ot.targets(trace, **static)
+    for x in given:
+        for name, array in static.items():
+            if isinstance(array, torch.Tensor):
+                array.copy_(x[name])
+        captured.replay()
+        found.append(out.clone())
+    wrong = [i for i, (a, b) in enumerate(zip(found, 3 * wanted, strict=True)) if not torch.equal(a, b)]
+    return f"calls {wrong} of {len(found)} differ" if wrong else ""
 
 
 def main() -> int:

@@ -176,7 +176,9 @@ def _rows_at_once(B: int, T: int, recursive: bool) -> int:
     All rows at once take 4.5 of them where they are only swept, 6 for a recursive cap and 12 for one at read-out. Smaller parts
     would cost more time than the memory is worth.
     """
-    parts, least = (2, 1 << 19) if recursive or T <= plans.NEAR else (4, 1 << 20)
+    swept = T <= plans.NEAR
+    parts = 2 if swept or recursive else 4
+    least = 1 << 19 if swept or (recursive and plans.long(T)) else 1 << 20
     parts = max(1, min(parts, B * T // least))
     return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
 
