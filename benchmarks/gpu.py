@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
@@ -303,13 +304,12 @@ def worst_against_host(trace: Any, x: dict[str, Any]) -> float:
     return ((ot.corrections(trace, **x).cpu() - ot.corrections(trace, **host)).abs() / scale).max().item()
 
 
-def time_long() -> list[dict[str, Any]]:
+def time_long() -> Iterator[dict[str, Any]]:
     """Rows of any length, easy data and hard: error, time in a graph, memory beside the inputs and the result."""
     import torch
 
     import offtrace as ot
 
-    records = []
     for i, (shape, data) in enumerate(LONG):
         x = long_example(shape, data, seed=int(time.time()) + i)
         for trace in timed_traces():
@@ -325,11 +325,10 @@ def time_long() -> list[dict[str, Any]]:
             out = call()
             torch.cuda.synchronize()
             most = torch.cuda.max_memory_allocated() - before
-            records.append({
+            yield {
                 "table": "gpu long", "rule": type(trace).__name__, "shape": shape, "data": data, "worst": worst,
                 "one": in_graph(call), "arrays": most / out.nbytes - 1,
-            })  # fmt: skip
-    return records
+            }  # fmt: skip
 
 
 WEIGHTS = (512, 16384)
@@ -452,13 +451,12 @@ def time_jax() -> list[dict[str, Any]]:
     return records
 
 
-def time_jax_long() -> list[dict[str, Any]]:
+def time_jax_long() -> Iterator[dict[str, Any]]:
     """Rows of any length under jit: a hundred calls in a row, divided by a hundred."""
     import jax
 
     import offtrace as ot
 
-    records = []
     for i, (shape, data) in enumerate(JAX_LONG):
         x = as_jax(long_example(shape, data, seed=int(time.time()) + i))
         gamma = x.pop("gamma")
@@ -466,10 +464,9 @@ def time_jax_long() -> list[dict[str, Any]]:
             trace = replace(trace, lam=data["λ"])
             ours = jax.jit(lambda x, trace=trace, gamma=gamma: ot.corrections(trace, **x, gamma=gamma))
             many = seen_by_host(lambda x=x, ours=ours: ours(x), jax.block_until_ready, 100, 5)
-            records.append({
+            yield {
                 "table": "gpu jax long", "rule": type(trace).__name__, "shape": shape, "data": data, "many": many
-            })  # fmt: skip
-    return records
+            }  # fmt: skip
 
 
 def machine() -> list[dict[str, Any]]:
