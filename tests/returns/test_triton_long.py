@@ -41,6 +41,8 @@ def factors(case: str, B: int, T: int) -> tuple[np.ndarray, ...]:
     match case:
         case "cut":
             g[:, ::9] = ratio[1::2, 5::20] = cap[:, 7::13] = 0.0
+        case "cut in every other row":
+            g[::2, ::5] = 0.0  # so one row is swept, and the next is not
         case "every step is clipped":
             ratio[:], cap[:] = 1.01, 1.0
         case "no step is clipped":
@@ -62,6 +64,7 @@ def factors(case: str, B: int, T: int) -> tuple[np.ndarray, ...]:
 CASES = (
     "plain",
     "cut",
+    "cut in every other row",
     "every step is clipped",
     "no step is clipped",
     "far away and back",

@@ -182,6 +182,7 @@ def sweep(
         passed = (tl.load(stage + b, there, -1) != STAGE).to(tl.int32)
     if tl.min(passed) != 0:
         return
+    there = there & (passed == 0)  # others are done, or will be
     offset = (row % parts * steps).to(tl.int32)
     found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
     if STAGE == SWEEP:
