@@ -6,10 +6,9 @@ some such is recorded: which compiled kernels were launched, with which argument
 after it allocates that memory in one piece and launches the same kernels at the new addresses, as one CUDA graph
 (`kernel_graphs`) where it can, or one by one.
 
-What may be done while a call is recorded: allocate by `torch.empty`, `torch.zeros`, `torch.full` and their like, take views, and
-launch kernels that were passed through `recorded`. Another operation of PyTorch's makes the call one that is not repeated. A
-kernel that was not passed through `recorded` would be left out of the repetition: all that `triton_launch.correct` launches
-must be.
+What may be done while a call is recorded: allocate by `torch.empty` and its like, take views, and launch kernels that were
+passed through `recorded`. Another operation of PyTorch's makes the call one that is not repeated. A kernel that was not passed
+through `recorded` would be left out of the repetition: all that `triton_launch.correct` launches must be.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from offtrace.returns.torch.kernel_graphs import Kernel, KernelGraph
 
 ALIGNED = 512  # bytes: as PyTorch aligns what it allocates on a GPU
 EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
-ZEROS = ("aten::zeros", "aten::zeros_like", "aten::new_zeros")
 REPEATS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 4)
 """Whether a compiled kernel takes all its arguments, with those that were compiled in: before, it took the others only."""
 
@@ -121,18 +119,13 @@ class Repeated:
     device: torch.device
     space: int
     """Bytes that are needed in between."""
-    filled: tuple[tuple[int, int, torch.dtype, float], ...]
-    """What must be in some of them: from where to where, as numbers of which dtype, which number."""
 
     def __call__(self, inputs: Sequence[Tensor], numbers: Sequence[float]) -> Tensor:
         """The same with other tensors and numbers."""
         out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         sources = [*inputs, out]
         if self.space:
-            space = torch.empty(self.space, dtype=torch.uint8, device=self.device)
-            for first, stop, dtype, number in self.filled:
-                space[first:stop].view(dtype).fill_(number)
-            sources.append(space)
+            sources.append(torch.empty(self.space, dtype=torch.uint8, device=self.device))
         addresses = [tensor.data_ptr() for tensor in sources]
         gpu: Any = driver.active if self.device.type == "cuda" else None
         stream = None if gpu is None else gpu.get_current_stream(self.device.index)
@@ -187,8 +180,8 @@ class _Recorder(TorchDispatchMode):
         self.parts = {s: (i, inputs[i].data_ptr()) for i, s in enumerate(storages) if storages.count(s) == 1}
         """By the address of its memory: an input of which parts may be taken, and where it begins."""
         self.of_number = {id(number): i for i, number in enumerate(numbers)}
-        self.made: dict[int, tuple[Tensor, float | None]] = {}
-        """What was allocated, by the address of its memory, and what it was filled with."""
+        self.made: dict[int, Tensor] = {}
+        """What was allocated, by the address of its memory."""
         self.launches: list[_Launch] = []
         self.known, self.launching = True, False
 
@@ -198,9 +191,7 @@ class _Recorder(TorchDispatchMode):
         if self.launching or func.is_view:
             return out
         if name in EMPTY:
-            self.made[out.untyped_storage().data_ptr()] = out, None
-        elif name in ZEROS or name == "aten::full":
-            self.made[out.untyped_storage().data_ptr()] = out, 0 if name in ZEROS else args[1]
+            self.made[out.untyped_storage().data_ptr()] = out
         else:
             self.known = False
         return out
@@ -235,14 +226,12 @@ class _Recorder(TorchDispatchMode):
         whole = out.is_contiguous() and out.data_ptr() == of_out and of_out in self.made
         if not (self.known and whole):
             return None
-        offsets, space, filled = {of_out: 0}, 0, list[tuple[int, int, torch.dtype, float]]()
-        for address, (tensor, number) in self.made.items():
+        offsets, space = {of_out: 0}, 0
+        for address, tensor in self.made.items():
             if address == of_out:
                 continue
             size = tensor.untyped_storage().nbytes()
             offsets[address] = space
-            if number is not None:
-                filled.append((space, space + size, tensor.dtype, number))
             space += -(-size // ALIGNED) * ALIGNED
         launches: list[_Launch] = []
         for launch in self.launches:
@@ -254,7 +243,7 @@ class _Recorder(TorchDispatchMode):
             numbers = tuple((i, self.of_number[id(one)]) for i, one in arguments if id(one) in self.of_number)
             kept = tuple(None if isinstance(one, Tensor) else one for one in launch.given)
             launches.append(launch._replace(given=kept, tensors=there, numbers=numbers))
-        return Repeated(tuple(launches), out.shape, out.dtype, out.device, space, tuple(filled))
+        return Repeated(tuple(launches), out.shape, out.dtype, out.device, space)
 
     def _place(self, argument: int, tensor: Tensor, of_out: int, offsets: dict[int, int]) -> _Place | None:
         like = tensor.dtype, tensor.shape, tensor.stride()

@@ -25,6 +25,7 @@ CHUNK, SCAN = 256, 1024  # steps that a scan takes at once, and elements of its 
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
 AT_ONCE = 1 << 22  # steps that are done at once, at most
 LINE = 64  # starts of a program that has one row only
+FILLED = 1024  # numbers that a program writes
 DTYPES = {
     "int32": torch.int32,
     "float16": torch.float16,
@@ -79,7 +80,9 @@ class Tensors:
 
     def full(self, shape: tuple[int, ...], value: int) -> Tensor:
         """Return an int32 tensor of one value."""
-        return torch.full(shape, value, dtype=torch.int32, device=self.device)
+        made, size = self._empty(shape, torch.int32), math.prod(shape)
+        recorded(scan.fill)[(triton.cdiv(size, FILLED),)](value, size, made, N=FILLED, num_warps=4)
+        return made
 
 
 def takes(trace: Trace) -> bool:

@@ -158,6 +158,13 @@ def link(
 
 
 @triton.jit
+def fill(value, size, out, N: tl.constexpr):
+    """Write one value to `size` places."""
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + i, value, i < size)
+
+
+@triton.jit
 def number(high, middle, low):
     """Add three float32 to a float64: Triton passes floats in float32 (`plans.split`)."""
     none = tl.full([], 0.0, tl.float64)
