@@ -92,7 +92,7 @@ for level in ("token", "prefix", "geometric"):
     given |= {"segment": torch.zeros(6, 24, dtype=torch.int64)} if level == "prefix" else {}
     triton_calls.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(6, 24))
 assert all(done for _, done in made), made
-names = {"linear_rows", "prepare", "sweep", "walk_rows", "step_rows", "transpose_rows"}
+names = {"fill", "linear_rows", "prepare", "sweep", "walk_rows", "step_rows", "transpose_rows"}
 names |= {"leaf_tables", "group", "starts", "linear_ends", "lifetimes", "running_sums", "sorted_blocks", "level", "weigh_rows"}
 assert {name for name, _ in made} == names, made
 """
