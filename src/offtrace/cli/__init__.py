@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import offtrace
 from offtrace.cli import audit, deep, doctor, explore, logs, methods, study, trace_options
+from offtrace.cli.commands import commands_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         prog="offtrace", description="Off-policy reinforcement learning that accounts for past decisions."
     )
     top.add_argument("--version", action="version", version=f"offtrace {offtrace.__version__}")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = commands_of(top)
     for each in (audit, study, deep, logs, explore, doctor, methods):
         each.add(commands)
     return top

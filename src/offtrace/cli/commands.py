@@ -21,3 +21,14 @@ class Commands(Protocol):
     ) -> argparse.ArgumentParser:
         """Add a command."""
         ...
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Commands:
+    """What the commands of a parser are added to. Whoever names none of them reads which there are."""
+
+    def helped(args: argparse.Namespace) -> int:
+        parser.print_help()
+        return 2
+
+    parser.set_defaults(run=helped)
+    return parser.add_subparsers(metavar="COMMAND")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
 from offtrace.cli import trace_options
-from offtrace.cli.commands import INTERRUPTED, Commands, Run
+from offtrace.cli.commands import INTERRUPTED, Commands, Run, commands_of
 from offtrace.cli.options import add_option, integer
 from offtrace.deep.config import AGENTS, Config, configuration
 from offtrace.deep.settings import Settings
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         help="train deep agents, and watch them play",
         description="Deep agents that learn with any trace: from a replay memory, from fresh steps, or in a stream.",
     )
-    of_deep = deep.add_subparsers(required=True, metavar="COMMAND")
+    of_deep = commands_of(deep)
     _add_train(of_deep)
     _add_play(of_deep)
 

@@ -167,27 +167,32 @@ def extras() -> Iterator[Found]:
         if extra and not what.startswith("offtrace["):
             needs.setdefault(extra[1], []).append(what.strip())
     for extra, requirements in sorted(needs.items()):
-        lacking = [said for requirement in requirements if (said := lacks(requirement))]
+        lacking = sorted({said for requirement in requirements if (said := lacks(requirement))})
         yield Found(
-            None if lacking else True, extra, ", ".join(lacking) or "complete", install(extra) if lacking else ""
+            None if lacking else True,
+            extra,
+            f"lacks {', '.join(lacking)}" if lacking else "complete",
+            install(extra) if lacking else "",
         )
 
 
 def lacks(requirement: str) -> str:
-    """What is wrong with a requirement such as "jax>=0.8", in words; nothing if it is met.
+    """What is missing of a requirement such as "jax>=0.8" or "pandas>=2.2,<3"; nothing if it is met.
 
-    >>> old = lacks("numpy>=1000").partition(" is ")[2]
-    >>> lacks("numpy>=1.0"), lacks("no-such-package-anywhere>=2"), old
-    ('', 'no-such-package-anywhere is missing', 'older than 1000')
+    >>> other = lacks("numpy>=1.0,<2").partition(" (")[0]
+    >>> lacks("numpy>=1.0"), lacks("no-such-package-anywhere>=2"), other
+    ('', 'no-such-package-anywhere', 'numpy>=1.0,<2')
     """
     name = re.match(r"[\w.-]+", requirement)
-    least = re.search(r">=\s*([\d.]+)", requirement)
     assert name is not None
     try:
         version = metadata.version(name[0])
     except metadata.PackageNotFoundError:
-        return f"{name[0]} is missing"
-    return f"{name[0]} {version} is older than {least[1]}" if least and _numbers(version) < _numbers(least[1]) else ""
+        return name[0]
+    least, below = (re.search(rf"{sign}\s*([\d.]+)", requirement) for sign in (">=", "<"))
+    old = least is not None and _numbers(version) < _numbers(least[1])
+    new = below is not None and _numbers(version) >= _numbers(below[1])
+    return f"{requirement} ({version} is installed)" if old or new else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ import numpy as np
 from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli import log_evidence, log_sweeps, trace_options
-from offtrace.cli.commands import INTERRUPTED, Commands, Run
+from offtrace.cli.commands import INTERRUPTED, Commands, Run, commands_of
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import Columns
 from offtrace.returns.api import as_trace
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
         help="what a policy would be worth, from logs of another one",
         description="Read logged trajectories, look at them, and evaluate a policy that did not make them.",
     )
-    of_logs = logs.add_subparsers(required=True, metavar="COMMAND")
+    of_logs = commands_of(logs)
     for name, run, words in (
         ("describe", _describe, "say what logs are like, and what they can say about a target policy"),
         ("evaluate", _evaluate, "estimate what a target policy is worth, by a trace and by the standard estimators"),

@@ -9,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from offtrace.cli.commands import Commands, Run
+from offtrace.cli.commands import Commands, Run, commands_of
 
 
 def add(commands: Commands) -> None:
@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
         help="run a declared grid of traces, and report it",
         description="A declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
     )
-    of_study = study.add_subparsers(required=True, metavar="COMMAND")
+    of_study = commands_of(study)
 
     def command(name: str, run: Run, words: str, named: bool = True) -> argparse.ArgumentParser:
         made = of_study.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
