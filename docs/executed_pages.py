@@ -1,8 +1,8 @@
 """Tutorials: pages whose Python is executed when the documentation is built, and which can be downloaded as notebooks.
 
-In a page of `tutorials/` every block of Python runs, one after the other, in one namespace. What it prints, the value of its last
-line, and the figures that it makes stand below it. A block that raises ends the build. Beside the page lies `NAME.ipynb` with
-the same text, code and results; the page links to it.
+In a page of `tutorials/` every block of Python runs, one after the other, in one namespace and in an empty folder. What it
+prints, the value of its last line, the figures that it makes, and the HTML pages that it writes stand below it. A block that
+raises ends the build. Beside the page lies `NAME.ipynb` with the same text, code and results; the page links to it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import sys
+import tempfile
 import types
+import warnings
 from pathlib import Path
 
+import offtrace
+from offtrace.traces.registry import unregister
+
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")
 FOLDER = "tutorials/"
 
 
@@ -37,7 +44,8 @@ def executed(code: str, names: dict[str, object], file: str) -> Output:
 
     tree, said = ast.parse(code, file), io.StringIO()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(said), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")  # `plt.show()`: figures are taken below
         exec(compile(tree, file, "exec"), names)
         value = eval(compile(ast.Expression(last.value), file, "eval"), names) if isinstance(last, ast.Expr) else None
     figures = [plt.figure(number) for number in plt.get_fignums()]
@@ -67,16 +75,20 @@ def read(app, docname, source):
     folder = Path(app.outdir) / "_tutorials"
     folder.mkdir(parents=True, exist_ok=True)
     at, short = 0, docname.removeprefix(FOLDER)
-    for number, block in enumerate(BLOCK.finditer(text)):
-        output = executed(block[1], names, f"{docname}, block {number + 1}")
-        prose = text[at : block.start()]
-        page += [prose, block[0], *_shown(output, folder, f"{short}-{number}")]
-        cells += [_markdown(prose), _code(block[1], output)]
-        at = block.end()
+    with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
+        for number, block in enumerate(BLOCK.finditer(text)):
+            output = executed(block[1], names, f"{docname}, block {number + 1}")
+            prose = text[at : block.start()]
+            page += [prose, block[0], *_shown(output, folder, f"{short}-{number}"), *_moved(Path(work), folder)]
+            cells += [_markdown(prose), _code(block[1], output)]
+            at = block.end()
+    for rule in offtrace.rules():
+        if rule.__module__ == "tutorial":
+            unregister(rule)  # the tables of rules are those of the package
     cells.append(_markdown(text[at:]))
     page.append(text[at:])
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    book = {"cells": [c for c in cells if c["source"]], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    book = {"cells": [c for c in cells if c["source"]], "metadata": kernel, "nbformat": 4, "nbformat_minor": 4}
     (folder / f"{short}.ipynb").write_text(json.dumps(book, ensure_ascii=False, indent=1), encoding="utf-8")
     title, _, rest = "".join(page).partition("\n")
     source[0] = (
@@ -94,7 +106,18 @@ def _shown(output: Output, folder: Path, name: str) -> list[str]:
     return parts
 
 
+def _moved(work: Path, folder: Path) -> list[str]:
+    parts = []
+    for html in work.glob("*.html"):
+        shutil.move(html, folder / html.name)
+        at = f"../_tutorials/{html.name}"
+        parts.append(f'\n\n<iframe src="{at}" title="{html.name}" class="made"></iframe>\n')
+        parts.append(f'\n<a href="{at}">Open {html.name} by itself</a>\n')
+    return parts
+
+
 def _markdown(text: str) -> dict:
+    text = LINK.sub(r"\1", text)  # the other pages are not where the notebook is
     return {"cell_type": "markdown", "metadata": {}, "source": text.strip().splitlines(keepends=True)}
 
 

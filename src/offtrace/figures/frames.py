@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.progress_bar import in_notebook
+
 
 def literal(text: str) -> str:
     r"""The text such that matplotlib shows it as it is: what stands between two dollars would be read as mathematics.
@@ -98,3 +100,10 @@ def pyplot_and_colors() -> tuple[Any, Any]:
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'offtrace[plot]'") from error
     return plt, colors
+
+
+def for_return(figure: Any) -> Any:
+    """The figure, as a function returns it: a notebook shows the value of a cell, and once more each figure that is open."""
+    if in_notebook():
+        pyplot_and_colors()[0].close(figure)
+    return figure

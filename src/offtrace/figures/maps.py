@@ -83,7 +83,7 @@ def heat_maps(
     bar.ax.set_title("β", fontsize=9)
     if title:
         figure.text(left / width, 1 - 0.2 / height, frames.literal(title), fontsize=10, va="center")
-    return figure
+    return frames.for_return(figure)
 
 
 def cell_maps(

@@ -56,7 +56,7 @@ def line_panels(
         handles.values(), map(frames.literal, handles), fontsize=8, ncols=6, loc="lower center", frameon=False
     )
     figure.tight_layout(rect=(0, 0.055 * rows, 1, 1))
-    return figure
+    return frames.for_return(figure)
 
 
 def band_panels(
