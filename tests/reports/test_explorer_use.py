@@ -107,9 +107,12 @@ def test_a_link_holds_the_whole_state(opened_explorer: Any) -> None:
         assert tab.said == []
 
 
-def test_a_link_that_makes_no_sense_is_the_first_preset(opened_explorer: Any) -> None:
+def test_a_link_that_makes_no_sense_is_the_first_preset_and_the_page_says_so(opened_explorer: Any) -> None:
     tab = opened_explorer("#rules=Nobody;&gamma=7&rho=x,y&mdp=none&p=-1&decay=((")
     assert tab.locator("#measures tbody tr").count() == 4
+    tab.locator(
+        "#preset", has_text="cannot read a part of the link: gamma=7, p=-1, rho=x,y, mdp=none, Nobody."
+    ).wait_for()
     assert tab.locator('[data-part="decay"]').get_attribute("aria-invalid") == "true"
     assert tab.said == []
 

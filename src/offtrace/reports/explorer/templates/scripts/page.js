@@ -33,7 +33,9 @@ function writeLink() {
   if (hash !== location.hash && (location.hash || hash !== toHash(fromHash("")))) history.replaceState(null, "", hash);
   const at = data.presets.find((preset) => toHash(fromPreset(preset)) === hash);
   for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
-  find("#preset").innerHTML = formula(at?.text ?? "A setting of your own. The link holds all of it.");
+  const left = misread.length ? `This page cannot read a part of the link: ${misread.join(", ")}. The rest of it is shown.` : "";
+  misread = [];
+  find("#preset").innerHTML = left ? safe(left) : formula(at?.text ?? "A setting of your own. The link holds all of it.");
 }
 function drawInputs() {
   for (const input of all("input[data-of]")) input.value = state[input.dataset.of];

@@ -5,7 +5,7 @@ const FACTS = new Map(data.rules.map((rule) => [rule.name, rule]));
 FACTS.set("Own", { name: "Own", title: "Your own rule", formula: "from the three fields below", citation: "", numbers: [{ name: "lam", letter: "λ", start: 0.9, unit: true, byLag: false }] });
 const MDPS = new Map(data.mdps.map((mdp) => [mdp.key, mdp]));
 const OWN = { decay: "1", ratio: "lam * rho ** 0.5", cap: "lam", recursive: true };
-let state = null;
+let state = null, misread = [];  // what the page cannot take of a link
 
 const short = (x) => Number(x.toPrecision(3));
 const fromText = (x) => (x === "inf" ? Infinity : x);
@@ -39,16 +39,19 @@ function toHash(s) {
   if (own) Object.assign(parts, { decay: s.own.decay, ratio: s.own.ratio, cap: s.own.cap, recursive: Number(s.own.recursive) });
   return `#${new URLSearchParams(Object.entries(parts).map(([k, v]) => [k, String(v)]))}`;
 }
-/** The state of a link. What it does not say, or says wrongly, is as in the first preset. */
+/** The state of a link. What it does not say is as in the first preset; what it says wrongly too, and `misread` names it. */
 function fromHash(hash) {
   const base = fromPreset(data.presets[0]), given = new URLSearchParams(hash.slice(1));
-  const within = (key, low, high) => { const x = Number(given.get(key)); return given.get(key) && x >= low && x <= high ? x : base[key]; };
+  misread = [];
+  const taken = (key, good) => { if (given.get(key) && !good) misread.push(`${key}=${given.get(key)}`); return given.get(key) && good; };
+  const within = (key, low, high) => { const x = Number(given.get(key)); return taken(key, x >= low && x <= high) ? x : base[key]; };
   Object.assign(base, { gamma: within("gamma", 0, 0.98), mu: within("mu", 0.05, 1), p: within("p", 0, 1), m: within("m", 0, 1) });
   const rho = (given.get("rho") ?? "").split(",").map(Number);
-  if (rho.length >= 8 && rho.length <= 64 && rho.every((r) => r >= 0 && r <= 1000)) [base.rho, base.T] = [rho, rho.length];
+  if (taken("rho", rho.length >= 8 && rho.length <= 64 && rho.every((r) => r >= 0 && r <= 1000))) [base.rho, base.T] = [rho, rho.length];
   base.rho = base.rho.map((r) => Math.min(r, 1 / base.mu));
-  if (MDPS.has(given.get("mdp"))) base.mdp = given.get("mdp");
-  const rules = (given.get("rules") ?? "").split(";").map(readRule).filter(Boolean).slice(0, TOP);
+  if (taken("mdp", MDPS.has(given.get("mdp")))) base.mdp = given.get("mdp");
+  const rules = (given.get("rules") ?? "").split(";").filter(Boolean).map(readRule).filter(Boolean);
+  misread.push(...rules.splice(TOP).map((rule) => rule.name));
   if (rules.length) base.rules = rules;
   for (const key of ["decay", "ratio", "cap"]) if (given.has(key)) base.own = { ...base.own, [key]: given.get(key).slice(0, 200) };
   if (given.has("recursive")) base.own = { ...base.own, recursive: given.get("recursive") === "1" };
@@ -56,11 +59,11 @@ function fromHash(hash) {
 }
 function readRule(text) {
   const [name, ...parts] = text.split(" ");
-  if (!FACTS.has(name)) return null;
+  if (!FACTS.has(name)) { misread.push(name); return null; }
   const made = starting(name);
   for (const part of parts) {
     const [key, value = ""] = part.split(":"), number = FACTS.get(name).numbers.find((n) => n.name === key), read = number && readNumber(value, number);
-    if (read !== null && read !== undefined) made.numbers[key] = read;
+    if (read !== null && read !== undefined) made.numbers[key] = read; else misread.push(`${part} of ${name}`);
   }
   return made;
 }
