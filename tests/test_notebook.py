@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import offtrace as ot
 from offtrace import learners, mdps, operators
 from offtrace._shared import notebook
+from offtrace.studies.status import Status
 
 MDP = mdps.random_walk(3, gamma=0.9)
 TARGET, BEHAVIOR = np.tile([0.3, 0.7], (MDP.S, 1)), mdps.uniform(MDP)
@@ -37,6 +39,13 @@ def test_each_shows_itself(what: str) -> None:
     assert len(list(tree.iter("tr"))) >= 2
     drawn = list(tree.iter("polyline"))
     assert bool(drawn) == (what in ("weights", "learned"))
+
+
+def test_texts_show_themselves() -> None:
+    status = Status(
+        "a<b", Path("out"), {"test": (1, 2)}, rows=3, seconds=1.0, workers=1, versions=(), problems=(), best=()
+    )
+    assert status._repr_html_() == f"<pre>{str(status).replace('<', '&lt;')}</pre>"
 
 
 def test_lines_have_gaps_where_nothing_is_known() -> None:

@@ -29,6 +29,15 @@ def table(title: str, rows: Iterable[Sequence[object]], head: Sequence[str] = ()
     return f"<table><caption><b>{html.escape(title)}</b></caption>{body}</table>"
 
 
+def words(text: str) -> str:
+    """A text as it is, where a notebook would show the fields of an object.
+
+    >>> words("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    return f"<pre>{html.escape(text)}</pre>"
+
+
 def curves(x: np.ndarray, lines: Mapping[str, np.ndarray], across: str, up: str) -> str:
     """Lines over x as a drawing; what is not finite leaves a gap. Empty where there is nothing to draw."""
     drawn = {name: np.asarray(y, float) for name, y in lines.items() if np.isfinite(y).any()}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from offtrace._shared import notebook
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy, as_policy
 from offtrace.logs.estimators.weight_shares import kish, shares
@@ -65,6 +66,9 @@ class Description:
     report: ReadReport | None
     """What was read, and what was left out."""
     target: Coverage | None
+
+    def _repr_html_(self) -> str:
+        return notebook.words(str(self))
 
     def __str__(self) -> str:
         low, middle, high = self.lengths

@@ -45,6 +45,17 @@ class Statistics:
     """Kish's effective number of starts, (Σm)²/Σm² over the magnitudes m: few where a handful of starts dominate."""
 
 
+MEANT = {
+    "magnitude": "Σγᵗβ of a start, on average: how large an update is",
+    "largest_magnitude": "the largest Σγᵗβ of a start",
+    "horizon": "how many steps credit reaches, on average; one-step has 1",
+    "cut": "the share of traces that are 0 when their episode ends",
+    "largest": "the largest β",
+    "effective": "how many starts do the work: few where some have far larger updates",
+}
+"""The statistics in a few words, for a notebook."""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """What `diagnose` returns; prints as a table."""
@@ -56,17 +67,18 @@ class Diagnosis:
     rows: tuple[Statistics, ...]
     """One for each trajectory of the batch."""
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         many = "trajectory" if len(self.rows) == 1 else "trajectories"
-        head = f"{self.trace.title}: {len(self.rows)} {many}, {self.pooled.starts} starts"
+        return f"{self.trace.title}: {len(self.rows):,} {many}, {self.pooled.starts:,} starts"
+
+    def __str__(self) -> str:
         names = [f.name for f in fields(Statistics)][1:]
         lines = [f"  {name.replace('_', ' '):<18}{getattr(self.pooled, name):.4g}" for name in names]
-        return "\n".join([head, *lines])
+        return "\n".join([self._head(), *lines])
 
     def _repr_html_(self) -> str:
-        names = [f.name for f in fields(Statistics)]
-        rows = [(name.replace("_", " "), f"{getattr(self.pooled, name):.4g}") for name in names]
-        return notebook.table(f"{self.trace.title}, {len(self.rows):,} × a trajectory", rows)
+        rows = [(name.replace("_", " "), f"{getattr(self.pooled, name):.4g}", MEANT[name]) for name in MEANT]
+        return notebook.table(self._head(), rows)
 
 
 def diagnose(

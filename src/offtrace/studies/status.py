@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from offtrace._shared import notebook
+
 SHOWN = 3
 """Units of other code that are named."""
 
@@ -40,6 +42,9 @@ class Status:
     def finished(self) -> bool:
         """Whether nothing is left to run."""
         return all(done == total for done, total in self.done.values())
+
+    def _repr_html_(self) -> str:
+        return notebook.words(str(self))
 
     def __str__(self) -> str:
         phases = ", ".join(f"{phase} {done}/{total}" for phase, (done, total) in self.done.items())
