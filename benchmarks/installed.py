@@ -25,13 +25,16 @@ NEEDED = (
     "examples/credit.py",
     "benchmarks/batches.py",
 )
-COMMANDS = (["--version"], ["explore", "--no-open", "--output", "explorer.html"], ["audit", "--help"])
+COMMANDS = (["--version"], ["doctor"], ["explore", "--no-open", "--output", "explorer.html"], ["audit", "--help"])
 LACKING = {
     "import offtrace.adapters.rlax": "offtrace[jax]",
     "import offtrace.adapters.torchrl": "offtrace[torchrl]",
     "from offtrace import deep; deep.train": "offtrace[deep]",
     "from offtrace import logs; open('a.csv', 'w').write('episode'); logs.read('a.csv')": "offtrace[logs]",
     "from offtrace import studies; studies.load('bifurcation', 'ci').run()": "offtrace[studies]",
+    "from offtrace import reports; reports.write('out')": "offtrace[reports]",
+    "import offtrace.adapters.sb3": "offtrace[sb3]",
+    "import offtrace.adapters.tianshou": "offtrace[tianshou]",
 }
 
 

@@ -8,13 +8,14 @@ page on which one sees what a trace does: the folder `explorer`.
 from __future__ import annotations
 
 import webbrowser
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from offtrace.reports.files import put
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     import polars as pl
 
@@ -51,7 +52,8 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     >>> study = studies.load("bifurcation", "ci").run()  # doctest: +SKIP
     >>> write(study)  # doctest: +SKIP
     """
-    from offtrace.reports.study import page, paper_figures, paper_tables, views
+    with _extra_named():
+        from offtrace.reports.study import page, paper_figures, paper_tables, views
 
     opened = _opened(study)
     shown = views.Views(opened.records(), opened.curves(), opened.facts())
@@ -125,10 +127,20 @@ def summary(study: object) -> str:
 
     >>> print(summary("out/bifurcation-ci"))  # doctest: +SKIP
     """
-    from offtrace.reports.study import terminal_table, views
+    with _extra_named():
+        from offtrace.reports.study import terminal_table, views
 
     opened = _opened(study)
     return terminal_table.table(views.Views(opened.records(), opened.curves(), opened.facts()))
+
+
+@contextmanager
+def _extra_named() -> Generator[None]:
+    """Whoever lacks what a report is made with reads what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(f"reports need more than is here ({error}): pip install 'offtrace[reports]'") from error
 
 
 def _opened(study: object) -> Reported:
