@@ -2,6 +2,8 @@
 
 import gc
 import os
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 # Compilers make many objects that live: looking for cycles among all of them, again and again, takes a thirtieth of the time.
@@ -22,8 +24,13 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 # Most of the time would go into compiling: programs are run as they are written, other than in `test_optimised_programs`.
 # Setting this to 0 in the environment runs all tests with the programs that users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# XLA's older way to print loops, in one piece, takes a quarter of the time of its newer one.
-if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
+# XLA's older way to print loops, in one piece, takes a quarter of the time of its newer one. It is gone in JAX 0.11, which
+# ends the process at a flag that it does not know.
+if (
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+    and find_spec("jax")
+    and tuple(map(int, version("jax").split(".")[:2])) < (0, 11)
+):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 # What one test, worker or subprocess has compiled with JAX, the others need not compile again.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
