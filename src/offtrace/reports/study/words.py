@@ -112,15 +112,11 @@ def _standing(shown: Views) -> str:
         by = "Compared as a whole, since not all have the same seeds"
     it = "it" if not equal else "they"
     if not leaders:
-        return (
-            said
-            + f" {by}, {it} {'is' if not equal else 'are'} ahead of each of the other {others} beyond the 95% interval."
-        )
+        ahead = f"{it} {'is' if not equal else 'are'} ahead of {f'each of the other {others}' if others > 1 else 'the other'}"
+        return f"{said} {by}, {ahead}: the 95% interval of {'each' if others > 1 else 'the'} difference lies above 0."
     if len(leaders) == others:
-        return (
-            said
-            + f" But {by[0].lower()}{by[1:]}, these runs do not tell the traces apart: no difference is beyond its 95% interval."
-        )
+        by = by[0].lower() + by[1:]
+        return f"{said} But {by}, these runs do not tell the traces apart: the 95% interval of each difference holds 0."
     names = listed([quoted(name) for name in leaders])
     return said + f" {by}, {it} {'is' if not equal else 'are'} not told apart from {names}: the order is not certain."
 
@@ -197,7 +193,8 @@ def _aged(shown: Views) -> str:
         f"{quoted(r['method'])} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
         for r in grows.iter_rows(named=True)
     ]
-    text = f"By age ({what}) the traces whose interquartile mean differs from that of {reference} beyond the 95% interval: "
+    differs = f"differs from that of {reference} (the 95% interval does not hold 0)"
+    text = f"By age ({what}) the traces whose interquartile mean {differs}: "
     text += f"{'; '.join(said)}. "
     if not moved:
         return text + "For none does the difference change from the youngest to the oldest data beyond its interval."
