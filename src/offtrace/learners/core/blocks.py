@@ -131,13 +131,22 @@ class Life:
 
 
 class Block:
-    """Some seeds in an MDP, or on a recorded trajectory. `snapshots`: θ is kept at the points of the curve."""
+    """Some seeds in an MDP, or on a recorded trajectory.
 
-    def __init__(self, job: Job, seeds: NDArray[np.uint64], *, snapshots: bool = False) -> None:
+    `snapshots`: θ is kept at the points of the curve. `like`: a block of the same job, which shares with this one what its loop
+    is given and does not change.
+    """
+
+    def __init__(
+        self, job: Job, seeds: NDArray[np.uint64], *, snapshots: bool = False, like: Block | None = None
+    ) -> None:
         self.job, self.life = job, Life(job, job.where.features, 1, job.capacity)
         self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
         at = job.where
-        self._fixed = (Pointed(at.world), *self.life.fixed(at.features, job.policies))
+        if like is not None and self.life.past is None:  # a trace in Python writes to its plan
+            self._fixed = like._fixed
+        else:
+            self._fixed = (Pointed(at.world), *self.life.fixed(at.features, job.policies))
 
     def advance(self, budget: int) -> bool:
         """Go on for so many steps; whether all seeds are done."""

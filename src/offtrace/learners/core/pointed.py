@@ -26,6 +26,8 @@ from numba.extending import (
 )
 from numba.np.arrayobj import make_array, populate_array
 
+from offtrace.learners.core.called import unboxed_address
+
 Given = tuple[Any, ...]
 """A named tuple of numbers, arrays that are contiguous, records (arrays without dimensions), and further such tuples."""
 
@@ -113,10 +115,7 @@ def _typeof(given: Pointed, _: object) -> Fields:
 
 @unbox(Fields)
 def _unboxed(_: Fields, given: Any, c: Any) -> NativeValue:
-    address = c.pyapi.object_getattr_string(given, "address")
-    pointer = c.pyapi.long_as_voidptr(address)
-    c.pyapi.decref(address)
-    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
+    return unboxed_address(given, c)
 
 
 @infer_getattr
