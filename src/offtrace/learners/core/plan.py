@@ -20,9 +20,10 @@ from offtrace.learners.core.called import Called
 from offtrace.learners.core.compiling import INSIDE, Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
-from offtrace.learners.core.learning import otherwise_of, replay_of
-from offtrace.learners.core.memory import REPLAY, TRANSITION, Plan
+from offtrace.learners.core.loop_settings import REPLAY, Plan
+from offtrace.learners.core.memory import TRANSITION
 from offtrace.learners.core.pointed import Pointed
+from offtrace.learners.core.rarer_learning import otherwise_of, replay_of
 from offtrace.learners.core.records import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
@@ -207,7 +208,7 @@ def rarer_parts(
     update: int, made: Plan, pointers: Pointers, features: Pointed, policies: Sequence[Pointed], settings: Pointed,
     m: Pointed, kept: Pointed, in_python: bool,
 ) -> tuple[Called, Called]:  # fmt: skip
-    """`learning.replay_of` and `learning.otherwise_of` for a loop, or what stands in their place where it does not call them.
+    """`replay_of` and `otherwise_of` for a loop, or what stands in their place where it does not call them.
 
     `in_python`: the loop calls an environment in Python, and leaves all learning to them.
     """
