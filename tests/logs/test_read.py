@@ -17,7 +17,7 @@ from logs.by_rows import Rows, agree, logs_of
 from offtrace.logs import Columns, LogsError, read
 from offtrace.logs.container import Following
 from offtrace.logs.reading import converting, ordering
-from offtrace.logs.reading.filling import DENSE
+from offtrace.logs.reading.finishing import DENSE
 
 MU = Columns(mu="mu")
 

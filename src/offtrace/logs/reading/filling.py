@@ -7,23 +7,18 @@ flags, which may be absent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from offtrace.logs.container import Following, Logs
-from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, NUMBERS, UNKNOWN, Names
-from offtrace.logs.reading.ordering import SAME_TIME, Order, chunks
-from offtrace.logs.reading.passes import copy_ids, copy_numbers, range_of, touched, within
-from offtrace.logs.reading.problems import LogsError, Problems, ReadReport, refusal
+from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, UNKNOWN, Names
+from offtrace.logs.reading.ordering import Order
+from offtrace.logs.reading.passes import copy_ids, copy_numbers, touched, within
+from offtrace.logs.reading.problems import LogsError, Problems
 from offtrace.trajectory import TOLERANCE
 
 LARGEST, LAST = np.finfo(np.float64).max, np.iinfo(np.int64).max
-DENSE = 1 << 16
-"""Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
 
 
 @dataclass
@@ -205,156 +200,3 @@ class Filling:
                 "log_mu is missing or infinite" if self.is_log else "mu, a density, is missing, infinite or not above 0"
             )
         return "log_mu is missing, −∞ or above 0" if self.is_log else "mu is missing or outside (0, 1]"
-
-    def finished(self, order: Order, source: str, *, drop: float | None, words: Any) -> Logs:
-        """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all."""
-        lengths, ends = np.diff(order.starts), order.starts[1:] - 1
-        self._check_ends(order)
-        self.truncated[ends] &= ~self.terminated[ends]
-        nameless = bool(order.episodes[0] == MISSING)  # which sorts first
-        problems, concerned = self.problems.settled(order.episode, words, nameless)
-        if problems:
-            at_once = any(problem.what == SAME_TIME for problem in problems)
-            refused = drop is None or at_once or len(concerned) - nameless > drop * (len(ends) - nameless)
-            if refused or len(concerned) == len(ends):
-                raise refusal(
-                    source, problems, len(concerned) - nameless, len(ends) - nameless, None if at_once else drop
-                )
-        good = np.ones(len(ends), np.bool_)
-        good[concerned] = False
-        cut = np.zeros_like(good) if self.has_next else self.truncated[ends]
-        kept = np.where(good, lengths - cut, 0)
-        if not (left := kept > 0).any():
-            raise LogsError(
-                f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
-                "declare Columns(next_state=…)"
-            )
-        returns = self._mean_returns(good, lengths - cut if self.at_once else lengths)
-        beyond = np.concatenate(self.beyond) if self.at_once else self.state[ends[cut]]
-        beyond = beyond[(good & (lengths > 1))[cut]]
-        if good.all() and (self.at_once or not cut.any()):
-            self._keep(slice(kept.sum()))
-        else:
-            self.largest.clear()
-            keep = np.repeat(good, lengths - cut if self.at_once else lengths)
-            if not self.at_once:
-                keep[ends[cut]] = False
-            self._keep(keep)
-        starts = np.concatenate([[0], np.cumsum(kept[left])])
-        terminated = self.terminated[ends[left]]
-        for name, flag in (("terminated", terminated), ("truncated", ~terminated)):
-            setattr(self, name, flags := getattr(self, name)[: starts[-1]])
-            flags[:] = False
-            flags[starts[1:] - 1] = flag
-        report = ReadReport(
-            source=source,
-            rows=self.n,
-            episodes=len(ends) - nameless,
-            in_order=order.place is None,
-            problems=problems,
-            dropped=len(concerned) - nameless,
-            dropped_rows=int(lengths[concerned[int(nameless) :]].sum()),
-            nameless=int(lengths[0]) if nameless else 0,
-            only_next=int((good & cut).sum()),
-            emptied=int((good & ~left).sum()),
-            dropped_return=returns[0],
-            kept_return=returns[1],
-            never={what: tuple(names) for what, names in self.never.items() if names},
-            passed_over=self.passed_over,
-        )
-        return self._logs(starts, beyond, report)
-
-    def _mean_returns(self, good: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
-        """The mean sum of rewards of the episodes that are dropped, as far as rewards are known, and of the others."""
-        if good.all():
-            return float("nan"), float("nan")
-        reward = self.reward[: lengths.sum()]
-        known = np.where(np.isfinite(reward), reward, 0.0)
-        sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), known, len(lengths))
-        return float(sums[~good].mean()), float(sums[good].mean())
-
-    def _check_ends(self, order: Order) -> None:
-        """An episode ends with its last step, and there only; the rows without an episode have no end."""
-        ends = order.starts[1:] - 1
-        ended = self.terminated | self.truncated
-        inner = ends[:0]
-        if np.count_nonzero(ended) > np.count_nonzero(ended[ends]):
-            inner = np.setdiff1d(np.flatnonzero(ended), ends, assume_unique=True)
-        if order.episodes[0] == MISSING:  # which sorts first
-            inner = inner[inner > ends[0]]
-        self.problems.add("a step after its episode's end", np.sort(order.rows(inner + 1)))
-        open_ends = ends[~(self.terminated[ends] | self.truncated[ends]) & (order.episodes != MISSING)]
-        if self.cut_at_end:
-            self.truncated[open_ends] = True
-        else:
-            self.problems.add(
-                'the last step of its episode, but neither terminated nor truncated (if it was cut there: truncated="at end")',
-                np.sort(order.rows(open_ends)),
-            )
-
-    def _keep(self, keep: np.ndarray | slice) -> None:
-        """Only these steps, chunk by chunk, in the arrays' own memory, and several arrays at a time."""
-
-        def compressed(array: np.ndarray) -> np.ndarray:
-            if isinstance(keep, slice):
-                return array[keep]
-            to = 0
-            for chunk in chunks(len(keep)):
-                part = array[chunk].take(np.flatnonzero(keep[chunk]), axis=0)
-                array[to : to + len(part)] = part
-                to += len(part)
-            return array[:to]
-
-        names = ("state", "next_state", "action", "reward", "log_mu", "log_pi")
-        there = {name: array for name in names if (array := getattr(self, name)) is not None}
-        with ThreadPoolExecutor() as pool:  # NumPy does not hold the interpreter's lock meanwhile
-            vars(self).update(zip(there, pool.map(compressed, there.values()), strict=True))
-
-    def _logs(self, starts: np.ndarray, beyond: np.ndarray, report: ReadReport) -> Logs:
-        states, state_names = (0, ())
-        if not self.features:
-            others = beyond if self.next_state is None else self.next_state
-            states, state_names = _numbered((self.state, others), self.states, self.largest.get("state"))
-        actions, action_names = NUMBERS, ()
-        if not self.numbers:
-            actions, action_names = _numbered((self.action,), self.actions, self.largest.get("action"))
-        return Logs(
-            starts=starts,
-            state=self.state,
-            next_state=Following(self.state, self.terminated, self.truncated, beyond)
-            if self.next_state is None
-            else self.next_state,
-            action=self.action,
-            reward=self.reward,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            log_mu=self.log_mu,
-            log_pi=self.log_pi,
-            states=states,
-            actions=actions,
-            state_names=state_names,
-            action_names=action_names,
-            report=report,
-        )
-
-
-def _numbered(arrays: Sequence[np.ndarray], known: Names, largest: int | None) -> tuple[int, tuple[int | str, ...]]:
-    """How many ids there are, and their names; integers that are no ids become ids, in place.
-
-    `largest`: of the first array, where none of its ids is below 0; None: this is not known.
-    """
-    if isinstance(known, tuple):
-        return len(known), known
-    if isinstance(known, int):
-        return known, ()
-    first = [(0, largest)] if largest is not None else [range_of(arrays[0])]
-    ranges = np.array([*first, *(range_of(array) for array in arrays[1:] if len(array))])
-    if ranges.min() >= 0 and ranges.max() < max(DENSE, len(arrays[0])):
-        return int(ranges.max()) + 1, ()
-    parts = [array[chunk] for array in arrays for chunk in chunks(len(array))]
-    names = np.zeros(0, np.int64)
-    for part in parts:
-        names = np.union1d(names, part)
-    for part in parts:
-        part[:] = np.searchsorted(names, part)
-    return len(names), tuple(names.tolist())

@@ -29,6 +29,7 @@ from offtrace.logs.reading import episodes, polars_tables
 from offtrace.logs.reading.columns import CONTINUOUS, Columns, Names, checked_names
 from offtrace.logs.reading.converting import Conversion
 from offtrace.logs.reading.filling import Filling
+from offtrace.logs.reading.finishing import finished
 from offtrace.logs.reading.ordering import as_they_stand, sorted_rows
 from offtrace.logs.reading.problems import LogsError, Problems
 
@@ -150,4 +151,4 @@ def _table(
         code = found.episodes[found.episode(np.array([row]))[0]]
         return f"{table.words(row)} (episode {made.episode_name(int(code))})"
 
-    return filling.finished(found, table.name, drop=drop, words=words)
+    return finished(filling, found, table.name, drop=drop, words=words)
