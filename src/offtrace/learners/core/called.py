@@ -12,10 +12,12 @@ from typing import Any, cast
 from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import Signature
-from numba.extending import NativeValue, lower_builtin, models, register_model, typeof_impl, unbox
+from numba.extending import lower_builtin, models, register_model
+
+from offtrace.learners.core.addressed import Address, Addressed
 
 
-class Calls(types.Callable):
+class Calls(Address, types.Callable):
     """Numba's type of the address of a compiled function."""
 
     def __init__(self, signature: Signature) -> None:
@@ -35,36 +37,18 @@ class Calls(types.Callable):
         return Calls
 
 
-class Called:
-    """A function that is compiled for one signature, given to a compiled loop. It keeps the function alive."""
+class Called(Addressed):
+    """A function that is compiled for one signature, given to a compiled loop."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = cast(Any, function)
         (signature,) = self.function.nopython_signatures
         self.kind = Calls(types.unliteral(signature))
         found = self.function.overloads[signature.args]
-        self.address: int = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
+        self.address = found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
 
 
 register_model(Calls)(models.OpaqueModel)
-
-
-@typeof_impl.register(Called)
-def _typeof(given: Called, _: object) -> Calls:
-    return given.kind
-
-
-@unbox(Calls)
-def _unboxed(_: Calls, given: Any, c: Any) -> NativeValue:
-    return unboxed_address(given, c)
-
-
-def unboxed_address(given: Any, c: Any) -> NativeValue:
-    """The attribute `address` of a Python object, as a pointer in compiled code."""
-    address = c.pyapi.object_getattr_string(given, "address")
-    pointer = c.pyapi.long_as_voidptr(address)
-    c.pyapi.decref(address)
-    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
 
 
 @lower_builtin(Calls, types.VarArg(types.Any))

@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from offtrace.learners.core.addressed import Addressed
 from offtrace.learners.core.called import Called
 from offtrace.learners.core.compiling import INSIDE, Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
@@ -232,4 +233,4 @@ def _no_other_way(digest: int) -> Function:
 
 def _kind(given: object) -> object:
     """What tells its Numba type from others: `numba.typeof` takes as long as many steps."""
-    return given.kind if isinstance(given, Pointed | Called) else type(given)
+    return given.kind if isinstance(given, Addressed) else type(given)
