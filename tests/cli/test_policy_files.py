@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from offtrace.cli.logs import load_policy
+from offtrace.cli.log_policies import load_policy
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed], ids=["stored", "compressed"])

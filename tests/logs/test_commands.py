@@ -10,7 +10,7 @@ import pytest
 
 from logs import settings
 from offtrace import cli, mdps
-from offtrace.cli.logs import in_words_of_the_command
+from offtrace.cli.error_words import in_words_of_the_command
 from offtrace.logs import simulate
 
 

@@ -13,7 +13,7 @@ import pytest
 import offtrace as ot
 from logs.test_read import drawn
 from offtrace import cli
-from offtrace.cli.logs import load_policy
+from offtrace.cli.log_policies import load_policy
 from offtrace.logs import Columns, describe, evaluate, read
 
 NEXT = Columns(mu="mu", next_state="next")

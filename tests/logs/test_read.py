@@ -17,7 +17,8 @@ from logs.by_rows import Rows, agree, logs_of
 from offtrace.logs import Columns, LogsError, read
 from offtrace.logs.container import Following
 from offtrace.logs.reading import converting, ordering
-from offtrace.logs.reading.filling import DENSE
+from offtrace.logs.reading.filling import Filling
+from offtrace.logs.reading.finishing import DENSE
 
 MU = Columns(mu="mu")
 
@@ -341,3 +342,11 @@ def test_times_are_steps_and_order_the_rows() -> None:
     for options in ({}, {"on_error": "drop", "drop_at_most": 1.0}):
         with pytest.raises(LogsError, match="at the same time, so that it is not known which came first"):
             read(tied, **options)
+
+
+def test_a_source_that_grows_while_it_is_read_is_refused() -> None:
+    filling = Filling(n=2, features=0, has_next=False, has_mu=False, is_log=False)
+    ids, flags = np.zeros(3, np.int64), np.zeros(3, np.uint8)
+    rows = {"state": ids, "action": ids, "reward": np.zeros(3), "terminated": flags, "truncated": flags}
+    with pytest.raises(LogsError, match="more than the 2 rows"):
+        filling.add(rows)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offtrace.studies import DeclarationError, Study, StudyError, declaration, environments, shipped
+from offtrace.studies import DeclarationError, Study, StudyError, declaration, declared_policies, environments, shipped
 from offtrace.studies.plan import Plan
 from studies.small import declared
 
@@ -234,7 +234,7 @@ def test_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
 
 def test_the_policy_of_old() -> None:
     label = "garnet:states=6,actions=3,branching=2,seed=1,gamma=0.9"
-    policies = [environments.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
+    policies = [declared_policies.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
     assert np.array_equal(policies[-1], np.full((6, 3), 1 / 3))
     away = [np.abs(p - policies[0]).sum(axis=1).mean() for p in policies]
     assert away == sorted(away)

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from offtrace.cli.log_columns import columns_of
+from offtrace.cli.log_policies import load_policy
+from offtrace.cli.log_traces import chosen_trace
+
 MODELS = ("table", "linear", "fourier", "network")
 JSON = (
     *("value", "low", "high", "confidence", "standard_error", "observed", "observed_error", "unlogged"),
@@ -58,7 +62,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sweep, and print what was found."""
-    from offtrace.cli.logs import chosen_trace, columns_of, load_policy
     from offtrace.logs import sweep
 
     target = load_policy(args.policy)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.acting import TABLE, Coded
-from offtrace.learners.core.memory import OFFLINE, ONLINE, REPLAY, Settings
+from offtrace.learners.core.loop_settings import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.core.records import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace._shared import notebook
-from offtrace.learners.core.memory import Features, Settings
+from offtrace.learners.core.loop_settings import Features, Settings
 from offtrace.learners.core.records import Floats, Integers
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method

@@ -93,7 +93,8 @@ def run(
 
 def _units(job: Job, parts: Sequence[NDArray[np.uint64]], saved: bool) -> list[Unit]:
     if job.where.mdp is not None:
-        return [Block(job, part) for part in parts]
+        first = Block(job, parts[0])
+        return [first, *(Block(job, part, like=first) for part in parts[1:])]
     from offtrace.learners.gymnasium.block import HostBlock  # Gymnasium is an extra
 
     made = [HostBlock(job, part) for part in parts]

@@ -21,7 +21,15 @@ import offtrace
 from offtrace.studies.checks import Table
 
 HOME = Path(offtrace.__file__).parent
-COMMON = ("trajectory.py", "traces", "returns", "mdps", "studies/work.py", "studies/environments.py")
+COMMON = (
+    "trajectory.py",
+    "traces",
+    "returns",
+    "mdps",
+    "studies/work.py",
+    "studies/environments.py",
+    "studies/declared_policies.py",
+)
 PARTS = {
     "control": ("learners",),
     "evaluation": ("learners",),

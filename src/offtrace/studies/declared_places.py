@@ -9,7 +9,7 @@ import numpy as np
 
 import offtrace
 from offtrace._shared.type_guards import is_list
-from offtrace.studies import deep_agents, environments
+from offtrace.studies import declared_policies, deep_agents, environments
 from offtrace.studies.checks import DeclarationError
 from offtrace.studies.declared_traces import TraceGrid, make
 from offtrace.studies.task_protocols import Deep, Evaluation, Map, Protocol, Replay, Stale
@@ -69,7 +69,7 @@ def fits(place: Place, ages: tuple[int, ...]) -> None:
         rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
         for key in ("behavior", "target"):
             try:
-                environments.policy(getattr(protocol, key), mdp, rng)
+                declared_policies.policy(getattr(protocol, key), mdp, rng)
             except ValueError as error:
                 where = f"a policy for {place.name}: {error}"
                 raise DeclarationError(f"protocol.{key}", getattr(protocol, key), where) from error

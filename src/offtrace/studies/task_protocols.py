@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass, repla
 from typing import Any, Self
 
 from offtrace.deep.config import Config
-from offtrace.studies import environments
+from offtrace.studies import declared_policies
 from offtrace.studies.checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
 from offtrace.traces import Rule
 
@@ -93,9 +93,9 @@ class Control(Learning):
 class Evaluation(Learning):
     """Learn Q^π from what μ does."""
 
-    behavior: environments.Declared = key(environments.declared_policy)
+    behavior: declared_policies.Declared = key(declared_policies.declared_policy)
     """μ."""
-    target: environments.Declared = key(environments.declared_policy)
+    target: declared_policies.Declared = key(declared_policies.declared_policy)
     """π."""
 
 
@@ -115,9 +115,9 @@ class Replay(Learning):
 class Map(Protocol):
     """Compute the operator."""
 
-    behavior: environments.Declared = key(environments.declared_policy, "random")
+    behavior: declared_policies.Declared = key(declared_policies.declared_policy, "random")
     """μ; a random one without a seed is drawn for each seed."""
-    target: environments.Declared = key(environments.declared_policy, "random")
+    target: declared_policies.Declared = key(declared_policies.declared_policy, "random")
     """π; likewise."""
     tolerance: float = key(number(above=True), 1e-3)
     """How far apart the bounds of the contraction may be."""

@@ -22,7 +22,7 @@ from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
-from offtrace.studies import code_digest, declared_traces, environments
+from offtrace.studies import code_digest, declared_policies, declared_traces, environments
 from offtrace.studies.plan import Job, Outcome
 
 POINTS = 100
@@ -108,10 +108,11 @@ def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     mdp, p, unit = environments.mdp(job.unit.environment), job.protocol, job.unit
     if job.task == "replay":
         now, then = (
-            environments.ageing(unit.environment, p.updates, p.rate, p.temperature, age) for age in (0, unit.age or 0)
+            declared_policies.ageing(unit.environment, p.updates, p.rate, p.temperature, age)
+            for age in (0, unit.age or 0)
         )
     else:
-        now, then = environments.policy(p.target, mdp), environments.policy(p.behavior, mdp)
+        now, then = declared_policies.policy(p.target, mdp), declared_policies.policy(p.behavior, mdp)
     arguments = {"target": now, "behavior": then, "certify": False, **_arguments(job)}
     if job.metric == "weighted rms error":
         return _by_weighted_error(job, mdp, now, arguments)
@@ -122,7 +123,7 @@ def _by_weighted_error(
     job: Job, mdp: MDP, pi: np.ndarray, arguments: environments.Arguments
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
-    weights, errors = environments.visits(mdp, pi), []
+    weights, errors = declared_policies.visits(mdp, pi), []
     truth: np.ndarray = mdp.q(pi)
     marks = np.unique([max(1, job.protocol.steps // part) for part in (8, 4, 2, 1)])
     runs = [learners.evaluate(_trace(job), mdp, points=1, **{**arguments, "steps": int(steps)}) for steps in marks]
@@ -198,7 +199,7 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
     rng = np.random.default_rng(seed)
     label = job.unit.environment
     mdp = environments.mdp(label, seed if environments.varies(label) else None)
-    pi, mu = (environments.policy(p, mdp, rng) for p in (job.protocol.target, job.protocol.behavior))
+    pi, mu = (declared_policies.policy(p, mdp, rng) for p in (job.protocol.target, job.protocol.behavior))
     Q, live, trace = rng.standard_normal((mdp.S, mdp.A)), ~np.asarray(mdp.terminal, dtype=bool), _trace(job)
     wanted = mdp.q(pi)
     if trace.uncorrected:

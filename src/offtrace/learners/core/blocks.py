@@ -17,7 +17,8 @@ from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import Kept
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import BAD, DONE, ROOM
-from offtrace.learners.core.memory import REPLAY, Features, Memory, Out, Settings, as_seen, memory, room_for
+from offtrace.learners.core.loop_settings import REPLAY, Features, Settings
+from offtrace.learners.core.memory import Memory, Out, as_seen, memory, room_for
 from offtrace.learners.core.plan import STEP, compiled, plan, rarer_parts
 from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import Room, read_kept, read_memory, read_out, require
@@ -131,13 +132,22 @@ class Life:
 
 
 class Block:
-    """Some seeds in an MDP, or on a recorded trajectory. `snapshots`: θ is kept at the points of the curve."""
+    """Some seeds in an MDP, or on a recorded trajectory.
 
-    def __init__(self, job: Job, seeds: NDArray[np.uint64], *, snapshots: bool = False) -> None:
+    `snapshots`: θ is kept at the points of the curve. `like`: a block of the same job, which shares with this one what its loop
+    is given and does not change.
+    """
+
+    def __init__(
+        self, job: Job, seeds: NDArray[np.uint64], *, snapshots: bool = False, like: Block | None = None
+    ) -> None:
         self.job, self.life = job, Life(job, job.where.features, 1, job.capacity)
         self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
         at = job.where
-        self._fixed = (Pointed(at.world), *self.life.fixed(at.features, job.policies))
+        if like is not None and self.life.past is None:  # a trace in Python writes to its plan
+            self._fixed = like._fixed
+        else:
+            self._fixed = (Pointed(at.world), *self.life.fixed(at.features, job.policies))
 
     def advance(self, budget: int) -> bool:
         """Go on for so many steps; whether all seeds are done."""

@@ -71,11 +71,9 @@ def _compiling(**options: object) -> Decorator:
 
 
 INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Of what only compiled functions call. Nothing in Python may call these functions."""
+"""Of what only compiled functions call, by its name or by its address. Nothing in Python may call these functions."""
 LOOP: dict[str, object] = {"no_cfunc_wrapper": True}
 """Of what only Python calls."""
-POINTED: dict[str, object] = {"no_cpython_wrapper": True}
-"""Of what compiled functions are given as a pointer."""
 inlined = _compiling(forceinline=True, **INSIDE)
 """This compiles what runs at every step: it is inlined."""
 contracted = _compiling(forceinline=True, fastmath={"contract"}, **INSIDE)

@@ -31,7 +31,7 @@ from offtrace.learners.core.loop import (
     finish,
     note,
 )
-from offtrace.learners.core.memory import REPLAY
+from offtrace.learners.core.loop_settings import REPLAY
 from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LOOKING, uniform
 from offtrace.learners.core.records import Floats, Integers

@@ -14,7 +14,8 @@ from typing import Protocol, cast
 import numpy as np
 from numba.core.typing.templates import Signature
 
-from offtrace.learners.core.compiling import POINTED, njit
+from offtrace.learners.core.called import Called
+from offtrace.learners.core.compiling import INSIDE, njit
 from offtrace.traces import History, Trace
 
 NUMBER, INTEGER = ctypes.c_double, ctypes.c_int64
@@ -40,11 +41,11 @@ class Past:
         self.lag = 1
         call = KIND(self._beta)
 
-        @njit(signature, **POINTED)
+        @njit(signature, **INSIDE)
         def step(carry, π, μ, ρ, lam, lag, start, pair):
             return call(carry[0], carry[1], π, μ, lag, start, pair)
 
-        self.step = step
+        self.step = Called(step)
 
     def _beta(self, π_k: float, μ_k: float, π: float, μ: float, lag: float, start: int, pair: int) -> float:
         try:

@@ -34,7 +34,7 @@ from offtrace.learners.core.learning import (
     remember,
     state_value,
 )
-from offtrace.learners.core.memory import OFFLINE, REPLAY
+from offtrace.learners.core.loop_settings import OFFLINE, REPLAY
 from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LIVING, LOOKING, normal, pick, uniform
 

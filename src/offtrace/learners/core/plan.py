@@ -14,15 +14,17 @@ from typing import NamedTuple
 import numba
 import numpy as np
 from numba import types
-from numba.core.typing.templates import Signature
 from numba.extending import register_jitable
 
-from offtrace.learners.core.compiling import INSIDE, POINTED, Function, compiled_for, njit, uncounted
+from offtrace.learners.core.addressed import Addressed
+from offtrace.learners.core.called import Called
+from offtrace.learners.core.compiling import INSIDE, Function, compiled_for, njit, uncounted
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
-from offtrace.learners.core.learning import otherwise_of, replay_of
-from offtrace.learners.core.memory import REPLAY, TRANSITION, Plan
+from offtrace.learners.core.loop_settings import REPLAY, Plan
+from offtrace.learners.core.memory import TRANSITION
 from offtrace.learners.core.pointed import Pointed
+from offtrace.learners.core.rarer_learning import otherwise_of, replay_of
 from offtrace.learners.core.records import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
@@ -42,11 +44,11 @@ OWN_STEP = types.void(numba.from_dtype(TRANSITION), _STORE, _VECTORS)
 class Pointers(NamedTuple):
     """Compiled functions that the loop is given, in the order in which it takes them. What is not needed is never called."""
 
-    factors: Function
+    factors: Called
     """The rule: see `_factors`."""
-    custom: Function
+    custom: Called
     """The step of a custom trace: see `_step`."""
-    step: Function
+    step: Called
     """The method's own: see `Method.step`."""
 
 
@@ -123,39 +125,39 @@ def _tuple_of(n: int) -> Function:
 
 
 @cache
-def _factors(rule: Function, n: int) -> Function:
+def _factors(rule: Function, n: int) -> Called:
     """factors(π, μ, ρ, parameters) → decay, ratio, cap."""
     compiled, numbers = register_jitable(error_model="numpy")(rule), _tuple_of(n)
 
-    @njit(FACTORS, error_model="numpy", **POINTED)
+    @njit(FACTORS, error_model="numpy", **INSIDE)
     def factors(π, μ, ρ, p):
         decay, ratio, cap = compiled(rule_math, π, μ, ρ, *numbers(p))
         return float(decay), float(ratio), float(cap)
 
-    return factors
+    return Called(factors)
 
 
 @cache
-def _step(step: Function, n: int) -> Function:
+def _step(step: Function, n: int) -> Called:
     """step(carry, π, μ, ρ, λ, lag, the start's pair, pair) → β; the carry is changed in place. n = 0: it is one number."""
     compiled, numbers = njit(error_model="numpy", **INSIDE)(step), _tuple_of(n)
     if n == 0:
 
-        @njit(STEP, error_model="numpy", **POINTED)
+        @njit(STEP, error_model="numpy", **INSIDE)
         def one(carry, π, μ, ρ, lam, lag, start, pair):
             carry[0], β = compiled(rule_math, carry[0], Step(π, μ, ρ, lam, lag, start, pair))
             return float(β)
 
-        return one
+        return Called(one)
 
-    @njit(STEP, error_model="numpy", **POINTED)
+    @njit(STEP, error_model="numpy", **INSIDE)
     def many(carry, π, μ, ρ, lam, lag, start, pair):
         new, β = compiled(rule_math, numbers(carry), Step(π, μ, ρ, lam, lag, start, pair))
         for i, c in enumerate(new):
             carry[i] = c
         return float(β)
 
-    return many
+    return Called(many)
 
 
 def _checked_step(method: Method) -> Function:
@@ -170,24 +172,24 @@ def _checked_step(method: Method) -> Function:
 
 
 @cache
-def _own_step(step: Function) -> Function:
+def _own_step(step: Function) -> Called:
     """A method's step; it changes arrays in place."""
-    return njit(OWN_STEP, nogil=True, fastmath={"contract"}, **POINTED, **uncounted())(step)
+    return Called(njit(OWN_STEP, nogil=True, fastmath={"contract"}, **INSIDE, **uncounted())(step))
 
 
 @cache
-def _no_factors() -> Function:
-    return njit(FACTORS, **POINTED)(lambda π, μ, ρ, p: (0.0, 0.0, 0.0))
+def _no_factors() -> Called:
+    return Called(njit(FACTORS, **INSIDE)(lambda π, μ, ρ, p: (0.0, 0.0, 0.0)))
 
 
 @cache
-def _no_step() -> Function:
-    return njit(STEP, **POINTED)(lambda carry, π, μ, ρ, lam, lag, start, pair: 0.0)
+def _no_step() -> Called:
+    return Called(njit(STEP, **INSIDE)(lambda carry, π, μ, ρ, lam, lag, start, pair: 0.0))
 
 
 @cache
-def _no_own_step() -> Function:
-    return njit(OWN_STEP, **POINTED)(lambda t, m, x: None)
+def _no_own_step() -> Called:
+    return Called(njit(OWN_STEP, **INSIDE)(lambda t, m, x: None))
 
 
 _loops: dict[tuple[object, ...], Callable[..., int]] = {}
@@ -195,19 +197,19 @@ _compiling = threading.Lock()
 
 
 def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object, **options: object) -> Callable[..., int]:
-    """A loop, compiled for arguments like these, with pointers where they hold functions: so it can stay on disk."""
+    """A loop, compiled for arguments like these. Functions are given by their address, so it can stay on disk."""
     key = (loop_of, *map(_kind, arguments))
     with _compiling:  # threads that begin together want the same loop
         if key not in _loops:
-            _loops[key] = compiled_for(_kinds(arguments), loop_of, **options)
+            _loops[key] = compiled_for(tuple(map(numba.typeof, arguments)), loop_of, **options)
         return _loops[key]
 
 
 def rarer_parts(
     update: int, made: Plan, pointers: Pointers, features: Pointed, policies: Sequence[Pointed], settings: Pointed,
     m: Pointed, kept: Pointed, in_python: bool,
-) -> tuple[Function, Function]:  # fmt: skip
-    """`learning.replay_of` and `learning.otherwise_of` for a loop, or what stands in their place where it does not call them.
+) -> tuple[Called, Called]:  # fmt: skip
+    """`replay_of` and `otherwise_of` for a loop, or what stands in their place where it does not call them.
 
     `in_python`: the loop calls an environment in Python, and leaves all learning to them.
     """
@@ -216,9 +218,9 @@ def rarer_parts(
     replaying = Pointed(made), factors, custom, *common
     living = Pointed(made), factors, custom, step, *common, 0.0, 0, False
     learns = in_python or not made.plain
-    replay = compiled(replay_of if update == REPLAY else _no_replay, *replaying, **POINTED)
-    otherwise = compiled(otherwise_of if learns and update != REPLAY else _no_other_way, *living, **POINTED)
-    return replay, otherwise
+    replay = compiled(replay_of if update == REPLAY else _no_replay, *replaying, **INSIDE)
+    otherwise = compiled(otherwise_of if learns and update != REPLAY else _no_other_way, *living, **INSIDE)
+    return Called(replay), Called(otherwise)
 
 
 def _no_replay(digest: int) -> Function:
@@ -229,19 +231,6 @@ def _no_other_way(digest: int) -> Function:
     return lambda plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, ends: 0
 
 
-def _kinds(arguments: Sequence[object]) -> tuple[types.Type, ...]:
-    """Numba's types of arguments, with pointers where they hold functions."""
-    return tuple(types.FunctionType(s) if (s := _signature(a)) else numba.typeof(a) for a in arguments)
-
-
-def _signature(given: object) -> Signature | None:
-    """The signature of a pointer to a function; None of anything else."""
-    if isinstance(given, types.WrapperAddressProtocol):
-        return given.signature()
-    known: list[Signature] | None = getattr(given, "nopython_signatures", None)
-    return known[0] if known else None
-
-
 def _kind(given: object) -> object:
     """What tells its Numba type from others: `numba.typeof` takes as long as many steps."""
-    return given.kind if isinstance(given, Pointed) else _signature(given) or type(given)
+    return given.kind if isinstance(given, Addressed) else type(given)

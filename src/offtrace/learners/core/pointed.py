@@ -15,22 +15,21 @@ import numpy as np
 from numba import types
 from numba.core.typing.templates import AttributeTemplate, Signature
 from numba.extending import (
-    NativeValue,
     infer_getattr,
     intrinsic,
     lower_getattr_generic,
     models,
     register_model,
-    typeof_impl,
-    unbox,
 )
 from numba.np.arrayobj import make_array, populate_array
+
+from offtrace.learners.core.addressed import Address, Addressed
 
 Given = tuple[Any, ...]
 """A named tuple of numbers, arrays that are contiguous, records (arrays without dimensions), and further such tuples."""
 
 
-class Fields(types.Type):
+class Fields(Address):
     """Numba's type of a pointer to the fields of a named tuple."""
 
     def __init__(self, title: str, names: Sequence[str], kinds: Sequence[types.Type]) -> None:
@@ -43,7 +42,7 @@ class Fields(types.Type):
         super().__init__(f"{title}({', '.join(f'{n}: {k}' for n, k in self.kinds.items())})")
 
 
-class Pointed:
+class Pointed(Addressed):
     """Named tuples of one kind, one for each lane, laid out for a compiled loop. It keeps their arrays alive."""
 
     def __init__(self, *given: Given) -> None:
@@ -104,19 +103,6 @@ def _words(kind: types.Type) -> int:
 
 
 register_model(Fields)(models.OpaqueModel)
-
-
-@typeof_impl.register(Pointed)
-def _typeof(given: Pointed, _: object) -> Fields:
-    return given.kind
-
-
-@unbox(Fields)
-def _unboxed(_: Fields, given: Any, c: Any) -> NativeValue:
-    address = c.pyapi.object_getattr_string(given, "address")
-    pointer = c.pyapi.long_as_voidptr(address)
-    c.pyapi.decref(address)
-    return NativeValue(pointer, is_error=c.pyapi.c_api_error())
 
 
 @infer_getattr

@@ -12,7 +12,8 @@ from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.blocks import Array, Job, Life, out_of
 from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.core.loop import BAD, DONE, PAUSED
-from offtrace.learners.core.memory import REPLAY, Out, room_for
+from offtrace.learners.core.loop_settings import REPLAY
+from offtrace.learners.core.memory import Out, room_for
 from offtrace.learners.core.plan import compiled
 from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import read_out, require, require_within

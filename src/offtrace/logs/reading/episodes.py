@@ -24,6 +24,7 @@ from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
 from offtrace.logs.reading.filling import Filling
+from offtrace.logs.reading.finishing import finished
 from offtrace.logs.reading.ordering import Order
 from offtrace.logs.reading.problems import LogsError
 
@@ -81,7 +82,7 @@ def read(
         episode = int(order.episode(np.array([row]))[0])
         return f"{row:,} (episode {found.ids[episode]}, step {row - starts[episode]})"
 
-    return filling.finished(order, name, drop=drop, words=words)
+    return finished(filling, order, name, drop=drop, words=words)
 
 
 class _Episodes:

@@ -45,20 +45,23 @@ class _UnsortedError(Exception):
     """The rows are not in the order of (episode, step)."""
 
 
-def order(batches: Any, problems: Problems, timed: bool = False) -> Order:
-    """Of the batches (episode, step) that `batches()` makes, as often as it is called; step is None where there is none.
+def as_they_stand(batches: Any, problems: Problems, timed: bool = False) -> Order | None:
+    """The order of the batches (episode, step) that `batches()` makes; None if rows do not stand in it. A step may be None.
 
     Duplicate steps and gaps become problems. `timed`: steps are times, which have gaps and begin anywhere.
     """
     sorting = _Sorting(problems, timed)
     try:
-        rows = 0
         for episode, step in batches():
-            sorting.add(episode, step, np.arange(rows, rows + len(episode)))
-            rows += len(episode)
+            sorting.add(episode, step)
         return sorting.finished()
     except _UnsortedError:
         problems.clear()
+        return None
+
+
+def sorted_rows(batches: Any, problems: Problems, timed: bool = False) -> Order:
+    """The same where rows stand in any order."""
     parts = list(batches())
     episode = np.concatenate([part[0] for part in parts])
     step = None if parts[0][1] is None else np.concatenate([part[1] for part in parts])
@@ -87,10 +90,27 @@ class _Sorting:
         self.first_steps: list[np.ndarray] = []
         self.first_rows: list[np.ndarray] = []
 
-    def add(self, episode: np.ndarray, step: np.ndarray | None, rows: np.ndarray) -> None:
-        """The next rows; `rows` are their numbers in the source."""
+    def add(self, episode: np.ndarray, step: np.ndarray | None, rows: np.ndarray | None = None) -> None:
+        """The next rows; `rows` are their numbers in the source, where they do not stand in order."""
         if not len(episode):
             return
+        begin = None
+        if step is not None and self.last is not None and episode[0] != MISSING:
+            room = np.empty(len(episode), np.int64)
+            found = _beginnings(episode, step, *self.last, room)
+            begin = None if found < 0 else room[:found]
+        if begin is None:  # something is not as it should be, or it is the first batch
+            rows = np.arange(self.n, self.n + len(episode)) if rows is None else rows
+            begin = self._checked(episode, step, rows)
+        self.starts.append(begin + self.n)
+        self.episodes.append(episode[begin])
+        self.first_rows.append(begin + self.n if rows is None else rows[begin])
+        self.first_steps.append(np.zeros(0, np.int64) if step is None else step[begin])
+        self.last = int(episode[-1]), 0 if step is None else int(step[-1])
+        self.n += len(episode)
+
+    def _checked(self, episode: np.ndarray, step: np.ndarray | None, rows: np.ndarray) -> np.ndarray:
+        """Where episodes begin among these rows."""
         begin = 1 + np.flatnonzero(episode[1:] != episode[:-1])
         down = (episode[begin] < episode[begin - 1]).any()
         if self.last is None or episode[0] != self.last[0]:
@@ -102,12 +122,7 @@ class _Sorting:
             self.problems.add("episode is missing", rows[episode == MISSING])
         if step is not None:
             self._steps(episode, step, begin, rows)
-        self.starts.append(begin + self.n)
-        self.episodes.append(episode[begin])
-        self.first_rows.append(rows[begin])
-        self.first_steps.append(np.zeros(0, np.int64) if step is None else step[begin])
-        self.last = int(episode[-1]), 0 if step is None else int(step[-1])
-        self.n += len(episode)
+        return begin
 
     def _steps(self, episode: np.ndarray, step: np.ndarray, begin: np.ndarray, rows: np.ndarray) -> None:
         last = step[:1] if self.last is None else [self.last[1]]
@@ -159,6 +174,23 @@ def _by_counting(episode: np.ndarray, step: np.ndarray | None) -> Order | None:
         return None
     there = np.flatnonzero(counts)
     return Order(np.append(starts[there], len(episode)), there + first, place)
+
+
+@kept_njit(nogil=True)
+def _beginnings(episode, step, last_episode, last_step, begin):
+    """How many episodes begin; `begin` is set to their first rows. −1: they do not go up, or steps do not go up by one."""
+    found = 0
+    for i in range(len(episode)):
+        if episode[i] == last_episode:
+            if step[i] != last_step + 1:
+                return -1
+        elif episode[i] < last_episode or step[i] == MISSING:
+            return -1
+        else:
+            begin[found] = i
+            found += 1
+        last_episode, last_step = episode[i], step[i]
+    return found
 
 
 @kept_njit(nogil=True)

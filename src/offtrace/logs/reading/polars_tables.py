@@ -82,8 +82,8 @@ def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
     return Table(scan(files, columns), source, files)
 
 
-def check_rows(table: Table) -> None:
-    """Check that there are rows, and that no row of a CSV file is longer than its header.
+def counted_rows(table: Table) -> int:
+    """How many rows there are. Check that there are some, and that no row of a CSV file is longer than its header.
 
     Polars tells of a long row only where all columns are read.
     """
@@ -97,6 +97,7 @@ def check_rows(table: Table) -> None:
         raise
     if not rows:
         raise LogsError(f"{table.name} has no rows")
+    return rows
 
 
 def scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:

@@ -17,6 +17,8 @@ constant, and 8 bytes a step more where rows must be put in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +29,8 @@ from offtrace.logs.reading import episodes, polars_tables
 from offtrace.logs.reading.columns import CONTINUOUS, Columns, Names, checked_names
 from offtrace.logs.reading.converting import Conversion
 from offtrace.logs.reading.filling import Filling
-from offtrace.logs.reading.ordering import order
+from offtrace.logs.reading.finishing import finished
+from offtrace.logs.reading.ordering import as_they_stand, sorted_rows
 from offtrace.logs.reading.problems import LogsError, Problems
 
 
@@ -80,8 +83,7 @@ def read(
     found = _found(source, columns)
     if isinstance(found, polars_tables.Table):
         try:
-            polars_tables.check_rows(found)
-            return _table(found, columns, truncated, most, *given)
+            return _table(found, polars_tables.counted_rows(found), columns, truncated, most, *given)
         except polars_tables.unreadable() as error:
             raise LogsError(f"{found.name} cannot be read: {error}") from error
     return episodes.read(found, columns, truncated, most, *given)
@@ -100,6 +102,7 @@ def _found(source: object, columns: Columns) -> Any:
 
 def _table(
     table: polars_tables.Table,
+    rows: int,
     columns: Columns,
     truncated: str | None,
     drop: float | None,
@@ -115,9 +118,9 @@ def _table(
             f'they are real numbers, say actions="{CONTINUOUS}"'
         )
     problems = Problems()
-    found = order(made.order, problems, made.timed)
-    filling = Filling(
-        n=int(found.starts[-1]),
+    room = partial(
+        Filling,
+        n=rows,
         features=made.features,
         has_next=columns.next_state is not None,
         has_mu=columns.behaviour is not None,
@@ -128,11 +131,19 @@ def _table(
         has_pi=columns.log_pi is not None,
         cut_at_end=truncated == "at end",
         passed_over=columns.passed_over(there),
-        order=found,
         problems=problems,
         hints=made.hints,
         never=made.never,
     )
+    with ThreadPoolExecutor(1) as pool:  # to make room for the rows takes as long as to look at their order
+        waiting = pool.submit(room)
+        found = as_they_stand(made.order, problems, made.timed)
+        filling = waiting.result()
+    if found is None:
+        del filling, waiting  # sorting needs as much memory
+        found = sorted_rows(made.order, problems, made.timed)
+        filling = room()
+    filling.order = found
     for batch in made.rows():
         filling.add(batch)
 
@@ -140,4 +151,4 @@ def _table(
         code = found.episodes[found.episode(np.array([row]))[0]]
         return f"{table.words(row)} (episode {made.episode_name(int(code))})"
 
-    return filling.finished(found, table.name, drop=drop, words=words)
+    return finished(filling, found, table.name, drop=drop, words=words)
