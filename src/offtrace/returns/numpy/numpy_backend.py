@@ -297,7 +297,7 @@ def _computed(plan: Plan, read: tuple[object, ...], out: np.ndarray, add_q: bool
 
     def all_rows(sweep: int, finish: int) -> int:
         def rows(first: int, stop: int) -> int:
-            return run(rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, add_q, *read, scratch(T), out)
+            return run(rule, sweep, finish, first, stop, *reads, numbers, arrays, lags, add_q, *read, *scratch(T), out)
 
         return rows(0, B) if B * T < PARALLEL_CAPPED else _in_threads(rows, B)
 
@@ -349,7 +349,7 @@ def _computed_on_states(
     def all_rows(sweep: int, finish: int) -> int:
         def rows(first: int, stop: int) -> int:
             return run(
-                rule, sweep, finish, first, stop, *reads[:2], numbers, arrays, lags, share, bound, lam, lams, *read, scratch(T),
+                rule, sweep, finish, first, stop, *reads[:2], numbers, arrays, lags, share, bound, lam, lams, *read, *scratch(T),
                 *made,
             )  # fmt: skip
 
