@@ -51,7 +51,7 @@ def fingerprint() -> str:
 
 @kernel_part
 def room_for(T):
-    """How many numbers a kernel may want to write down for a row of T steps: memory that is made anew takes longer than the work."""
+    """How many numbers a kernel may want to write down for a row of T steps: fresh memory would cost more than the work in it."""
     return 8 * T + (1 << 13)
 
 
@@ -62,8 +62,8 @@ class Kernel(NamedTuple):
     """(delta, g, ratio, cap, lags, undone, room, out) of a block of rows, [n, T]: Δ into `out`. `undone` [n] says how many
     starts of each row are then not done, counted from its first step. `room` is memory to work in, `room_for(T)` numbers."""
     finish: Function
-    """(delta, g, ratio, cap, lags, starts, room, out) of one row, [T]: Δ of its first `starts` steps. It is compiled when it is first
-    needed, as few rows are: those whose products leave the range of plain numbers."""
+    """(delta, g, ratio, cap, lags, starts, room, out) of one row, [T]: Δ of its first `starts` steps. It is compiled when it is
+    first needed, as few rows are: those whose products leave the range of plain numbers."""
 
 
 @cache

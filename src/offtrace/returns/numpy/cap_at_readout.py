@@ -13,7 +13,7 @@ never reaches the cap again, or is never below it again, then all that follows i
 and both sums, the maximum and the minimum obey reverse recursions. This is exact, nothing is neglected, and it comes soon:
 under μ the highest x still to come is above e^a with a chance of at most e^{-a}, so a walk of negative drift closes within a
 few units of log x, and π = μ closes at once. A third reason to stop is that a bound on what is left falls below 2⁻⁶⁰ of the
-sum. On a long walk the same two forms, over a group of 32 steps, leap over it where x stays on one side of the cap.
+sum.
 
 **Halves.** A row for which this takes too many pairs (zero drift and no discount), or whose products leave the range of plain
 numbers (`scaled_numbers`), or whose discount fades by 2^-128 within 32 steps, goes to `halves`, O(T log T). What is lost
@@ -34,23 +34,18 @@ from offtrace.returns.numpy.cap_at_readout_lanes import (
     E,
     P,
     R,
-    accumulate,
     chunk,
     within,
 )
 from offtrace.returns.numpy.scaled_numbers import HIGH, LITTLE, MUCH
 
-PATIENCE = 64  # steps to walk before looking for groups to leap over
 NEGLIGIBLE = 2.0**-60
 TIE = 2.0**-48  # x and cap nearer than the rounding of a long product: either may stand for their minimum
 HUGE = 1e300
 
-# Marks of a step: max and min of x / cap after it, both sums, Σ D |δ|. Groups hold the first four for their own steps, the
-# product of their ratios (−1: not asked yet) and of their g.
 MOST, LEAST, LINEAR, CAPPED, SIZE = range(5)
-RATIO, DECAY = 4, 5
-WIDE = 6
-
+"""Marks of a step: max and min of x / cap after it, both sums, Σ D |δ|."""
+MARKS = 5
 WALK, ONCE, TREE, LEVEL = (
     45,
     6000,
@@ -92,7 +87,7 @@ def walk_ahead(delta, g, ratio, cap, budget, room, out):
     length = last + 2 * STARTS  # with steps beyond the row's end
     n = length // CHUNK + 1
     steps, rest = room[: 4 * length].reshape(4, length), room[4 * length :]
-    marks, groups = rest[: n * WIDE].reshape(n, WIDE), rest[n * WIDE : 2 * n * WIDE].reshape(n, WIDE)
+    marks, over = rest[: n * MARKS].reshape(n, MARKS), rest[n * MARKS :]  # over: the discount over each group
     x, total = np.empty(STARTS), np.empty(STARTS)
     for t in range(T, length):
         steps[R, t] = steps[C, t] = steps[E, t] = 0.0
@@ -106,14 +101,16 @@ def walk_ahead(delta, g, ratio, cap, budget, room, out):
         k = last - i
         n = min(STARTS, T - k)
         left, reach, caps, rise, fall = look_back(delta, g, ratio, cap, k, n, steps, marks, left, reach, caps)
-        groups[k // STARTS, DECAY] = accumulate(steps[P, k : k + n], steps[E, k : k + n])
-        groups[k // STARTS, RATIO] = -1.0
+        D = 1.0
+        for t in range(k, k + n):  # from g to discounts from the first step of the group
+            steps[P, t], steps[E, t], D = D, D * steps[E, t], D * steps[P, t]
+        over[k // STARTS] = D
         near = rise <= MUCH and min(fall, caps[0]) >= 1.0 / MUCH and caps[1] <= HIGH
         out_of_range = not (rise <= LITTLE or near) or steps[P, k + n - 1] < FAINT
         too_slow = spent > min(budget // 4, TRIED + budget // 64) and spent * last >= budget * (last - k)
         if out_of_range or too_slow:
             return k + n
-        spent += walk_group(k, steps, marks, groups, caps[1], x, total)
+        spent += walk_group(k, steps, marks, over, caps[1], x, total)
         for j in range(n):
             out[k + j] = delta[k + j] + total[j] / steps[P, k + j]
     return 0
@@ -158,7 +155,7 @@ def look_back(delta, g, ratio, cap, k, n, steps, marks, left, reach, caps):
 
 
 @kernel_part
-def walk_group(k, steps, marks, groups, highest, x, total):
+def walk_group(k, steps, marks, over, highest, x, total):
     """P_k (Δ_k − δ_k) of the group of starts from k on, into `total`; returns how many chunks that took."""
     within(steps, k, x, total)
     start = steps[E, k : k + STARTS]
@@ -177,54 +174,14 @@ def walk_group(k, steps, marks, groups, highest, x, total):
             break
         spent += 1
         if t % STARTS == 0:
-            D *= groups[t // STARTS - 1, DECAY]
-            if t - k > PATIENCE and leap(groups[t // STARTS], steps[:, t : t + STARTS], D, x, total):
-                t += STARTS
-                continue
+            D *= over[t // STARTS - 1]
         chunk(steps[R, t : t + CHUNK], steps[C, t : t + CHUNK], steps[E, t : t + CHUNK], D, STARTS, x, total)
         t += CHUNK
-    add_rest(x, mark[MOST], mark[LEAST], before * mark[LINEAR], before * mark[CAPPED], total)
+    linear, capped = before * mark[LINEAR], before * mark[CAPPED]
+    for i in range(STARTS):  # a start for which neither form holds has nothing left that counts
+        rest = capped if x[i] * mark[LEAST] >= 1.0 - TIE else 0.0
+        total[i] += x[i] * linear if x[i] * mark[MOST] <= 1.0 + TIE else rest
     return spent
-
-
-@kernel_part
-def add_rest(x, most, least, linear, capped, total):
-    """The closed forms: `linear` for x = 1, `capped` for any x. A start that neither holds for has nothing left to count."""
-    for i in range(len(x)):
-        rest = capped if x[i] * least >= 1.0 - TIE else 0.0
-        total[i] += x[i] * linear if x[i] * most <= 1.0 + TIE else rest
-
-
-@kernel_part
-def leap(group, steps, D, x, total):
-    """Takes all starts over a group of steps at once, if each stays on one side of the cap there; returns whether it did."""
-    if group[RATIO] < 0.0:
-        summarise(group, steps)
-    most, least = group[MOST], group[LEAST]
-    good = 0
-    for i in range(len(x)):  # a constant would be unrolled here, and not vectorised: twice the time
-        good += (x[i] * most <= 1.0 + TIE) | (x[i] * least >= 1.0 - TIE)
-    if good < STARTS:
-        return False
-    add_rest(x, most, least, D * group[LINEAR], D * group[CAPPED], total)
-    r = group[RATIO]
-    for i in range(len(x)):
-        x[i] *= r
-    return True
-
-
-@kernel_part
-def summarise(group, steps):
-    """Max and min of x / cap over a group, its sums and its ratio, for a trace that comes with x = 1."""
-    x, most, least, linear, capped = 1.0, 0.0, np.inf, 0.0, 0.0
-    for t in range(STARTS):
-        x *= steps[R, t]
-        e, c = steps[E, t], steps[C, t]
-        if e != 0.0:
-            u = min(x * min(1.0 / c, HUGE), HUGE)
-            most, least = max(most, u), min(least, u)
-            linear, capped = linear + e * x, capped + e * c
-    group[MOST], group[LEAST], group[LINEAR], group[CAPPED], group[RATIO] = most, least, linear, capped, x
 
 
 KERNEL = Kernel(sweep, finish)

@@ -11,7 +11,7 @@ by two sums: Σ D_{m:t} x_{m:t} δ_t of the steps below its threshold, Σ D_{m:t
 order and each start's place in it; parting the sorted steps into left and right keeps both sorted, and counting how many
 went left gives each start's place in its half (a wavelet tree). Products start anew from m in each node, so they are as
 accurate as the direct sum's; none is ever divided out, no two sums are subtracted, and X only decides on which side of the
-cap a term lies, where an error of X costs no more than the error itself. Products are kept as f · 2^{512 n} (`scaled_numbers`), and so
+cap a term lies, where an error of X costs no more than the error itself. Products are f · 2^{512 n} (`scaled_numbers`), and so
 neither overflow nor underflow. D is a plain number: one that underflows stands before a cap below 2^100, or a discount that has
 not faded, and else the stretch is summed pair by pair.
 """

@@ -12,18 +12,6 @@ R, C, E, P = range(4)
 
 
 @kernel_part
-def accumulate(discount, weighted):
-    """Turns a group's g into discounts from its first step, and weights δ with them; returns the discount over the group."""
-    d = 1.0
-    for t in range(len(discount)):
-        h = discount[t]
-        discount[t] = d
-        weighted[t] *= d
-        d *= h
-    return d
-
-
-@kernel_part
 def chunk(ratio, cap, weighted, D, n, x, total):
     """CHUNK steps of the first n starts of a group, which stand at the same step and share what it brings."""
     for i in range(n):

@@ -26,7 +26,7 @@ def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
 
 
 def scratch(T: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows for a pass and room for its kernel, of one thread, kept from call to call: fresh memory costs more than the work in it."""
+    """Rows for a pass and room for its kernel, kept by a thread from call to call: fresh memory costs more than the work."""
     width = compiled_pass.width(T)
     kept = getattr(_mine, "room", None)
     if kept is None or kept[0].shape[2] != width:
