@@ -20,15 +20,15 @@ from batches import SETTINGS, Batch, draw
 from timing import Competitor, emit, interleave, ratio
 
 import offtrace as ot
-from offtrace.returns.numpy import cap_at_readout, every_pair, numpy_backend
+from offtrace.returns.numpy import call_plans, cap_at_readout, every_pair
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
-PLANS = {"ours": numpy_backend.usual_plan}
+PLANS = {"ours": call_plans.usual_plan}
 
 
 def with_kernel(kernel: Any) -> Any:
-    """In place of `numpy_backend.usual_plan`: the same with another kernel."""
+    """In place of `call_plans.usual_plan`: the same with another kernel."""
 
     @cache
     def plan(trace: ot.Trace, T: int) -> Any:
@@ -47,7 +47,7 @@ PLANS |= {
 
 def calling(rule: ot.Trace, plan: str) -> Competitor:
     def call(x: dict[str, Any]) -> np.ndarray:
-        numpy_backend.usual_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        call_plans.usual_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
         return ot.targets(rule, **x)
 
     return Competitor(Batch.for_targets, call)
@@ -60,7 +60,7 @@ if __name__ == "__main__":
     for T in LENGTHS:
         for setting in SETTINGS.values():
             pairs = {name: (rule, "ours") for name, rule in list(rules(setting).items())[1:]}
-            if T <= numpy_backend.SHORT:
+            if T <= call_plans.SHORT:
                 pairs["TruncatedIS, SHORT = 0"] = rules(setting)["TruncatedIS"], "long"
             both = {}
             for name, (rule, plan) in pairs.items():

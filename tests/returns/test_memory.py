@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offtrace.returns.numpy import cap_at_readout, every_pair, recursive_cap, reverse_recursion
+from offtrace.returns.numpy.by_address import room_for
 
 KERNELS = {
     "reverse recursion": reverse_recursion.KERNEL,
@@ -28,7 +29,7 @@ def test_what_memory_held_before_does_not_matter(kernel, way, monkeypatch):
     cap = rng.choice([0.5, 1.0] if "low" in kernel else [0.5, 1.0, 2.0, np.inf], T)
     lags = np.full(7, 0.9) if "every" in kernel else every_pair.NO_LAGS
 
-    anything, found = rng.integers(len(HELD), size=10_000), []
+    anything, found = rng.integers(len(HELD), size=room_for(139)), []
 
     def used_before(shape, dtype=np.float64):
         which = np.roll(anything, -len(found))[: np.prod(shape)].reshape(shape)
@@ -40,10 +41,12 @@ def test_what_memory_held_before_does_not_matter(kernel, way, monkeypatch):
             memory.setattr(np, "empty", used_before)
             if way == "sweep":  # run as Python, which asks this function for memory
                 undone = np.zeros(1, np.int64)
-                KERNELS[kernel].sweep(delta[None], g[None], ratio[None], cap[None], lags, undone, out[None])
+                KERNELS[kernel].sweep(
+                    delta[None], g[None], ratio[None], cap[None], lags, undone, used_before(room_for(T)), out[None]
+                )
                 assert undone[0] == 0
             else:
-                KERNELS[kernel].finish(delta, g, ratio, cap, lags, T, out)
+                KERNELS[kernel].finish(delta, g, ratio, cap, lags, T, used_before(room_for(T)), out)
         found.append(out)
     assert np.isfinite(found[0]).all()
     for out in found[1:]:

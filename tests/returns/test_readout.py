@@ -13,7 +13,7 @@ from numba import njit
 import offtrace as ot
 from offtrace.returns import by_definition
 from offtrace.returns.numpy import cap_at_readout, given_factors
-from offtrace.returns.numpy.by_address import DONE, call, finish_of
+from offtrace.returns.numpy.by_address import DONE, call, finish_of, room_for
 from offtrace.returns.numpy.every_pair import NO_LAGS
 
 WAYS = "whole", "ahead", "halves"
@@ -22,13 +22,12 @@ WAYS = "whole", "ahead", "halves"
 @njit(error_model="numpy", fastmath={"contract"})
 def _walk(delta, g, ratio, cap, room, out):
     """A row by walking ahead, however long that takes."""
-    steps, marks, groups = room
-    return cap_at_readout.walk_ahead(delta, g, ratio, cap, 1 << 60, steps, marks, groups, out)
+    return cap_at_readout.walk_ahead(delta, g, ratio, cap, 1 << 60, room, out)
 
 
 @njit(error_model="numpy")
-def _finish(finish, delta, g, ratio, cap, starts, out):
-    return call(finish, (delta, g, ratio, cap, NO_LAGS, out, starts, len(delta), 0))
+def _finish(finish, delta, g, ratio, cap, starts, room, out):
+    return call(finish, (delta, g, ratio, cap, NO_LAGS, room, out, starts, len(delta), 0))
 
 
 def by(way: str, row) -> np.ndarray:
@@ -36,10 +35,10 @@ def by(way: str, row) -> np.ndarray:
     delta, g, ratio, cap = (np.array(a, np.float64) for a in row)
     if way == "whole":
         return given_factors.correct(delta[None], g[None], ratio[None], cap[None], NO_LAGS, False)[0]
-    out = np.full(len(delta), np.nan)
-    starts = len(out) if way == "halves" else _walk(delta, g, ratio, cap, cap_at_readout.room(len(out)), out)
+    out, room = np.full(len(delta), np.nan), np.full(room_for(len(delta)), np.nan)
+    starts = len(out) if way == "halves" else _walk(delta, g, ratio, cap, room, out)
     if starts:
-        assert _finish(finish_of(cap_at_readout.KERNEL), delta, g, ratio, cap, starts, out) == DONE
+        assert _finish(finish_of(cap_at_readout.KERNEL), delta, g, ratio, cap, starts, room, out) == DONE
     return out
 
 

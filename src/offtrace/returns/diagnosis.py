@@ -16,6 +16,7 @@ from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
 from offtrace.returns.numpy.every_pair import NO_LAGS
+from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.whole_arrays import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
@@ -185,8 +186,8 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
             for b, row in enumerate(rows)
         )
         return np.array([peak for _, peak in found])
-    decay, ratio, cap = numpy_backend.normal_form(trace, x)
-    lags = numpy_backend.lag_caps(trace, T)
+    decay, ratio, cap = normal_form(trace, x)
+    lags = lag_caps(trace, T)
     if trace.per_decision and lags is None:
         c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
         best = np.ones((B, T))  # the largest β from each start

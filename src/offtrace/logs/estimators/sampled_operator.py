@@ -23,7 +23,7 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns import coefficients, corrections, diagnose
 from offtrace.returns.diagnosis import Statistics
-from offtrace.returns.numpy import numpy_backend
+from offtrace.returns.numpy import normal_form, numpy_backend
 from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
 
@@ -99,9 +99,9 @@ class Sampled:
         if trace.custom:
             return self._by_coefficients(trace, arrays, u)
         x = numpy_backend.BACKEND.trajectory(trace, arrays)
-        decay, ratio, cap = (factor[0] for factor in numpy_backend.normal_form(trace, x))
+        decay, ratio, cap = (factor[0] for factor in normal_form.normal_form(trace, x))
         ends = arrays["terminated"] | arrays["truncated"]
-        lags = numpy_backend.lag_caps(trace, len(u))
+        lags = normal_form.lag_caps(trace, len(u))
         columns = np.ascontiguousarray(u.reshape(len(u), -1))
         out = columns.copy()
         if trace.per_decision and lags is None:

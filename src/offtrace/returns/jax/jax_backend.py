@@ -20,7 +20,7 @@ from jax.core import Tracer
 from jax.sharding import Sharding
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
-from offtrace.arrays import BOOL, one_discount
+from offtrace.arrays import FLOATS, one_discount
 from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
@@ -40,8 +40,6 @@ pytrees.register_all(Rule)
 with jax.ensure_compile_time_eval():  # the first call may be inside of jit, and then this file is imported there
     HELD = type(jnp.zeros(()))
 """The class of arrays that are not being traced."""
-COPIED = 1 << 16
-"""Arrays of so many bytes are copied in the time that it takes to ask for their address."""
 
 
 @cache
@@ -49,30 +47,53 @@ def _is_cpu(sharding: Sharding) -> bool:
     return all(device.platform == "cpu" for device in sharding.device_set)
 
 
+@cache
+def _at(size: int) -> Callable[[int], Any]:
+    """So many bytes of memory at an address."""
+    return (ctypes.c_char * size).from_address
+
+
 def _memory(array: jax.Array) -> np.ndarray:
     """An array on the CPU as compiled kernels take it: JAX gives out its memory read-only, which is another type to them."""
-    seen = np.asarray(array)
-    if seen.nbytes <= COPIED or not seen.flags.c_contiguous:
+    seen = np.asarray(array)  # waits until it is computed
+    if (
+        type(seen.base) is not memoryview or not seen.flags.c_contiguous
+    ):  # it is not the memory of the array, as it stands there
         return seen.copy()
-    memory: Any = (ctypes.c_char * seen.nbytes).from_address(seen.ctypes.data)
-    return np.frombuffer(memory, seen.dtype).reshape(seen.shape)
+    return np.ndarray(seen.shape, seen.dtype, _at(seen.nbytes)(array.unsafe_buffer_pointer()))
 
 
-def _given_back(out: np.ndarray, like: jax.Array) -> jax.Array:
+def _memories(first: jax.Array, *others: jax.Array | None) -> list[Any] | None:
+    """The same of arrays that are all where the first is, and None in the place of None; None for all if one is anything else."""
+    if type(first) is not HELD or first.dtype not in FLOATS or not _is_cpu(first.sharding):
+        return None
+    sharding = first.sharding
+    found: list[Any] = [_memory(first)]
+    for array in others:
+        if array is not None:
+            if type(array) is not HELD or array.sharding != sharding:
+                return None
+            array = _memory(array)
+        found.append(array)
+    return found
+
+
+def _given_back(outs: tuple[np.ndarray, ...], like: jax.Array) -> tuple[jax.Array, ...]:
     """What was computed on the host, on the device that an array was put on, or on JAX's own choice if none was chosen.
 
-    A jitted function takes an array over in a third of the time of `asarray`, but is compiled for each shape: it is used once
+    A jitted function takes arrays over in a third of the time of `asarray`, but is compiled for each shape: it is used once
     a shape has come often.
     """
     if like.committed:
-        return jax.device_put(out, like.sharding)
-    came = _came[out.shape, out.dtype] = _came.get((out.shape, out.dtype), 0) + 1
-    return jnp.asarray(out) if came < OFTEN else _taken_over(out)
+        return tuple(jax.device_put(out, like.sharding) for out in outs)
+    what = len(outs), outs[0].shape, outs[0].dtype
+    came = _came[what] = _came.get(what, 0) + 1
+    return tuple(map(jnp.asarray, outs)) if came < OFTEN else _taken_over(*outs)
 
 
 OFTEN = 32
-_came: dict[tuple[tuple[int, ...], np.dtype[Any]], int] = {}
-_taken_over: Callable[[np.ndarray], jax.Array] = jax.jit(lambda array: array)
+_came: dict[tuple[int, tuple[int, ...], np.dtype[Any]], int] = {}
+_taken_over: Callable[..., tuple[jax.Array, ...]] = jax.jit(lambda *arrays: arrays)
 
 
 class JaxBackend(Backend[jax.Array]):
@@ -111,7 +132,7 @@ class JaxBackend(Backend[jax.Array]):
             elif (made := numpy_backend.attempt(trace, x, add_q=add_q)) is None:
                 explain_bad_value(x)
             else:
-                return _given_back(x.restore(made), found.arrays["reward"])
+                return _given_back((x.restore(made),), found.arrays["reward"])[0]
         numbers, rule = tree_flatten(trace)
         given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
         T = shape[-1]
@@ -123,31 +144,44 @@ class JaxBackend(Backend[jax.Array]):
     def usual(self, call: UsualCall[jax.Array]) -> jax.Array | None:
         """q + Δ, or Δ, of a usual call; else None."""
         trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
-        kind = type(reward)
-        if check is False or kind is not HELD:
+        if check is False:
             return None
-        shape, dtype, sharding = reward.shape, reward.dtype, reward.sharding
-        plan = numpy_backend.plan_for(trace, shape, dtype)
-        if plan is None or not _is_cpu(sharding):
+        found = _memories(reward, q, next_value, terminated, truncated, log_pi, log_mu, valid)
+        if found is None:
             return None
-        for array in (reward, q, next_value, log_pi, log_mu):
-            if array is not None and not (
-                type(array) is kind and array.dtype is dtype and array.shape == shape and array.sharding == sharding
-            ):
-                return None
-        for flags in (terminated, truncated, terminated if valid is None else valid):
-            if not (
-                type(flags) is kind and flags.dtype is BOOL and flags.shape == shape and flags.sharding == sharding
-            ):
-                return None
-        on_host = UsualCall(
-            trace, add_q, check, _memory(reward), _memory(q), _memory(next_value), _memory(terminated), _memory(truncated), gamma,
-            _memory(log_pi) if plan.needs_pi and log_pi is not None else None,
-            _memory(log_mu) if plan.needs_mu and log_mu is not None else None,
-            None if valid is None else _memory(valid),
-        )  # fmt: skip
-        out = numpy_backend.compute_usual(plan, on_host)
-        return None if out is None else _given_back(out, reward)
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
+        out = numpy_backend.BACKEND.usual(on_host)
+        return None if out is None else _given_back((out,), reward)[0]
+
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: jax.Array,
+        value: jax.Array,
+        next_value: jax.Array,
+        terminated: jax.Array,
+        truncated: jax.Array,
+        gamma: float,
+        log_pi: jax.Array,
+        log_mu: jax.Array,
+        valid: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
+        """Target, advantage and correction of a usual call; else None."""
+        found = _memories(reward, value, next_value, terminated, truncated, log_pi, log_mu, valid)
+        if found is None:
+            return None
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        made = numpy_backend.BACKEND.usual_states(
+            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
+        )
+        if made is None:
+            return None
+        target, advantage, correction = _given_back(made, reward)
+        return target, advantage, correction
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
@@ -176,7 +210,7 @@ class JaxBackend(Backend[jax.Array]):
                 look(x, ("rho", *trace.reads))
             else:
                 made = numpy_backend.attempt_on_states(trace, x) or explain_bad_value(x)
-                target, advantage, correction = (_given_back(x.restore(a), found.arrays["reward"]) for a in made)
+                target, advantage, correction = _given_back(tuple(map(x.restore, made)), found.arrays["reward"])
                 return target, advantage, correction
         numbers, rule = tree_flatten(trace)
         given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)

@@ -32,8 +32,8 @@ Function = Callable[..., Any]
 DONE = 1
 """What a C function returns. Numba prints an error that happens inside of it, and has it return 0."""
 FLOATS, INTEGERS = types.CPointer(types.float64), types.CPointer(types.int64)
-BLOCK = types.int64(*[FLOATS] * 5, INTEGERS, FLOATS, *[types.int64] * 3)
-ROW = types.int64(*[FLOATS] * 6, *[types.int64] * 3)
+BLOCK = types.int64(*[FLOATS] * 5, INTEGERS, *[FLOATS] * 2, *[types.int64] * 3)
+ROW = types.int64(*[FLOATS] * 7, *[types.int64] * 3)
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
@@ -49,15 +49,21 @@ def fingerprint() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
+@kernel_part
+def room_for(T):
+    """How many numbers a kernel may want to write down for a row of T steps: fresh memory would cost more than the work in it."""
+    return 8 * T + (1 << 13)
+
+
 class Kernel(NamedTuple):
     """How Δ is computed from δ, g, ratio and cap."""
 
     sweep: Function
-    """(delta, g, ratio, cap, lags, undone, out) of a block of rows, [n, T]: Δ into `out`. `undone` [n] says how many
-    starts of each row are then not done, counted from its first step."""
+    """(delta, g, ratio, cap, lags, undone, room, out) of a block of rows, [n, T]: Δ into `out`. `undone` [n] says how many
+    starts of each row are then not done, counted from its first step. `room` is memory to work in, `room_for(T)` numbers."""
     finish: Function
-    """(delta, g, ratio, cap, lags, starts, out) of one row, [T]: Δ of its first `starts` steps. It is compiled when it is first
-    needed, as few rows are: those whose products leave the range of plain numbers."""
+    """(delta, g, ratio, cap, lags, starts, room, out) of one row, [T]: Δ of its first `starts` steps. It is compiled when it is
+    first needed, as few rows are: those whose products leave the range of plain numbers."""
 
 
 @cache
@@ -85,12 +91,12 @@ def compiled_at(signature: Signature, function: Function) -> int:
 
 
 def _compiled_block(sweep: Function, fingerprint: str) -> int:
-    def run(delta, g, ratio, cap, lags, undone, out, n, width, lag_count):
+    def run(delta, g, ratio, cap, lags, undone, room, out, n, width, lag_count):
         _ = fingerprint  # part of the key on disk
         shape = n, width
         sweep(
             carray(delta, shape), carray(g, shape), carray(ratio, shape), carray(cap, shape), carray(lags, lag_count),
-            carray(undone, n), carray(out, shape),
+            carray(undone, n), carray(room, room_for(width)), carray(out, shape),
         )  # fmt: skip
         return DONE
 
@@ -98,10 +104,11 @@ def _compiled_block(sweep: Function, fingerprint: str) -> int:
 
 
 def _compiled_row(finish: Function, fingerprint: str) -> int:
-    def run(delta, g, ratio, cap, lags, out, starts, T, lag_count):
+    def run(delta, g, ratio, cap, lags, room, out, starts, T, lag_count):
         _ = fingerprint  # part of the key on disk
         finish(
-            carray(delta, T), carray(g, T), carray(ratio, T), carray(cap, T), carray(lags, lag_count), starts, carray(out, T)
+            carray(delta, T), carray(g, T), carray(ratio, T), carray(cap, T), carray(lags, lag_count), starts,
+            carray(room, room_for(T)), carray(out, T),
         )  # fmt: skip
         return DONE
 

@@ -2,7 +2,7 @@
 
 For a block of four rows at a time, in scratch that stays in the cache:
 
-    δ and discount      from `td_error_rows`
+    δ and discount, π, μ, ρ      from `row_opening`
     g_t = discount_t decay_{t+1},  ratio_t,  cap_t      from the rule (`rule_rows`)
     Δ                   from the kernel (`by_address`)
     out = q + Δ, or Δ
@@ -20,12 +20,21 @@ from typing import Any
 import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
-from offtrace.returns.numpy.by_address import DONE, OPTIONS, Kernel, call, fingerprint, finish_of, kernel_part, sweep_of
-from offtrace.returns.numpy.probability_rows import probabilities
-from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_errors
+from offtrace.returns.numpy.by_address import (
+    DONE,
+    OPTIONS,
+    Kernel,
+    call,
+    fingerprint,
+    finish_of,
+    kernel_part,
+    room_for,
+    sweep_of,
+)
+from offtrace.returns.numpy.row_opening import MU, PI, RHO, read_row, room_for_copies
 
 ROWS = 4
-SCRATCH = 9 * ROWS + 4  # rows of scratch that a thread needs, for state values too
+BLOCKS = 10  # of rows of scratch that a thread needs, for state values too
 GOOD, BAD, UNFINISHED, FAILED = range(4)
 """What a pass found: nothing wrong; a bad value; a row that the sweep has left, and no address of what finishes it; an error."""
 
@@ -64,16 +73,16 @@ def by_kernel(kernel: Kernel, run: Callable[[int, int], int]) -> bool:
 
 
 @kernel_part
-def sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, out):
+def sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, room, out):
     """Δ of the first n rows, at most four, into `out`."""
     T = delta.shape[1]
-    if call(sweep, (delta, g, ratio, cap, lags, undone, out, n, T, len(lags))) != DONE:
+    if call(sweep, (delta, g, ratio, cap, lags, undone, room, out, n, T, len(lags))) != DONE:
         return FAILED
     for i in range(n):
         if undone[i]:
             if finish == 0:
                 return UNFINISHED
-            row = delta[i], g[i], ratio[i], cap[i], lags, out[i], undone[i], T, len(lags)
+            row = delta[i], g[i], ratio[i], cap[i], lags, room, out[i], undone[i], T, len(lags)
             if call(finish, row) != DONE:
                 return FAILED
     return GOOD
@@ -83,10 +92,11 @@ def sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, out):
 def sweep_rows(sweep, finish, delta, g, ratio, cap, lags, out):
     """Δ [B, T], for given δ, g, ratio and cap."""
     undone = np.empty(ROWS, np.int64)
-    B = delta.shape[0]
+    B, T = delta.shape
+    room = np.empty(room_for(T))
     for b in range(0, B, ROWS):
         c = min(b + ROWS, B)
-        found = sweep_block(c - b, sweep, finish, delta[b:], g[b:], ratio[b:], cap[b:], lags, undone, out[b:])
+        found = sweep_block(c - b, sweep, finish, delta[b:], g[b:], ratio[b:], cap[b:], lags, undone, room, out[b:])
         if found != GOOD:
             return found
     return GOOD
@@ -100,27 +110,21 @@ def correct_rows() -> Callable[..., int]:
     @kept_njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)
     def correct_rows(
         rule, sweep, finish, first, stop, reads_pi, reads_mu, reads_rho, numbers, by_step, lags, add_q,
-        reward, q, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, out,
+        reward, q, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, room, out,
     ):  # fmt: skip
         """q + Δ, or Δ, of the rows from `first` to before `stop` into `out`."""
         _ = of_kernels  # part of the key on disk
-        T, W = reward.shape[1], scratch.shape[1]
-        delta, g, ratio, cap = (
-            scratch[:ROWS],
-            scratch[ROWS : 2 * ROWS],
-            scratch[2 * ROWS : 3 * ROWS],
-            scratch[3 * ROWS : 4 * ROWS],
-        )
-        correction, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
-        decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        undone = np.empty(ROWS, np.int64)
+        T, W = reward.shape[1], scratch.shape[2]
+        delta, g, ratio, cap, correction, γ = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5]
+        decay, seen, undone = scratch[6, 0], scratch[6, 1:], np.empty(ROWS, np.int64)
         reals = reward.ravel(), q.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
-        ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
-        room, cuts = np.empty((REALS, T if len(read) else 0), reward.dtype), np.empty(T if len(read) else 0, np.bool_)
-        r, v, ahead, lπ, lμ, ended = *reals, cut
-        if len(read):
-            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
-        for i in range(ROWS):
+        flags, γs, reads = (
+            (terminated.ravel(), truncated.ravel(), valid.ravel()),
+            gammas.ravel(),
+            (reads_pi, reads_mu, reads_rho),
+        )
+        copied, cuts = room_for_copies(T, reward, valid)
+        for i in range(min(ROWS, stop - first)):
             for t in range(T):
                 γ[i, t] = gamma
             for t in range(T, W):  # nothing happens in the columns beyond T
@@ -129,21 +133,16 @@ def correct_rows() -> Callable[..., int]:
             n, bad = min(ROWS, stop - b0), False
             for i in range(n):
                 at = (b0 + i) * T
-                o = at
-                if len(read):
-                    harmless(at, T, reals, cut, read, room, cuts)
-                    o = 0
-                e = o + T
-                bad |= discounts(at, T, γs, read, γ[i])
-                bad |= td_errors(T, r[o:e], v[o:e], ahead[o:e], ends[at : at + T], ended[o:e], γ[i], delta[i], g[i])
-                bad |= probabilities(T, lπ[o:e], lμ[o:e], reads_pi, reads_mu, reads_rho, π, μ, ρ)
-                call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i], cap[i], T, reward.size))
+                bad |= read_row(at, T, reals, flags, γs, reads, copied, cuts, γ[i], delta[i], g[i], seen)
+                call(
+                    rule,
+                    (seen[PI], seen[MU], seen[RHO], numbers, by_step[at:], decay, ratio[i], cap[i], T, reward.size),
+                )
                 for t in range(1, T):
                     g[i, t - 1] *= decay[t]
-                g[i, T - 1] = 0.0
             if bad:
                 return BAD
-            found = sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, correction)
+            found = sweep_block(n, sweep, finish, delta, g, ratio, cap, lags, undone, room, correction)
             if found != GOOD:
                 return found
             for i in range(n):

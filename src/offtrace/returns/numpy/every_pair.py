@@ -110,19 +110,19 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, undone, out):
 
 
 @kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, out):
+def sweep(delta, g, ratio, cap, lags, undone, room, out):
     """A cap at read-out, bounds by lag."""
     sweep_rows(delta, g, ratio, cap, False, lags, undone, out)
 
 
 @kernel_part
-def sweep_recursive(delta, g, ratio, cap, lags, undone, out):
+def sweep_recursive(delta, g, ratio, cap, lags, undone, room, out):
     """A recursive cap, bounds by lag."""
     sweep_rows(delta, g, ratio, cap, True, lags, undone, out)
 
 
 @kernel_part
-def finish(delta, g, ratio, cap, lags, starts, out):
+def finish(delta, g, ratio, cap, lags, starts, room, out):
     """Δ of a row with a cap at read-out, with products of any size."""
     for k in range(len(delta)):
         out[k] = delta[k]

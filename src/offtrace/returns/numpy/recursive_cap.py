@@ -42,7 +42,7 @@ PATIENCE = 8  # steps down the stack for each start, on average, before leaps pa
 
 
 @kernel_part
-def sweep_low(delta, g, ratio, cap, lags, undone, out):
+def sweep_low(delta, g, ratio, cap, lags, undone, room, out):
     """Δ of a block of rows into `out` [n, T], for one cap ≤ 1; lags do not act."""
     B, T = delta.shape
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
@@ -75,7 +75,7 @@ def sweep_low(delta, g, ratio, cap, lags, undone, out):
 
 
 @kernel_part
-def sweep_high(delta, g, ratio, cap, lags, undone, out):
+def sweep_high(delta, g, ratio, cap, lags, undone, room, out):
     """Δ of a block of rows into `out` [n, T], for any one cap."""
     T = delta.shape[1]
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 5))
@@ -136,7 +136,7 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
 
 
 @kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, out):
+def sweep(delta, g, ratio, cap, lags, undone, room, out):
     """Δ of a block of rows into `out` [n, T], for caps that may change or be huge."""
     B, T = delta.shape
     highest = 0.0
@@ -144,9 +144,9 @@ def sweep(delta, g, ratio, cap, lags, undone, out):
         for t in range(T):
             highest = max(highest, cap[b, t])
     if highest <= 1.0:
-        sweep_low(delta, g, ratio, cap, lags, undone, out)
+        sweep_low(delta, g, ratio, cap, lags, undone, room, out)
     else:
-        sweep_high(delta, g, ratio, cap, lags, undone, out)
+        sweep_high(delta, g, ratio, cap, lags, undone, room, out)
     for b in range(B):
         if not plain(g[b], ratio[b], cap[b]):
             undone[b] = T
@@ -167,7 +167,7 @@ def plain(g, ratio, cap):
 
 
 @kernel_part
-def finish(delta, g, ratio, cap, lags, starts, out):
+def finish(delta, g, ratio, cap, lags, starts, room, out):
     """Δ of a row, pair by pair."""
     for k in range(len(delta)):
         out[k] = delta[k]

@@ -16,7 +16,7 @@ from offtrace.returns.numpy.scaled_numbers import FLOOR, added, floored, raised,
 
 
 @kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, out):
+def sweep(delta, g, ratio, cap, lags, undone, room, out):
     """Δ of a block of at most four rows into `out` [n, T]; cap and lags do not act."""
     n, T = delta.shape
     last = T - 1
@@ -84,7 +84,7 @@ def four_calm_rows(delta, out):
 
 
 @kernel_part
-def finish(delta, g, ratio, cap, lags, starts, out):
+def finish(delta, g, ratio, cap, lags, starts, room, out):
     """Δ of a row, as f · 2^{512n}."""
     T = len(delta)
     f, n = 0.0, 0

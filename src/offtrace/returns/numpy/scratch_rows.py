@@ -8,6 +8,7 @@ import numpy as np
 
 from offtrace.arrays import BOOL, FLOATS
 from offtrace.returns.numpy import compiled_pass
+from offtrace.returns.numpy.by_address import room_for
 from offtrace.trajectory import Trajectory
 
 KEPT = 1 << 26  # bytes of scratch that a thread keeps
@@ -24,11 +25,11 @@ def by_step(x: Trajectory) -> tuple[float, np.ndarray, np.ndarray]:
     return x.gamma, NOT_BY_STEP[x.dtype], valid
 
 
-def scratch(T: int) -> np.ndarray:
-    """Room for one thread's rows, kept from call to call: fresh memory of this size costs more than the work in it."""
-    shape = compiled_pass.SCRATCH, compiled_pass.width(T)
-    room = getattr(_mine, "room", None)
-    if room is None or room.shape != shape:
-        room = np.empty(shape)
-        _mine.room = room if room.nbytes <= KEPT else None
-    return room
+def scratch(T: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows for a pass and room for its kernel, kept by a thread from call to call: fresh memory costs more than the work."""
+    width = compiled_pass.width(T)
+    kept = getattr(_mine, "room", None)
+    if kept is None or kept[0].shape[2] != width:
+        kept = np.empty((compiled_pass.BLOCKS, compiled_pass.ROWS, width)), np.empty(room_for(width))
+        _mine.room = kept if kept[0].nbytes + kept[1].nbytes <= KEPT else None
+    return kept

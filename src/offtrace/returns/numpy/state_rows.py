@@ -18,10 +18,8 @@ from offtrace._shared.compile_cache import kept_njit
 from offtrace.returns.numpy import custom_traces
 from offtrace.returns.numpy.by_address import OPTIONS, call, fingerprint
 from offtrace.returns.numpy.compiled_pass import BAD, GOOD, ROWS, sweep_block
-from offtrace.returns.numpy.probability_rows import probabilities as seen_probabilities
-from offtrace.returns.numpy.td_error_rows import REALS, discounts, harmless, td_errors
-from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities
-from offtrace.returns.numpy.whole_arrays import td_errors as whole_td_errors
+from offtrace.returns.numpy.row_opening import MU, PI, RHO, read_row, room_for_copies
+from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities, td_errors
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory
 
@@ -36,7 +34,7 @@ class Made(NamedTuple):
 
 def of_custom(trace: Trace, x: Trajectory) -> Made | None:
     """By the direct kernel; None where a value is bad."""
-    made, seen = whole_td_errors(x), probabilities(x, ("rho", *trace.reads))
+    made, seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
     if made is None or seen is None:
         return None
     delta, discount = made
@@ -58,30 +56,23 @@ def correct_rows() -> Callable[..., int]:
     @kept_njit(nogil=True, no_cfunc_wrapper=True, **OPTIONS)
     def correct_rows(
         rule, sweep, finish, first, stop, reads_pi, reads_mu, numbers, by_step, lags, share, rho_bar, lam, lams,
-        reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch,
+        reward, value, next_value, terminated, truncated, gamma, gammas, log_pi, log_mu, valid, scratch, room,
         target, advantage, correction,
     ):  # fmt: skip
         """Fill target, advantage and correction of the rows from `first` to before `stop`; returns what the pass found."""
         _ = of_kernels  # part of the key on disk
-        T, W = reward.shape[1], scratch.shape[1]
-        delta, discount, ratio, cap = (
-            scratch[:ROWS],
-            scratch[ROWS : 2 * ROWS],
-            scratch[2 * ROWS : 3 * ROWS],
-            scratch[3 * ROWS : 4 * ROWS],
-        )
-        excess, γ = scratch[4 * ROWS : 5 * ROWS], scratch[5 * ROWS : 6 * ROWS]
-        decay, π, μ, ρ = scratch[6 * ROWS], scratch[6 * ROWS + 1], scratch[6 * ROWS + 2], scratch[6 * ROWS + 3]
-        rest = scratch[6 * ROWS + 4 :]
-        weight, weighted, g = rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS]
-        undone = np.empty(ROWS, np.int64)
+        T, W = reward.shape[1], scratch.shape[2]
+        delta, discount, ratio, cap, excess, γ = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4], scratch[5]
+        decay, seen, undone = scratch[6, 0], scratch[6, 1:], np.empty(ROWS, np.int64)
+        weight, weighted, g, ρ = scratch[7], scratch[8], scratch[9], seen[RHO]
         reals = reward.ravel(), value.ravel(), next_value.ravel(), log_pi.ravel(), log_mu.ravel()
-        ends, cut, read, γs = terminated.ravel(), truncated.ravel(), valid.ravel(), gammas.ravel()
-        room, cuts = np.empty((REALS, T if len(read) else 0), reward.dtype), np.empty(T if len(read) else 0, np.bool_)
-        r, v, ahead, lπ, lμ, ended = *reals, cut
-        if len(read):
-            r, v, ahead, lπ, lμ, ended = room[0], room[1], room[2], room[3], room[4], cuts
-        for i in range(ROWS):
+        flags, γs, reads = (
+            (terminated.ravel(), truncated.ravel(), valid.ravel()),
+            gammas.ravel(),
+            (reads_pi, reads_mu, True),
+        )
+        copied, cuts = room_for_copies(T, reward, valid)
+        for i in range(min(ROWS, stop - first)):
             for t in range(T):
                 γ[i, t] = gamma
             for t in range(T, W):  # nothing happens in the columns beyond T
@@ -90,29 +81,22 @@ def correct_rows() -> Callable[..., int]:
             n, bad = min(ROWS, stop - b0), False
             for i in range(n):
                 at = (b0 + i) * T
-                o = at
-                if len(read):
-                    harmless(at, T, reals, cut, read, room, cuts)
-                    o = 0
-                e = o + T
-                bad |= discounts(at, T, γs, read, γ[i])
-                bad |= td_errors(
-                    T, r[o:e], v[o:e], ahead[o:e], ends[at : at + T], ended[o:e], γ[i], delta[i], discount[i]
-                )
-                discount[i, T - 1] = 0.0
-                bad |= seen_probabilities(T, lπ[o:e], lμ[o:e], reads_pi, reads_mu, True, π, μ, ρ)
+                bad |= read_row(at, T, reals, flags, γs, reads, copied, cuts, γ[i], delta[i], discount[i], seen)
                 for t in range(T):
                     weight[i, t] = min(share * ρ[t] + (1.0 - share), rho_bar)
                     weighted[i, t] = weight[i, t] * delta[i, t]
                     bad |= not abs(weighted[i, t]) < np.inf
                 # One step later: what the last action would act on lies beyond the row, and nothing happens there.
-                call(rule, (π, μ, ρ, numbers, by_step[at:], decay, ratio[i, 1:], cap[i, 1:], T, reward.size))
+                call(
+                    rule,
+                    (seen[PI], seen[MU], ρ, numbers, by_step[at:], decay, ratio[i, 1:], cap[i, 1:], T, reward.size),
+                )
                 ratio[i, 0] = cap[i, 0] = ratio[i, T] = cap[i, T] = 1.0
                 for t in range(T):
                     g[i, t] = discount[i, t] * decay[t]
             if bad:
                 return BAD
-            found = sweep_block(n, sweep, finish, weighted, g, ratio, cap, lags, undone, excess)
+            found = sweep_block(n, sweep, finish, weighted, g, ratio, cap, lags, undone, room, excess)
             if found != GOOD:
                 return found
             for i in range(n):

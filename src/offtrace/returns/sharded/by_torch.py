@@ -13,7 +13,7 @@ from torch import Tensor
 from offtrace.arrays import is_number
 from offtrace.returns.layouts import Layout, batch_first, layout_of, rule_batch_first
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import numpy_backend, weight_rows
+from offtrace.returns.numpy import normal_form, weight_rows
 from offtrace.returns.numpy.sequences import sequences
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.sharded import one_shard, weight_maps
@@ -177,7 +177,7 @@ def weights(
         given = decisions(BACKEND, trace, arrays)
         if BACKEND.looks(check, arrays):
             x = weight_rows.trajectory(given.mapped(BACKEND.as_numpy), bounded(trace))
-            numpy_backend.normal_form(trace, x)
+            normal_form.normal_form(trace, x)
             if x.pair is not None:
                 sequences(np.ones(x.pair.shape, bool) if x.valid is None else x.valid, x.pair)
         return given

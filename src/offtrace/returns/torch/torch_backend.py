@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,13 +35,23 @@ NUMPY_DTYPES = {
 }
 
 
-HOST_DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+HOST_DTYPES = (torch.float32, torch.float64)
 """The dtypes in which the compiled kernels read the memory of tensors."""
 
 
-def view(array: Tensor) -> np.ndarray:
-    """The memory of a tensor on the CPU."""
-    return array.detach().numpy() if array.requires_grad else array.numpy()
+def views(arrays: tuple[Tensor | None, ...]) -> list[Any] | None:
+    """The memory of tensors on the CPU, and None in the place of None; None for all if one has no memory that NumPy can read."""
+    found: list[Any] = []
+    try:
+        for array in arrays:
+            if array is not None:
+                if type(array) is not Tensor:  # a subclass may mean something else by its memory
+                    return None
+                array = array.detach().numpy() if array.requires_grad else array.numpy()
+            found.append(array)
+    except (TypeError, RuntimeError):
+        return None
+    return found
 
 
 class TorchBackend(Backend[Tensor]):
@@ -100,39 +111,46 @@ class TorchBackend(Backend[Tensor]):
             from offtrace.returns.torch import repeated_calls
 
             return None if check else repeated_calls.usual(call)
-        kind = HOST_DTYPES.get(reward.dtype)
-        if kind is None:
+        if reward.dtype not in HOST_DTYPES:
             return None
-        dtype, shape = reward.dtype, reward.shape
-        plan = numpy_backend.plan_for(trace, shape, kind)
-        if plan is None or not reward.is_cpu:
+        found = views((reward, q, next_value, terminated, truncated, log_pi, log_mu, valid))
+        if found is None:
             return None
-        for array in (reward, q, next_value, log_pi, log_mu):
-            if array is not None and not (
-                type(array) is Tensor
-                and array.dtype is dtype
-                and array.shape == shape
-                and array.is_contiguous()
-                and array.is_cpu
-            ):
-                return None
-        for flags in (terminated, truncated, terminated if valid is None else valid):
-            if not (
-                type(flags) is Tensor
-                and flags.dtype is torch.bool
-                and flags.shape == shape
-                and flags.is_contiguous()
-                and flags.is_cpu
-            ):
-                return None
-        on_host = UsualCall(
-            trace, add_q, check, view(reward), view(q), view(next_value), terminated.numpy(), truncated.numpy(), gamma,
-            view(log_pi) if plan.needs_pi and log_pi is not None else None,
-            view(log_mu) if plan.needs_mu and log_mu is not None else None,
-            None if valid is None else valid.numpy(),
-        )  # fmt: skip
-        out = numpy_backend.compute_usual(plan, on_host)
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
+        out = numpy_backend.BACKEND.usual(on_host)
         return None if out is None else torch.from_numpy(out)
+
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: Tensor,
+        value: Tensor,
+        next_value: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        gamma: float,
+        log_pi: Tensor,
+        log_mu: Tensor,
+        valid: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Target, advantage and correction of a usual call; else None."""
+        if seen_by_torch() or not reward.is_cpu or reward.dtype not in HOST_DTYPES:
+            return None
+        found = views((reward, value, next_value, terminated, truncated, log_pi, log_mu, valid))
+        if found is None:
+            return None
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        made = numpy_backend.BACKEND.usual_states(
+            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
+        )
+        if made is None:
+            return None
+        target, advantage, correction = made
+        return torch.from_numpy(target), torch.from_numpy(advantage), torch.from_numpy(correction)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""

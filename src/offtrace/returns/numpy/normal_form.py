@@ -1,0 +1,49 @@
+"""A rule's decay, ratio and cap as NumPy arrays, its parameters and its bounds by lag."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from offtrace.returns.numpy.whole_arrays import probabilities
+from offtrace.traces import Factors, Trace
+from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell
+
+
+def normal_form(trace: Trace, x: Trajectory) -> Factors:
+    """decay, ratio and cap as NumPy arrays [B, T], for what does not go through a compiled pass."""
+    shape = x.terminated.shape
+    parameters = [parameter(trace, p, shape, x.valid) for p in trace.parameters]
+    with np.errstate(over="ignore"):  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
+        seen = probabilities(x, trace.reads)
+        if seen is None:
+            explain_bad_value(x)
+        factors = trace.traced.call(np, *(seen.get(p) for p in ("pi", "mu", "rho")), *parameters)
+    return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
+
+
+def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
+    """`Trace.bounds_by_lag` as an array."""
+    bounds = trace.bounds_by_lag(T)
+    return None if bounds is None else np.array(bounds)
+
+
+def parameter(trace: Trace, value: ArrayLike, shape: tuple[int, ...], valid: np.ndarray | None) -> float | np.ndarray:
+    """A number as a float; an array, given for [T] or [B, T], as float64 [B, T], with 0 where it is not read."""
+    if isinstance(value, float | int):
+        return float(value)
+    value = np.asarray(value)
+    if not value.ndim:
+        return float(value)
+    if value.shape not in (shape, shape[1:] if shape[0] == 1 else shape):
+        raise ValueError(
+            f"{type(trace).__name__} holds an array of shape {value.shape}, one number for each step, "
+            f"but the trajectory has {shape[0]} rows of {shape[1]} steps"
+        )
+    value = np.array(value, np.float64).reshape(shape)
+    if valid is not None:
+        value[~valid] = 0.0
+    if np.isnan(value).any():
+        at = first_index(np.isnan(value))
+        raise ValueError(f"{type(trace).__name__} holds NaN for step {spell(at)}, which is not marked as padding")
+    return value
