@@ -62,11 +62,11 @@ class HiddenStates:
     def words(self) -> str:
         """What was found, in words."""
         if not self.found:
-            return "the past of an episode tells no more of what follows than state and action do"
+            return "what came before tells no more about what follows than state and action do"
         often = f"1 of {1 / self.chance:,.0f}" if self.chance > 1e-6 else "less than 1 of a million"
         return (
-            "the states seem to hide something: beside state and action, the past of an episode tells what follows, most of "
-            f"all {self.most} (by chance in {often} logs)"
+            "the states seem to hide something: beyond state and action, what came before tells what follows, most of all "
+            f"{self.most} (by chance in {often} logs)"
         )
 
 
