@@ -6,6 +6,10 @@ standard errors. Chosen is the last one whose interval has a point in common wit
 
 Candidates that, asked for V(μ), miss what was observed are left out before. Of several rules, the one whose chosen estimate has
 the smallest standard error is taken.
+
+Where the states seem to hide something (`hidden_states`), a table is biased with every λ, and its intervals do not know: that
+they have a point in common says nothing. Then the candidate is taken whose estimate is nearest to weighted doubly robust, which
+weights correct, whatever the states are; where these weights are worth too few episodes, the largest λ.
 """
 
 from __future__ import annotations
@@ -17,17 +21,23 @@ from typing import Any
 import numpy as np
 
 from offtrace._shared.number_text import four_digits
+from offtrace._shared.number_text import number as in_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
+from offtrace.logs.estimators.checks import few
 from offtrace.logs.estimators.common_points import last_in_common
+from offtrace.logs.estimators.direct_method import Direct
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.fitted_iteration import Regressor, fit
+from offtrace.logs.estimators.hidden_states import HiddenStates, hidden_states
+from offtrace.logs.estimators.importance_sampling import Weighting, weighted_per_decision, weights
 from offtrace.logs.estimators.model_names import as_model
 from offtrace.logs.estimators.on_policy import first_values, observed, on_policy
 from offtrace.logs.estimators.registry import ACTIONS, LACKING
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.estimators.weight_shares import kish, shares
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number
 
@@ -63,6 +73,8 @@ class Choice:
     """V(μ) as observed."""
     words: str
     """Why this one, in plain words."""
+    by_weights: float = float("nan")
+    """V(π) by weighted doubly robust, where the states seem to hide something and weights choose; else NaN."""
 
     def __repr__(self) -> str:
         width = max(len(_named(c.trace)) for c in self.candidates)
@@ -72,6 +84,8 @@ class Choice:
         ]
         for c in self.candidates:
             verdict = "misses V(μ)" if c.misses else "agrees" if c.agrees else "disagrees with larger λ"
+            if not c.misses and np.isfinite(self.by_weights):
+                verdict = f"{in_digits(abs(c.estimate - self.by_weights))} from what weights find"
             verdict = "chosen" if c.trace == self.trace else verdict
             shown = [four_digits(x) for x in (c.estimate, c.standard_error, c.of_behavior)]
             lines.append(f"  {_named(c.trace):<{width}}  {shown[0]:>10}  {shown[1]:>9}  {shown[2]:>10}   {verdict}")
@@ -134,28 +148,74 @@ def choose(
         fine = np.isfinite(spread) and not seen.missed_by(found)
         return Candidate(trace, value, spread, found, not fine, False)
 
-    best: list[Candidate] = []
-    everything: list[Candidate] = []
+    everything: list[list[Candidate]] = []
     for rule in rules:
         given: Any = rule
-        candidates = [tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)]
+        everything.append([tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)])
+    tested = hidden_states(logs, gamma)
+    if tested is not None and tested.found:
+        anchor = _weighted_doubly_robust(Direct(logs, policy, gamma, kind, starts, folds, seed))
+        return _by_weights(everything, anchor, tested, seen.estimate)
+    return _by_agreement(everything, seen.estimate)
+
+
+def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
+    """Of the candidates of each rule, from the largest λ down, the last one that agrees with all before it."""
+    best: list[Candidate] = []
+    everything: list[Candidate] = []
+    for candidates in rules:
         sound = [c for c in candidates if not c.misses]
-        halves = [
-            WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in sound
-        ]  # on deterministic data errors are rounding
+        # on deterministic data errors are rounding
+        halves = [WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in sound]
         last = last_in_common([(c.estimate - half, c.estimate + half) for c, half in zip(sound, halves, strict=True)])
         common = sound[: last + 1]
         everything += [replace(c, agrees=c in common) for c in candidates]
         best += common[-1:]
     if not best:
-        largest = everything[0]
-        words = f"every candidate misses V(μ): {_named(largest.trace)} is taken, which leans least on a model"
-        return Choice(largest.trace, tuple(everything), seen.estimate, words)
+        return _all_miss(everything, behavior)
     taken = min(best, key=lambda c: c.standard_error)
-    left_out = sum(c.misses for c in everything)
-    words = (
-        f"{_named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
-        + (f"; {left_out} of {len(everything)} candidates are left out, since they miss V(μ)" if left_out else "")
-        + ("; of the rules, the one with the smallest standard error" if len(rules) > 1 else "")
+    words = f"{_named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
+    words += _left_out(everything) + (
+        "; of the rules, the one with the smallest standard error" if len(rules) > 1 else ""
     )
-    return Choice(taken.trace, tuple(everything), seen.estimate, words)
+    return Choice(taken.trace, tuple(everything), behavior, words)
+
+
+def _by_weights(rules: list[list[Candidate]], anchor: float, tested: HiddenStates, behavior: float) -> Choice:
+    """Of all candidates the one nearest to the anchor, what weights find; without one, the largest λ."""
+    everything = [c for candidates in rules for c in candidates]
+    sound = [c for c in everything if not c.misses]
+    if not sound:
+        return _all_miss(everything, behavior)
+    if np.isfinite(anchor):
+        taken = min(sound, key=lambda c: abs(c.estimate - anchor))
+        why = f"its estimate is nearest to {in_digits(anchor)}, which weighted doubly robust finds"
+    else:
+        taken = sound[0]
+        why = "it leans on the states least, and the weights are worth too few episodes to tell more"
+    words = f"{_named(taken.trace)} is chosen: {why}{_left_out(everything)}. No λ can be relied on here: {tested.words}"
+    return Choice(taken.trace, tuple(everything), behavior, words, anchor)
+
+
+def _all_miss(everything: list[Candidate], behavior: float) -> Choice:
+    largest = everything[0]
+    words = f"every candidate misses V(μ): {_named(largest.trace)} is taken, which leans least on a model"
+    return Choice(largest.trace, tuple(everything), behavior, words)
+
+
+def _left_out(everything: list[Candidate]) -> str:
+    left_out = sum(c.misses for c in everything)
+    return f"; {left_out} of {len(everything)} candidates are left out, since they miss V(μ)" if left_out else ""
+
+
+def _weighted_doubly_robust(direct: Direct) -> float:
+    """V(π) by weighted doubly robust; NaN where it cannot be computed, or its weights are worth too few episodes."""
+    logs, sampled = direct.logs, direct.sampled
+    if logs.log_mu is None or not direct.starts.own:
+        return float("nan")
+    w = weights(logs, np.concatenate(list(sampled.each(sampled.log_pi))), logs.log_mu, direct.gamma)
+    with np.errstate(divide="ignore"):
+        log_mean = np.log(w.discounted_mean())
+    if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(logs.episodes):
+        return float("nan")
+    return direct.estimate(Weighting(weighted_per_decision, doubly_robust=True), w)[0]

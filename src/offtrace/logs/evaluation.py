@@ -140,7 +140,7 @@ def evaluate(
         for i, row in enumerate(rows):
             tell(f"checks of {row.estimator}")
             rows[i] = checked(row, estimates[row.estimator], evidence)
-        rows = contradictions(rows)
+        rows = contradictions(rows, {name: x for name, (_, x) in estimates.items()})
 
         bounds: dict[str, Conservative] = {}
         if w is not None and starts.own:

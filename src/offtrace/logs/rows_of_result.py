@@ -57,9 +57,9 @@ def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Ro
     estimated = Estimated(*found, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
     if (of_kernel := _of_kernel(row, found, entry, evidence)) is not None:
-        check, most = of_kernel
+        check, less, more = of_kernel
         checks.append(check)
-        row = _wider(row, most, most)
+        row = _wider(row, less, more)
     if evidence.model is not None:  # what a model of features misses of μ, it may miss of π
         miss = max((abs(check.number - seen.estimate) for check in checks if check.kind == "V(μ)"), default=0.0)
         row = _wider(row, miss, miss)
@@ -80,10 +80,10 @@ def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Ro
 
 def _of_kernel(
     row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
-) -> tuple[Check, float] | None:
-    """How far a kernel moves an estimate, and how far it may.
+) -> tuple[Check, float, float] | None:
+    """How far a kernel moves an estimate, and how much lower and higher the value without it may therefore be.
 
-    The bias is about c·h², so that it is twice what half of h² takes away; it may be two standard errors of that.
+    The bias is about c·h², so that it is twice what half of h² takes away, give or take a standard error of that.
     """
     if evidence.narrower is None or MU not in entry.needs or np.isnan(row.estimate):
         return None
@@ -96,7 +96,7 @@ def _of_kernel(
     failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
     words = f"{evidence.policy.kernel} moves it by about {number(bias)} (± {number(2 * error)})"
     words += ", which is more than its interval has: more episodes allow a smaller one" if failed else ""
-    return Check("kernel", bias, words, failed), max(abs(bias), 2 * error)
+    return Check("kernel", bias, words, failed), max(error + bias, 0.0), max(error - bias, 0.0)
 
 
 def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:

@@ -29,6 +29,7 @@ from offtrace.logs.estimators.checks import (
     OfFit,
     few,
     in_range,
+    markov,
     mean_weight_by_step,
     rests_on,
 )
@@ -179,5 +180,5 @@ def of_model(check: Checking) -> Checking:
 
 def checks_of(model: OfFit) -> tuple[Checking, ...]:
     """All checks of MAGIC, in the order in which they are told."""
-    of_fit = (of_model(check) for check in (model.settled, model.finds_behavior, model.support, model.residual))
+    of_fit = (of_model(check) for check in (model.settled, model.finds_behavior, model.support, markov, model.residual))
     return leans, unseen, mean_weight_by_step, *of_fit, rests_on, in_range

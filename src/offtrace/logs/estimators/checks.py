@@ -3,6 +3,7 @@
 finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
 support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
 settled         whether the iteration ended in a fixed point
+hidden          whether the past of an episode tells what follows, given state and action: states should be Markov
 residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
 mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1
 worth           (ΣW)² / ΣW²: how many episodes the weights are worth
@@ -89,7 +90,7 @@ class OfFit:
     @property
     def all(self) -> tuple[Checking, ...]:
         """In the order in which they are told."""
-        return self.settled, self.finds_behavior, self.support, self.residual, in_range
+        return self.settled, self.finds_behavior, self.support, markov, self.residual, in_range
 
     def settled(self, evidence: Evidence, found: Estimated) -> Check | None:
         """Whether the iteration ended in a fixed point."""
@@ -237,6 +238,12 @@ def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
 
 
 # --- of all -----------------------------------------------------------------------------------------------------------
+
+
+def markov(evidence: Evidence, found: Estimated) -> Check | None:
+    """Whether the states hide something, of an estimator that takes them to be Markov."""
+    tested = evidence.hidden_states
+    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found, tested.found)
 
 
 def rests_on(evidence: Evidence, found: Estimated) -> Check | None:

@@ -14,8 +14,25 @@ KEPT, CYCLES = 1 << 24, 20  # GMRES: numbers in the vectors that it keeps, and h
 
 
 def inverse_of(matrix: np.ndarray) -> np.ndarray:
-    """Return the pseudoinverse [p, p] of a matrix [p, p]."""
-    return np.asarray(scipy.linalg.pinv(matrix))
+    """Return the pseudoinverse [p, p] of a matrix [p, p].
+
+    The fast decomposition of LAPACK (gesdd) sometimes does not converge, on well-conditioned matrices too; the slow one does.
+    """
+    try:
+        return np.asarray(scipy.linalg.pinv(matrix))
+    except np.linalg.LinAlgError:
+        return slow_inverse_of(matrix)
+
+
+def slow_inverse_of(matrix: np.ndarray) -> np.ndarray:
+    """Return the same by gesvd.
+
+    >>> slow_inverse_of(np.array([[2.0, 0.0], [0.0, 0.0]])).tolist()
+    [[0.5, 0.0], [0.0, 0.0]]
+    """
+    u, values, v = scipy.linalg.svd(matrix, lapack_driver="gesvd")
+    kept = values > len(matrix) * np.finfo(float).eps * values[0]
+    return (v[kept].T / values[kept]) @ u[:, kept].T
 
 
 def solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tuple[np.ndarray, int, bool]:

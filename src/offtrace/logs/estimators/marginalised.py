@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from offtrace._shared.number_text import number, percent
-from offtrace.logs.estimators.checks import MUCH, Check, Checking, Estimated, in_range, rests_on
+from offtrace.logs.estimators.checks import MUCH, Check, Checking, Estimated, in_range, markov, rests_on
 from offtrace.logs.estimators.linear_systems import solve
 from offtrace.logs.estimators.registry import LACKING, MU, TABLE, Evidence
 
@@ -135,4 +135,4 @@ def lost(evidence: Evidence, found: Estimated) -> Check | None:
     return Check("support", share, words, share > MUCH, no_interval=share > MUCH)
 
 
-CHECKS: tuple[Checking, ...] = (settled, mean_ratio, lost, rests_on, in_range)
+CHECKS: tuple[Checking, ...] = (settled, mean_ratio, lost, markov, rests_on, in_range)

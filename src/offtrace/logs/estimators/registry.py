@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from offtrace.logs.estimators.checks import Checking
     from offtrace.logs.estimators.direct_method import Direct
     from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
+    from offtrace.logs.estimators.hidden_states import HiddenStates
     from offtrace.logs.estimators.importance_sampling import Weights
     from offtrace.logs.estimators.intervals import Range
     from offtrace.logs.estimators.linear_densities import LinearDensities
@@ -117,6 +118,13 @@ class Evidence:
             sampled=sampled,
             weights=weights(self.logs, log_pi, self.logs.log_mu, self.gamma, w.bound),
         )
+
+    @cached_property
+    def hidden_states(self) -> HiddenStates | None:
+        """Whether the states hide something, tested when it is first asked for; None where they are no ids."""
+        from offtrace.logs.estimators.hidden_states import hidden_states  # which reads the registry
+
+        return hidden_states(self.logs, self.gamma)
 
     @cached_property
     def densities(self) -> Densities:

@@ -149,7 +149,7 @@ def _checks(result: Result) -> Section:
             verdict = Cell("✗" if check.failed else "✓", int(not check.failed))
             name = row.title + (" (headline)" if row is result.headline else "")
             said = [Cell(text, text, "t", head=i == 0) for i, text in enumerate((name, check.kind))]
-            lines.append([*said, verdict, Cell(check.words, check.words, "t")])
+            lines.append([*said, verdict, Cell(check.words, check.words, "t words")])
     lead = f"Each estimator is looked at for its own kinds of failure. By a stated rule, {RULE}."
     table = Table(["Estimator", "Check", "Passed", "Found"], lines, texts=2)
     return Section("checks", "Checks", [Heading("What can go wrong, and what was found"), Paragraph(lead), table])

@@ -1,0 +1,130 @@
+"""States that hide something: the test of the Markov property, and what an evaluation says where it fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import offtrace as ot
+from logs import by_history, linear_systems, settings
+from offtrace import mdps
+from offtrace.logs import Logs, choose, evaluate, simulate
+from offtrace.logs.cases.listed import cases
+from offtrace.logs.estimators.hidden_states import PAST, hidden_states
+from offtrace.logs.result import Row
+from offtrace.logs.warnings_of_result import contradictions
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", ["hidden", "shown", "garnet"])
+def test_the_test_is_its_definition(name: str) -> None:
+    case = CASES[name]
+    logs = first_episodes(case.logs(3), 25)
+    found = hidden_states(logs, case.gamma)
+    assert found is not None
+    assert found.chance == pytest.approx(by_history.chance(logs, case.gamma), rel=1e-6)
+
+
+def first_episodes(logs: Logs, n: int) -> Logs:
+    stop = int(logs.starts[n])
+    arrays = {
+        name: getattr(logs, name)[:stop]
+        for name in ("state", "next_state", "action", "reward", "terminated", "truncated", "log_mu")
+    }
+    return replace(logs, starts=logs.starts[: n + 1], **arrays)
+
+
+def test_where_states_are_markov_it_fails_as_often_as_it_may() -> None:
+    """The chances are uniform, up to the binomial error of 120 logs; whatever policy acts, one with a memory too."""
+    mdp, mu, _, _ = settings.near()
+    for make in (lambda seed: simulate(mdp, mu, seed=seed, episodes=60), with_a_memory):
+        found = [hidden_states(make(seed), 0.9) for seed in range(120)]
+        chances = np.array([each.chance for each in found if each is not None])
+        for level in (0.02, 0.1, 0.5):
+            assert np.count_nonzero(chances < level) <= stats.binom.ppf(0.999, 120, level)
+
+
+def with_a_memory(seed: int) -> Logs:
+    """A walk of five places by a policy that mostly repeats its last action: the places are Markov all the same."""
+    rng, rows = np.random.default_rng(seed), []
+    for _ in range(60):
+        place, last, over = 2, 1, False
+        while not over:
+            action = last if rng.random() < 0.8 else int(rng.integers(2))
+            after = place + (1 if (rng.random() < 0.8) == (action == 1) else -1)
+            over = not 0 <= after < 5
+            rows.append((place, action, float(after == 5), min(max(after, 0), 4), over))
+            place, last = after, action
+    state, action, reward, following, over = (np.array(column) for column in zip(*rows, strict=True))
+    starts = np.append(0, np.flatnonzero(over) + 1)
+    return Logs(
+        starts=starts, state=state, next_state=following, action=action, reward=reward, terminated=over,
+        truncated=np.zeros(len(over), bool), log_mu=np.log(np.full(len(over), 0.5)), states=5, actions=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["aliased", "hidden"])
+def test_a_table_of_states_that_hide_something_is_not_the_headline(name: str) -> None:
+    """Fits say so and have no interval; weights are named, and λ is not chosen by intervals that do not know."""
+    case = CASES[name]
+    logs = case.logs(5)
+    result = evaluate(logs, case.target, trace=ot.RBIS(lam=0.95), gamma=case.gamma, resamples=200)
+    for estimator in ("fitted", "direct method", "MAGIC", "marginalised IS"):
+        row = result[estimator]
+        assert "hidden" in [check.kind for check in row.failed]
+        assert np.isnan(row.low)
+    assert result.headline.estimator in ("doubly robust", "weighted doubly robust")
+    assert not result.headline.failed
+    assert result.headline.low < case.truth()[0] < result.headline.high
+    told = next(warning for warning in result.warnings if "seem to hide something" in warning)
+    assert any(part in told for part in PAST)
+    assert f"by weights alone, {result.headline.title} finds" in told
+    choice = choose(logs, case.target, gamma=case.gamma, lambdas=(1.0, 0.8, 0.0))
+    sound = [c for c in choice.candidates if not c.misses]
+    nearest = min(sound, key=lambda c: abs(c.estimate - result["weighted doubly robust"].estimate))
+    assert choice.trace == nearest.trace
+    assert choice.by_weights == pytest.approx(result["weighted doubly robust"].estimate)
+    assert "No λ can be relied on here" in choice.words
+    assert ("from what weights find" in repr(choice)) == (len(sound) > 1)
+
+
+def test_without_weights_the_largest_lambda_is_taken() -> None:
+    case = CASES["hidden"]
+    choice = choose(case.logs(5), case.target, gamma=case.gamma, lambdas=(1.0, 0.0), initial=np.array([5]))
+    assert choice.trace == ot.RBIS(lam=1.0)
+    assert "worth too few episodes" in choice.words
+    assert np.isnan(choice.by_weights)
+
+
+def test_nothing_to_look_at() -> None:
+    """Data without chance fail nothing; features and real actions are not tested."""
+    walk = mdps.bifurcation(1)
+    sure = hidden_states(simulate(walk, mdps.uniform(walk), seed=0, episodes=20), 0.9)
+    assert sure is not None
+    assert sure.chance > 0.02
+    assert hidden_states(linear_systems.logs(20, 3, 0.5), 0.9) is None
+    once = first_episodes(CASES["shown"].logs(0), 2)
+    assert hidden_states(replace(once, reward=0 * once.reward), 0.9).chance == 1.0  # pyright: ignore
+
+
+def test_a_fit_that_weights_contradict_says_by_how_much() -> None:
+    """By pairs: the same noise in both, which their intervals do not know to be the same; what widens a fit is allowed for."""
+    rng = np.random.default_rng(0)
+    noise, other = rng.normal(size=100), 0.1 * rng.normal(size=100)
+    contributions = {"fitted": noise + 1.1, "weighted doubly robust": noise + other - other.mean() + 1.0}
+
+    def row(name: str, estimate: float, half: float) -> Row:
+        return Row(name, name, estimate, 0.1, estimate - half, estimate + half, 60.0, 0.1)
+
+    weights = row("weighted doubly robust", 1.0, 0.2)
+    fitted, _ = contradictions([row("fitted", 1.1, 0.2), weights], contributions)
+    (check,) = fitted.failed
+    assert check.kind == "contradicted"
+    assert "weighted doubly robust finds 1.00 [0.80, 1.20], which differs by 0.1000 (± 0.01" in check.words
+    assert not contradictions([row("fitted", 1.1, 0.3), weights], contributions)[0].failed
+    assert not contradictions([row("fitted", 1.02, 0.2), weights], contributions)[0].failed
+    assert not contradictions([row("fitted", 1.1, 0.2), replace(weights, low=float("nan"))], contributions)[0].failed
