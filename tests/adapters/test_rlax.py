@@ -174,8 +174,13 @@ def test_arguments_are_those_of_rlax_and_what_is_added_goes_by_name_only(name: s
         assert ourselves.default == p.default or p.name == "eps"  # no ε is added in silence
 
 
-@pytest.mark.parametrize("stop", [False, True])
-@pytest.mark.parametrize(("name", "arguments"), CASES)
+STOPPED = dict(CASES)
+"""The last case of each function: whether gradients stop is decided at its end, whatever came in."""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "stop"), [*((*case, False) for case in CASES), *((*case, True) for case in STOPPED.items())]
+)
 def test_gradients_are_those_of_rlax(name: str, arguments: dict[str, Any], stop: bool) -> None:
     """With respect to every array and every number, also where a discount, a λ, a ratio or a probability is 0."""
     real = {
