@@ -11,6 +11,7 @@ import pytest
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
+from jax.extend.core import jaxpr_as_fun  # noqa: E402
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -125,14 +126,19 @@ def close(found: Any, wanted: Any, tolerance: float = 2e-5) -> None:
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def jitted(function: Any, values: list[Any]) -> Any:
-    """The function under jit, with what shapes the program held fast: n."""
+def traced(function: Any, values: list[Any]) -> Any:
+    """The function as jit sees it, with what shapes the program held fast: n. JAX then runs what it saw, one operation at a time.
+
+    To compile it is XLA's business, and takes longer than all else; each kernel is compiled under jit in `test_jax`.
+    """
     at = [i for i, value in enumerate(values) if not isinstance(value, int) or isinstance(value, bool)]
 
     def call(given: list[Any]) -> Any:
         return function(*(given[at.index(i)] if i in at else value for i, value in enumerate(values)))
 
-    return jax.jit(call)([values[i] for i in at])
+    program, shape = jax.make_jaxpr(call, return_shape=True)([values[i] for i in at])
+    found = jaxpr_as_fun(program)(*(values[i] for i in at))
+    return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
 @pytest.mark.parametrize(("name", "arguments"), CASES)
@@ -140,7 +146,7 @@ def test_the_same_as_rlax(name: str, arguments: dict[str, Any]) -> None:
     values = list(arguments.values())  # by position: the order is rlax's
     wanted, function = theirs(name)(*values), getattr(adapter, name)
     close(function(*values), wanted)
-    close(jitted(function, values), wanted)
+    close(traced(function, values), wanted)
     close(function(*(np.asarray(v) if isinstance(v, jax.Array) else v for v in values)), wanted)
 
 
@@ -168,8 +174,13 @@ def test_arguments_are_those_of_rlax_and_what_is_added_goes_by_name_only(name: s
         assert ourselves.default == p.default or p.name == "eps"  # no ε is added in silence
 
 
-@pytest.mark.parametrize("stop", [False, True])
-@pytest.mark.parametrize(("name", "arguments"), CASES)
+STOPPED = dict(CASES)
+"""The last case of each function: whether gradients stop is decided at its end, whatever came in."""
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "stop"), [*((*case, False) for case in CASES), *((*case, True) for case in STOPPED.items())]
+)
 def test_gradients_are_those_of_rlax(name: str, arguments: dict[str, Any], stop: bool) -> None:
     """With respect to every array and every number, also where a discount, a λ, a ratio or a probability is 0."""
     real = {
@@ -315,7 +326,6 @@ def test_no_trace_promotes_the_rank_of_arrays(trace: Any) -> None:
         target = jax.vmap(lambda x: ot.targets(trace, **x, gamma=0.9, differentiable=True))({**arrays, "q": q})
         return target.sum(), target
 
-    jax.clear_caches()
     with jax.numpy_rank_promotion("raise"):
         with pytest.raises(ValueError, match="rank_promotion"):
             jax.eval_shape(lambda q: q + jnp.ones(steps), arrays["q"])

@@ -6,25 +6,28 @@ It shares no line with the compiled loop, nor with the methods' steps. `of_state
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 import offtrace as ot
 from offtrace.learners import Method
 
+Number: TypeAlias = Any
+"""A number or an array: what NumPy says of sums and products of them, pyright would look up for ten seconds."""
+
 
 class Steps(NamedTuple):
     """A trajectory, its policies [S, A] and its discount."""
 
-    state: np.ndarray
-    action: np.ndarray
-    reward: np.ndarray
-    next_state: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    target: np.ndarray
-    behavior: np.ndarray
+    state: Number
+    action: Number
+    reward: Number
+    next_state: Number
+    terminated: Number
+    truncated: Number
+    target: Number
+    behavior: Number
     gamma: float
 
     def ratio(self, t: int) -> float:
@@ -61,7 +64,7 @@ def made(
     return Steps(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], π, μ, 0.9)
 
 
-def eligibility(trace: ot.Trace, X: np.ndarray, steps: Steps) -> list[tuple[np.ndarray, np.ndarray, float]]:
+def eligibility(trace: ot.Trace, X: np.ndarray, steps: Steps) -> list[tuple[Number, Number, float]]:
     """Of a trace on state values: e_t, what goes on of it to step t + 1, and ρ̄_t. By `Stream`."""
     stream, found = ot.Stream(trace, X.shape[1], values="state"), []
     for t, (s, a) in enumerate(zip(steps.state, steps.action, strict=True)):
@@ -80,16 +83,22 @@ def eligibility(trace: ot.Trace, X: np.ndarray, steps: Steps) -> list[tuple[np.n
     return found
 
 
-def of_states(method: Method, X: np.ndarray, steps: Steps) -> np.ndarray:
+def zeros(*shape: int) -> Number:
+    """An array of them."""
+    return np.zeros(shape)
+
+
+def of_states(method: Method, X: Number, steps: Steps) -> np.ndarray:
     """[T, d]: the weights of a method on state values after each step."""
     p: Any = method
     γ, α, d, kind = steps.gamma, p.alpha, X.shape[1], type(method).__name__
-    w, v, z, z_b, u, all_w = np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d), []
+    w, v, z, z_b, u = zeros(5, d)
+    all_w: list[Number] = []
     F, ρ_before, V_old = 0.0, 0.0, 0.0
     e = eligibility(method.trace, X, steps)
     for t in range(len(steps.state)):
         x, ρ = X[steps.state[t]], steps.ratio(t)
-        x_next = np.zeros(d) if steps.terminated[t] else X[steps.next_state[t]]
+        x_next = 0 * x if steps.terminated[t] else X[steps.next_state[t]]
         δ = steps.reward[t] + γ * w @ x_next - w @ x
         if steps.begins(t):
             z, z_b, u, F, ρ_before, V_old = 0 * z, 0 * z, 0 * z, 0.0, 0.0, 0.0
@@ -97,7 +106,7 @@ def of_states(method: Method, X: np.ndarray, steps: Steps) -> np.ndarray:
             η, λ, κ = p.eta, getattr(method.trace, "lam", 1.0), getattr(p, "kappa", 0.0)
             z = e[t][2] * e[t][0]
 
-            def g(v: np.ndarray, z: np.ndarray = z, on: np.ndarray = e[t][1]) -> float:
+            def g(v: Number, z: Number = z, on: Number = e[t][1]) -> float:
                 return γ * float(z @ v) - float(on @ v)
 
             z_b = γ * λ * z_b + x
@@ -148,68 +157,83 @@ def coefficient(trace: ot.Trace, π: Any, μ: Any) -> float:
     return float(decay * ratio)
 
 
+class Kept(NamedTuple):
+    """What a step on action values leaves to the next one; `starts` are the steps of the episode and their features."""
+
+    θ: Number
+    w: Number
+    z: Number
+    u: Number
+    Q_old: Number = 0.0
+    v_before: Number = 0.0
+    starts: tuple[tuple[int, Number], ...] = ()
+
+
 def of_actions(method: Method, X: np.ndarray, steps: Steps) -> np.ndarray:
     """[T, d, A]: the weights of a method on action values after each step."""
+    φs = of_pairs(X, steps.target.shape[1])
+    nothing = np.zeros(φs.shape[-1])
+    kept, all_θ = Kept(nothing, nothing, nothing, nothing), []
+    for t in range(len(steps.state)):
+        if steps.begins(t):
+            kept = Kept(kept.θ, kept.w, nothing, nothing, v_before=kept.v_before)
+        kept = step_of_actions(method, φs, steps, t, kept)
+        all_θ.append(kept.θ)
+    return np.array(all_θ).reshape(len(all_θ), *X.shape[1:], steps.target.shape[1])
+
+
+def step_of_actions(method: Method, φs: Number, steps: Steps, t: int, kept: Kept) -> Kept:
+    """One step by the method's equations."""
     p: Any = method
     π, μ, γ, α, kind = steps.target, steps.behavior, steps.gamma, p.alpha, type(method).__name__
-    φs = of_pairs(X, π.shape[1])
-    all_θ: list[np.ndarray] = []
-    θ, w, z, u = (np.zeros(φs.shape[-1]) for _ in range(4))
-    Q_old, v_before, starts = 0.0, 0.0, []
-    for t in range(len(steps.state)):
-        s, a, after = steps.state[t], steps.action[t], steps.next_state[t]
-        φ, ρ, r, ends = φs[s, a], steps.ratio(t), steps.reward[t], bool(steps.terminated[t])
-        φ_next = 0 * φ if ends else π[after] @ φs[after]
-        if steps.begins(t):
-            z, u, Q_old, starts = 0 * z, 0 * u, 0.0, []
-        if kind in ("Sarsa", "TrueOnlineSarsa"):
-            φ_next = 0 * φ if ends or t + 1 == len(steps.state) else φs[after, steps.action[t + 1]]
-        δ = r + γ * θ @ φ_next - θ @ φ
-        if kind in ("TraceLearner", "ExpectedSarsa"):
-            z = γ * coefficient(method.trace, π[s, a], μ[s, a]) * z + φ
-            θ = θ + α * δ * z
-        elif kind == "Sarsa":
-            z = γ * p.lam * z + φ
-            θ = θ + α * δ * z
-        elif kind == "TrueOnlineSarsa":
-            Q, Q_next = θ @ φ, θ @ φ_next
-            z = γ * p.lam * z + (1 - α * γ * p.lam * z @ φ) * φ
-            θ = θ + α * (δ + Q - Q_old) * z - α * (Q - Q_old) * φ
-            Q_old = Q_next
-        elif kind == "PQ":
-            z = γ * p.lam * ρ * z + α * φ
-            bar, c = r + θ @ φ_next - θ @ φ, θ @ φ - π[s] @ φs[s] @ θ
-            change = δ * z + c * (z - α * φ) + (ρ - 1) * u
-            u = γ * p.lam * (ρ * u + bar * z + c * (z - α * φ))
-            θ = θ + change
-        elif kind == "GQ":
-            z = φ + γ * p.lam * ρ * z
-            size = p.alpha_w if p.eta is None else p.eta * α
-            θ, w = θ + α * (δ * z - γ * (1 - p.lam) * (w @ z) * φ_next), w + size * (δ * z - (w @ φ) * φ)
-        elif kind == "GeneralGQ":
-            λ, γs, interest = (
-                np.broadcast_to(x, len(π)) for x in (p.lam, γ if p.gamma is None else p.gamma, p.interest)
-            )
-            δ = r + γs[after] * θ @ φ_next - θ @ φ
-            z = interest[s] * φ + γs[s] * λ[s] * ρ * z
-            correction = γs[after] * (1 - λ[after]) * (w @ z) * φ_next
-            θ, w = θ + α * (δ * z - correction), w + p.eta * α * (δ * z - (w @ φ) * φ)
-        elif kind in ("GradientTrace", "GradientABQ"):
-            z = φ + γ * coefficient(method.trace, π[s, a], μ[s, a]) * z
-            on = sum(
-                μ[after, b] * coefficient(method.trace, π[after, b], μ[after, b]) * φs[after, b]
-                for b in range(len(π[0]))
-            )
-            on = 0 * φ if ends else on
-            θ, w = θ + α * (δ * z - γ * (w @ z) * (φ_next - on)), w + p.eta * α * (δ * z - (w @ φ) * φ)
-        else:  # an uncorrected return, start by start
-            form = p.of.uncorrected_return
-            v = θ @ φ_next
-            starts.append((t, φ))
-            for k, φ_k in starts:
-                if form.n is None or t - k < form.n:
-                    error = δ if k == t else r + γ * v - v_before
-                    θ = θ + α * (γ * form.lam) ** (t - k) * error * φ_k
-            v_before = v
-        all_θ.append(θ)
-    return np.array(all_θ).reshape(len(all_θ), *X.shape[1:], π.shape[1])
+    θ, w, z, u, Q_old, v_before, starts = kept
+    s, a, after = steps.state[t], steps.action[t], steps.next_state[t]
+    φ, ρ, r, ends = φs[s, a], steps.ratio(t), steps.reward[t], bool(steps.terminated[t])
+    φ_next = 0 * φ if ends else π[after] @ φs[after]
+    if kind in ("Sarsa", "TrueOnlineSarsa"):
+        φ_next = 0 * φ if ends or t + 1 == len(steps.state) else φs[after, steps.action[t + 1]]
+    δ = r + γ * θ @ φ_next - θ @ φ
+    if kind in ("TraceLearner", "ExpectedSarsa"):
+        z = γ * coefficient(method.trace, π[s, a], μ[s, a]) * z + φ
+        θ = θ + α * δ * z
+    elif kind == "Sarsa":
+        z = γ * p.lam * z + φ
+        θ = θ + α * δ * z
+    elif kind == "TrueOnlineSarsa":
+        Q, Q_next = θ @ φ, θ @ φ_next
+        z = γ * p.lam * z + (1 - α * γ * p.lam * z @ φ) * φ
+        θ = θ + α * (δ + Q - Q_old) * z - α * (Q - Q_old) * φ
+        Q_old = Q_next
+    elif kind == "PQ":
+        z = γ * p.lam * ρ * z + α * φ
+        bar, c = r + θ @ φ_next - θ @ φ, θ @ φ - π[s] @ φs[s] @ θ
+        change = δ * z + c * (z - α * φ) + (ρ - 1) * u
+        u = γ * p.lam * (ρ * u + bar * z + c * (z - α * φ))
+        θ = θ + change
+    elif kind == "GQ":
+        z = φ + γ * p.lam * ρ * z
+        size = p.alpha_w if p.eta is None else p.eta * α
+        θ, w = θ + α * (δ * z - γ * (1 - p.lam) * (w @ z) * φ_next), w + size * (δ * z - (w @ φ) * φ)
+    elif kind == "GeneralGQ":
+        λ, γs, interest = (np.broadcast_to(x, len(π)) for x in (p.lam, γ if p.gamma is None else p.gamma, p.interest))
+        δ = r + γs[after] * θ @ φ_next - θ @ φ
+        z = interest[s] * φ + γs[s] * λ[s] * ρ * z
+        correction = γs[after] * (1 - λ[after]) * (w @ z) * φ_next
+        θ, w = θ + α * (δ * z - correction), w + p.eta * α * (δ * z - (w @ φ) * φ)
+    elif kind in ("GradientTrace", "GradientABQ"):
+        z = φ + γ * coefficient(method.trace, π[s, a], μ[s, a]) * z
+        on = sum(
+            μ[after, b] * coefficient(method.trace, π[after, b], μ[after, b]) * φs[after, b] for b in range(len(π[0]))
+        )
+        on = 0 * φ if ends else on
+        θ, w = θ + α * (δ * z - γ * (w @ z) * (φ_next - on)), w + p.eta * α * (δ * z - (w @ φ) * φ)
+    else:  # an uncorrected return, start by start
+        form = p.of.uncorrected_return
+        v = θ @ φ_next
+        starts = (*starts, (t, φ))
+        for k, φ_k in starts:
+            if form.n is None or t - k < form.n:
+                error = δ if k == t else r + γ * v - v_before
+                θ = θ + α * (γ * form.lam) ** (t - k) * error * φ_k
+        v_before = v
+    return Kept(θ, w, z, u, Q_old, v_before, starts)

@@ -201,14 +201,12 @@ def as_one_class(trace: Any) -> Any:
 @pytest.fixture
 def by_pallas() -> Iterator[None]:
     """The kernel for GPUs, run by Pallas' interpreter."""
-    jax = pytest.importorskip("jax")
+    pytest.importorskip("jax")
+    from jax_programs import changed
     from offtrace.returns.jax import pallas_kernels
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pallas_kernels, "INTERPRET", True)
-        jax.clear_caches()
+    with changed(pallas_kernels, "INTERPRET", True):
         yield
-    jax.clear_caches()
 
 
 def on_triton(trace: Any, arrays: Any) -> Any:
@@ -390,9 +388,6 @@ def test_coefficients_have_the_dtype_of_the_log_probabilities(trace: Any, dtype:
     for matrix, default in kinds:
         assert matrix.dtype == (dtype if trace.needs_mu else default)
         np.testing.assert_allclose(matrix, wanted, rtol=2e-6)
-
-
-# The last test: it throws away the programs that the others share.
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -18,6 +18,7 @@ from jax.test_util import check_grads  # noqa: E402
 
 import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
+from jax_programs import changed  # noqa: E402
 from offtrace.returns import by_definition  # noqa: E402
 from offtrace.returns.jax import float64_programs, jax_backend, pallas_kernels, xla_kernels  # noqa: E402
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
@@ -36,11 +37,8 @@ B, T = 6, 12
 @pytest.fixture(scope="module", autouse=True)
 def _short_leaves() -> Any:
     """Halve short rows too: what is compiled for one shape is then tested whole."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xla_kernels, "LEAF", 4)
-        jax.clear_caches()
+    with changed(xla_kernels, "LEAF", 4):
         yield
-    jax.clear_caches()
 
 
 def to_one_shape(batch: dict[str, Any]) -> dict[str, Any]:
@@ -87,8 +85,7 @@ def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) 
 
 @pytest.mark.parametrize("trace", [ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)], ids=name_of)
 def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
-    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
-        patch.setattr(xla_kernels, "LEAF", 16)
+    with changed(xla_kernels, "LEAF", 16), jax.enable_x64(True):
         batch = sample(1, np.float64, (2, 60))
         np.testing.assert_allclose(
             ot.targets(trace, **in_jax(batch), check=False), ot.targets(trace, **batch), rtol=1e-11, atol=1e-12
@@ -96,12 +93,10 @@ def test_long_rows_are_as_on_numpy(trace: ot.Trace) -> None:
 
 
 @pytest.fixture
-def by_pallas(monkeypatch: Any) -> Any:
+def by_pallas() -> Any:
     """The kernel for GPUs, run by Pallas' interpreter."""
-    monkeypatch.setattr(pallas_kernels, "INTERPRET", True)
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
+    with changed(pallas_kernels, "INTERPRET", True):
+        yield
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -153,9 +148,9 @@ def test_the_kernel_for_gpus_inside_vmap_and_grad(by_pallas: Any) -> None:
     call = jax.vmap(jax.jit(jax.grad(loss, has_aux=True)))
     with jax.enable_x64(True):  # the interpreter has float64 only where it is on for all
         found = call(arrays["reward"], arrays)
-    pallas_kernels.INTERPRET = False
-    jax.clear_caches()
-    for mine, wanted in zip(found, call(arrays["reward"], arrays), strict=True):
+    with changed(pallas_kernels, "INTERPRET", False):
+        without = call(arrays["reward"], arrays)
+    for mine, wanted in zip(found, without, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-5)
 
 

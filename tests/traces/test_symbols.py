@@ -145,17 +145,14 @@ def on_triton(trace: Any) -> Any:
 
 def on_pallas(trace: Any) -> Any:
     """With a cap that never acts, so that the kernel for GPUs is used."""
-    jax = pytest.importorskip("jax")
+    pytest.importorskip("jax")
+    from jax_programs import changed
     from offtrace.returns.jax import pallas_kernels
 
     cls: Any = type(trace)
     capped = type(cls.__name__, (cls,), {"per_decision": False, "factors": staticmethod(_capped(cls.factors))})()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pallas_kernels, "INTERPRET", True)
-        jax.clear_caches()
-        found = on_jax(capped)
-    jax.clear_caches()
-    return found
+    with changed(pallas_kernels, "INTERPRET", True):
+        return on_jax(capped)
 
 
 def _capped(factors: Any) -> Any:
