@@ -38,6 +38,12 @@ def sequences(n: int = 4, steps: int = 6) -> Trajectory:
     return made
 
 
+def jitted(choose: Any, trace: Any, x: Trajectory, *given: float) -> np.ndarray:
+    """In one program, as agents run it: by itself, JAX would compile every operation."""
+    arrays = {name: array for name, array in x.items() if isinstance(array, jax.Array)}
+    return np.asarray(jax.jit(lambda arrays: choose(trace, {**x, **arrays}, *given))(arrays))
+
+
 def at(trace: Any, x: Trajectory, lam: float) -> np.ndarray:
     """The targets with this λ, by the NumPy backend."""
     plain: Any = {
@@ -51,13 +57,13 @@ def at(trace: Any, x: Trajectory, lam: float) -> np.ndarray:
 def test_the_median_over_lam() -> None:
     x, trace = sequences(), ot.Retrace()
     wanted = np.median([at(trace, x, i / 20) for i in range(21)], axis=0)
-    np.testing.assert_allclose(chosen_lam.median(trace, x), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jitted(chosen_lam.median, trace, x), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_largest_lam_whose_errors_are_small() -> None:
     """A multiple of 1/128, or 1: for some sequences all are small, for others none is, and for one it lies in between."""
     x, trace, bound = sequences(), ot.Retrace(), 0.1
-    found, valid = np.asarray(chosen_lam.bounded(trace, x, bound)), np.asarray(x["valid"])
+    found, valid = jitted(chosen_lam.bounded, trace, x, bound), np.asarray(x["valid"])
     chosen = []
     for i in range(4):
         low, high = 0.0, 1.0
@@ -85,7 +91,8 @@ def test_c_trace_evaluates_its_mixture_and_moves_it_as_adapt_does() -> None:
     agent = ReplayAgent(config.for_programs(), (3,), 2)
     rng, eye = np.random.default_rng(0), np.eye(3, dtype=np.float32)
     table = jnp.asarray(rng.normal(size=(3, 2)), jnp.float32)
-    learner = agent.first(jax.random.PRNGKey(0))
+    act, remember = jax.jit(agent.act), jax.jit(agent.remember)
+    learner = jax.jit(agent.first)(jax.random.PRNGKey(0))
     weights = jax.tree.map(lambda w: table.reshape(w.shape), learner.weights)
     learner = learner._replace(weights=weights, target=weights)
     now, memory = rng.integers(3, size=2), agent.empty(jnp.asarray(eye[:2]))
@@ -96,19 +103,20 @@ def test_c_trace_evaluates_its_mixture_and_moves_it_as_adapt_does() -> None:
         then = np.where(terminated | truncated, again, after)
         reward = rng.normal(size=2).astype(np.float32)
         seen: Any = Stepped(None, *map(jnp.asarray, (eye[then], eye[after], reward, terminated, truncated)))
-        acted = agent.act(learner, jnp.asarray(eye[now]), 0, jax.random.PRNGKey(int(rng.integers(1 << 30))))
+        acted = act(learner, jnp.asarray(eye[now]), 0, jax.random.PRNGKey(int(rng.integers(1 << 30))))
         assert acted.log_mu.shape == (2, 2)
-        memory = agent.remember(learner, memory, jnp.asarray(0), jnp.asarray(eye[now]), Acted(*acted), seen)
+        memory = remember(learner, memory, jnp.asarray(0), jnp.asarray(eye[now]), Acted(*acted), seen)
         now = then
     key = jax.random.PRNGKey(4)
-    drawn = memories.draw(memory, jax.random.split(key)[0], config.batch, config.window)
+    draw = jax.jit(memories.draw, static_argnums=(2, 3))
+    drawn = draw(memory, jax.random.split(key)[0], config.batch, config.window)
     q = np.asarray(table, np.float64)
     π, μ = (np.exp(q / t) / np.exp(q / t).sum(axis=1, keepdims=True) for t in (0.5, 2.0))
     s, a, valid = np.argmax(drawn.observation, axis=2), np.asarray(drawn.action), np.asarray(drawn.valid)
     x = agent.trajectory(learner, drawn, agent.online(learner.weights, drawn), trace)
     mixed = ((0.4 * π + 0.6 * μ) * q).sum(axis=1)
     np.testing.assert_allclose(np.asarray(x["next_value"])[valid], mixed[s[:, 1:]][valid], rtol=1e-5)
-    moved = agent.moved(trace, learner, drawn)
+    moved = jax.jit(agent.moved)(trace, learner, drawn)
     flags: Any = {name: np.asarray(getattr(drawn, name)) for name in ("terminated", "truncated", "valid")}
     logs = {"log_pi": np.log(π[s[:, :-1], a]), "log_mu": np.log(μ[s[:, :-1], a])}
     wanted = ot.adapt(trace, **flags, **logs, gamma=0.9)

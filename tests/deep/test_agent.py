@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.special
 
 import offtrace as ot
 from helpers import name_of
@@ -21,7 +22,9 @@ from offtrace.deep.replay import ReplayAgent
 from offtrace.returns import by_definition
 
 SMALL = Config(game="CartPole-v1", envs=4, every=4, batch=64, length=6, capacity=100, hidden=(16,), gamma=0.9)
+# One program each: by itself, JAX would compile every operation of theirs.
 WRITE = jax.jit(memories.write)
+DRAW = jax.jit(memories.draw, static_argnums=(2, 3))
 TRACES = [
     ot.Retrace(lam=0.9), ot.TreeBackup(lam=0.8), ot.QLambda(lam=0.7), ot.TruncatedIS(lam=0.9), ot.NonMarkovRetrace(lam=0.9),
     ot.RBIS(lam=0.9), ot.OneStep(), ot.NStep(n=3), ot.PengQ(lam=0.7),
@@ -44,8 +47,8 @@ def made(config: Config, steps: int = 60, states: int = 5, actions: int = 3) -> 
         now = np.where((terminated | truncated)[:, None], again, after)
         reward = rng.normal(size=config.envs).astype(np.float32)
         memory = WRITE(memory, action, log_mu, reward, terminated, truncated, after, now)
-    learner = agent.first(jax.random.PRNGKey(0))
-    other = agent.first(jax.random.PRNGKey(1)).weights  # a target network that differs
+    first = jax.jit(agent.first)
+    learner, other = first(jax.random.PRNGKey(0)), first(jax.random.PRNGKey(1)).weights  # a target network that differs
     return agent, learner._replace(target=other), memory
 
 
@@ -57,40 +60,47 @@ def definition(trace: Any, **x: Any) -> np.ndarray:
     return by_definition.n_step(trace.n, **x) if isinstance(trace, ot.NStep) else by_definition.peng(trace.lam, **x)
 
 
+Sequences = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
 @cache
-def softmax_agent(burn_in: int) -> tuple[ReplayAgent, Any, Any]:
-    """Of which the trace is no part: it is an argument of what follows."""
-    return made(replace(SMALL, batch=24, burn_in=burn_in, policies="softmax", target_epsilon=0.5))
+def drawn_sequences(burn_in: int) -> Sequences:
+    """What the agent makes of the sequences that it draws, as arrays of JAX; and the rows of them, worked out step by step."""
+    config = replace(SMALL, batch=24, burn_in=burn_in, policies="softmax", target_epsilon=0.5)
+    agent, learner, memory = made(config)
+    drawn = DRAW(memory, jax.random.PRNGKey(5), config.batch, config.window)
+    assert (drawn.terminated & drawn.valid).any()
+    assert (drawn.truncated & drawn.valid).any()
+    assert not drawn.valid.all()
+    online, table_of = (np.asarray(agent.online(weights, drawn)) for weights in (learner.weights, learner.target))
+    policy = scipy.special.softmax(online.astype(np.float64) / 0.5, axis=-1)
+    made_of_them = dict(agent.trajectory(learner, drawn, jnp.asarray(online)))
+    rows: list[dict[str, Any]] = []
+    for i in range(config.batch):
+        table, π, action = table_of[i].astype(np.float64), policy[i], np.asarray(drawn.action)[i]
+        steps = np.arange(len(action))
+        numbers = {
+            "reward": np.asarray(drawn.reward, np.float64)[i],
+            "q": table[steps, action],
+            "next_value": (π * table).sum(axis=1)[1:],  # the slot after a step holds its true next observation
+            "log_pi": np.log(π[steps, action]),
+            "log_mu": np.asarray(drawn.log_mu, np.float64)[i],
+        }
+        flags = {name: np.asarray(getattr(drawn, name))[i] for name in ("terminated", "truncated", "valid")}
+        rows.append({**numbers, **flags, "gamma": 0.9})
+    return made_of_them, rows
 
 
 @pytest.mark.parametrize(("trace", "burn_in"), [*((trace, 3) for trace in TRACES), (ot.RBIS(lam=0.9), 0)], ids=str)
 def test_targets_are_those_of_the_definition(trace: Any, burn_in: int) -> None:
-    agent, learner, memory = softmax_agent(burn_in)
-    config = agent.config
-    drawn = memories.draw(memory, jax.random.PRNGKey(5), config.batch, config.window)
-    assert (drawn.terminated & drawn.valid).any()
-    assert (drawn.truncated & drawn.valid).any()
-    assert not drawn.valid.all()
-    online = agent.online(learner.weights, drawn)
-    policy, table_of = np.asarray(jax.nn.softmax(online / 0.5), np.float64), agent.online(learner.target, drawn)
-    found = np.asarray(ot.targets(trace, **agent.trajectory(learner, drawn, online)))
-    for i in range(config.batch):
-        valid = np.asarray(drawn.valid[i])
-        table, π = np.asarray(table_of[i], np.float64), policy[i]
-        action = np.asarray(drawn.action[i])
-        steps = np.arange(len(action))
-        wanted = definition(
-            trace,
-            reward=np.asarray(drawn.reward[i], np.float64),
-            q=table[steps, action],
-            next_value=(π * table).sum(axis=1)[1:],  # the slot after a step holds its true next observation
-            terminated=np.asarray(drawn.terminated[i]),
-            truncated=np.asarray(drawn.truncated[i]),
-            valid=valid,
-            log_pi=np.log(π[steps, action]),
-            log_mu=np.asarray(drawn.log_mu[i], np.float64),
-            gamma=0.9,
-        )
+    """Of the arrays that the agent makes; those of one rule by JAX, which compiles a program for each."""
+    made, rows = drawn_sequences(burn_in)
+    if trace != ot.RBIS(lam=0.9):
+        made = {name: np.asarray(x) if isinstance(x, jax.Array) else x for name, x in made.items()}
+        made |= {name: made[name].astype(np.float64) for name in ("reward", "q", "next_value", "log_pi", "log_mu")}
+    found = np.asarray(ot.targets(trace, **made))
+    for i, row in enumerate(rows):
+        valid, wanted = row["valid"], definition(trace, **row)
         np.testing.assert_allclose(found[i][valid], wanted[valid], rtol=2e-5, atol=2e-5)
 
 
@@ -131,7 +141,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
     learn = jax.jit(agent.learn)
     for update in range(40):
         key = jax.random.PRNGKey(update)
-        drawn = memories.draw(memory, jax.random.split(key)[0], 1, n + 1)
+        drawn = DRAW(memory, jax.random.split(key)[0], 1, n + 1)
         learner, memory, _ = learn(trace, learner, memory, key)
         s, valid = np.argmax(drawn.observation[0], axis=1), np.asarray(drawn.valid[0])
         best = q == q.max(axis=1, keepdims=True)
@@ -164,8 +174,8 @@ def test_minibatches_see_every_step_once_and_targets_of_before() -> None:
         agent, learner, memory = made(config)
         memory = memory._replace(valid=jnp.ones_like(memory.valid))  # all pieces then have as many steps that count
         agent.optimizer = optax.sgd(0.0)
-        learner, _, loss = agent.learn(config.trace, learner._replace(optimizer=agent.optimizer.init(learner.weights)), memory,
-                                       jax.random.PRNGKey(3))  # fmt: skip
+        learner = learner._replace(optimizer=agent.optimizer.init(learner.weights))
+        learner, _, loss = jax.jit(agent.learn)(config.trace, learner, memory, jax.random.PRNGKey(3))
         losses.append(float(loss))
         assert int(learner.updates) == config.minibatches
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -174,7 +184,7 @@ def test_minibatches_see_every_step_once_and_targets_of_before() -> None:
 def test_burn_in_is_not_learned_from() -> None:
     config = replace(SMALL, burn_in=4)
     agent, _learner, memory = made(config)
-    drawn = memories.draw(memory, jax.random.PRNGKey(5), config.batch, config.window)
+    drawn = DRAW(memory, jax.random.PRNGKey(5), config.batch, config.window)
     counted = np.asarray(agent.counted(drawn))
     assert drawn.action.shape == (64, 10)
     assert not counted[:, :4].any()
@@ -186,8 +196,8 @@ def test_credit_is_what_diagnose_says() -> None:
     config = replace(SMALL, trace=trace)
     agent, learner, memory = made(config)
     key = jax.random.PRNGKey(8)
-    found = agent.credit(trace, learner, memory, key)
-    drawn = memories.draw(memory, key, config.batch, config.window)
+    found = jax.jit(agent.credit)(trace, learner, memory, key)
+    drawn = DRAW(memory, key, config.batch, config.window)
     x = agent.trajectory(learner, drawn, agent.online(learner.weights, drawn))
     rows = {n: np.asarray(x[n], np.float64) for n in ("log_pi", "log_mu")}
     flags = {n: np.asarray(x[n]) for n in ("terminated", "truncated", "valid")}

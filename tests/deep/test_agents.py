@@ -126,7 +126,8 @@ def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
     )
     agent: Any = made(config, (5,), 2)
     table = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
-    learner = agent.first(jax.random.PRNGKey(0))
+    remember = jax.jit(agent.remember)  # in one program: by itself, JAX would compile every operation
+    learner = jax.jit(agent.first)(jax.random.PRNGKey(0))
     learner = learner._replace(weights=jax.tree.map(lambda w: jnp.asarray(table).reshape(w.shape), learner.weights))
     rng, eye = np.random.default_rng(1), np.eye(5, dtype=np.float32)
     now, memory, seen = rng.integers(5, size=3), agent.empty(jnp.asarray(eye[:3])), []
@@ -138,7 +139,7 @@ def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
         then = np.where(terminated | truncated, again, after)
         stepped: Any = Stepped(None, *map(jnp.asarray, (eye[then], eye[after], reward, terminated, truncated)))
         acted = Acted(jnp.asarray(action), jnp.log(jnp.asarray(μ)))
-        memory = agent.remember(learner, memory, jnp.asarray(0), jnp.asarray(eye[now]), acted, stepped)
+        memory = remember(learner, memory, jnp.asarray(0), jnp.asarray(eye[now]), acted, stepped)
         seen.append((now, action, μ, reward, terminated, truncated, after))
         now = then
     assert isinstance(memory, fresh_steps.Steps)

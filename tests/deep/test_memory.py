@@ -14,6 +14,7 @@ from offtrace.deep import memory as memories
 
 ENVS, SLOTS, WINDOW = 3, 17, 6
 WRITE = jax.jit(memories.write)
+DRAW = jax.jit(memories.draw, static_argnums=(2, 3), static_argnames=("priority", "correction"))
 
 
 @dataclass
@@ -25,10 +26,7 @@ class Kept:
 
 def draw(memory: memories.Memory, seed: int, n: int, **options: float) -> memories.Sequences:
     """Sequences as NumPy arrays."""
-    drawn = jax.jit(lambda memory, key: memories.draw(memory, key, n, WINDOW, **options))(
-        memory, jax.random.PRNGKey(seed)
-    )
-    return jax.tree.map(np.asarray, drawn)
+    return jax.tree.map(np.asarray, DRAW(memory, jax.random.PRNGKey(seed), n, WINDOW, **options))
 
 
 def filled(steps: int, *, prioritised: bool = False, seed: int = 0) -> tuple[memories.Memory, list[Kept]]:

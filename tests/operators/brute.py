@@ -109,32 +109,36 @@ def variance_by_enumeration(
     return second - first**2
 
 
-def sampled(
-    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, walk: dict[str, np.ndarray]
+def corrected(
+    trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, Q: np.ndarray, steps: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Δ of the first step of each trajectory of `walked`, by `offtrace.corrections`."""
+    """Δ of the first step of each of `every_trajectory`, by `offtrace.corrections`."""
     target = trace.target_share * pi + (1 - trace.target_share) * mu
     value = np.where(mdp.terminal, 0.0, (target * Q).sum(axis=1))
-    state, action, after = walk["state"], walk["action"], walk["after"]
+    state, action, after = steps["state"], steps["action"], steps["after"]
     with np.errstate(divide="ignore"):
         log_pi, log_mu = np.log(pi[state, action]), np.log(mu[state, action])
     return ot.corrections(
         trace, reward=mdp.R[state, action], q=Q[state, action], next_value=value[after], terminated=mdp.terminal[after],
-        truncated=np.zeros(state.shape, bool), log_pi=log_pi, log_mu=log_mu, gamma=mdp.gamma, valid=walk["valid"],
+        truncated=np.zeros(state.shape, bool), log_pi=log_pi, log_mu=log_mu, gamma=mdp.gamma, valid=steps["valid"],
         pair=state * mdp.A + action,
     )[:, 0]  # fmt: skip
 
 
-def walked(mdp: MDP, mu: np.ndarray, start: int, n: int, steps: int, rng: Any) -> dict[str, np.ndarray]:
-    """States, actions, next states and what is valid of n trajectories from one pair, each [n, steps]."""
-    state, action = np.full(n, start // mdp.A), np.full(n, start % mdp.A)
-    over, seen = np.zeros(n, bool), []
-    for _ in range(steps):
-        cumulative = mdp.dense_P[state, action].cumsum(axis=1)
-        after = (rng.random((n, 1)) > cumulative).sum(axis=1).clip(max=mdp.S - 1)
-        seen.append((state, action, after, ~over))
-        over = over | mdp.terminal[after]
-        state = np.where(over, 0, after)
-        action = (rng.random((n, 1)) > mu[state].cumsum(axis=1)).sum(axis=1).clip(max=mdp.A - 1)
-    columns = (np.stack(column, axis=1) for column in zip(*seen, strict=True))
-    return dict(zip(("state", "action", "after", "valid"), columns, strict=True))
+def every_trajectory(mdp: MDP, mu: np.ndarray, start: int, depth: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The probability of each trajectory of `depth` steps from a pair; its states, actions, next states and what is valid."""
+    P, A, found = mdp.dense_P, mdp.A, []
+
+    def grow(p: float, s: int, a: int, before: list[tuple[int, int, int, bool]]) -> None:
+        for t in np.flatnonzero(P[s, a]):
+            path, reached = [*before, (s, a, int(t), True)], p * P[s, a, t]
+            if mdp.terminal[t] or len(path) == depth:
+                found.append((reached, [*path, *[(0, 0, 0, False)] * (depth - len(path))]))
+            else:
+                for b in np.flatnonzero(mu[t]):
+                    grow(reached * mu[t, b], int(t), int(b), path)
+
+    grow(1.0, start // A, start % A, [])
+    columns = np.moveaxis(np.array([path for _, path in found]), 2, 0)
+    names = ("state", "action", "after")
+    return np.array([p for p, _ in found]), {**dict(zip(names, columns, strict=False)), "valid": columns[3] == 1}

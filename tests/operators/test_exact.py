@@ -15,7 +15,7 @@ import offtrace as ot
 from helpers import BUILT_IN, CUSTOM, name_of
 from offtrace.mdps import bifurcation, epsilon_greedy, garnet, random_policy
 from offtrace.operators import Operator
-from operators.brute import C_by_enumeration, sampled, tiny, variance_by_enumeration, walked
+from operators.brute import C_by_enumeration, corrected, every_trajectory, tiny
 
 FINITE = [trace for trace in BUILT_IN if (trace.horizon or 0) < 100]
 
@@ -61,47 +61,40 @@ def test_mean_coefficients(trace: Any) -> None:
 
 
 @cache
-def trajectories(start: int) -> dict[str, np.ndarray]:
-    """10,000 of them, from a pair of `tiny(6)`: μ is the same for all traces."""
-    mdp, _, mu = tiny(6, gamma=0.6, terminal=True)
-    return walked(mdp, mu, start, 10_000, 40, np.random.default_rng(7 + start))
+def trajectories(seed: int, gamma: float, branching: int, terminal: bool, depth: int) -> list[tuple[int, Any, Any]]:
+    """All of them, from two pairs of a `tiny`: μ is the same for all traces."""
+    mdp, _, mu = tiny(seed, gamma, branching, terminal)
+    return [(start, *every_trajectory(mdp, mu, start, depth)) for start in (0, 3)]
 
 
-@pytest.mark.parametrize("trace", FINITE, ids=name_of)
-def test_the_sampled_mean_is_the_operator(trace: Any) -> None:
-    """The mean of `corrections` over trajectories is MQ − Q, and their variance is `variance`, to four standard errors."""
-    mdp, pi, mu = tiny(6, gamma=0.6, terminal=True, trace=trace)
+def moments(trace: Any, *where: Any) -> tuple[list[float], list[float], list[float], list[float]]:
+    """E[Δ] and Var[Δ] of `corrections` over all trajectories, and what the operator says of them."""
+    mdp, pi, mu = tiny(*where[:-1], trace=trace)
     Q = np.random.default_rng(7).normal(size=pi.shape) * (~mdp.terminal)[:, None]
     op = Operator(trace, mdp, target=pi, behavior=mu)
     wanted, spread = op.apply(Q) - Q, op.variance(Q)
-    for start in (0, 3):
-        Δ = sampled(trace, mdp, pi, mu, Q, trajectories(start))
-        assert abs(Δ.mean() - wanted.flat[start]) <= 4 * Δ.std() / np.sqrt(len(Δ)) + 1e-6
-        if np.isfinite(spread.flat[start]):
-            squares = (Δ - Δ.mean()) ** 2
-            assert abs(squares.mean() - spread.flat[start]) <= 4.5 * squares.std() / np.sqrt(len(Δ)) + 1e-6
+    made = []
+    for start, p, steps in trajectories(*where):
+        Δ = corrected(trace, mdp, pi, mu, Q, steps)
+        made.append((p @ Δ, wanted.flat[start], p @ (Δ - p @ Δ) ** 2, spread.flat[start]))
+    mean, found, variance, said = (list(each) for each in zip(*made, strict=True))
+    return mean, found, variance, said
 
 
 @pytest.mark.parametrize("trace", [*BUILT_IN, *CUSTOM], ids=name_of)
-def test_variance_is_that_over_all_trajectories(trace: Any) -> None:
-    mdp, pi, mu = tiny(5, gamma=0.9, terminal=True, trace=trace)
-    if isinstance(trace, ot.AlphaRetrace | ot.CTrace):
-        pytest.skip("δ is the mixture's; held to samples above")
-    trace = shortened(trace, 4)
-    Q = np.random.default_rng(1).normal(size=pi.shape)
-    wanted = variance_by_enumeration(trace, mdp, pi, mu, Q, 4)
-    found = Operator(trace, mdp, target=pi, behavior=mu).variance(Q)
-    np.testing.assert_allclose(found.ravel(), wanted, rtol=1e-9, atol=1e-12)
+def test_the_mean_over_all_trajectories_is_the_operator(trace: Any) -> None:
+    """The mean of `corrections` over trajectories is MQ − Q, and their variance is `variance`."""
+    mean, wanted, variance, spread = moments(shortened(trace, 4), 5, 0.9, 2, True, 4)
+    np.testing.assert_allclose(wanted, mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(spread, variance, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("trace", [ot.NonMarkovRetrace(lam=0.9), ot.TruncatedIS(), ot.Retrace(), ot.TreeBackup()])
-def test_variance_without_a_horizon(trace: Any) -> None:
-    """Interpolated where values of x do not merge: still close to the sum over all trajectories."""
-    mdp, pi, mu = tiny(9, gamma=0.1, branching=1, trace=trace)
-    Q = np.random.default_rng(1).normal(size=pi.shape)
-    wanted = variance_by_enumeration(trace, mdp, pi, mu, Q, 9)
-    found = Operator(trace, mdp, target=pi, behavior=mu).variance(Q)
-    np.testing.assert_allclose(found.ravel(), wanted, rtol=2e-5)
+@pytest.mark.parametrize("trace", FINITE, ids=name_of)
+def test_without_a_horizon_it_is_the_operator_too(trace: Any) -> None:
+    """Interpolated where values of x do not merge. What twelve steps leave out is a part of γ^12 = 2e-5."""
+    mean, wanted, variance, spread = moments(trace, 9, 0.4, 1, False, 12)
+    np.testing.assert_allclose(wanted, mean, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(spread, variance, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("trace", BUILT_IN, ids=name_of)

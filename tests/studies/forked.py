@@ -79,6 +79,7 @@ class Forks:
 def main() -> None:
     import polars  # noqa: F401
 
+    from offtrace import cli
     from offtrace.reports.study import page, paper_figures  # noqa: F401
     from offtrace.studies import work
     from offtrace.studies.plan import Plan
@@ -87,6 +88,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from studies.small import declared
 
+    cli.parser()  # what it has read from sources, they need not read
     plan = Plan(Study.declared(declared()))
     for unit in plan.units.values():  # what is compiled here, they need not compile
         work.run(plan.job(unit))

@@ -15,10 +15,12 @@ import polars as pl
 import pytest
 import tomli_w
 
+import offtrace as ot
 from offtrace import mdps
 from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
+from offtrace.traces.registry import unregister
 from studies.forked import Forks, Started
 from studies.small import declared, equal, exhaust, half_way
 
@@ -213,7 +215,10 @@ class Halved(Trace):
     (tmp_path / "own.toml").write_text(tomli_w.dumps(given))
     own = Study.load(tmp_path / "own.toml", out=tmp_path)  # which finds the module beside it
     known = Study.declared(declared(traces=["Q(λ)"]), out=tmp_path)
-    rows = own.run(workers=1, progress=False).records()
+    try:
+        rows = own.run(workers=1, progress=False).records()
+    finally:  # other tests take all rules that are listed
+        unregister(type(ot.trace("Halved")))
     assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
 
 

@@ -29,9 +29,15 @@ NONE = Weighting(ot.QLambda(lam=1.0), "token")
 PREFIX = Weighting(ot.NonMarkovRetrace(lam=1.0), "prefix")
 
 
+# One program each: by itself, JAX would compile every operation of theirs.
+FIRST = jax.jit(lambda key: transformer.first(key, TASK, SETTING.shape))
+LOG_PI = jax.jit(partial(training.log_probabilities, SETTING))
+LOGITS = jax.jit(lambda weights, prompts, tokens: transformer.logits(weights, TASK, SETTING.shape, prompts, tokens))
+
+
 def policy(seed: int = 0) -> transformer.Weights:
     """Weights whose outputs are far from uniform."""
-    made = transformer.first(jax.random.PRNGKey(seed), TASK, SETTING.shape)
+    made = FIRST(jax.random.PRNGKey(seed))
     return {**made, "out": 10.0 * made["out"]}
 
 
@@ -46,19 +52,18 @@ def batch() -> training.Batch:
 
 
 def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: training.Batch) -> None:
-    log_pi = training.log_probabilities(SETTING, policy(), batch)
+    log_pi = LOG_PI(policy(), batch)
     assert np.asarray(batch.log_mu) == pytest.approx(np.asarray(log_pi), abs=2e-5)
     assert np.asarray(log_pi).std() > 0.1  # it is no uniform policy, for which any order of tokens would do
-    assert not np.allclose(batch.log_mu, training.log_probabilities(SETTING, policy(1), batch), atol=1e-2)
+    assert not np.allclose(batch.log_mu, LOG_PI(policy(1), batch), atol=1e-2)
 
 
 def test_the_sampler_draws_by_its_probabilities() -> None:
     """The first token of many answers to one prompt, against the softmax of the logits."""
     prompts = jnp.tile(jnp.array([[0, 3, 1]]), (4000, 1))
-    tokens, log_mu = jax.jit(
-        lambda: transformer.sample(policy(), TASK, SETTING.shape, prompts, jax.random.PRNGKey(0))
-    )()
-    first = transformer.logits(policy(), TASK, SETTING.shape, prompts[:1], tokens[:1])[0, 0]
+    sample = jax.jit(lambda weights, key: transformer.sample(weights, TASK, SETTING.shape, prompts, key))
+    tokens, log_mu = sample(policy(), jax.random.PRNGKey(0))
+    first = LOGITS(policy(), prompts[:1], tokens[:1])[0, 0]
     expected = np.asarray(jax.nn.softmax(first))
     found = np.bincount(np.asarray(tokens[:, 0]), minlength=4) / 4000
     assert found == pytest.approx(expected, abs=5 * 0.5 / np.sqrt(4000))
@@ -77,7 +82,7 @@ def test_another_sampler_has_other_log_probabilities() -> None:
     """That of bfloat16 differs a little and on both sides, that of top-p is never below π."""
     for precision, top_p, most in (("bfloat16", 1.0, 0.2), ("float32", 0.7, 2.0)):
         found = drawn(top_p, precision)
-        away = np.asarray(found.log_mu - training.log_probabilities(SETTING, policy(), found))
+        away = np.asarray(found.log_mu - LOG_PI(policy(), found))
         assert 1e-4 < np.abs(away).max() < most
         assert (away < -1e-4).any() == (top_p == 1.0)
 
@@ -114,16 +119,16 @@ def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> li
     import optax
 
     key = jax.random.PRNGKey(seed)
-    policies = [transformer.first(jax.random.fold_in(key, 0), TASK, SETTING.shape)]
+    policies = [FIRST(jax.random.fold_in(key, 0))]
     optimizer = optax.chain(optax.clip_by_global_norm(SETTING.clip), optax.scale_by_adam())
-    state = optimizer.init(policies[0])
+    state, update = jax.jit(optimizer.init)(policies[0]), jax.jit(optimizer.update)
     rollouts, gradient = compiled(weighting)
     rewards = []
     for n in range(SETTING.updates):
         rewards.append(float(rollouts(policies[n], jax.random.fold_in(key, n + SETTING.oldest + 1)).reward.mean()))
         old = rollouts(policies[max(0, n - age)], jax.random.fold_in(key, n - age + SETTING.oldest + 1))
         step: Any
-        step, state = optimizer.update(gradient(policies[n], old)[0], state)
+        step, state = update(gradient(policies[n], old)[0], state)
         policies.append({name: w - alpha * step[name] for name, w in policies[n].items()})
     return rewards
 

@@ -13,6 +13,7 @@ import re
 import shlex
 import sys
 from dataclasses import fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
@@ -100,13 +101,19 @@ def documented(cls: type) -> dict[str, str]:
     """The string below each field in the source of its class, or of the class that it has it from."""
     found: dict[str, str] = {}
     for each in reversed([base for base in cls.__mro__ if issubclass(base, Settings)]):
-        (made,) = ast.parse(inspect.getsource(each)).body
-        found |= {
-            field.target.id: str(ast.literal_eval(below.value))
-            for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
-        }
+        found |= _below_fields(each)
     return found
+
+
+@cache
+def _below_fields(cls: type) -> dict[str, str]:
+    """Those of the fields that a class itself adds. To read its source takes long, and all agents share some classes."""
+    (made,) = ast.parse(inspect.getsource(cls)).body
+    return {
+        field.target.id: str(ast.literal_eval(below.value))
+        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
+    }
 
 
 def _defaults(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from typing import get_type_hints
@@ -29,12 +30,18 @@ def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:
     kinds: dict[str, object] = {}
     whose: dict[str, list[str]] = {}
     for rule in rules:
-        hints = get_type_hints(rule)
+        hints = _types_of(rule)
         for field in fields(rule):
             kinds.setdefault(field.name, hints[field.name])
             whose.setdefault(field.name, []).append(rule.__name__)
     for name, kind in kinds.items():
         add_option(to, name, kind, words.get(name, f"of {', '.join(whose[name])}"))
+
+
+@cache
+def _types_of(rule: type[Rule]) -> dict[str, object]:
+    """Those of a rule's fields. Several commands take the same rules."""
+    return get_type_hints(rule)
 
 
 def chosen(args: argparse.Namespace, rules: Sequence[type[Rule]], lam: float, default: Rule | None = None) -> Rule:
