@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import tree_map, tree_unflatten
 
+from offtrace.returns.jax import xla_by_lag
 from offtrace.returns.jax import xla_kernels as kernels
 from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.pallas_kernels import capped
@@ -125,14 +126,14 @@ def _corrections(
         )  # a ratio that no trace passes is not read
         if lags is None:
             return kernels.linear(delta, weight)
-        return kernels.linear_within(delta, weight, trace.horizon or T)
+        return xla_by_lag.linear_within(delta, weight, trace.horizon or T)
     ends = (leaves == 0) | (step == 0)
     ends = ends | (next_cap == 0) if trace.recursive else ends
     g, step = jnp.where(ends, 0.0, leaves), jnp.where(ends, 1.0, step)
     g, step, cap = (lax.stop_gradient(f) for f in (g, step, cap))
     if lags is None:
         return capped(delta, g, step, cap, trace.recursive, single)
-    return kernels.bounded(delta, g, step, cap, tuple(lags), trace.recursive)
+    return xla_by_lag.bounded(delta, g, step, cap, tuple(lags), trace.recursive)
 
 
 def factors(trace: Trace, x: Rows) -> tuple[Array, Array, Array]:
@@ -185,7 +186,7 @@ def _custom(trace: Trace, step: StepForm, x: Rows, delta: Array, discount: Array
 
     first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), step.carry)
     stopped = lax.stop_gradient(jnp.where((discount != 0) & _next(x.bad(trace)), jnp.nan, discount))
-    return kernels.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
+    return xla_by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
 
 def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
@@ -196,7 +197,7 @@ def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
         return kernels.linear(a, rule.lam * discount)
     before = jnp.pad(next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
-    grown = kernels.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
+    grown = xla_by_lag.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
     return one_step + (grown - gains)
 
 
