@@ -198,7 +198,7 @@ def extremes() -> dict[str, np.ndarray]:
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, loss in losses().items():
         yield f"loss, {name}", as_on_the_host(loss)
-    for trace in (ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9)):
+    for trace in (ot.Retrace(0.9), *trajectory_aware(0.9)):
         for shape in ((4096, 256), (512, 1024), (64, 5000)):
             yield f"graph, {shape}, {trace!r}", partial(in_graphs, trace, shape)
     small = batch((5, 70), np.float64, ends=0.02)

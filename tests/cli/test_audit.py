@@ -64,7 +64,13 @@ def test_progress_bar_on_a_terminal(monkeypatch, capsys):
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize("arguments", [[], ["audit", "--json", "--markdown"], ["unknown"]])
+def test_whoever_names_no_command_reads_which_there_are(capsys):
+    assert cli.main([]) == 2
+    assert "usage: offtrace" in (out := capsys.readouterr().out)
+    assert "audit" in out
+
+
+@pytest.mark.parametrize("arguments", [["audit", "--json", "--markdown"], ["unknown"]])
 def test_bad_arguments(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
