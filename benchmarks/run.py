@@ -97,9 +97,11 @@ NOTES = {
         "`vtrace_td_error_and_advantage` do; `rlax.vtrace` gives targets only. RLlib knows no truncations."
     ),
     "aware": (
-        "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1. Wall time, as users get it: "
-        "with more than one row the capped rules share rows among threads from 30,000 steps on, and Retrace, being cheaper, "
-        "only from 500,000; so at the two batched shapes they have all cores and Retrace one. [1, 100000] is one thread for both."
+        "Both are `offtrace.targets` on the same batch. Endless: one episode a row, γ = λ = 1. Independent: one endless row, "
+        "γ = 0.999, λ = 1, log-probabilities that are independent exponentials, the hardest for Truncated IS. Wall time, as "
+        "users get it: with more than one row the capped rules share rows among threads from 30,000 steps on, and Retrace, being "
+        "cheaper, only from 500,000; so at the two batched shapes they have all cores and Retrace one. [1, 100000] is one thread "
+        "for both."
     ),
     "tensors": (
         "What a call of `offtrace.targets` takes beyond that with the same batch as NumPy arrays, checks on, float32: one of "
