@@ -110,7 +110,13 @@ NOTES = {
     "crossover": "Time of the direct kernel / time of the one that users get; below 1 direct is faster.",
     "growth": "Nanoseconds a step for one row, one thread, net of the fixed cost of a call.",
     "memory": "Peak resident memory of a first call beyond inputs and output.",
-    "import": "Fresh processes, bytecode on disk, the interpreter's own start not counted.",
+    "import": (
+        "Fresh processes, bytecode on disk, the interpreter's own start not counted. A first call compiles a pass, which all "
+        "rules with a cap share, a kernel and the rule's own lines; in this order Truncated IS finds the pass compiled, which "
+        "by itself takes as long again as its kernel. A row that the walk of Truncated IS gives up compiles the sums by halves, "
+        "twice as long, when the first such row comes. Half of the time is Numba's own, the rest LLVM's, which goes over a "
+        "function again for each caller."
+    ),
 }
 
 
