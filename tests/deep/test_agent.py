@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.special
 
 import offtrace as ot
 from helpers import name_of
@@ -73,7 +72,8 @@ def drawn_sequences(burn_in: int) -> Sequences:
     assert (drawn.truncated & drawn.valid).any()
     assert not drawn.valid.all()
     online, table_of = (np.asarray(agent.online(weights, drawn)) for weights in (learner.weights, learner.target))
-    policy = scipy.special.softmax(online.astype(np.float64) / 0.5, axis=-1)
+    policy = np.exp(online.astype(np.float64) / 0.5)
+    policy /= policy.sum(axis=-1, keepdims=True)
     made_of_them = dict(agent.trajectory(learner, drawn, jnp.asarray(online)))
     rows: list[dict[str, Any]] = []
     for i in range(config.batch):

@@ -9,6 +9,7 @@ class _Distribution:
 t: _Distribution
 norm: _Distribution
 binom: _Distribution
+chi2: _Distribution
 
 class _Interval(NamedTuple):
     low: float
