@@ -52,6 +52,12 @@ def test_the_command_without_other_backends(
     assert said.endswith("All that is there works.\n")
 
 
+@pytest.mark.parametrize("group", [[], ["study"], ["deep"], ["logs"]])
+def test_who_names_no_command_reads_which_there_are(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(group) == 2
+    assert "positional arguments:\n  COMMAND\n    " in capsys.readouterr().out
+
+
 def test_the_citation_is_of_this_version() -> None:
     text = (ROOT / "CITATION.cff").read_text()
     assert re.search(r"^version: (.+)$", text, re.M)[1] == offtrace.__version__  # pyright: ignore[reportOptionalSubscript]
