@@ -1,6 +1,7 @@
 # make run   the main job: the bifurcation study in about a minute, and its page
 # make test  everything that must hold: formatting, lint, types, layers, tests, docs
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
+# make check formatting, lint, layers and types, those of tests and benchmarks too
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
 # make dist  wheel and sdist, installed and tried where nothing else is
 # make oldest the oldest versions of Python and of our dependencies that we claim, really tried
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test tested quick check lint types docs bench dist oldest clean
+.PHONY: run test tested quick check lint types types-of-tests docs bench dist oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -33,7 +34,7 @@ tested: $(VENV)/ready
 quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py
 
-check: lint types
+check: lint types types-of-tests
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
@@ -41,8 +42,14 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports
 
 # Room for what lives shortly: Node then collects garbage less often, which is a twentieth of the time.
+PYRIGHT := NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright
+
+# What users import and copy. Tests run line by line in `make test`, so that it leaves their types, two fifths of the time, to `make check`.
 types: $(VENV)/ready
-	NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright
+	$(PYRIGHT) src examples
+
+types-of-tests: $(VENV)/ready
+	$(PYRIGHT) tests benchmarks
 
 docs: $(VENV)/ready
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -26,39 +26,45 @@ RNG = np.random.default_rng(0)
 
 
 def real(*shape: int) -> Any:
-    return jnp.asarray(RNG.normal(size=shape), jnp.float32)
+    return RNG.normal(size=shape).astype(np.float32)
 
 
-V = real(K + 1)
-DISCOUNT = jnp.asarray([0.9, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9], jnp.float32)
-RHO = jnp.exp(real(K)).at[5].set(0.0)
-LAMBDA = jnp.asarray(RNG.uniform(0.2, 1, K), jnp.float32).at[6].set(0.0)
-MASK = jnp.asarray([True, False, True, True, True, False, False, True, False])
-Q = {
-    "q_tm1": real(K, A), "q_t": real(K, A), "a_tm1": jnp.asarray(RNG.integers(0, A, K)),
-    "a_t": jnp.asarray(RNG.integers(0, A, K)),
-    "r_t": real(K), "discount_t": DISCOUNT, "pi_t": jax.nn.softmax(real(K, A)).at[5].set(jnp.eye(A)[0]),
-    "mu_t": jnp.asarray(RNG.uniform(0.1, 1, K), jnp.float32),
+def in_jax(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Every array in JAX. NumPy makes them, since JAX would compile each operation, in each process that reads this file."""
+    return {name: jnp.asarray(a) if isinstance(a, np.ndarray) else a for name, a in arrays.items()}
+
+
+def policy() -> np.ndarray:
+    """π [K, A], at one step without a choice."""
+    made = np.exp(real(K, A))
+    made /= made.sum(axis=1, keepdims=True)
+    made[5] = np.eye(A)[0]
+    return made
+
+
+v, discount = real(K + 1), np.array([0.9, 0.9, 0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9], np.float32)
+rho, lam = np.exp(real(K)), RNG.uniform(0.2, 1, K).astype(np.float32)
+rho[5] = lam[6] = 0.0
+V, DISCOUNT, RHO, LAMBDA = map(jnp.asarray, (v, discount, rho, lam))
+MASK = jnp.asarray(np.array([True, False, True, True, True, False, False, True, False]))
+Q = in_jax({
+    "q_tm1": real(K, A), "q_t": real(K, A), "a_tm1": RNG.integers(0, A, K), "a_t": RNG.integers(0, A, K),
+    "r_t": real(K), "discount_t": discount, "pi_t": policy(), "mu_t": RNG.uniform(0.1, 1, K).astype(np.float32),
     "lambda_": 0.9,
-}  # fmt: skip
-CONTINUOUS = {
-    "q_tm1": real(K), "q_t": real(K - 1), "v_t": real(K), "r_t": real(K), "discount_t": DISCOUNT, "log_rhos": real(K - 1),
+})  # fmt: skip
+CONTINUOUS = in_jax({
+    "q_tm1": real(K), "q_t": real(K - 1), "v_t": real(K), "r_t": real(K), "discount_t": discount, "log_rhos": real(K - 1),
     "lambda_": 0.8,
-}  # fmt: skip
-GIVEN = {"q_t": real(K - 1), "v_t": real(K), "r_t": real(K), "discount_t": DISCOUNT, "c_t": RHO[1:]}
-STATES = {
-    "v_tm1": V[:-1],
-    "v_t": V[1:],
-    "r_t": real(K),
-    "discount_t": DISCOUNT,
-    "rho_tm1": RHO,
-    "lambda_": 0.9,
+})  # fmt: skip
+GIVEN = in_jax({"q_t": real(K - 1), "v_t": real(K), "r_t": real(K), "discount_t": discount, "c_t": rho[1:]})
+STATES = in_jax({
+    "v_tm1": v[:-1], "v_t": v[1:], "r_t": real(K), "discount_t": discount, "rho_tm1": rho, "lambda_": 0.9,
     "clip_rho_threshold": 1.5,
-}
-APART = {**STATES, "v_t": real(K)}  # v_t of another network than v_tm1
-RETURNS = {"r_t": real(K), "discount_t": DISCOUNT, "v_t": V[1:]}
-CORRECTED = {"r_t": real(K), "discount_t": DISCOUNT, "rho_tm1": RHO, "lambda_": LAMBDA, "values": V}
-ADVANTAGES = {"r_t": real(K), "discount_t": DISCOUNT, "lambda_": LAMBDA, "values": V}
+})  # fmt: skip
+APART = in_jax({**STATES, "v_t": real(K)})  # v_t of another network than v_tm1
+RETURNS = in_jax({"r_t": real(K), "discount_t": discount, "v_t": v[1:]})
+CORRECTED = in_jax({"r_t": real(K), "discount_t": discount, "rho_tm1": rho, "lambda_": lam, "values": v})
+ADVANTAGES = in_jax({"r_t": real(K), "discount_t": discount, "lambda_": lam, "values": v})
 ACTIONS = {**{name: Q[name] for name in ("q_t", "a_t", "r_t", "discount_t")}, "c_t": RHO, "pi_t": Q["pi_t"]}
 
 
@@ -69,7 +75,7 @@ def leaky(arguments: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def by_step(arguments: dict[str, Any], length: int = K) -> dict[str, Any]:
-    return {**arguments, "lambda_": LAMBDA[:length]}
+    return {**arguments, "lambda_": jnp.asarray(lam[:length])}
 
 
 CASES = [
@@ -97,14 +103,14 @@ CASES = [
     ("lambda_returns", {**RETURNS, "lambda_": LAMBDA}),
     ("lambda_returns", {**RETURNS, "lambda_": RHO}),
     ("discounted_returns", RETURNS),
-    ("discounted_returns", {**RETURNS, "v_t": V[-1]}),
+    ("discounted_returns", {**RETURNS, "v_t": jnp.asarray(v[-1])}),
     *(("n_step_bootstrapped_returns", {**RETURNS, "n": n, "lambda_t": LAMBDA}) for n in (1, 3, K, K + 4)),
     ("n_step_bootstrapped_returns", {**RETURNS, "n": 4}),
     ("importance_corrected_td_errors", CORRECTED),
     ("importance_corrected_td_errors", {**CORRECTED, "lambda_": 0.9}),
     ("truncated_generalized_advantage_estimation", ADVANTAGES),
     ("truncated_generalized_advantage_estimation", {**ADVANTAGES, "lambda_": 0.9}),
-    ("td_lambda", {"v_tm1": V[:-1], **RETURNS, "lambda_": LAMBDA}),
+    ("td_lambda", {"v_tm1": jnp.asarray(v[:-1]), **RETURNS, "lambda_": LAMBDA}),
     (
         "sarsa_lambda",
         {name: by_step(Q)[name] for name in ("q_tm1", "a_tm1", "r_t", "discount_t", "q_t", "a_t", "lambda_")},
@@ -318,7 +324,7 @@ def test_any_trace_takes_the_place_of_retrace() -> None:
 def test_no_trace_promotes_the_rank_of_arrays(trace: Any) -> None:
     """JAX would say so while it traces: nothing need be compiled."""
     steps = 40
-    q, pi, action = real(2, steps, A), jax.nn.softmax(real(2, steps, A)), jnp.zeros((2, steps), int)
+    q, pi, action = jnp.asarray(real(2, steps, A)), jax.nn.softmax(real(2, steps, A)), jnp.zeros((2, steps), int)
     arrays = {"reward": q[..., 0], "q": q[..., 1], "next_value": q[..., 2], "log_pi": jnp.log(pi[..., 0])}
     arrays |= {"log_mu": jnp.log(pi[..., 1]), "terminated": action, "truncated": action, "pair": action}
 
