@@ -65,8 +65,8 @@ def _said(found: Measured) -> str:
     direct, traced, best = found[DIRECT], found.default(), found.best()
     name = traced.title.removeprefix("fitted, ")
     text = f"**{found.case.title}: {name} {found.verdict(traced)}.** RMSE {_rmse(direct)} by the direct method, {_rmse(traced)} "
-    text += f"with the trace; coverage {_covers(direct)} and {_covers(traced)}."
-    return f"{text} The smallest RMSE, seen after the fact: {best.title}, {_rmse(best)}, coverage {_covers(best)}."
+    text += f"with the trace; intervals: {_covers(direct)} and {_covers(traced)}."
+    return f"{text} The smallest RMSE, seen after the fact: {best.title}, {_rmse(best)}, {_covers(best)}."
 
 
 def _rmse(score: Score) -> str:
@@ -74,8 +74,10 @@ def _rmse(score: Score) -> str:
 
 
 def _covers(score: Score) -> str:
-    share = score.coverage[0]
-    return percent(round(share, 2)) if share == share else "unknown, without an interval"
+    """How many intervals hold the truth, if there is one in most repetitions."""
+    if 2 * score.given < len(score.errors):
+        return "none given" if not score.given else f"given in {score.given} of {len(score.errors)} repetitions"
+    return f"{percent(round(score.coverage[0], 2))} covered"
 
 
 def _section(found: Measured) -> Section:
