@@ -142,6 +142,21 @@ def test_weights_that_mislead_are_found() -> None:
     assert np.isnan(far.high)
 
 
+def test_rewards_that_hardly_ever_come_leave_weights_without_an_interval() -> None:
+    """Weights near 1, of 300 episodes, say little of what nine of them earned; with ten it is some, and with none all is said."""
+    mdp, mu, pi, _ = settings.near()
+    logs = simulate(mdp, mu, seed=0, episodes=300)
+    for earning, known in ((9, False), (10, True), (0, True)):
+        reward = np.zeros(len(logs))
+        reward[logs.starts[:earning]] = 1.0
+        row = evaluate(
+            replace(logs, reward=reward), pi, trace=ot.RBIS(lam=0.9), gamma=0.9, estimators=["weighted IS"]
+        ).headline
+        told = [c.words for c in row.failed if "earned the same" in c.words]
+        assert told == ([] if known else ["all but 9 of 300 episodes earned the same: it rests on these few"])
+        assert known or np.isnan(row.low)
+
+
 def test_the_headline_is_chosen_by_the_rule() -> None:
     bad = (Check("V(μ)", 0.0, "wrong", True),)
     rows = [

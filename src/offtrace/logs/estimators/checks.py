@@ -8,7 +8,7 @@ residual        TD errors of episodes that the fit did not see: their mean, by a
 mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1
 worth           (ΣW)² / ΣW²: how many episodes the weights are worth
 cut off         the share of the weights that the bound of truncated IS takes away, which is bias
-rests on        on how many episodes the estimate rests
+rests on        on how many episodes the estimate rests, and how many earned something else than most did
 range           whether the estimate is one that rewards and horizon allow
 """
 
@@ -247,9 +247,13 @@ def markov(evidence: Evidence, found: Estimated) -> Check | None:
 
 
 def rests_on(evidence: Evidence, found: Estimated) -> Check | None:
-    """On how many episodes the estimate rests."""
-    effective = found.effective
-    handful = 0 < effective < few(evidence.logs.episodes)
+    """On how many episodes the estimate rests: no more than those that earned something else than most did."""
+    effective, enough = found.effective, few(evidence.logs.episodes)
+    unlike = evidence.observed.unlike_most
+    if 0 < unlike < min(FEWEST, enough):
+        words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
+        return Check("rests on", unlike, words, True, no_interval=True)
+    handful = 0 < effective < enough
     words = f"it rests on {count(effective)} episodes"
     return Check("rests on", effective, words, handful, no_interval=handful and effective < FEWEST)
 

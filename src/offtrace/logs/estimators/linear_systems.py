@@ -30,7 +30,7 @@ def slow_inverse_of(matrix: np.ndarray) -> np.ndarray:
     >>> slow_inverse_of(np.array([[2.0, 0.0], [0.0, 0.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.0]]
     """
-    u, values, v = scipy.linalg.svd(matrix, lapack_driver="gesvd")  # pyright: ignore
+    u, values, v = scipy.linalg.svd(matrix, lapack_driver="gesvd")  # pyright: ignore  # pyright: ignore
     kept = values > len(matrix) * np.finfo(float).eps * values[0]
     return (v[kept].T / values[kept]) @ u[:, kept].T
 

@@ -107,6 +107,11 @@ class Observed:
         """Of the mean return."""
         return float(self.returns.std() / np.sqrt(len(self.returns)))
 
+    @property
+    def unlike_most(self) -> int:
+        """How many episodes have another return than the one that occurs most often."""
+        return len(self.returns) - int(np.unique(self.returns, return_counts=True)[1].max())
+
     def missed_by(self, value: float) -> bool:
         """Whether a model's V(μ) misses it: by more than three standard errors and half of what was not observed."""
         allowed = ERRORS * self.standard_error + (self.beyond / 2 + 1e-6) * abs(self.estimate) + 1e-9
