@@ -15,7 +15,7 @@ from offtrace.logs import Logs, read
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.operators import Operator
-from offtrace.studies.environments import declared_policy
+from offtrace.studies.declared_policies import declared_policy
 from offtrace.trajectory import ROW_TOLERANCE, distributions
 
 MDP = mdps.random_walk(3, gamma=0.9)

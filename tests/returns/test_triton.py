@@ -202,7 +202,12 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
 
     monkeypatch.setattr(triton_calls, "of_rule", lambda lines: dict.fromkeys(plans.KERNELS, Launched()))
     monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
-    named = {"walks": ["transpose_rows"], "tree": ["group", "starts"], "scan": ["linear_ends"], "caps": ["lifetimes"]}
+    named = {
+        "walks": ["transpose_rows"],
+        "tree": ["group", "starts"],
+        "scan": ["fill", "linear_ends"],
+        "caps": ["lifetimes"],
+    }
     for module, names in (named | {"readout": ["running_sums", "level"]}).items():
         for name in names:
             monkeypatch.setattr(import_module(f"offtrace.returns.triton.{module}"), name, Launched())
