@@ -15,8 +15,8 @@ def chance(logs: Logs, gamma: float) -> float:
     parts = [_sums(logs, gamma, half) for half in (0, 1)]
     g, C = (sum(each) for each in zip(*parts, strict=True))
     kept = np.diag(C) > 1e-20
-    g, C = g[kept], C[np.ix_(kept, kept)]
-    return float(stats.chi2.sf(g @ np.linalg.solve(C, g), len(g)))
+    g, C = g[kept], C[np.ix_(kept, kept)]  # pyright: ignore
+    return float(stats.chi2.sf(g @ np.linalg.solve(C, g), len(g)))  # pyright: ignore
 
 
 def _sums(logs: Logs, gamma: float, half: int) -> tuple[np.ndarray, np.ndarray]:

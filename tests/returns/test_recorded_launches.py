@@ -94,7 +94,7 @@ class Allocating(triton_launch.Tensors):
 def test_memory_beside_a_large_batch_is_three_arrays(shape: tuple[int, int], recursive: bool) -> None:
     library, reward = Allocating(torch.device("cpu")), torch.empty(shape)
     rows = triton_launch._rows_at_once(*shape, recursive)
-    flags = dict.fromkeys(("GIVEN", "GAMMAS", "VALID"), False)
+    flags: dict[str, Any] = {"GIVEN": False, "GAMMAS": False, "VALID": False}
     call = plans.Given(library, dict.fromkeys(plans.KERNELS), [reward[:rows]] * 9, [0.0] * 15, flags, "float32", True)
     plans.with_cap(call, recursive, torch.empty_like(reward[:rows]))
     assert 0 < sum(memory.nbytes for memory in library.all) <= 3.05 * reward.nbytes
@@ -151,13 +151,16 @@ def test_what_cannot_be_repeated_is_not() -> None:
 def test_arguments_lie_as_the_driver_wants_them() -> None:
     """Each at a multiple of its size, as in C; an address of Triton's own comes last."""
     arguments = kernel_graphs.layout(["*fp32", "i32", "i64", "fp32", "*u8"], 1)
+    assert arguments is not None
     assert kernel_graphs.places(arguments) == [(0, 8), (8, 4), (16, 8), (24, 4), (32, 8), (40, 8)]
     assert kernel_graphs.layout(["*fp32", "nvTmaDesc"], 2) is None
 
 
 def test_a_graph_takes_what_is_not_compiled_in() -> None:
     place = recorded_launches._Place(3, 1, 64, (torch.float32, torch.Size([1]), (1,)))
-    kernel = kernel_graphs.Kernel(7, 5, 32, 0, kernel_graphs.layout(["i32", "*fp32", "fp32"], 2), (0, 3, 4), 2)
+    arguments = kernel_graphs.layout(["i32", "*fp32", "fp32"], 2)
+    assert arguments is not None
+    kernel = kernel_graphs.Kernel(7, 5, 32, 0, arguments, (0, 3, 4), 2)
     launch = recorded_launches._Launch(None, (5, 1, 1), (), (12, 1, True, None, 0.5), {}, (place,), ((4, 2),), kernel)
-    arguments = recorded_launches.arguments_of(launch, kernel)
-    assert arguments.filled([1000, 2000], [0.1, 0.2, 0.3]) == [12, 2064, 0.3, 0, 0]
+    taken = recorded_launches.arguments_of(launch, kernel)
+    assert taken.filled([1000, 2000], [0.1, 0.2, 0.3]) == [12, 2064, 0.3, 0, 0]
