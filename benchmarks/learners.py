@@ -189,7 +189,7 @@ def trials(seconds: float) -> None:
 def sweep(seeds: int) -> None:
     """4 traces × 11 λ × 5 α, on all cores. With `seeds` below 2,000 the time is scaled up, and says so."""
     start, n = time.perf_counter(), 0
-    for rule, _ in RULES.values():
+    for rule, *_ in RULES.values():
         for lam in np.linspace(0, 1, 11):
             for alpha in (0.1, 0.3, 0.5, 0.7, 0.9):
                 n += len(bifurcation_auc(1, rule(lam=float(lam)), alpha=alpha, seeds=seeds, progress=False))
