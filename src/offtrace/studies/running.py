@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from offtrace.studies.checks import StudyError
+from offtrace.studies.interruption import held_back
 from offtrace.studies.plan import Failure, Job, Outcome, Plan
 from offtrace.studies.progress_display import Display
 from offtrace.studies.records import Finished, Folder
@@ -73,10 +74,11 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
     def flush() -> None:
         nonlocal written
         if batch:
-            folder.write(batch, versions)
-            for finished in batch:
-                _forget_checkpoints(plan.job(finished.outcome.unit))
-            batch.clear()
+            with held_back():  # interrupted when it is written but not cleared, it would be written once more
+                folder.write(batch, versions)
+                for finished in batch:
+                    _forget_checkpoints(plan.job(finished.outcome.unit))
+                batch.clear()
         written = time.monotonic()
 
     try:
