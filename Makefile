@@ -1,7 +1,7 @@
 # make run   the main job: the bifurcation study in about a minute, and its page
-# make test  everything that must hold: formatting, lint, types, layers, tests, docs
+# make test  formatting, lint, layers, tests and docs, whose tutorials are run
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
-# make check formatting, lint, layers and types, those of tests and benchmarks too
+# make check formatting, lint, layers and types
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
 # make dist  wheel and sdist, installed and tried where nothing else is
 # make oldest the oldest versions of Python and of our dependencies that we claim, really tried
@@ -12,29 +12,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test tested quick check lint types types-of-tests docs bench dist oldest clean
+.PHONY: run test quick check lint types docs bench dist oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
 	$(BIN)/offtrace study report bifurcation --subset minute --out out --no-open
 
-# The tests have two cores to themselves once types and docs, which take one each, are done: until then they take what is left.
-# Types and docs go first, by `nice`, since whatever ran last alone would leave a core idle.
+# Types are left to `make check`: tests run every line, and pyright takes as long as a quarter of them. CI runs both.
 test: lint
-	$(MAKE) --no-print-directory -j 3 types docs tested
-
-# What most tests need compiled, the loops of learners and the kernels of NumPy, one process compiles, while there is other work
-# for a second core: two would compile it twice, or one would wait for the other.
-COMPILING := tests/learners/test_algorithm.py tests/learners/test_host.py tests/returns/test_battery.py
-
-tested: $(VENV)/ready
-	$(BIN)/python -m pytest -q $(COMPILING)
-	nice -n 10 $(BIN)/python -m pytest -n 2 --dist worksteal $(COMPILING:%=--ignore=%)
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py
 
-check: lint types types-of-tests
+check: lint types
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
@@ -44,12 +35,8 @@ lint: $(VENV)/ready
 # Room for what lives shortly: Node then collects garbage less often, which is a twentieth of the time.
 PYRIGHT := NODE_OPTIONS=--max-semi-space-size=64 $(BIN)/pyright
 
-# What users import and copy. Tests run line by line in `make test`, so that it leaves their types, two fifths of the time, to `make check`.
 types: $(VENV)/ready
-	$(PYRIGHT) src examples
-
-types-of-tests: $(VENV)/ready
-	$(PYRIGHT) tests benchmarks
+	$(PYRIGHT)
 
 docs: $(VENV)/ready
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -14,7 +14,7 @@ def trajectory_aware(lam: float) -> list[ot.Trace]:
     return [replace(rule.typical()[0], lam=lam) for rule in with_lam]
 
 
-def typical() -> list[ot.Trace]:
-    """One trace of each listed rule that can be computed from π and μ alone."""
+def complete() -> list[ot.Trace]:
+    """One trace of each listed rule that can be computed from π and μ alone, with all its constants given."""
     listed = [rule for rule in ot.rules() if issubclass(rule, ot.Trace)]
-    return [rule.typical()[0] for rule in listed if rule.typical() and not rule.needs_greedy and not rule.per_step]
+    return [rule.examples()[-1] for rule in listed if rule.examples() and not rule.needs_greedy and not rule.per_step]

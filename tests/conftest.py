@@ -6,8 +6,48 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 # Compilers make many objects that live: looking for cycles among all of them, again and again, takes a thirtieth of the time.
 gc.set_threshold(50_000, 20, 100)
+
+
+BEGIN = (
+    (
+        "tests/learners/test_algorithm.py",
+        "tests/learners/test_host.py",
+        "tests/returns/test_battery.py",
+        "tests/test_documentation.py",
+        "tests/reports/",
+    ),
+    (
+        "tests/returns/test_triton",
+        "tests/returns/test_jax",
+        "tests/returns/test_extremes_on_accelerators",
+        "tests/adapters/test_rlax",
+        "tests/returns/test_sharded",
+        "tests/studies/",
+    ),
+)
+"""What each process of xdist begins with. The first compiles what most tests need, loops of learners and kernels of NumPy; then
+come the longest test and what needs a browser. The other one begins with JAX and Triton, which need hardly any of that, and with
+what starts processes of its own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each process takes as many tests as the others, in their order: here each share begins with what it should.
+
+    So none waits for what another one compiles, and what one of them takes over from another in the end are short tests.
+    """
+    groups = BEGIN[: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))]
+    begin = [[item for start in group for item in items if item.nodeid.startswith(start)] for group in groups]
+    others = [item for item in items if not item.nodeid.startswith(tuple(start for group in groups for start in group))]
+    placed: list[pytest.Item] = []
+    for i, group in enumerate(begin):
+        before = max(0, len(items) * i // len(groups) - len(placed))
+        placed += [*others[:before], *group]
+        others = others[before:]
+    items[:] = [*placed, *others]
 
 
 def pytest_collection_finish() -> None:

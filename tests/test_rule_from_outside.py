@@ -225,7 +225,7 @@ def test_study_and_report(softened: Any, tmp_path: Path) -> None:
         ),
         out=tmp_path,
     )  # fmt: skip
-    study.run(workers=1, progress=False)
+    study.run(workers=0, progress=False)  # that a worker, too, finds the module is tried in test_running.py
     page = reports.write(study, figures=False).read_text(encoding="utf-8")
     assert "Softened Retrace" in page
     from offtrace.reports.study import method_names

@@ -6,7 +6,7 @@ Nothing here imports PyTorch or JAX: only a type checker looks at their types.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 else:
     Array, Other = TypeVar("Array"), TypeVar("Other")
 
+Module: TypeAlias = Any
+"""What `xp` stands for: numpy, torch or jax.numpy, in what they spell alike."""
+Tensor: TypeAlias = Any
+"""An array of PyTorch's or JAX's, to code that serves for both and calls `xp` only."""
 Option = Any
 """True, False or None. It is not typed so, because then a dict of arrays could not be spread: `targets(trace, **arrays)`."""
 

@@ -16,12 +16,13 @@ import offtrace as ot
 from helpers import name_of
 from offtrace.deep import Config
 from offtrace.deep import memory as memories
-from offtrace.deep.action_probabilities import of_action, probabilities
+from offtrace.deep.action_probabilities import probabilities
 from offtrace.deep.replay import ReplayAgent
 from offtrace.returns import by_definition
 
 SMALL = Config(game="CartPole-v1", envs=4, every=4, batch=64, length=6, capacity=100, hidden=(16,), gamma=0.9)
 # One program each: by itself, JAX would compile every operation of theirs.
+EMPTY = jax.jit(memories.empty, static_argnums=(0, 1), static_argnames=("prioritised",))
 WRITE = jax.jit(memories.write)
 DRAW = jax.jit(memories.draw, static_argnums=(2, 3))
 TRACES = [
@@ -36,7 +37,7 @@ def made(config: Config, steps: int = 60, states: int = 5, actions: int = 3) -> 
     rng = np.random.default_rng(0)
     eye = np.eye(states, dtype=np.float32)
     now = eye[rng.integers(states, size=config.envs)]
-    memory = memories.empty(config.envs, config.slots, jnp.asarray(now), prioritised=config.priority > 0)
+    memory = EMPTY(config.envs, config.slots, now, prioritised=config.priority > 0)
     for _ in range(steps):
         terminated = rng.random(config.envs) < 0.1
         truncated = (rng.random(config.envs) < 0.1) & ~terminated
@@ -117,10 +118,11 @@ def test_policies(kind: str) -> None:
 
 def test_log_mu_is_that_of_the_action_as_it_was_taken() -> None:
     agent, learner, _ = made(replace(SMALL, explore_epsilon=0.6, behavior_epsilon=0.1, explore_frames=1000))
-    seen = jnp.eye(5)[jnp.arange(5).repeat(2000)]
-    action, log_mu = agent.act(learner, seen, 500, jax.random.PRNGKey(0))
-    μ = np.asarray(probabilities("epsilon", agent.values(learner, seen), 0.35))  # half-way from 0.6 to 0.1
-    np.testing.assert_allclose(np.exp(log_mu), of_action(jnp.asarray(μ), action), rtol=1e-5)
+    seen = jnp.asarray(np.eye(5, dtype=np.float32)[np.arange(5).repeat(2000)])
+    action, log_mu = map(np.asarray, jax.jit(agent.act)(learner, seen, 500, jax.random.PRNGKey(0)))
+    half_way = jax.jit(lambda learner: probabilities("epsilon", agent.values(learner, seen), 0.35))  # from 0.6 to 0.1
+    μ = np.asarray(half_way(learner))
+    np.testing.assert_allclose(np.exp(log_mu), μ[np.arange(10_000), action], rtol=1e-5)
     for s in range(5):
         often = np.bincount(action[2000 * s : 2000 * (s + 1)], minlength=3) / 2000
         assert np.abs(often - μ[2000 * s]).max() < 0.05
@@ -136,7 +138,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
     )  # fmt: skip
     agent, learner, memory = made(config)
     agent.optimizer = optax.sgd(α)
-    learner = agent.first(jax.random.PRNGKey(0))
+    learner = jax.jit(agent.first)(jax.random.PRNGKey(0))
     q = np.zeros((5, 3))
     learn = jax.jit(agent.learn)
     for update in range(40):
@@ -160,7 +162,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
             gamma=0.9,
         )
         np.add.at(q, (s[:-1][valid], a[valid]), α * Δ[valid] / valid.sum())  # the loss is a mean over the steps
-    found = np.asarray(agent.values(learner, jnp.eye(5)))
+    found = np.asarray(jax.jit(agent.values)(learner, np.eye(5)))
     assert np.abs(q).max() > 0.3
     np.testing.assert_allclose(found, q, rtol=1e-4, atol=1e-5)
 
@@ -198,7 +200,7 @@ def test_credit_is_what_diagnose_says() -> None:
     key = jax.random.PRNGKey(8)
     found = jax.jit(agent.credit)(trace, learner, memory, key)
     drawn = DRAW(memory, key, config.batch, config.window)
-    x = agent.trajectory(learner, drawn, agent.online(learner.weights, drawn))
+    x = jax.jit(lambda learner: agent.trajectory(learner, drawn, agent.online(learner.weights, drawn)))(learner)
     rows = {n: np.asarray(x[n], np.float64) for n in ("log_pi", "log_mu")}
     flags = {n: np.asarray(x[n]) for n in ("terminated", "truncated", "valid")}
     for name, gamma in (("magnitude", 0.9), ("length", 1.0)):

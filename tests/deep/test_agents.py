@@ -34,10 +34,6 @@ class Stop(Exception):
     """In the middle of it."""
 
 
-def stop(frames: int, tally: Tally[np.ndarray]) -> None:
-    raise Stop
-
-
 def same(one: Trained, other: Trained) -> bool:
     """Whether all that two runs know is the same, to the bit."""
     leaves = zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True)
@@ -46,12 +42,20 @@ def same(one: Trained, other: Trained) -> bool:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
-    """It learns in one program, of which the short run that is stopped after its first report is the beginning."""
+    """It learns in one program, of which the short run that is stopped at its second report is the beginning."""
     config, wanted = LEARNERS[name]
     assert train(config, 1, progress=False).last_return(config.frames // 5) > wanted
-    short = replace(config, frames=config.begin + 4 * config.round)
+    short, reports = replace(config, frames=config.begin + 4 * config.round), 0
+
+    def stop(frames: int, tally: Tally[np.ndarray]) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == 2:
+            raise Stop
+
     with pytest.raises(Stop):
         train(short, 1, tmp_path, progress=False, save_every=0.0, logs=False, on_report=stop)
+    assert len(checkpoints.found(tmp_path)) == 1
     on = train(short, 1, tmp_path, progress=False, logs=False)
     assert len(on.curve) > 1
     assert same(on, train(short, 1, progress=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import colorsys
 import dataclasses
 import resource
 import shutil
@@ -23,7 +24,7 @@ import offtrace as ot
 from deep.small import CONFIG
 from offtrace import cli
 from offtrace.cli import deep
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, play, train
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, games, play, train
 from offtrace.deep.games import MINATAR
 
 ARGUMENTS = [
@@ -49,7 +50,8 @@ ARGUMENTS = [
 # As `python -m offtrace`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits. Its pieces,
 # the last of which is finished when it is interrupted, are short.
 LISTENING = """
-import signal
+import atexit, signal, sys
+atexit.register(lambda: print("for pictures:", *({"seaborn", "pandas", "matplotlib.pyplot"} & {*sys.modules})))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from offtrace.deep import training
 training.REPORT = 512
@@ -73,6 +75,7 @@ def folder(tmp_path_factory: Any) -> Path:
     assert process.returncode == 130
     assert "its state is saved, and the same command goes on" in err
     assert "interrupted after" in out
+    assert "for pictures:\n" in out  # which take longer to import than the rest
     (held,) = checkpoints.found(folder)
     frames = int(held.stem.split("-")[1])
 
@@ -91,6 +94,10 @@ def of(folder: Path, frames: int = 0) -> Config:
     config = deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
     assert isinstance(config, Config)
     return config
+
+
+def test_what_gymnax_needs_for_pictures_is_imported_when_it_draws() -> None:
+    assert games._Later("colorsys").hls_to_rgb is colorsys.hls_to_rgb
 
 
 def test_the_words_are_those_of_the_small_agent(folder: Path) -> None:
@@ -341,6 +348,7 @@ def test_a_gymnasium_game_shows_its_own_pictures(tmp_path: Path, monkeypatch: An
     (tmp_path / "corridor_game.py").write_text(GAME, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     small = ["--frames", "300", "--envs", "2", "--every", "8", "--batch", "4", "--length", "4", "--warm-up", "50"]
+    small += ["--trace", "peng-q", "--hidden", "16"]
     run = str(tmp_path / "run")
     assert cli.main(["deep", "train", "gym/corridor_game:Corridor-v0", *small, "--out", run, "--quiet"]) == 0
     assert cli.main(["deep", "play", run, "--epsilon", "0.5", "--episodes", "3", "--module", "corridor_game"]) == 0

@@ -45,6 +45,11 @@ def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Trained, tmp
     np.testing.assert_array_equal(again.curve, unbroken.curve)
 
 
+def test_a_resumed_run_is_not_compiled_anew(unbroken: Trained) -> None:
+    """A checkpoint gives back arrays of a dtype: what a game gives as a Python number must be one, too."""
+    assert not [leaf for leaf in jax.tree.leaves(unbroken.state) if leaf.weak_type]
+
+
 def test_seeds_do_not_see_each_other(unbroken: Trained) -> None:
     other = train(CONFIG, [7, 1], progress=False)
     mine, before = (run.curve[run.curve["seed"] == 1] for run in (other, unbroken))

@@ -17,7 +17,7 @@ def test_the_private_option_is_known() -> None:
     """If this fails, Numba has changed `_nrt`, the one private name: see `compiling.uncounted`, and time the loop."""
     version = tuple(int(part) for part in numba.__version__.split(".")[:2])
     assert compiling.TRIED[0] <= version < compiling.TRIED[1], (
-        f"Numba {numba.__version__} was not tried: run benchmarks/learners.py with it, then widen compiling.TRIED"
+        f"Numba {numba.__version__} was not tried: run benchmarks/learners.py with it, then widen compiled_parts.TRIED"
     )
     assert compiling._takes(_nrt=False), (
         f"numba.njit of {numba.__version__} refuses _nrt=False: see compiling.uncounted"

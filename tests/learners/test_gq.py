@@ -96,7 +96,7 @@ def test_finds_the_projected_fixed_point(lam):
     weight = φ.T @ D @ np.linalg.inv(np.eye(len(P)) - mdp.gamma * lam * P_pi)
     solution = np.linalg.solve(weight @ (np.eye(len(P)) - mdp.gamma * P_pi) @ φ, weight @ mdp.R.ravel())
     learned = evaluate(
-        GQ(lam, alpha_w=0.05), mdp, target=pi, behavior=mu, features=x, alpha=0.01, steps=1_000_000, seeds=8, threads=1
+        GQ(lam, alpha_w=0.1), mdp, target=pi, behavior=mu, features=x, alpha=0.02, steps=300_000, seeds=8, threads=1
     )
     mean = (φ @ learned.weights.reshape(8, -1).mean(axis=0)).reshape(mdp.S, mdp.A)
     exact = (φ @ solution).reshape(mdp.S, mdp.A)

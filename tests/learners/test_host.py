@@ -57,7 +57,7 @@ def test_equals_the_compiled_loop_to_the_bit(trace, update, monkeypatch):
         "behavior": EpsilonGreedy(Harmonic(1.0, half=20)),
         "target": EpsilonGreedy(0.1),
         "update": update,
-        "steps": 3000,
+        "steps": 1000,
         "limit": 40,
         "spread": 0.1,
         "seeds": 3,
@@ -236,9 +236,9 @@ def finished(one: HostBlock) -> HostBlock:
     "trace", [ot.RBIS(lam=0.9), ot.HistoryTrace(lambda h: 0.9 ** (len(h.rho) - 1) * h.rho[1:].min())]
 )
 def test_resumed_is_unbroken(env, features, update, trace):
-    given = (env, trace, features, update, 1200)
+    given = (env, trace, features, update, 500)
     whole, parts = finished(block(*given)), block(*given)
-    for pause in (1, 333, 400):
+    for pause in (1, 133, 160):
         parts.advance(pause)
         saved = parts.snapshot()
         parts.advance(50)  # what was saved does not change any more

@@ -59,7 +59,7 @@ def by_stream(mdp: MDP, trace: ot.Trace, pi: np.ndarray, mu: np.ndarray, steps: 
 @pytest.mark.parametrize("near", [True, False], ids=["π = μ nearly", "π far from μ"])
 @pytest.mark.parametrize("trace", LONG, ids=name_of)
 def test_an_episode_of_thousands_of_steps(trace: ot.Trace, near: bool) -> None:
-    mdp, steps = ring(300, gamma=0.9), 1200
+    mdp, steps = ring(300, gamma=0.9), 900
     if near and isinstance(trace, ot.HistoryBounded):
         steps = 400  # `Stream` is slow here: with a cap above 1 it lifts many groups at each step
     mu = np.full((mdp.S, 2), 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -184,45 +185,43 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(
 
 OTHER_PROCESS = """
 import sys
-import numpy as np, offtrace as ot
+import offtrace as ot
 from offtrace.learners import EpsilonGreedy, control
-from offtrace.learners.core import blocks
 from offtrace.mdps import bifurcation
 
 def clipped(xp, carry, now):
     carry = xp.minimum(2.0, carry * now.rho)
     return carry, now.lam * carry
 
-class Cut(KeyboardInterrupt): pass
+def learned(path=None):
+    run = dict(behavior=EpsilonGreedy(0.2), steps=300, checkpoint=path)
+    return control(ot.StepTrace(clipped, lam=0.9), bifurcation(1), **run).Q.tobytes().hex()
 
-if "cut" in sys.argv:
-    advance = blocks.Block.advance
-    def once(block, budget):
-        if block.steps > 0:
-            raise Cut
-        return advance(block, 100)
-    blocks.Block.advance = once
-try:
-    for path in (sys.argv[1], None):
-        run = dict(behavior=EpsilonGreedy(0.2), steps=300, checkpoint=path)
-        print(control(ot.StepTrace(clipped, lam=0.9), bifurcation(1), **run).Q.tobytes().hex())
-except Cut:
-    print("cut")
+if __name__ == "__main__":
+    print(learned(sys.argv[1]))
 """
 
 
-def test_another_process_goes_on(tmp_path: Path) -> None:
+def test_another_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the trace is a function, whose address is another one there."""
-    script = tmp_path / "script.py"
+    script, file = tmp_path / "other_process.py", tmp_path / "run"
     script.write_text(OTHER_PROCESS)
+    monkeypatch.syspath_prepend(tmp_path)
+    learned = importlib.import_module("other_process").learned
+    advance = blocks.Block.advance
 
-    def said(*words: str) -> list[str]:
-        command = [sys.executable, str(script), str(tmp_path / "run"), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    def once(block: blocks.Block, budget: int) -> bool:
+        if block.steps > 0:
+            raise KeyboardInterrupt
+        return advance(block, 100)
 
-    assert said("cut") == ["cut"]
-    resumed, whole = said()
-    assert resumed == whole
+    with monkeypatch.context() as patched:
+        patched.setattr(blocks.Block, "advance", once)
+        with pytest.raises(KeyboardInterrupt):
+            learned(file)
+    command = [sys.executable, str(script), str(file)]
+    resumed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert resumed == learned()
 
 
 def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:

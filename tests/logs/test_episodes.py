@@ -99,7 +99,7 @@ def agree(logs: Logs, episodes: list[Any]) -> None:
 def test_minari_datasets_hold_what_was_played(
     name: str, options: Any, states: int, actions: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, episodes = played(name, 30, tmp_path, monkeypatch, **options)
+    dataset, episodes = played(name, 12, tmp_path, monkeypatch, **options)
     assert any(one["truncations"][-1] for one in episodes)
     assert any(one["terminations"][-1] for one in episodes)
     columns = Columns(mu="mu")

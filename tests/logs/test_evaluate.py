@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,44 +22,58 @@ from offtrace.reports.logs import page
 REPETITIONS, EPISODES = 140, 500
 
 
+class Repeated(NamedTuple):
+    """What all estimators that need no features found in each repetition: [repetitions, estimators]."""
+
+    off: np.ndarray
+    """The estimate less the truth."""
+    covered: np.ndarray
+    """Whether the interval held the truth; no interval is no miss."""
+    width: np.ndarray
+    bounded: bool
+    """Whether the conservative interval always held it."""
+
+
+@cache
+def repeated(episodes: int, repetitions: int, resamples: int = 300) -> Repeated:
+    """Logs of the layered MDP, on which products of ratios are below 10."""
+    mdp, mu, pi, truth = settings.near()
+    off, covered, width, bounded = [], [], [], True
+    for seed in range(repetitions):
+        logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=episodes)
+        result = evaluate(logs, pi, trace=ot.RBIS(lam=0.95), gamma=mdp.gamma, resamples=resamples, seed=seed)
+        off.append([row.estimate - truth for row in result.estimates])
+        covered.append([not (truth < row.low or truth > row.high) for row in result.estimates])
+        width.append([row.high - row.low for row in result.estimates])
+        assert result.conservative is not None
+        bounded &= result.conservative.low <= truth <= result.conservative.high
+    return Repeated(np.array(off), np.array(covered), np.array(width), bounded)
+
+
 def test_bootstrap_intervals_cover_at_their_rate_and_the_conservative_one_always() -> None:
-    """All estimators, products of ratios below 10, 500 episodes, 140 repetitions, within the error of so many (99.9 %).
+    """All estimators, 500 episodes, 140 repetitions, within the error of so many (99.9 %).
 
     How far the truth is from an estimate, in standard errors of its interval, tells of an interval that is a fifth too narrow
     or too wide as surely as the share of intervals that cover would after 250 repetitions.
     """
-    mdp, mu, pi, truth = settings.near()
     names = [name for name, entry in ESTIMATORS.items() if FEATURES not in entry.needs]
-    covered, bounded, off = np.zeros(len(names)), 0, []
-    for seed in range(REPETITIONS):
-        logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=EPISODES)
-        result = evaluate(logs, pi, trace=ot.RBIS(lam=0.95), gamma=mdp.gamma, resamples=300, seed=seed)
-        covered += [not (truth < row.low or truth > row.high) for row in result.estimates]  # no interval is no miss
-        off.append([(row.estimate - truth) / ((row.high - row.low) / (2 * 1.96)) for row in result.estimates])
-        assert result.conservative is not None
-        bounded += result.conservative.low <= truth <= result.conservative.high
+    found = repeated(EPISODES, REPETITIONS)
+    off = found.off / (found.width / (2 * 1.96))
     low, high = stats.binom.ppf([0.0005, 0.9995], REPETITIONS, 0.95)
-    for name, count, found in zip(names, covered, np.array(off).T, strict=True):
+    for name, count, each in zip(names, found.covered.sum(axis=0), off.T, strict=True):
         assert low <= count <= high, f"{name}: {count / REPETITIONS:.3f}"
-        z = found[np.isfinite(found)]  # where there is an interval
+        z = each[np.isfinite(each)]  # where there is an interval
         least, most = stats.chi2.ppf([0.0005, 0.9995], len(z))
         assert least <= z @ z <= most, f"{name}: {z @ z / len(z):.3f}"
         assert abs(z.mean()) <= 3.3 / np.sqrt(len(z)), f"{name}: {z.mean():.3f}"
-    assert bounded == REPETITIONS
+    assert found.bounded
 
 
 def test_error_falls_as_one_over_root_episodes() -> None:
     """16 times the episodes: a quarter of the error, for every consistent estimator."""
-    mdp, mu, pi, truth = settings.near()
-    errors = []
-    for episodes in (100, 1600):
-        found = []
-        for seed in range(60):
-            logs = simulate(mdp, mu, seed=np.random.default_rng(seed), episodes=episodes)
-            result = evaluate(logs, pi, trace=ot.RBIS(lam=0.95), gamma=mdp.gamma, resamples=10)
-            found.append([row.estimate - truth for row in result.estimates])
-        errors.append(np.sqrt(np.mean(np.square(found), axis=0)))
-    assert np.all((errors[0] / errors[1] > 2.8) & (errors[0] / errors[1] < 5.7)), errors[0] / errors[1]
+    few, many = repeated(EPISODES // 16, 60, resamples=10), repeated(EPISODES, REPETITIONS)
+    ratio = np.sqrt(np.mean(few.off**2, axis=0) / np.mean(many.off**2, axis=0))
+    assert np.all((ratio > 2.8) & (ratio < 5.7)), ratio
 
 
 def test_conservative_interval_covers_without_support_and_with_truncation() -> None:

@@ -137,20 +137,19 @@ def test_one_state_has_norm_1_and_radius_one_third() -> None:
 
 
 def test_powers_of_two_refutes_truncated_is() -> None:
-    """C from masses over (pair, exponent of ∏ρ). Exponents beyond ±64 stop there: the chance to come back is below 2^-63."""
+    """C = Σ γ^t E[min(1, ∏ρ)] on the chain of (pair, exponent of ∏ρ). Exponents beyond ±64 stop there: the chance to come back
+    is below 2^-63.
+    """
     mdp, pi, mu = mdps.powers_of_two()
     np.testing.assert_allclose([pi.sum(axis=1), mu.sum(axis=1)], 1.0, rtol=1e-15)
     ratio = (pi / mu).round(12)
     np.testing.assert_array_equal(ratio, [[8, 0.5], [0.25, 2], [8, 0.125]])
     exponent, step, gamma = np.log2(ratio).astype(int).ravel(), mdp.P_pi(mu).toarray(), mdp.gamma
     exponents = np.arange(-64, 65)
-    shifts = [np.eye(129)[np.clip(exponents + k, -64, 64) + 64] for k in exponent]
-    mass, C = np.zeros((6, 6, 129)), np.eye(6)  # start, pair, exponent
-    mass[range(6), range(6), 64] = 1.0
-    for t in range(1, 1200):  # γ^1200 = 3e-11
-        arrived = np.einsum("xzk,zy->xyk", mass, step)
-        mass = np.stack([arrived[:, y] @ shift for y, shift in enumerate(shifts)], axis=1)
-        C += gamma**t * mass @ np.minimum(1.0, 2.0**exponents)
+    shifts = np.array([np.eye(129)[np.clip(exponents + k, -64, 64) + 64] for k in exponent])
+    chain = np.einsum("zy,ykl->zkyl", step, shifts).reshape(6 * 129, 6 * 129)
+    beta = np.kron(np.eye(6), np.minimum(1.0, 2.0**exponents)[:, None])  # of each (pair, exponent), at its pair
+    C = np.linalg.solve(np.eye(6 * 129) - gamma * chain, beta)[64::129]  # from exponent 0
     Z = np.eye(6) - C @ (np.eye(6) - gamma * mdp.P_pi(pi).toarray())
     assert radius(Z) == pytest.approx(1.0137615214, abs=1e-9)
     assert np.linalg.eigvals(Z).real.min() == pytest.approx(-radius(Z))

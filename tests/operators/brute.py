@@ -46,9 +46,10 @@ def enumerated(trace: Any, mdp: MDP, pi: np.ndarray, mu: np.ndarray, depth: int)
     """Every history of up to `depth` pairs: (start, pairs, probability, β)."""
     A, P = mdp.A, mdp.dense_P
     rho = np.divide(pi, mu, out=np.zeros_like(pi), where=mu > 0)
+    of_pair = [a.ravel().tolist() for a in (pi, mu, rho)]
 
     def grow(pairs: list[int], p: float) -> Any:
-        past = [list(a.ravel()[pairs]) for a in (pi, mu, rho)]
+        past = [[a[z] for z in pairs] for a in of_pair]
         β = by_definition.beta(trace, past[0], past[1], past[2], pairs)
         yield pairs, p, β
         if len(pairs) == depth:
@@ -85,9 +86,11 @@ def variance_by_enumeration(
     if mdp.transition_rewards is not None:
         reward = csr_array((mdp.transition_rewards, mdp.P.indices, mdp.P.indptr), shape=mdp.P.shape).toarray()
 
+    of_pair = [a.ravel().tolist() for a in (pi, mu, rho)]
+
     def grow(pairs: list[int], p: float, total: float) -> None:
         z, t = pairs[-1], len(pairs) - 1
-        past = [list(a.ravel()[pairs]) for a in (pi, mu, rho)]
+        past = [[a[z] for z in pairs] for a in of_pair]
         β = by_definition.beta(trace, past[0], past[1], past[2], pairs)
         for s in range(mdp.S):
             step = P[z // A, z % A, s]

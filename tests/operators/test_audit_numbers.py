@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import comb
-
 import numpy as np
 import pytest
 
@@ -77,10 +75,12 @@ def test_the_recency_heuristic() -> None:
 def test_what_the_successor_calls_divergence() -> None:
     """n of the first t − 1 actions are the first one, binomial; all rows of Z are γ(1 + S)π − c."""
     γ, π, μ = 0.94, np.array([0.6, 0.4]), np.array([0.5, 0.5])
-    ρ, c = π / μ, np.zeros(2)
+    ρ, c, p = π / μ, np.zeros(2), np.ones(1)  # of n = 0, …, t − 1
     for t in range(1, 600):
-        for n in range(t):
-            c += γ**t * comb(t - 1, n) * 0.5 ** (t - 1) * μ * np.minimum(1.0, ρ[0] ** n * ρ[1] ** (t - 1 - n) * ρ)
+        n = np.arange(t)
+        before = ρ[0] ** n * ρ[1] ** (t - 1 - n)
+        c += γ**t * μ * (p @ np.minimum(1.0, before[:, None] * ρ))
+        p = 0.5 * np.append(p, 0.0) + 0.5 * np.append(0.0, p)
     row = γ * (1 + c.sum()) * π - c
     assert norm_and_radius(np.array([row, row])) == pytest.approx((1.140135, 0.268875), abs=1e-6)
     c = np.array([2 * 0.5, 0.0])  # 5.8: Σ (2/3)^t = 2, half of it after the first action

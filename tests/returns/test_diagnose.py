@@ -75,7 +75,7 @@ def test_the_picture_is_drawn(tmp_path: Any) -> None:
     end = np.zeros(20, bool)
     end[12] = True
     traces = [ot.Retrace(0.9), ot.NonMarkovRetrace(0.9), ot.ImportanceSampling(), ot.replacing(0.5), ot.OneStep()]
-    figure = ot.credit_figure(
+    figure: Any = ot.credit_figure(
         traces, terminated=end, truncated=end & False, log_pi=log_pi, log_mu=log_mu, pair=np.arange(20) % 5
     )
     images = [axes.images[0] for axes in figure.axes if axes.images]

@@ -90,6 +90,7 @@ def assert_right(trace: ot.Trace, given: dict[str, Any]) -> None:
 DOWN_AND_UP = [0.0, *[-DECADES] * 11, *[DECADES] * 11]
 UP_AND_DOWN = [0.0, *[DECADES] * 11, *[-DECADES] * 12]
 SLOPES = [0.0] * 201 + [-8.0] * 120 + [8.0] * 120
+STEEP = [0.0] * 20 + [-16.0] * 60 + [16.0] * 60
 
 
 @pytest.mark.parametrize("before", [0, 60])
@@ -125,7 +126,7 @@ def test_a_horizon_or_a_bound_that_does_not_act_changes_nothing(trace: ot.Trace)
 
 
 @pytest.mark.parametrize("trace", [t for t in TRACES if t.needs_mu], ids=name_of)
-@pytest.mark.parametrize("log_ratios", [DOWN_AND_UP, UP_AND_DOWN, SLOPES[160:]], ids=["down", "up", "slopes"])
+@pytest.mark.parametrize("log_ratios", [DOWN_AND_UP, UP_AND_DOWN, STEEP], ids=["down", "up", "slopes"])
 def test_coefficients_of_any_size(trace: ot.Trace, log_ratios: list[float]) -> None:
     given = {n: a for n, a in row(np.array(log_ratios)).items() if n in ("terminated", "truncated", "log_pi", "log_mu")}
     wanted = by_definition.coefficients(trace, **given)
@@ -224,7 +225,7 @@ def test_a_cap_that_changes_with_the_step(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("trace", [t for t in TRACES if t.needs_mu], ids=name_of)
 @quick
-@given(given=extreme_rows())
+@given(given=extreme_rows(LENGTHS[:-1]))  # the transpose of a row does all steps alike
 def test_gradients_by_the_reward_are_the_coefficients(trace: ot.Trace, given: dict[str, Any]) -> None:
     """∂Δ_k/∂r_t = D_{k:t} β_{k:t}, so that the gradient of Σ Δ_k is the sum of a column."""
     tensors = as_tensors(given)
@@ -296,4 +297,5 @@ def test_a_stream_is_right_or_says_that_it_is_not(trace: ot.Trace, given: dict[s
             return
         D, β = float(given["gamma"]) ** np.arange(t, -1, -1), B[: t + 1, t]
         known = np.isfinite(β)  # a β beyond the floats may be a finite γ^t β, which the oracle's matrix does not tell
-        np.testing.assert_allclose(stream.z[: t + 1][known], (D * β)[known], rtol=1e-11, atol=1e-180)
+        wanted = (D * β)[known]
+        assert (np.abs(stream.z[: t + 1][known] - wanted) <= 1e-11 * wanted + 1e-180).all()

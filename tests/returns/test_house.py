@@ -91,12 +91,17 @@ def test_a_backend_is_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -
         ot.targets(ot.QLambda(0.9), **{**labelled, "q": x["q"]}, gamma=0.9)
 
 
-def test_a_rule_that_is_older_than_jax_and_a_first_call_inside_of_jit() -> None:
+def test_numpy_does_not_import_jax_and_a_rule_older_than_it_and_a_first_call_inside_of_jit() -> None:
     pytest.importorskip("jax")
     script = """
 from dataclasses import dataclass
 import sys
+import numpy as np
 import offtrace as ot
+
+x = {n: np.ones(3, np.float32) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}
+x |= {n: np.zeros(3, bool) for n in ("terminated", "truncated")}
+wanted = ot.targets(ot.Retrace(0.9), **x, gamma=0.9)
 
 @dataclass(frozen=True)
 class Mine(ot.Trace):
@@ -110,10 +115,8 @@ class Mine(ot.Trace):
 mine = Mine(0.9)
 assert "jax" not in sys.modules
 import jax, jax.numpy as jnp
-x = {n: jnp.ones(3) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}
-x |= {n: jnp.zeros(3, bool) for n in ("terminated", "truncated")}
+x = {n: jnp.asarray(a) for n, a in x.items()}
 first = jax.jit(lambda x: ot.targets(ot.Retrace(0.9), **x, gamma=0.9))(x)  # the backend is imported inside of jit
-wanted = ot.targets(ot.Retrace(0.9), **x, gamma=0.9)
 found = first, ot.targets(mine, **x, gamma=0.9), jax.jit(lambda rule, x: ot.targets(rule, **x, gamma=0.9))(mine, x)
 for made in found:
     assert jnp.allclose(made, wanted), made

@@ -67,12 +67,14 @@ def plain(delta, g, ratio, cap, starts=None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_rows(delta, g, ratio, cap) -> tuple[np.ndarray, np.ndarray]:
-    """The same for long rows, in floating point, start by start."""
+    """The same for long rows, in floating point, start by start, each up to where its discount is 0."""
     T = len(delta)
-    Δ, scale = np.zeros(T), np.zeros(T)
+    Δ, scale, ends = np.zeros(T), np.zeros(T), np.append(np.flatnonzero(g[:-1] == 0.0), T - 1)
     for k in range(T):
-        weight = np.cumprod(np.append(1.0, g[k : T - 1]))
-        terms = weight * np.append(1.0, np.minimum(cap[k + 1 :], np.cumprod(ratio[k + 1 :]))) * delta[k:]
+        end = ends[np.searchsorted(ends, k)] + 1
+        weight = np.cumprod(np.append(1.0, g[k : end - 1]))
+        x = np.cumprod(ratio[k + 1 : end])
+        terms = weight * np.append(1.0, np.minimum(cap[k + 1 : end], x)) * delta[k:end]
         Δ[k], scale[k] = terms.sum(), np.abs(terms).sum()
     return Δ, scale
 

@@ -47,17 +47,17 @@ def back(out: Any, layout: str) -> Any:
     return out.swapaxes(0, 1) if layout in ("time_major", "both") else out
 
 
-@pytest.mark.parametrize("way", ["plain", "differentiable"])
 @pytest.mark.parametrize("trace", TRACES, ids=name_of)
 @quick
 @given(data=st.data())
-def test_corrections_are_the_definition(trace: Any, way: str, data: Any) -> None:
+def test_corrections_are_the_definition(trace: Any, data: Any) -> None:
     dtype = data.draw(st.sampled_from([np.float32, np.float64]))
     arrays = data.draw(trajectories(dtype))
     layout = data.draw(st.sampled_from(LAYOUTS)) if arrays["reward"].ndim == 2 else "plain"
     wanted, scale = correct_by_definition(trace, arrays)
-    found = ot.corrections(trace, **laid_out(tensors(arrays), layout), differentiable=way == "differentiable")
-    assert_close(back(found, layout).numpy(), wanted, scale, dtype)
+    for way in ("plain", "differentiable"):
+        found = ot.corrections(trace, **laid_out(tensors(arrays), layout), differentiable=way == "differentiable")
+        assert_close(back(found, layout).numpy(), wanted, scale, dtype, way)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -226,18 +226,16 @@ def test_compile_without_a_break(differentiable: bool) -> None:
     arrays = tensors(example())
     arrays["q"].requires_grad_(differentiable)
 
-    def f(trace: Any, arrays: Any) -> Any:
-        return 2.0 * ot.targets(trace, **arrays, differentiable=differentiable)
+    def f(traces: Any) -> Any:
+        return [2.0 * ot.targets(trace, **arrays, differentiable=differentiable) for trace in traces]
 
-    for trace in SOME[::2]:
-        torch._dynamo.reset()
-        compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-        lams = (
-            (0.5, 0.3) if trace is SOME[0] else (0.5,)
-        )  # at the third one PyTorch may no longer take a number for a constant
-        others = [replace(trace, lam=lam) for lam in lams] if hasattr(trace, "lam") else []
-        for same in (trace, *others):  # another λ must not meet the code of the first
-            torch.testing.assert_close(compiled(same, arrays), f(same, arrays))
+    rules = [SOME[0], SOME[4], SOME[2], *SOME[6::2]]
+    others = [replace(rule, lam=0.5) for rule in rules[:2]]  # one for each operator that is registered
+    third = [replace(rules[0], lam=0.3)]  # from the third one on PyTorch may no longer take a number for a constant
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for traces in (rules, others, third):
+        torch.testing.assert_close(compiled(traces), f(traces))  # another λ must not meet the code of the first
 
 
 def test_operators_are_registered_properly() -> None:

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import torch
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend, passes
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -34,12 +35,18 @@ class NoGPU:
 
 
 def compile_only(self, *arguments, **named):
+    global seen
+    seen = any(name == self.fn.__name__ for name, _ in made)
     if self.fn.__name__ == "sweep":
         named["N"] = 2  # of eight equal steps in a loop that is unrolled: half of the time goes into the other six
     made.append((self.fn.__name__, "cubin" in run(self, *arguments, **(named | {"warmup": True})).asm))
 
 
 made, run, JITFunction.run = [], JITFunction.run, compile_only
+# Each kernel goes all the way once. Its variants, which differ in what Triton makes of their lines, go as far as PTX without the
+# search for faster loads: these two take half of the time, and neither of them knows what the lines mean.
+search, passes.ttgpuir.add_coalesce = passes.ttgpuir.add_coalesce, lambda manager: seen or search(manager)
+assemble, CUDABackend.make_cubin = CUDABackend.make_cubin, lambda *given: b"" if seen else assemble(*given)
 driver.set_active(NoGPU())
 
 import offtrace as ot
@@ -55,7 +62,7 @@ class Everything(ot.Trace):
 
     @staticmethod
     def factors(xp, pi, mu, rho, c):
-        root = xp.sqrt(pi) + abs(pi - mu) ** 0.5 + rho**c + c ** (pi - 0.5) + xp.log(1.0 + rho) + xp.exp(-rho)
+        root = xp.sqrt(pi) * mu + abs(pi - mu) ** 0.5 / mu + rho**c + c ** (pi - 0.5) + xp.log(1.0 + rho) + xp.exp(-rho)
         often = ((rho > c) & (pi <= mu)) | ~(pi != mu)
         return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
 
@@ -65,9 +72,7 @@ B, T = 40, 24
 x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
 x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}
 x |= {"pair": torch.zeros(B, T, dtype=torch.int64)}
-for trace in (
-    Everything(), ot.ABQ(0.3, 0.9, 3.0), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)
-):
+for trace in (Everything(), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)):
     custom = isinstance(trace, ot.StepTrace)
     lags = None if custom else trace.bounds_by_lag(T)
     rows = B if trace == ot.RBIS(0.9) else 4  # one with as many rows as there are threads; fewer numbers for each are less code

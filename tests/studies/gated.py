@@ -14,8 +14,7 @@ from offtrace.studies.environments import GALLERY
 
 
 def gated(states: int, gate: str) -> MDP:
-    while _closed(gate):
-        time.sleep(0.02)
+    wait(gate)
     return random_walk(states)
 
 
@@ -23,6 +22,14 @@ def deadly(states: int, gate: str) -> MDP:
     if _closed(gate):
         os.kill(os.getpid(), signal.SIGKILL)
     return random_walk(states)
+
+
+def wait(gate: str) -> None:
+    """A worker leaves a file that says so."""
+    if _closed(gate):
+        Path(gate).with_name(f"waiting-{os.getpid()}").touch()
+    while _closed(gate):
+        time.sleep(0.02)
 
 
 def _closed(gate: str) -> bool:

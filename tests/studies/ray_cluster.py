@@ -1,7 +1,7 @@
 """Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
 
-STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine,
-again while one of them dies, and once more while the head is lost. Between them, logs are swept while a third node dies.
+STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine
+while one of them dies, and once more while the head is lost. Between them, logs are swept, too, while a node dies.
 """
 
 from __future__ import annotations
@@ -10,37 +10,44 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ray.cluster_utils import Cluster
 
 from logs import test_partitions
 from offtrace import cli
 from offtrace.logs import sweep
-from offtrace.logs.partitions import kept_sums
-from offtrace.studies import Study, StudyError
+from offtrace.studies import Study, StudyError, on_ray
+from studies import gated
 
 
 def main(file: str, out: Path, gate: Path) -> None:
     gate.touch()
     cli.main(["study", "run", file, "--on", "ray", "--workers", "1", "-q", "--out", str(out / "new")])
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
-    second = cluster.add_node(**small)
-    cluster.wait_for_nodes()
-    whole, broken = Study.load(file, out=out / "two"), Study.load(file, out=out / "one")
-    whole.run("ray", address=cluster.address, progress=False)
-    print(f"nodes of the first: {len(cluster.list_all_nodes())}", flush=True)
-    sweep_logs(cluster, cluster.add_node(**small), out)
+    head = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+    cluster = Cluster(initialize_head=True, head_node_args={**small, **head})
+    log = test_partitions.split(out / "log", 12)
+    in_sweep = out / "sweep" / "open"
+    in_sweep.parent.mkdir()
+    with dying(cluster, cluster.add_node(**small), in_sweep):
+        waiting = partial(policy, gate=str(in_sweep))
+        found = sweep(log, waiting, **test_partitions.FEATURES, on="ray", address=cluster.address)
+    print(f"of features: {found.value!r} {found.low!r} with {len(cluster.list_all_nodes())} nodes left", flush=True)
     gate.unlink()
-    killer = threading.Thread(target=end, args=(cluster, second, broken, gate), daemon=True)
-    killer.start()
-    broken.run("ray", address=cluster.address, progress=False)
-    killer.join()
-    print(f"nodes of the second: {len(cluster.list_all_nodes())}", flush=True)
+    with dying(cluster, cluster.add_node(**small), gate):
+        Study.load(file, out=out / "two").run("ray", address=cluster.address, progress=False)
+    print(f"nodes at its end: {len(cluster.list_all_nodes())}", flush=True)
+    found = sweep(log, test_partitions.TARGET, **test_partitions.ASKED, on="ray", address=cluster.address)
+    print(f"swept: {found.value!r}", flush=True)
     gate.unlink()
     lost = Study.load(file, out=out / "lost")
+    on_ray.HEAD = 0.5  # without its head, Ray keeps a core busy
     killer = threading.Thread(target=lose_head, args=(cluster, lost), daemon=True)
     killer.start()
     try:
@@ -50,24 +57,26 @@ def main(file: str, out: Path, gate: Path) -> None:
     os._exit(0)  # Ray would wait for its head
 
 
-def sweep_logs(cluster: Any, node: Any, out: Path) -> None:
-    """A log in twelve files, while a node that reads some of them dies."""
-    cluster.wait_for_nodes()
-    folder, kept, kept_sums.EVERY = test_partitions.split(out / "log", 12), out / "kept", 0.0
+def policy(x: np.ndarray, gate: str) -> np.ndarray:
+    gated.wait(gate)
+    return test_partitions.policy(x)
 
-    def end_node() -> None:
-        while not (kept / "now.npz").exists():
-            time.sleep(0.01)
+
+@contextmanager
+def dying(cluster: Any, node: Any, gate: Path) -> Iterator[None]:
+    """The node dies when the workers of both are in the midst of their work; then the gate is opened."""
+
+    def end() -> None:
+        while len(list(gate.parent.glob("waiting-*"))) < 2:
+            time.sleep(0.05)
         cluster.remove_node(node, allow_graceful=False)
+        gate.touch()
 
-    killer = threading.Thread(target=end_node, daemon=True)
+    cluster.wait_for_nodes()
+    killer = threading.Thread(target=end, daemon=True)
     killer.start()
-    asked = {**test_partitions.ASKED, "on": "ray", "address": cluster.address, "checkpoint": kept}
-    found = sweep(folder, test_partitions.TARGET, **asked)
+    yield
     killer.join()
-    by_features = sweep(folder, test_partitions.policy, **test_partitions.FEATURES, on="ray", address=cluster.address)
-    print(f"of features: {by_features.value!r} {by_features.low!r}", flush=True)
-    print(f"swept: {found.value!r} with {len(cluster.list_all_nodes())} nodes left", flush=True)
 
 
 def lose_head(cluster: Any, study: Study) -> None:
@@ -75,14 +84,6 @@ def lose_head(cluster: Any, study: Study) -> None:
     while not list((study.folder / "units").glob("part-*.parquet")):
         time.sleep(0.05)
     cluster.head_node.kill_gcs_server()
-
-
-def end(cluster: Any, node: Any, study: Study, gate: Path) -> None:
-    """When some units are written and others are not."""
-    while not list((study.folder / "units").glob("part-*.parquet")):
-        time.sleep(0.05)
-    cluster.remove_node(node, allow_graceful=False)
-    gate.touch()
 
 
 if __name__ == "__main__":

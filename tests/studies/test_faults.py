@@ -54,13 +54,16 @@ def workers_in(part: Path) -> set[int]:
     return {int(worker.split(":")[1]) for worker in pl.read_parquet(part)["worker"]}
 
 
-def test_a_unit_that_kills_its_workers_is_set_aside_while_others_go_on(tmp_path: Path) -> None:
+def test_a_unit_that_kills_its_workers_is_set_aside_while_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offtrace.studies.local_processes.ATTEMPTS", 2)
     gate = tmp_path / "open"
     places = [f"deadly:states=5,gate={gate}", "random-walk:states=5", "random-walk:states=7"]
     given = declared(modules=["studies.gated"], environments=places, traces=["Retrace"], alphas=[0.1])
     study = Study.declared({**given, "seeds": {"test": {"first": 0, "count": 2}}}, out=tmp_path)
     with pytest.raises(
-        StudyError, match=r"1 unit was set aside.*\n  Retrace .* on deadly.*ended its worker 3 times.*SIGKILL"
+        StudyError, match=r"1 unit was set aside.*\n  Retrace .* on deadly.*ended its worker 2 times.*SIGKILL"
     ):
         study.run(workers=1, progress=False)
     assert study.status().done == {"test": (2, 3)}

@@ -16,8 +16,8 @@ import pytest
 import tomli_w
 
 import offtrace as ot
-from offtrace import mdps
-from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment
+from offtrace import cli, mdps
+from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment, running
 from offtrace.studies.local_processes import LocalPool
 from offtrace.studies.plan import Plan
 from offtrace.traces.registry import unregister
@@ -163,6 +163,30 @@ def test_signals_leave_everything_resumable(
     assert as_unbroken(study, unbroken)
 
 
+@pytest.mark.parametrize("file", [1, 2, 3])
+def test_a_signal_while_a_part_is_written_waits_for_its_end(
+    study: Study, unbroken: Study, file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after each of the part's three files in turn; the last one is there before the coordinator knows that it is."""
+    write, files = records.Folder._write, []
+
+    def interrupted(folder: records.Folder, path: Path, content: bytes) -> None:
+        write(folder, path, content)
+        files.extend([path] if path.suffix == ".parquet" else [])
+        if len(files) == file:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records.Folder, "_write", interrupted)
+        patched.setattr(running, "FLUSH", 0.0)
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+            study.run(workers=0, progress=False)
+    assert len(files) == 3
+    assert len(written(study)) == 1
+    study.run(workers=0, progress=False)
+    assert as_unbroken(study, unbroken)
+
+
 def test_from_a_script_without_a_main_guard(tmp_path: Path) -> None:
     script = f"""
 import sys
@@ -191,9 +215,7 @@ def test_a_unit_that_fails_is_named_and_the_rest_is_kept(tmp_path: Path) -> None
         pool.close()
 
 
-def test_a_trace_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "halved_traces.py").write_text(
-        '''
+HALVED = '''
 from dataclasses import dataclass
 from typing import ClassVar
 from offtrace import INFINITY, Trace, register
@@ -209,17 +231,41 @@ class Halved(Trace):
     def factors(xp, pi, mu, rho, lam):
         return lam / 2, 1.0, INFINITY
 '''
-    )
+
+
+def test_a_trace_and_an_mdp_of_ones_own_beside_the_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker, too, which finds both."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    given = declared(modules=["halved_traces"], traces=["Halved"], lams=[1.0])
-    (tmp_path / "own.toml").write_text(tomli_w.dumps(given))
-    own = Study.load(tmp_path / "own.toml", out=tmp_path)  # which finds the module beside it
-    known = Study.declared(declared(traces=["Q(λ)"]), out=tmp_path)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "halved_traces.py").write_text(HALVED)
+    mdps.random_walk(5).save(mine / "walk.npz")
+    given = declared(modules=["halved_traces"], environments=["walk.npz"], traces=["Halved"], lams=[1.0])
+    file = mine / "own.toml"
+    file.write_text(tomli_w.dumps(given))
     try:
+        own = Study.load(file, out=tmp_path)
         rows = own.run(workers=1, progress=False).records()
+        assert own.environments[0].name.startswith("walk.npz:content=sha256-")
+        assert Study.load(own.folder).records().equals(rows)
+
+        mdps.random_walk(7).save(mine / "walk.npz")
+        assert Study.load(file, out=tmp_path).folder != own.folder  # other numbers are another study
     finally:  # other tests take all rules that are listed
         unregister(type(ot.trace("Halved")))
-    assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
+    known = declared(environments=["random-walk:states=5"], traces=["Q(λ)"])
+    assert rows["value"].equals(Study.declared(known, out=tmp_path).run(workers=0, progress=False).records()["value"])
+
+    given = declared(environments=["walk.npz"], traces=["Retrace"])
+    with pytest.raises(DeclarationError, match=r"holds another MDP \(sha256-.*\) than the study was declared with"):
+        Study.declared(given | {"environments": [own.environments[0].name]})
+    with pytest.raises(DeclarationError, match=r"no file maze\.npz, neither here nor beside.*mdp\.save\('maze\.npz'\)"):
+        Study.declared(given | {"environments": ["maze.npz"]})
+    with pytest.raises(DeclarationError, match="takes no arguments, got gamma"):
+        Study.declared(given | {"environments": ["walk.npz:gamma=0.5"]})
+    (mine / "other.npz").write_text("no arrays")
+    with pytest.raises(DeclarationError, match=r"other\.npz is not a saved MDP: it is no \.npz file"):
+        Study.declared(given | {"environments": ["other.npz"]})
 
 
 def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,35 +288,6 @@ register_environment("own-walk", walk, right=1.0)
     assert own["value"].equals(known.run(workers=0, progress=False).records()["value"])
     with pytest.raises(DeclarationError, match=r"environments\[0\].*arguments long \(did you mean 'long'\?\)"):
         Study.declared(given | {"environments": ["own-walk:lang=5"]})
-
-
-def test_a_saved_mdp_beside_the_declaration_is_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "mine").mkdir()
-    mdps.random_walk(5).save(tmp_path / "mine" / "walk.npz")
-    given = declared(environments=["walk.npz"], traces=["Retrace"])
-    file = tmp_path / "mine" / "own.toml"
-    file.write_text(
-        Study.declared(given | {"environments": ["random-walk"]}).as_toml().replace("random-walk", "walk.npz")
-    )
-    own = Study.load(file, out=tmp_path)
-    rows = own.run(workers=1, progress=False).records()  # a worker finds it too
-    assert own.environments[0].name.startswith("walk.npz:content=sha256-")
-    known = Study.declared(declared(environments=["random-walk:states=5"], traces=["Retrace"]), out=tmp_path)
-    assert rows["value"].equals(known.run(workers=0, progress=False).records()["value"])
-    assert Study.load(own.folder).records().equals(rows)
-
-    mdps.random_walk(7).save(tmp_path / "mine" / "walk.npz")
-    assert Study.load(file, out=tmp_path).folder != own.folder  # other numbers are another study
-    with pytest.raises(DeclarationError, match=r"holds another MDP \(sha256-.*\) than the study was declared with"):
-        Study.declared(given | {"environments": [own.environments[0].name]})
-    with pytest.raises(DeclarationError, match=r"no file maze\.npz, neither here nor beside.*mdp\.save\('maze\.npz'\)"):
-        Study.declared(given | {"environments": ["maze.npz"]})
-    with pytest.raises(DeclarationError, match="takes no arguments, got gamma"):
-        Study.declared(given | {"environments": ["walk.npz:gamma=0.5"]})
-    (tmp_path / "mine" / "other.npz").write_text("no arrays")
-    with pytest.raises(DeclarationError, match=r"other\.npz is not a saved MDP: it is no \.npz file"):
-        Study.declared(given | {"environments": ["other.npz"]})
 
 
 def test_gymnasium_ids_that_a_module_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,13 +324,16 @@ def test_names_of_environments_are_taken_once() -> None:
         register_environment("own-v1", mdps.random_walk)
 
 
-def test_commands(forks: Forks, tmp_path: Path) -> None:
+def test_commands(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "study.toml"
     file.write_text(Study.declared(declared()).as_toml() + "\n[subsets.tiny]\nlams = [0.1]\n")
-    command = [sys.executable, "-m", "offtrace", "study", "run", str(file), "--subset", "tiny", "--workers", "0"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert ran.stdout.startswith("small-tiny: finished; units: tuning 24/24, test 8/8; 104 rows")
-    assert "small-tiny: 32 units on this process" in ran.stderr
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["study", "run", str(file), "--subset", "tiny", "--workers", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("small-tiny: finished; units: tuning 24/24, test 8/8; 104 rows")
+    assert "small-tiny: 32 units on this process" in err
 
     def study(*arguments: str) -> tuple[int | None, str]:
         return forks.run("study", *arguments, cwd=str(tmp_path))

@@ -31,6 +31,7 @@ PREFIX = Weighting(ot.NonMarkovRetrace(lam=1.0), "prefix")
 
 # One program each: by itself, JAX would compile every operation of theirs.
 FIRST = jax.jit(lambda key: transformer.first(key, TASK, SETTING.shape))
+MOVED = jax.jit(lambda weights, step, alpha: {name: w - alpha * step[name] for name, w in weights.items()})
 LOG_PI = jax.jit(partial(training.log_probabilities, SETTING))
 LOGITS = jax.jit(lambda weights, prompts, tokens: transformer.logits(weights, TASK, SETTING.shape, prompts, tokens))
 
@@ -41,9 +42,13 @@ def policy(seed: int = 0) -> transformer.Weights:
     return {**made, "out": 10.0 * made["out"]}
 
 
+@cache
+def rollouts(top_p: float, precision: str) -> Any:
+    return jax.jit(partial(training.rollouts, SETTING._replace(top_p=top_p, precision=precision)))
+
+
 def drawn(top_p: float = 1.0, precision: str = "float32") -> training.Batch:
-    setting = SETTING._replace(top_p=top_p, precision=precision)
-    return jax.jit(partial(training.rollouts, setting))(policy(), jax.random.PRNGKey(7))
+    return rollouts(top_p, precision)(policy(), jax.random.PRNGKey(7))
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +113,9 @@ def test_advantages_are_normalised_in_each_group() -> None:
 
 
 @cache
-def compiled(weighting: Weighting) -> tuple[Any, Any]:
-    """A batch of a policy, and the gradient of the loss."""
-    loss = partial(training._loss, SETTING, [weighting], 0)
-    return jax.jit(partial(training.rollouts, SETTING)), jax.jit(jax.grad(loss, has_aux=True))
+def gradient(weighting: Weighting) -> Any:
+    """The gradient of the loss."""
+    return jax.jit(jax.grad(partial(training._loss, SETTING, [weighting], 0), has_aux=True))
 
 
 def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> list[float]:
@@ -122,14 +126,13 @@ def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> li
     policies = [FIRST(jax.random.fold_in(key, 0))]
     optimizer = optax.chain(optax.clip_by_global_norm(SETTING.clip), optax.scale_by_adam())
     state, update = jax.jit(optimizer.init)(policies[0]), jax.jit(optimizer.update)
-    rollouts, gradient = compiled(weighting)
-    rewards = []
+    rewards, draw = [], rollouts(1.0, "float32")
     for n in range(SETTING.updates):
-        rewards.append(float(rollouts(policies[n], jax.random.fold_in(key, n + SETTING.oldest + 1)).reward.mean()))
-        old = rollouts(policies[max(0, n - age)], jax.random.fold_in(key, n - age + SETTING.oldest + 1))
+        rewards.append(float(draw(policies[n], jax.random.fold_in(key, n + SETTING.oldest + 1)).reward.mean()))
+        old = draw(policies[max(0, n - age)], jax.random.fold_in(key, n - age + SETTING.oldest + 1))
         step: Any
-        step, state = update(gradient(policies[n], old)[0], state)
-        policies.append({name: w - alpha * step[name] for name, w in policies[n].items()})
+        step, state = update(gradient(weighting)(policies[n], old)[0], state)
+        policies.append(MOVED(policies[n], step, alpha))
     return rewards
 
 

@@ -23,6 +23,8 @@ import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.types import Type
 
+from offtrace._shared import typed_first as typed_first
+
 F = TypeVar("F", bound=Callable[..., Any])
 DIGEST = hashlib.sha256().digest_size
 
@@ -44,7 +46,8 @@ def kept_njit(kinds: tuple[Type, ...] | None = None, /, **options: Any) -> Calla
     """`numba.njit(cache=True)`; with the types of the arguments given, it is compiled at once, and for no others."""
 
     def decorate(function: F) -> F:
-        made: Any = numba.njit(**options)(function)
+        usual: dict[str, Any] = {"no_cfunc_wrapper": True}  # nobody asks for its address
+        made: Any = numba.njit(**(usual | options))(function)
         keep_on_disk(made)
         if kinds is not None:
             with _one_at_a_time(made):
@@ -102,7 +105,7 @@ class _CheckedFiles(IndexDataCacheFile):
             return {}
         return found[2]
 
-    def _save_index(self, overloads: dict[Any, str]) -> None:
+    def _save_index(self, overloads: dict[object, str]) -> None:
         self._write(self._index_path, (self._version, self._source_stamp, overloads))
 
     def _load_data(self, name: str) -> Any:

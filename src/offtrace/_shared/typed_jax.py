@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpy.typing as npt
 from jax import Array
 from jax.core import Tracer
@@ -14,6 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def asarray(values: ArrayLike | npt.ArrayLike, dtype: DTypeLike | None = None) -> Array:
@@ -49,6 +51,11 @@ def eval_shape(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R
 def structure(tree: object) -> object:
     """Return the structure of a tree, which can be compared with others."""
     return jax.tree.structure(tree)
+
+
+def with_leaves(tree: T, leaves: Sequence[np.ndarray]) -> T:
+    """Return the tree with these arrays in the place of its leaves; `jax.numpy.asarray` would compile a copy for each shape."""
+    return jax.tree.unflatten(jax.tree.structure(tree), jax.device_put(leaves))
 
 
 def is_traced(values: object) -> bool:

@@ -47,7 +47,7 @@ def compute_rollout_correction_and_rejection_mask(
     *,
     trace: Trace | None = None,
     segment: Tensor | None = None,
-    process_group: Any = None,
+    process_group: object = None,
 ) -> tuple[Any, Tensor, dict[str, float]]:
     """Weights, the mask without what is rejected, and metrics, by the arguments of verl's function. All tensors are [B, T].
 
@@ -110,7 +110,7 @@ def compute_rollout_correction_and_rejection_mask(
 
 
 def _weights(
-    taken: dict[str, Any], level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: Any
+    taken: dict[str, Any], level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: object
 ) -> tuple[Any, dict[str, float]]:
     """The weights, as verl wraps them, and their metrics."""
     if level not in LEVELS:

@@ -30,7 +30,7 @@ def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
 
 
 def of_weights(
-    taken: Mapping[str, Any], level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
+    taken: Mapping[str, object], level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
 ) -> dict[str, float]:
     """Of the weights before truncation, `raw`; with "applied" in the name, of those after it."""
     found = _decisions(taken)[1]
@@ -73,7 +73,7 @@ def _effective(w: np.ndarray) -> float:
     return float(w.mean() ** 2 / np.mean(w**2)) if w.any() else 0.0
 
 
-def of_rejections(taken: Mapping[str, Any], names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
+def of_rejections(taken: Mapping[str, object], names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
     """Of what each criterion looks at, and of what it and all together reject."""
     log_ratio, found = _decisions(taken)
     made: dict[str, Any] = {}

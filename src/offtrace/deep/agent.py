@@ -10,6 +10,7 @@ leaves: another λ is not another program.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
@@ -163,19 +164,31 @@ def measured(trace: Rule, x: Trajectory, counts: Array) -> Credit:
     if trace.uncorrected:
         return UNKNOWN
     ends = x["terminated"] | x["truncated"] | ~jnp.pad(x["valid"][:, 1:], ((0, 0), (0, 1)))
-    none = jnp.zeros_like(x["q"])
-
-    def summed(at: Array, gamma: float) -> Array:
-        """Return Σ_t γ^t β_t over the steps t that are marked: Δ of values that are 0, and rewards that are 1 there."""
-        marked: Trajectory = {**x, "q": none, "next_value": none, "reward": at.astype(jnp.float32), "gamma": gamma}
-        return corrections(trace, **marked)
-
-    def mean(values: Array, among: Array) -> Array:
-        return jnp.sum(jnp.where(among, values, 0.0)) / jnp.maximum(jnp.sum(among), 1)
-
     one = jnp.ones_like(ends)
+    length, magnitude, reached = summed(trace, x, [(one, 1.0), (one, x["gamma"]), (ends, 1.0)])
     return Credit(
-        length=mean(summed(one, 1.0), counts),
-        magnitude=mean(summed(one, x["gamma"]), counts),
-        cut=mean(summed(ends, 1.0) < 0.01, counts & ~ends),
+        length=_mean(length, counts), magnitude=_mean(magnitude, counts), cut=_mean(reached < 0.01, counts & ~ends)
     )
+
+
+def magnitude(trace: Rule, x: Trajectory, counts: Array) -> Array:
+    """The `magnitude` of `Credit` alone."""
+    return _mean(summed(trace, x, [(jnp.ones_like(counts), x["gamma"])])[0], counts)
+
+
+def summed(trace: Rule, x: Trajectory, wanted: Sequence[tuple[Array, float]]) -> list[Array]:
+    """Return Σ_t γ^t β_t over the steps t that are marked, [n, steps], for each pair of marks [n, steps] and γ.
+
+    It is Δ of values that are 0, and rewards that are 1 there; all are computed together, since a kernel takes long to compile.
+    """
+    none = jnp.zeros_like(x["q"])
+    marks, gammas = zip(*wanted, strict=True)
+    alone: Trajectory = {**x, "q": none, "next_value": none}
+    stacked: Any = {k: jnp.concatenate([v] * len(wanted)) for k, v in alone.items() if isinstance(v, Array)}
+    stacked["reward"] = jnp.concatenate(marks).astype(jnp.float32)
+    stacked["gamma"] = jnp.concatenate([jnp.full_like(none, gamma) for gamma in gammas])
+    return jnp.split(corrections(trace, **stacked, time_major=False), len(wanted))
+
+
+def _mean(values: Array, among: Array) -> Array:
+    return jnp.sum(jnp.where(among, values, 0.0)) / jnp.maximum(jnp.sum(among), 1)

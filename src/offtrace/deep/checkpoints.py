@@ -16,10 +16,9 @@ from typing import TypeVar
 
 import jax
 import numpy as np
-from jax import Array
 
 from offtrace._shared.folder_lock import LockedError, locked
-from offtrace._shared.typed_jax import asarray
+from offtrace._shared.typed_jax import with_leaves
 from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
 from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import State
@@ -128,12 +127,7 @@ def filled(path: Path, like: Tree) -> Tree:
             raise CheckpointError(
                 f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
             )
-    in_order = iter(values)
-
-    def next_leaf(_: object) -> Array:
-        return asarray(next(in_order))
-
-    return jax.tree.map(next_leaf, like)
+    return with_leaves(like, values)
 
 
 def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from jax import Array, lax
 from offtrace.deep import chosen_lam
 from offtrace.deep import memory as memories
 from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
 from offtrace.deep.memory import Memory, Sequences
@@ -160,7 +160,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         if not isinstance(trace, Trace):
             raise TypeError(f"{trace.title} does not adapt")
         x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
-        return trace.moved(1.0 - (1.0 - self.config.gamma) * measured(trace, x, drawn.valid).magnitude, jnp)
+        return trace.moved(1.0 - (1.0 - self.config.gamma) * magnitude(trace, x, drawn.valid), jnp)
 
     def adapted(self, trace: Rule, learner: Learner) -> Rule:
         """Return the trace as it has been adapted so far, where it is one that adapts."""

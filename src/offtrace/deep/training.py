@@ -92,6 +92,11 @@ def _remembered(agent: AnyAgent, state: State, acted: Acted, seen: Stepped[Array
     return after, jnp.sum(ended), jnp.sum(jnp.where(ended, returns, 0.0))
 
 
+def _of_its_dtype(leaf: Array) -> Array:
+    """A number of a game as the array that a checkpoint gives back: else a run that goes on is compiled anew."""
+    return leaf.astype(leaf.dtype)
+
+
 def _unchanged(state: State) -> State:
     return state
 
@@ -116,9 +121,9 @@ class Compiled:
         c = self.config
         world, observation = jax.vmap(self.world.reset)(jax.random.split(to_reset, c.envs))
         returns, frames = jnp.zeros(c.envs), jnp.zeros((), jnp.int32)
-        return State(
-            self.agent.first(to_learn), self.agent.empty(observation), world, observation, returns, frames, key
-        )
+        learner, memory = self.agent.first(to_learn), self.agent.empty(observation)
+        state = State(learner, memory, world, observation, returns, frames, key)
+        return jax.tree.map(_of_its_dtype, state)
 
     def _stepped(self, keys: Array, world: WorldState | None, action: Array) -> Stepped[Array]:
         return jax.vmap(self.world.step)(keys, world, action)  # pyright: ignore[reportArgumentType] (here it is never None)

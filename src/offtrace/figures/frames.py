@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offtrace._shared.progress_bar import in_notebook
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def literal(text: str) -> str:
@@ -37,7 +41,7 @@ def grid(
     panel: tuple[float, float],
     gap: tuple[float, float],
     margin: tuple[float, float, float, float],
-) -> tuple[Any, Any]:
+) -> tuple[Figure, np.ndarray]:
     """A figure and its axes in inches: the size of a panel, the gaps, the margins (left, right, top, bottom).
 
     Without pyplot there is nothing to close, no window, and the user's backend stays; given inches are many times faster than a
@@ -58,7 +62,7 @@ def grid(
     return figure, axes
 
 
-def limit(axes: Any, parts: Sequence[np.ndarray]) -> None:
+def limit(axes: Axes, parts: Sequence[np.ndarray]) -> None:
     """Limit the axis of y to what most values need: a few that are far away must not squeeze the others."""
     values = np.concatenate(parts)
     values = values[np.isfinite(values)]
@@ -71,7 +75,7 @@ def limit(axes: Any, parts: Sequence[np.ndarray]) -> None:
     axes.set_ylim(low - pad, high + pad)
 
 
-def labels(all_axes: Any, n: int, xlabel: str, ylabel: str) -> None:
+def labels(all_axes: np.ndarray, n: int, xlabel: str, ylabel: str) -> None:
     """At the left and lower edges only; what has no panel is not drawn."""
     columns = all_axes.shape[1]
     for i, axes in enumerate(all_axes.flat):
@@ -83,7 +87,7 @@ def labels(all_axes: Any, n: int, xlabel: str, ylabel: str) -> None:
             axes.set_ylabel(literal(ylabel), fontsize=8)
 
 
-def plain(axes: Any) -> None:
+def plain(axes: Axes) -> None:
     """Draw a light grid, small labels, and no frame at the top and at the right."""
     axes.grid(axis="y", color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -102,7 +106,7 @@ def pyplot_and_colors() -> tuple[Any, Any]:
     return plt, colors
 
 
-def for_return(figure: Any) -> Any:
+def for_return(figure: Figure) -> Figure:
     """The figure, as a function returns it: a notebook shows the value of a cell, and once more each figure that is open."""
     if in_notebook():
         pyplot_and_colors()[0].close(figure)

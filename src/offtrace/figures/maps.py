@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offtrace.figures import frames
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def heat_maps(
@@ -18,7 +21,7 @@ def heat_maps(
     title: str = "",
     columns: int = 4,
     floor: float = 1e-3,
-) -> Any:
+) -> Figure:
     """Upper-triangular matrices side by side on one logarithmic colour scale: blue up to 1, orange above; 0 is white.
 
     `above` is a named series over time that is drawn over every column of maps (say, the ratios that made them); `ends` [T]
@@ -39,7 +42,7 @@ def heat_maps(
     largest = min(1e12, max(1.0, *(float(m.max()) for _, m in matrices)))
     scale = colors.LogNorm(vmin=floor, vmax=largest)
     palette = _palette(plt, colors, floor, largest)
-    image = None
+    image: Any = None
     for i, (name, matrix) in enumerate(matrices):
         row, column = divmod(i, columns)
         x = left + column * (side + gap)
@@ -94,7 +97,7 @@ def cell_maps(
     label: str,
     brighter_is_higher: bool = True,
     columns: int = 4,
-) -> Any:
+) -> Figure:
     """Maps on one colour scale: (title, x of columns, y of rows, values [rows, columns], the row marked in each column)."""
     rows, columns = frames.shape(len(maps), columns)
     figure, all_axes = frames.grid(rows, columns, (1.4, 1.2), (0.4, 0.5), (0.5, 0.85, 0.3, 0.45))
@@ -103,7 +106,7 @@ def cell_maps(
     ends = (0.1, 1.0) if brighter_is_higher else (0.0, 0.9)  # the worst tenth shares a colour
     low, high = np.quantile(found, ends) if len(found) else (0.0, 1.0)
     palette = "cividis" if brighter_is_higher else "cividis_r"
-    image = None
+    image: Any = None
     for axes, (title, x, y, values, marked) in zip(all_axes.flat, maps, strict=False):
         image = axes.imshow(values, origin="lower", aspect="auto", cmap=palette, vmin=low, vmax=high)
         stops = [(j, i) for j, i in enumerate(marked) if i is not None]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offtrace.figures import frames
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOOKS = (
     ("#0072b2", "-", "o"),
@@ -25,7 +28,7 @@ LOOKS = (
 
 def line_panels(
     panels: Sequence[tuple[str, Any]], ylabel: str, *, level: float | None = None, top: float | None = None
-) -> Any:
+) -> Figure:
     """Panels side by side, each (label of x, {name: points (x, y)}), with one legend. Points that are not finite are left out."""
     plt, _ = frames.pyplot_and_colors()
     figure, all_axes = plt.subplots(
@@ -68,7 +71,7 @@ def band_panels(
     columns: int = 2,
     logarithmic: bool = False,
     x_logarithmic: bool = False,
-) -> Any:
+) -> Figure:
     """Panels of lines with bands, for a paper: (title, [(name, x, y, low, high), …]) each. None and NaN are gaps.
 
     `looks` numbers the look of each name. Lines far from all others (six interquartile ranges from the median) leave the panel.
@@ -112,7 +115,7 @@ def band_panels(
 
 def interval_bars(
     panels: Sequence[tuple[str, Sequence[tuple[str, float, float, float]], float | None]], *, looks: dict[str, int]
-) -> Any:
+) -> Figure:
     """Intervals under one another: (label of x, [(name, value, low, high), …], a reference or None) each."""
     longest = max(len(rows) for _, rows, _ in panels)
     names = 0.25 + 0.06 * max(len(row[0]) for _, rows, _ in panels for row in rows)

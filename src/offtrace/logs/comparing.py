@@ -119,7 +119,7 @@ def compare(
     confidence: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
-    **options: Any,
+    **options: object,
 ) -> Comparison:
     """Evaluate several target policies from the same logs, and rank them.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """The same in what JSON knows: None for what is not finite, lists for tuples, numbers of Python for those of NumPy.
 
     >>> finite({"a": (np.float64("inf"), np.bool_(True))})

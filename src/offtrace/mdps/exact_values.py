@@ -5,7 +5,7 @@ One solve over S states gives what a solve over S·A pairs would: q(s, a) = R(s,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
@@ -22,7 +22,7 @@ STALLED = 0.05  # forty iterations of GMRES must shrink the residual by so much,
 BACKWARD_ERROR = 8 * np.finfo(np.float64).eps  # what an LU decomposition reaches, too
 
 
-def over_pairs(pi: np.ndarray, states: np.ndarray) -> Any:
+def over_pairs(pi: np.ndarray, states: np.ndarray) -> sp.csr_array:
     """Π [S, S·A] with Π(s, (s, a)) = π(a|s), rows of states that are not among `states` (a mask) left empty."""
     S, A = pi.shape
     weights = np.where(states[:, None], pi, 0.0).ravel()
@@ -45,7 +45,7 @@ def state_values(mdp: MDP, pi: np.ndarray) -> np.ndarray:
     return _solve(sp.csr_array(sp.eye_array(mdp.S) - mdp.gamma * P), r)
 
 
-def _solve(matrix: Any, r: np.ndarray) -> np.ndarray:
+def _solve(matrix: sp.csr_array, r: np.ndarray) -> np.ndarray:
     """matrix⁻¹ r to rounding. Dense LU if small; else GMRES with iterative refinement, which is fast where states mix fast
     and sparse LU would fill in (Garnet); else sparse LU, which is fast where GMRES stalls (grids, long chains).
     """
@@ -65,12 +65,12 @@ def action_values(mdp: MDP, v: np.ndarray) -> np.ndarray:
     return mdp.R + mdp.gamma * (mdp.P @ v).reshape(mdp.S, mdp.A)
 
 
-def can_end(P: Any, terminal: np.ndarray) -> np.ndarray:
+def can_end(P: sp.csr_array, terminal: np.ndarray) -> np.ndarray:
     """The states [S] from which the chain P [S, S] reaches a terminal state with positive probability."""
     return visited(sp.csr_array(P.T), terminal)
 
 
-def visited(P: Any, start: np.ndarray) -> np.ndarray:
+def visited(P: sp.csr_array, start: np.ndarray) -> np.ndarray:
     """The states [S] that the chain P [S, S] can reach from those of the mask `start`, themselves included."""
     S = len(start)
     first = sp.csr_array(start[None, :].astype(np.float64))  # one more node leads to all of them

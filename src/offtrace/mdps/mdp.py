@@ -68,15 +68,21 @@ class MDP:
         terminal = transition_tables.terminal_states(self.terminal, given, R)
         P, of_entry = transition_tables.without_rows_of(terminal, given, of_entry)
         start = transition_tables.start_distribution(self.start, terminal)
-        ready = {"P": P, "R": R, "gamma": _discount(self.gamma), "start": start, "terminal": terminal, "S": S, "A": A}
-        ready["transition_rewards"] = of_entry
+        ready: dict[str, object] = {
+            "P": P,
+            "R": R,
+            "gamma": _discount(self.gamma),
+            "start": start,
+            "terminal": terminal,
+        }
+        ready |= {"S": S, "A": A, "transition_rewards": of_entry}
         ready["state_names"] = _names("state_names", self.state_names, S)
         ready["action_names"] = _names("action_names", self.action_names, A)
         for name, value in ready.items():
             object.__setattr__(self, name, value)
         self._lock()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._lock()  # pickle does not keep arrays read-only
 

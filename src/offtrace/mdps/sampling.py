@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _buffers(size: int) -> tuple[np.ndarray, ...]:
     return tuple(np.empty(size, dtype=kind) for kind in kinds)
 
 
-def _count(name: str, value: Any) -> int | None:
+def _count(name: str, value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):

@@ -19,7 +19,7 @@ from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import entries_divided
 
 
-def from_gymnasium(environment: Any, gamma: float = 0.99, **kwargs: Any) -> MDP:
+def from_gymnasium(environment: object, gamma: float = 0.99, **kwargs: object) -> MDP:
     """The MDP of a Gymnasium environment, given by its name (with `kwargs` for gymnasium.make) or as an object.
 
     Time limits are no part of the MDP: give `limit` to `MDP.rollout`. Where two outcomes of (s, a) share s' but not the

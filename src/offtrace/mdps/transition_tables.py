@@ -14,7 +14,7 @@ import scipy.sparse as sp
 TOLERANCE = 1e-9  # how far a row of P, or the start, may be from one; rows of policies: trajectory.ROW_TOLERANCE
 
 
-def transitions(P: Any) -> tuple[Any, int, int]:
+def transitions(P: object) -> tuple[sp.csr_array, int, int]:
     """P as a canonical csr_array [S·A, S] of its own, with S and A. Negative, infinite and NaN entries are refused."""
     table, S, A = _rows("P", P)
     bad = ~((table.data >= 0) & (table.data < np.inf))
@@ -28,7 +28,7 @@ def transitions(P: Any) -> tuple[Any, int, int]:
     return table, S, A
 
 
-def rewards(R: Any, P: Any, S: int, A: int) -> tuple[np.ndarray, np.ndarray | None]:
+def rewards(R: Any, P: sp.csr_array, S: int, A: int) -> tuple[np.ndarray, np.ndarray | None]:
     """E[r | s, a] as [S, A], and r(s, a, s') for each stored entry of P where R was given so, else None."""
     expected, of_entry = np.empty((S, A)), None
     if not _is_sparse(R):
@@ -53,7 +53,7 @@ def rewards(R: Any, P: Any, S: int, A: int) -> tuple[np.ndarray, np.ndarray | No
     return expected, of_entry
 
 
-def terminal_states(terminal: Any, P: Any, R: np.ndarray) -> np.ndarray:
+def terminal_states(terminal: Any, P: sp.csr_array, R: np.ndarray) -> np.ndarray:
     """The boolean mask [S] of terminal states: as given, or found. A state that ends nothing but claims to is refused.
 
     With None, a state is terminal where all its rows are empty, or where all its actions stay with reward 0.
@@ -101,7 +101,9 @@ def terminal_states(terminal: Any, P: Any, R: np.ndarray) -> np.ndarray:
     return terminal
 
 
-def without_rows_of(terminal: np.ndarray, P: Any, of_entry: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
+def without_rows_of(
+    terminal: np.ndarray, P: sp.csr_array, of_entry: np.ndarray | None
+) -> tuple[sp.csr_array, np.ndarray | None]:
     """P (and the rewards of its entries) with the rows of terminal states emptied."""
     A = P.shape[0] // P.shape[1]
     rows = row_of_entry(P)
@@ -111,7 +113,7 @@ def without_rows_of(terminal: np.ndarray, P: Any, of_entry: np.ndarray | None) -
     return kept, None if of_entry is None else of_entry[keep]
 
 
-def start_distribution(start: Any, terminal: np.ndarray) -> np.ndarray:
+def start_distribution(start: object, terminal: np.ndarray) -> np.ndarray:
     """The distribution of the first state: as given, or uniform over the states that are not terminal."""
     if start is None:
         return ~terminal / np.count_nonzero(~terminal)
@@ -132,16 +134,16 @@ def start_distribution(start: Any, terminal: np.ndarray) -> np.ndarray:
     return start
 
 
-def row_of_entry(table: Any) -> np.ndarray:
+def row_of_entry(table: sp.csr_array) -> np.ndarray:
     """The row of each stored entry of a csr_array."""
     return np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
 
 
-def _is_sparse(table: Any) -> bool:
+def _is_sparse(table: object) -> bool:
     return sp.issparse(table) or (isinstance(table, list | tuple) and len(table) > 0 and sp.issparse(table[0]))
 
 
-def _rows(name: str, table: Any) -> tuple[Any, int, int]:
+def _rows(name: str, table: Any) -> tuple[sp.csr_array, int, int]:
     """[S, A, S], sparse [S·A, S], or A sparse [S, S] as a canonical csr_array [S·A, S], copied."""
     if sp.issparse(table):
         rows, S = table.shape if len(table.shape) == 2 else (1, 0)
@@ -169,14 +171,14 @@ def _rows(name: str, table: Any) -> tuple[Any, int, int]:
     return rows, S, A
 
 
-def _real(name: str, table: Any) -> Any:
+def _real(name: str, table: Any) -> sp.csr_array:
     """A sparse table as a csr_array of float64, copied."""
     if table.dtype.kind not in "fiub":
         raise TypeError(f"{name} is not a table of real numbers, got a sparse one of {table.dtype}")
     return sp.csr_array(table, copy=True, dtype=np.float64)
 
 
-def _numbers(name: str, value: Any) -> np.ndarray:
+def _numbers(name: str, value: object) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError:  # ragged lists
@@ -186,7 +188,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     return array.astype(np.float64, copy=False)
 
 
-def _at_entries(table: Any, P: Any) -> np.ndarray:
+def _at_entries(table: sp.csr_array, P: sp.csr_array) -> np.ndarray:
     """Sparse `table` read at the stored entries of P; what it does not store is 0."""
     S = P.shape[1]
     keys = row_of_entry(table) * S + table.indices  # sorted, since both are canonical
@@ -197,10 +199,10 @@ def _at_entries(table: Any, P: Any) -> np.ndarray:
     return np.where(keys[at] == wanted, table.data[at], 0.0)
 
 
-def _row_sums(P: Any) -> np.ndarray:
+def _row_sums(P: sp.csr_array) -> np.ndarray:
     return np.bincount(row_of_entry(P), P.data, minlength=P.shape[0])
 
 
-def _rows_that_stay(P: Any, A: int) -> np.ndarray:
+def _rows_that_stay(P: sp.csr_array, A: int) -> np.ndarray:
     rows = row_of_entry(P)
     return rows[rows // A == P.indices]

@@ -128,7 +128,7 @@ def falsify(
     return search.result()
 
 
-def _check(trace: Any, states: int, actions: int, gamma: float, budget: float) -> None:
+def _check(trace: Trace, states: int, actions: int, gamma: float, budget: float) -> None:
     as_trace(trace)
     if trace.form == "history":
         raise TypeError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,9 @@ from offtrace.operators.solve import closed_form
 from offtrace.operators.uncorrected_operators import uncorrected, uncorrected_variance, v_trace
 from offtrace.traces import Rule, Trace, rules
 from offtrace.traces.base import LAMBDA, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Family = type[Rule] | Rule
 """A class of rules, or a trace of its own, such as a `StepTrace`, whose λ is then replaced."""
@@ -103,7 +106,7 @@ class Tradeoff:
         ]
         return notebook.table("Contraction, variance and bias", rows, ("trace", "λ", "‖Z‖", "variance", "bias"))
 
-    def figure(self) -> Any:
+    def figure(self) -> Figure:
         """Contraction against the standard deviation, against the bias, and V-trace in a panel of its own. Extra `[plot]`."""
         panels = {
             "standard deviation of the correction": [p for p in self.points if p.family != V_TRACE],

@@ -218,8 +218,8 @@ def reactor(
 
 
 def _target_and_value(
-    x: Steps[Any], trace: Rule, log_mu: Any, trajectory: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[Any, Any]:
+    x: Steps[Array], trace: Rule, log_mu: object, trajectory: Mapping[str, object], options: Mapping[str, object]
+) -> tuple[Array, Array]:
     """Q^ret of the actions taken, and V = Σ_a π Q, without gradients."""
     q, log_pi = x.constant("q"), x.constant("log_pi")
     taken = x.at_action(q)
@@ -228,12 +228,12 @@ def _target_and_value(
     return _targets(x, trace, {**trajectory, **of_actions}, options), x.expected(x.xp.exp(log_pi), q)
 
 
-def _targets(x: Steps[Any], trace: Rule, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+def _targets(x: Steps[Array], trace: Rule, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Array:
     """Q^ret by the trace."""
     return targets(trace, **{name: x.plain(array) for name, array in arrays.items()}, **options)
 
 
-def _entropy(x: Steps[Any]) -> Any:
+def _entropy(x: Steps[Array]) -> Array:
     """−Σ_a π log π, with its gradient; an action of probability 0 counts 0."""
     log = x.read("log_pi")
     never = log == -np.inf

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from offtrace.arrays import Array, Option
+from offtrace.arrays import Array, Module, Option
 from offtrace.returns.array_kinds import backend_of
+from offtrace.returns.backend import Backend
 from offtrace.trajectory import first_index, spell
 
 BLOCK = 1024  # so many rows are compared with all at a time
@@ -31,7 +30,7 @@ def group_advantages(reward: Array, group: Array, *, std: bool = True, check: Op
     >>> group_advantages(np.array([1.0, 0.0, 4.0]), np.array([0, 0, 0]), std=False).round(3)
     array([-0.667, -1.667,  2.333])
     """
-    do: Any = backend_of({"reward": reward, "group": group})
+    do: Backend[Array] = backend_of({"reward": reward, "group": group})
     xp, rewards, ids = do.xp, do.array("reward", reward), do.array("group", group)
     _check(do, rewards, ids)
     if do.looks(check, {"reward": rewards, "group": ids}):
@@ -42,7 +41,7 @@ def group_advantages(reward: Array, group: Array, *, std: bool = True, check: Op
     return xp.concatenate(made)
 
 
-def _of_rows(xp: Any, rewards: Any, ids: Any, rows: slice, std: bool) -> Any:
+def _of_rows(xp: Module, rewards: Array, ids: Array, rows: slice, std: bool) -> Array:
     """The advantages of some rows, by comparing them with all."""
     same = ids[rows, None] == ids[None, :]
     count = xp.where(same, 1.0, 0.0 * rewards).sum(-1)
@@ -56,7 +55,7 @@ def _of_rows(xp: Any, rewards: Any, ids: Any, rows: slice, std: bool) -> Any:
     return xp.where(count > 1, centred, np.nan)
 
 
-def _check(do: Any, rewards: Any, ids: Any) -> None:
+def _check(do: Backend[Array], rewards: Array, ids: Array) -> None:
     if rewards.ndim != 1 or ids.shape != rewards.shape or not len(rewards):
         raise ValueError(
             f"reward has shape {tuple(rewards.shape)} and group {tuple(ids.shape)}: both must be [B], one entry for each rollout"

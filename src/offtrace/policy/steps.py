@@ -50,7 +50,7 @@ class Steps(Generic[Array]):
     ) -> None:
         """Arrays that a loss reads itself; `beside` are those that only targets or weights read, and check."""
         there = {name: array for name, array in given.items() if array is not None}
-        self.do: Backend[Any] = backend_of({**there, **(beside or {})})
+        self.do: Backend[Array] = backend_of({**there, **(beside or {})})
         self.xp = self.do.xp
         there = {name: self.do.array(name, array) for name, array in there.items()}
         self.over_actions = over_actions
@@ -64,23 +64,23 @@ class Steps(Generic[Array]):
     def __contains__(self, name: str) -> bool:
         return name in self._given
 
-    def read(self, name: str) -> Any:
+    def read(self, name: str) -> Array:
         """An array, with its gradient, and 0 where there is no decision."""
         array = self._given[name]
         decision = self.decision[..., None] if array.ndim > len(self.shape) else self.decision
         return self.xp.where(decision, array, 0 if name == "action" else 0.0)
 
-    def constant(self, name: str) -> Any:
+    def constant(self, name: str) -> Array:
         """An array without its gradient, and 0 where there is no decision."""
         return self.do.constant(self.read(name))
 
-    def plain(self, array: Any) -> Any:
+    def plain(self, array: object) -> Any:
         """An array without gradient, of at least float32, for what reads it by itself. None and numbers stay."""
         if array is None or is_number(array):
             return array
         return self._wide(self.do.constant(self.do.array("array", array)))
 
-    def of_rows(self, name: str, given: Any) -> Any:
+    def of_rows(self, name: str, given: object) -> Array:
         """An array of all steps, or one number for each row of [B, T]; without gradient, and 0 where there is no decision."""
         array = self.do.constant(self._wide(self.do.array(name, given)))
         self._check_dtype(name, array)
@@ -94,41 +94,41 @@ class Steps(Generic[Array]):
             refuse_bad(name, self.do.as_numpy(array), self.do.as_numpy(self.decision), logarithm=False)
         return self.xp.where(self.decision, array, 0.0)
 
-    def at_action(self, array: Any) -> Any:
+    def at_action(self, array: Array) -> Array:
         """What stands at the action taken, of an array over actions."""
         return self.do.take(array, self.read("action")[..., None])[..., 0]
 
-    def ratio(self, log_pi: Any, log_mu: Any) -> Any:
+    def ratio(self, log_pi: Array | float, log_mu: Array) -> Array:
         """π/μ without gradient; NaN where μ is 0, since such an action is not taken."""
         never = log_mu == -np.inf
         return self.do.constant(self.xp.where(never, np.nan, self.xp.exp(log_pi - self.xp.where(never, 0.0, log_mu))))
 
-    def at_most(self, array: Any, bound: float) -> Any:
+    def at_most(self, array: Array, bound: float) -> Array:
         """The array, or the bound where it is less; NaN stays."""
         return self.xp.where(array > bound, bound, array)
 
-    def expected(self, pi: Any, values: Any) -> Any:
+    def expected(self, pi: Array, values: Array) -> Array:
         """Σ_a π(a|s) times the value of a."""
-        return (pi * values).sum(-1)
+        return self.xp.sum(pi * values, -1)
 
-    def times_log(self, factor: Any, log: Any) -> Any:
+    def times_log(self, factor: Any, log: Array) -> Array:
         """The product of a factor and a logarithm: 0 where the factor is, also if the logarithm is −∞."""
         nothing = factor == 0
         return factor * self.xp.where(nothing, 0.0, log)
 
-    def loss(self, terms: Mapping[str, Any], costs: Mapping[str, float], **arrays: Any) -> Loss[Any]:
+    def loss(self, terms: Mapping[str, Any], costs: Mapping[str, float], **arrays: Array) -> Loss[Array]:
         """The mean over decisions of Σ cost · term; a term whose cost is not given has cost 1."""
         terms = {name: self.xp.where(self.decision, term, 0.0) for name, term in terms.items()}
-        count = self.decision.sum()
+        count: Any = self.decision.sum()
         each: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
         made = {name: self.do.constant(array) for name, array in arrays.items()}
         return Loss(each.sum() / count, terms, made, count)
 
-    def _wide(self, array: Any) -> Any:
+    def _wide(self, array: Array) -> Array:
         half = self.do.letter(array.dtype) == "f" and array.dtype.itemsize < 4
         return self.do.cast(array, self.xp.float32) if half else array
 
-    def _agree(self, there: Mapping[str, Any]) -> tuple[int, ...]:
+    def _agree(self, there: Mapping[str, Array]) -> tuple[int, ...]:
         """The common shape, without the axis of actions."""
         first = next(iter(there))
         shape, actions = tuple(there[first].shape), None
@@ -156,7 +156,7 @@ class Steps(Generic[Array]):
             self._check_dtype(name, array)
         return shape
 
-    def _check_dtype(self, name: str, array: Any) -> None:
+    def _check_dtype(self, name: str, array: Array) -> None:
         letter = self.do.letter(array.dtype)
         if name in ("valid", "skip") and letter not in "biu":
             raise TypeError(f"{name} must be boolean or 0/1 integers, got {array.dtype}: convert it, e.g. {name} > 0.5")
@@ -168,8 +168,8 @@ class Steps(Generic[Array]):
                 f"convert it, e.g. {self.do.converting(name, 'float32')}"
             )
 
-    def _decisions(self, there: Mapping[str, Any]) -> Any:
-        like = next(a for name, a in there.items() if name not in self.over_actions)
+    def _decisions(self, there: Mapping[str, Array]) -> Array:
+        like: Any = next(a for name, a in there.items() if name not in self.over_actions)
         found = (like == like) | True
         for name in FLAGS:
             if name in there:

@@ -30,7 +30,7 @@ def weighted(
     outside: str = "truncate",
     normalize: str | None = None,
     group: Array | None = None,
-    process_group: Any = None,
+    process_group: object = None,
     greedy: Array | None = None,
     check: Option = None,
 ) -> Loss[Array]:
@@ -80,7 +80,7 @@ def weighted(
     return x.loss(terms, {}, weight=weight, advantage=advantage)
 
 
-def _refuse_beside_own(level: str, options: Mapping[str, Any]) -> None:
+def _refuse_beside_own(level: str, options: Mapping[str, object]) -> None:
     """Own ratios go with prefixes, and with nothing that is done to whole weights."""
     given = [name for name, value in options.items() if value not in (None, "truncate")]
     if level != "prefix" or given:
@@ -88,7 +88,7 @@ def _refuse_beside_own(level: str, options: Mapping[str, Any]) -> None:
         raise ValueError(f"own is given beside {what}: it goes with level='prefix', and bounds the own ratio itself")
 
 
-def _before(x: Steps[Any], weight: Any, mask: Any, segment: Any) -> Any:
+def _before(x: Steps[Array], weight: Array, mask: Array | None, segment: Array | None) -> Array:
     """The weight of the decision before, in the same row or segment; 1 at the first.
 
     Decisions are moved to the front of their row, so that the one before stands next to each, and back.
@@ -172,16 +172,16 @@ def _clip(clip: float | tuple[float, float]) -> tuple[float, float]:
 
 
 def _weight(
-    x: Steps[Any],
-    log_prox: Any,
-    log_mu: Any,
+    x: Steps[Array],
+    log_prox: Array,
+    log_mu: Array | None,
     trace: Trace | None,
     level: str,
-    weight: Any,
-    mask: Any,
-    segment: Any,
+    weight: Array | None,
+    mask: Array | None,
+    segment: Array | None,
     check: bool | None,
-) -> Any:
+) -> Array:
     """The weight of each decision for that μ acted and not π_prox."""
     if weight is not None and (log_mu is not None or trace is not None):
         raise TypeError("weight and log_mu are both given: pass log_mu, and a trace, or a weight of your own")
@@ -191,5 +191,5 @@ def _weight(
         return x.constant("weight")
     if log_mu is None:
         return x.xp.where(x.decision, 1.0, 0.0 * x.constant("log_prox"))
-    arrays = {"log_pi": x.plain(log_prox), "log_mu": x.plain(log_mu), "mask": mask, "segment": segment}
+    arrays: dict[str, Any] = {"log_pi": x.plain(log_prox), "log_mu": x.plain(log_mu), "mask": mask, "segment": segment}
     return weights(trace or ImportanceSampling(), **arrays, level=level, check=check)

@@ -61,8 +61,8 @@ def from_action_values(
         given = {name: do.constant(array) for name, array in given.items()}
     if do.xp is np:
         with np.errstate(all="ignore"):
-            return _made(do, **given)
-    return _made(do, **given)
+            return do.at_once(_made, given)
+    return do.at_once(_made, given)
 
 
 def _agree(do: Backend[Array], given: dict[str, Array]) -> None:

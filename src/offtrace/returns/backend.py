@@ -10,12 +10,12 @@ is one method here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, ArrayKind, is_number
+from offtrace.arrays import Array, ArrayKind, Module, is_number
 from offtrace.returns.weight_arrays import Criterion, Weighing
 from offtrace.traces import Rule, Trace
 
@@ -47,7 +47,7 @@ class Backend(ArrayKind[Array]):
     """The function that a user makes such an array with."""
     differentiates: ClassVar[bool] = True
     """Whether there are gradients."""
-    xp: Any
+    xp: Module
     """The module with `where`, `asarray`, `isfinite`, `log`, … for such arrays."""
     storable: tuple[object, ...]
     """The real dtypes that arrays over actions may have."""
@@ -126,6 +126,10 @@ class Backend(ArrayKind[Array]):
     @abstractmethod
     def constant(self, array: Array) -> Array:
         """The array without gradient."""
+
+    def at_once(self, function: Callable[..., dict[str, Array]], arrays: dict[str, Array]) -> dict[str, Array]:
+        """function(self, **arrays), as one program where each of its operations would else be a program by itself."""
+        return function(self, **arrays)
 
     def all_as_numpy(self, arrays: Mapping[str, object]) -> dict[str, Any]:
         """The arrays as NumPy arrays. None and a gamma that is a number stay."""

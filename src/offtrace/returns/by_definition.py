@@ -75,7 +75,6 @@ def _betas(
     """β of the history's first pair, of its first two, and so on."""
     n = len(rho)
     λ = Decimal(lam) if isinstance(lam := getattr(trace, "lam", None), float) else NOTHING
-    decays = _products([λ] * (n - 1))
     later = range(1, n)
     match trace:
         case tr.OneStep():
@@ -83,7 +82,7 @@ def _betas(
         case tr.ImportanceSampling():
             return _products(λ * rho[i] for i in later)
         case tr.QLambda():
-            return decays
+            return _products([λ] * (n - 1))
         case tr.TreeBackup():
             return _products(λ * pi[i] for i in later)
         case tr.Retrace():
@@ -107,10 +106,10 @@ def _betas(
         case tr.NonMarkovRetrace():
             return _clipped((λ * rho[i] for i in later), (λ for _ in later))  # λ min(1, b ρ) = min(λ, b λρ)
         case tr.RBIS():
-            return _clipped((rho[i] for i in later), decays[1:])
+            return _clipped((rho[i] for i in later), _products([λ] * (n - 1))[1:])
         case tr.TruncatedIS(bound=bound):
             d = _decimals(bound if isinstance(bound, Sequence) else [bound])
-            x = _products(rho[1:])
+            decays, x = _products([λ] * (n - 1)), _products(rho[1:])
             return [ONE] + [decays[i] * min(d[min(i, len(d)) - 1], x[i]) for i in later]
         case tr.HistoryBounded():
             return _clipped((rho[i] for i in later), (Decimal(trace.bound) for _ in later))
@@ -170,8 +169,9 @@ def beta(
     return float(_within_horizon(trace, β)[-1])
 
 
+@lru_cache(maxsize=4096)
 def _e_to(power: Decimal) -> Decimal:
-    """e^power, or 0 where that counts as 0."""
+    """e^power, or 0 where that counts as 0. It takes as long as a hundred products; rules are tried on the same trajectory."""
     return Decimal(0) if power < FAINTEST else power.exp()
 
 
@@ -256,13 +256,13 @@ def corrections(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
-    δ = td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma)
+    δ = _decimals(td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma))
     γ = _decimals(np.broadcast_to(gamma, T))
     flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
     Δ, scale = np.zeros(T), np.zeros(T)
     for k, β in enumerate(_matrix(trace, **flags, log_pi=log_pi, log_mu=log_mu, pair=pair, greedy=greedy)):
         D = _products(γ[k : k + len(β) - 1])
-        terms = [D[i] * b * Decimal(δ[k + i]) for i, b in enumerate(β) if b != 0]
+        terms = [D[i] * b * δ[k + i] for i, b in enumerate(β) if b]
         Δ[k], scale[k] = float(sum(terms)), float(sum(map(abs, terms)))
     return Δ, scale
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from offtrace.traces import Trace
 from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
 from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 T = TypeVar("T", bound=Trace)
 
@@ -248,7 +251,7 @@ def credit_figure(
     pair: Array | None = None,
     greedy: Array | None = None,
     title: str = "",
-) -> Any:
+) -> Figure:
     """For one trajectory, β_{k:t} of several traces side by side as heat maps: how each assigns credit. Extra `[plot]`.
 
     Row k is a start, column t the step whose TD error it receives; above each map the ratios ρ_t, orange above 1, else blue.

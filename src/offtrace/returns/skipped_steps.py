@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, is_number
+from offtrace.arrays import Array, Module, is_number
 from offtrace.returns.backend import Backend
 from offtrace.traces import Rule
 from offtrace.traces.arguments import as_trace
@@ -47,7 +47,7 @@ class Closed:
                 made[name] = self.backend.take(self.backend.array(name, value), self.order)
         return made | {"valid": self.backend.take(self.valid, self.order)}
 
-    def _ends(self, flags: Any) -> Any:
+    def _ends(self, flags: object) -> Any:
         """The flags of decisions, each with those of the skipped steps between it and the next decision."""
         xp, take = self.backend.xp, self.backend.take
         skipped = xp.cumsum((flags != 0) & self.skip, -1)
@@ -70,7 +70,7 @@ class Closed:
         return self.backend.take(out, self.back)
 
 
-def _ahead(xp: Any, array: Any, end: Any) -> Any:
+def _ahead(xp: Module, array: Any, end: Any) -> Any:
     """What stands one step later; `end` after the last."""
     return xp.concatenate([array[..., 1:], end], -1)
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import Array, ArrayKind, Other
+from offtrace.arrays import Array, ArrayKind, Module, Other
 from offtrace.trajectory import first_index, spell
 
 LEVELS = ("token", "prefix", "suffix", "sequence", "geometric")
@@ -56,7 +56,7 @@ ESTIMATES = ("k1", "k2", "k3")
 """Estimates of KL(μ, π) by one action: k1 = −log ρ, k2 = ½ (log ρ)², k3 = ρ − 1 − log ρ."""
 
 
-def estimate(xp: Any, k: str, log_ratio: Any) -> Any:
+def estimate(xp: Module, k: str, log_ratio: Any) -> Any:
     """One of `ESTIMATES`, from log ρ; infinite where ρ is 0."""
     if k == "k1":
         return -log_ratio
@@ -93,7 +93,7 @@ class Decisions(NamedTuple, Generic[Array]):
         return Decisions(self.shape, **{name: function(a) for name, a in self.arrays().items()}, dtypes=self.dtypes)
 
 
-def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[str, Any]) -> Decisions[Array]:
+def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[str, object]) -> Decisions[Array]:
     """Hold arrays to what the module says of shapes, dtypes and devices. No value is looked at."""
     ready: dict[str, Any] = {}
     first, shape, device = "", (), None

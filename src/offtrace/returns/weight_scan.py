@@ -14,17 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from offtrace.arrays import Module, Tensor
 from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing, estimate
 
 INFINITY = float("inf")
-Tensor = Any
-"""A tensor or a JAX array."""
 
 
 class Kind(NamedTuple):
     """What PyTorch and JAX do not spell alike."""
 
-    xp: Any
+    xp: Module
     take: Callable[[Tensor, Tensor], Tensor]
     """Entries of the last axis at indices."""
     positions: Callable[[Tensor], Tensor]
@@ -61,7 +60,7 @@ def _powers(T: int) -> Iterator[int]:
         d *= 2
 
 
-def _shifted(xp: Any, array: Tensor, d: int, fill: Any) -> Tensor:
+def _shifted(xp: Module, array: Tensor, d: int, fill: Any) -> Tensor:
     """What stands d steps before; `fill` before the row."""
     return xp.concatenate([xp.full_like(array[:, :d], fill), array[:, :-d]], 1)
 
@@ -87,7 +86,7 @@ def starts(kind: Kind, decision: Tensor, segment: Tensor | None) -> Tensor:
     return decision & ~(before & (_shifted(xp, found.two, 1, 0) == ids))
 
 
-def _latest(xp: Any, before: Pair, after: Pair) -> Pair:
+def _latest(xp: Module, before: Pair, after: Pair) -> Pair:
     """The later decision of two, where there is one."""
     return Pair(before.one | after.one, xp.where(after.one, after.two, before.two))
 
@@ -173,18 +172,18 @@ def _suffixes(kind: Kind, maps: Maps, first: Tensor) -> Maps:
     return Maps(*(_flipped(kind, a) for a in after))
 
 
-def _sum(xp: Any, a: Tensor, b: Tensor) -> Tensor:
+def _sum(xp: Module, a: Tensor, b: Tensor) -> Tensor:
     """log(e^a e^b), where 0 · ∞ is 0."""
     return xp.where((a == -INFINITY) | (b == -INFINITY), -INFINITY, a + b)
 
 
-def join_maps(xp: Any, f: Maps, g: Maps) -> Maps:
+def join_maps(xp: Module, f: Maps, g: Maps) -> Maps:
     """The map f, then g."""
     passed = xp.where(f.b == INFINITY, INFINITY, _sum(xp, g.a, f.b))
     return Maps(_sum(xp, f.a, g.a), xp.minimum(passed, g.b), _sum(xp, f.decay, g.decay), f.count + g.count)
 
 
-def _held(xp: Any, how: Weighing, weights: Tensor) -> Tensor:
+def _held(xp: Module, how: Weighing, weights: Tensor) -> Tensor:
     """Weights held to the interval."""
     if not how.bounded:
         return weights

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from offtrace._shared.suggestions import closest, ending
@@ -31,7 +29,7 @@ def weights(
     outside: str = "truncate",
     normalize: str | None = None,
     group: Array | None = None,
-    process_group: Any = None,
+    process_group: object = None,
     greedy: Array | None = None,
     check: Option = None,
 ) -> Array:

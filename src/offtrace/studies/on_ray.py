@@ -63,12 +63,12 @@ class RayPool:
         # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
         settings = {} if self.own else {"runtime_env": ENVIRONMENT}
         self.remote = ray.remote(task).options(num_cpus=1, max_retries=0, name="offtrace unit", **settings)
-        self.waiting: dict[Any, Job] = {}
+        self.waiting: dict[object, Job] = {}
         self.deaths: dict[str, int] = {}
         self.failure: StudyError | None = None
 
     def _connect(self, address: str, workers: int | None) -> None:
-        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": ENVIRONMENT}
+        quiet: dict[str, object] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": ENVIRONMENT}
         if address == "local":
             quiet |= {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
             quiet |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
@@ -86,7 +86,7 @@ class RayPool:
             ) from error
         self.own = True
 
-    def _start(self, address: str, settings: dict[str, Any]) -> None:
+    def _start(self, address: str, settings: dict[str, object]) -> None:
         self.ray.init(address=address, **settings)
         self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote(), timeout=START)
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.whole_files import DamagedError, checksum, why_not_written, write_checked, written_whole
@@ -221,7 +221,7 @@ class Folder:
         joined = pl.concat(frames, how="diagonal").join(order, on="unit", how="left")
         return joined.sort("#", "lam", "seed", *(["step"] if kind == "curves" else [])).drop("#"), found
 
-    def _look(self, units: dict[str, Unit], wanted: tuple[str, list[Any]] | None) -> Found:
+    def _look(self, units: dict[str, Unit], wanted: tuple[str, list[object]] | None) -> Found:
         pl, found = polars(), Found()
         claimed: set[Path] = set()
         for path in reversed(self._files("units")):  # what was run last counts

@@ -13,7 +13,7 @@ from offtrace.traces import Rule
 # ruff: noqa: RUF009 (`key` makes a field)
 
 
-def key(check: Check[object], default: Any = MISSING) -> Any:
+def key(check: Check[object], default: object = MISSING) -> Any:
     """A key of a protocol, its check and, if it may be left out, its default."""
     return field(metadata={"check": check}) if default is MISSING else field(default=default, metadata={"check": check})
 

@@ -53,12 +53,12 @@ def _beat(pipe: int, seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
 
-def _say(answer: Any, outward: BinaryIO) -> None:
+def _say(answer: object, outward: BinaryIO) -> None:
     pickle.dump(answer, outward, protocol=pickle.HIGHEST_PROTOCOL)
     outward.flush()
 
 
-def _listen(inward: BinaryIO, jobs: queue.Queue[Any]) -> None:
+def _listen(inward: BinaryIO, jobs: queue.Queue[object]) -> None:
     try:
         while True:
             jobs.put(pickle.load(inward))

@@ -144,7 +144,7 @@ class Estimator:
                 made[field.name] = lambda name=field.name: self._number(getattr(rule, name))
         return made
 
-    def _number(self, value: Any) -> object:
+    def _number(self, value: object) -> object:
         """A number of the rule: λ for each step becomes an array of the function's kind."""
         return self._given(value) if isinstance(value, np.ndarray) else value
 

@@ -34,15 +34,15 @@ def register(cls: type) -> None:
     names = [f.name for f in fields(cls)]  # pyright: ignore[reportArgumentType]
     declared = {f.name: f.metadata["static"] for f in fields(cls) if "static" in f.metadata}  # pyright: ignore[reportArgumentType]
 
-    def is_static(name: str, value: Any) -> bool:
+    def is_static(name: str, value: object) -> bool:
         return declared.get(name, isinstance(value, str | tuple | FunctionType))
 
-    def flatten(rule: Any) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
+    def flatten(rule: object) -> tuple[list[object], tuple[tuple[str, object], ...]]:
         values = [(name, getattr(rule, name)) for name in names]
         leaves = [value for name, value in values if not is_static(name, value)]
         return leaves, tuple(pair for pair in values if is_static(*pair))
 
-    def unflatten(static: tuple[tuple[str, Any], ...], leaves: Any) -> Any:
+    def unflatten(static: tuple[tuple[str, object], ...], leaves: Any) -> object:
         # Past the checks of the rule: JAX puts all kinds of things where the numbers were.
         rule = object.__new__(cls)
         given, left = dict(static), iter(leaves)

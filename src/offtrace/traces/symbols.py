@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import linecache
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
 
 INFIX = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
 FUNCTIONS = ("where", "minimum", "maximum", "abs", "sqrt", "exp", "log")
@@ -51,24 +54,24 @@ class Symbol:
 
     __int__ = __index__ = __complex__ = __round__ = __trunc__ = __float__
 
-    def __iter__(self, *_: Any) -> Any:
+    def __iter__(self, *_: object) -> NoReturn:
         raise Refused("it takes an argument apart, which is one number")
 
     __len__ = __getitem__ = __contains__ = __iter__
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
         raise Refused(f"it uses .{name} of an argument: use operators and xp.{', xp.'.join(FUNCTIONS)}")
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> Symbol:
         """NumPy's numbers on the left of an operator arrive here."""
         sign = UFUNCS.get(ufunc.__name__)
         if sign is None or method != "__call__" or options:
             raise Refused(f"it calls np.{ufunc.__name__}: use operators and xp.{', xp.'.join(FUNCTIONS)}")
         return combine(sign, *inputs)
 
-    def __array_function__(self, function: Any, *_: Any) -> Any:
+    def __array_function__(self, function: Callable[..., object], *_: object) -> NoReturn:
         raise Refused(f"it calls np.{function.__name__}: use operators and xp.{', xp.'.join(FUNCTIONS)}")
 
 
@@ -79,33 +82,33 @@ UFUNCS = {
 }  # fmt: skip
 
 
-def expression(value: Any) -> Symbol:
+def expression(value: object) -> Symbol:
     """A number as a symbol; a symbol as it is."""
     if isinstance(value, Symbol):
         return value
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        value = value.item()
+        value = value.item()  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(value, Real):
         raise Refused(f"it uses {value!r}, which is neither a number nor one of its arguments")
     return Symbol("number", value if isinstance(value, bool) else float(value))
 
 
-def as_number(value: Any) -> Symbol:
+def as_number(given: object) -> Symbol:
     """The same, where a number is needed: true counts as 1, false as 0."""
-    value = expression(value)
+    value = expression(given)
     if value.is_condition:
         return Symbol("where", value, expression(1.0), expression(0.0))
     return expression(float(value.parts[0])) if value.operation == "number" else value
 
 
-def _as_condition(value: Any) -> Symbol:
+def _as_condition(value: object) -> Symbol:
     value = expression(value)
     if not value.is_condition and not (value.operation == "number" and isinstance(value.parts[0], bool)):
         raise Refused("&, |, ~ and the first argument of xp.where want a comparison, such as rho > 1")
     return value
 
 
-def combine(operation: str, *parts: Any) -> Symbol:
+def combine(operation: str, *parts: object) -> Symbol:
     """The operation on symbols and numbers."""
     if operation in ("&", "|", "~"):
         return Symbol(operation, *map(_as_condition, parts))
@@ -126,7 +129,7 @@ def _define_operators() -> None:
     setattr(Symbol, "__pos__", lambda a: a)  # noqa: B010
     for name, sign in {"floordiv": "//", "mod": "%", "matmul": "@", "xor": "^", "lshift": "<<", "rshift": ">>"}.items():
 
-        def refuse(a: Any, b: Any, sign: str = sign) -> Any:
+        def refuse(a: object, b: object, sign: str = sign) -> NoReturn:
             raise Refused(f"it uses {sign} on an argument: use + − · / **, comparisons, & and |")
 
         setattr(Symbol, f"__{name}__", refuse)
@@ -141,7 +144,7 @@ class SymbolMath:
 
     inf, nan, pi, e = math.inf, math.nan, math.pi, math.e
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Symbol]:
         if name in FUNCTIONS:
             return lambda *parts: combine(name, *parts)
         raise Refused(
@@ -192,14 +195,14 @@ _printed: dict[str, Traced] = {}
 """By their text: rules of the same lines are one function, which is compiled once."""
 
 
-def factors(rule: Callable[..., Any], parameters: int, name: str) -> Traced:
+def factors(rule: Callable[..., object], parameters: int, name: str) -> Traced:
     """`factors` of a rule with so many parameters."""
     if (rule, parameters) not in _traced:
         _keep(_traced, (rule, parameters), _printed_as(of_factors(rule, parameters, name)))
     return _traced[rule, parameters]
 
 
-def step(rule: Callable[..., Any], carries: int, now: Callable[..., Any], name: str) -> Traced:
+def step(rule: Callable[..., object], carries: int, now: Callable[..., object], name: str) -> Traced:
     """`step` of a custom trace; `now` makes a `Step`, and carries = 0 stands for a bare number."""
     if (rule, carries) not in _traced:
         _keep(_traced, (rule, carries), _printed_as(of_step(rule, carries, now, name), carries))
@@ -213,13 +216,13 @@ def _printed_as(lines: Lines, carries: int = 0) -> Traced:
     return _printed[text]
 
 
-def _keep(kept: dict[Any, Traced], key: Any, made: Traced) -> None:
+def _keep(kept: dict[Any, Traced], key: object, made: Traced) -> None:
     if len(kept) >= KEPT:
         del kept[next(iter(kept))]  # the oldest
     kept[key] = made
 
 
-def of_factors(rule: Callable[..., Any], parameters: int, name: str) -> Lines:
+def of_factors(rule: Callable[..., object], parameters: int, name: str) -> Lines:
     """The lines of `factors(xp, pi, mu, rho, *parameters)`, which are called p0, p1, …"""
     inputs = ("pi", "mu", "rho", *(f"p{i}" for i in range(parameters)))
     made = _run(name, rule, *(Symbol("input", i) for i in inputs))
@@ -228,7 +231,7 @@ def of_factors(rule: Callable[..., Any], parameters: int, name: str) -> Lines:
     return Lines("factors", inputs, _numbers(name, made))
 
 
-def of_step(step: Callable[..., Any], carries: int, now: Callable[..., Any], name: str) -> Lines:
+def of_step(step: Callable[..., object], carries: int, now: Callable[..., object], name: str) -> Lines:
     """The lines of `step(xp, carry, now)`, whose carry is c0, c1, …; carries = 0 for a bare number."""
     held = tuple(f"c{i}" for i in range(carries or 1))
     symbols = tuple(Symbol("input", i) for i in held)
@@ -242,7 +245,7 @@ def of_step(step: Callable[..., Any], carries: int, now: Callable[..., Any], nam
     return Lines("step", (*held, *NOW), _numbers(name, (*(after if carries else (after,)), beta)))
 
 
-def _run(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def _run(name: str, function: Callable[..., object], *arguments: object) -> Any:
     try:
         return function(SymbolMath(), *arguments)
     except Exception as error:
@@ -250,7 +253,7 @@ def _run(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise TypeError(f"{name} does not compile on every backend: {why}; {REMEDY}") from error
 
 
-def _numbers(name: str, made: Any) -> tuple[Symbol, ...]:
+def _numbers(name: str, made: Iterable[object]) -> tuple[Symbol, ...]:
     try:
         return tuple(as_number(part) for part in made)
     except Refused as error:
@@ -300,7 +303,7 @@ class Printer:
         """How a function is called."""
         return f"xp.{name}"
 
-    def body(self, results: Any) -> tuple[str, list[str]]:
+    def body(self, results: Iterable[Symbol]) -> tuple[str, list[str]]:
         """All lines, and the names of the results."""
         names = [self.text(symbol) for symbol in results]
         return "".join(f"    {line}\n" for line in self.lines), names
@@ -360,7 +363,7 @@ def definition(name: str, arguments: tuple[str, ...], body: str, results: str) -
     return f"def {name}({', '.join(arguments)}):\n{body}    return {results}\n"
 
 
-def function(name: str, source: str, space: dict[str, Any]) -> Any:
+def function(name: str, source: str, space: dict[str, object]) -> Any:
     """A function of this source, which is kept where `inspect` and tracebacks look for it."""
     file = f"<offtrace {name} {abs(hash(source))}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)

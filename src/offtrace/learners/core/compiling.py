@@ -2,7 +2,7 @@
 
 They pass pointers to tuples of many arrays to each other (`pointed`). Counting references to arrays would cost more than most of
 these functions do, and is switched off: so none of them may make an array, or return a part of one. What a loop links is compiled
-again with it, and what that links again: so large functions that only some learners need are given to loops as pointers.
+with it: so large functions that only some learners need are given to loops as pointers.
 
 Only whole loops stay on disk. Numba asks whether the file of a function has changed, not those of the functions that it
 calls. What it does compare is what the function closes over: so every loop closes over a digest of the code that it is made of.
@@ -23,13 +23,11 @@ from numba.core.types import Type
 from numba.extending import register_jitable
 
 from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compiled_parts import PART, TRIED
 from offtrace.returns.numpy import scalar_math
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
-
-TRIED = (0, 61), (0, 69)
-"""From which version of Numba on, and before which, `_nrt` was seen to do what it should."""
 
 
 class Decorator(Protocol):
@@ -74,19 +72,21 @@ INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": Tru
 """Of what only compiled functions call, by its name or by its address. Nothing in Python may call these functions."""
 LOOP: dict[str, object] = {"no_cfunc_wrapper": True}
 """Of what only Python calls."""
-inlined = _compiling(forceinline=True, **INSIDE)
+_PART: dict[str, object] = INSIDE | PART
+"""Of what only compiled functions call, by its name."""
+inlined = _compiling(forceinline=True, **_PART)
 """This compiles what runs at every step: it is inlined."""
-contracted = _compiling(forceinline=True, fastmath={"contract"}, **INSIDE)
+contracted = _compiling(forceinline=True, fastmath={"contract"}, **_PART)
 """The same, where a·b + c may be rounded once."""
 merged = _compiling(inline="always")
 """For every step, and large: inlined before compilation, not after it, so that it is not compiled by itself as well."""
-seldom = _compiling(**INSIDE)
+seldom = _compiling(**_PART)
 """This compiles what runs now and then: it is not inlined."""
 called = _compiling()
 """For callers in Python."""
 leaf: Decorator = kept_njit(nogil=True, **uncounted(), forceinline=True)
 """For every step, and called from Python too; it calls nothing, so that it may stay on disk by itself."""
-both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"})
+both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"}, **PART)
 """Inlined in compiled code, where a·b + c may be rounded once, and plain Python where Python calls it."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.core.acting import at_present, best_of, choose, set_level
-from offtrace.learners.core.compiling import inlined, plain, seldom
+from offtrace.learners.core.compiling import plain, seldom
 from offtrace.learners.core.eligibility.kept import has_room
 from offtrace.learners.core.learning import add_up, compute_values, state_value
 from offtrace.learners.core.loop import (
@@ -43,17 +43,17 @@ acts = seldom(plain(act))
 
 @seldom
 def observes(
-    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
+    features, plan, factors, custom, step, learns, replay, otherwise, behavior, target, settings, m, kept, out,
     r, after, terminated, truncated,
 ):  # fmt: skip
     """`loop.observe`, which leaves all learning to the functions that it is given."""
     bad = 0
     if note(m, out, m.lane.state, m.lane.action, r, after, terminated, truncated, settings):
-        if not replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+        if not replay(plan, factors, custom, learns, features, settings, behavior, target, m, kept):
             bad = 2
     elif settings.update != REPLAY:
         bad = otherwise(
-            plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated
+            plan, factors, custom, step, learns, features, settings, behavior, target, m, kept, r, after, terminated
         )
     return conclude(features, settings, m, out, r, after, terminated, truncated, bad)
 
@@ -92,7 +92,7 @@ class Box(NamedTuple):
     """[1]: 1 if lanes begin anew when they are told to; 0 if the environment does it by itself."""
 
 
-@inlined
+@seldom
 def see(box, tiles, features, behavior, target, j, state, x, p):
     """The number of an observation: that of a state, or of a row of features that is filled here. −1 if it is NaN.
 
@@ -179,6 +179,7 @@ def live_of(digest):
         factors,
         custom,
         step,
+        learns,
         replay,
         otherwise,
         behavior,
@@ -244,8 +245,8 @@ def live_of(digest):
                 terminated = box.ended[j] == TERMINATED
                 truncated = box.ended[j] == TRUNCATED or (m.lane.age + 1 == settings.limit and not terminated)
                 status = observes(
-                    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, of_lane(ks, j), out,
-                    box.reward[j], after, terminated, truncated,
+                    features, plan, factors, custom, step, learns, replay, otherwise, behavior, target, settings, m,
+                    of_lane(ks, j), out, box.reward[j], after, terminated, truncated,
                 )  # fmt: skip
                 if status == BAD:
                     return BAD

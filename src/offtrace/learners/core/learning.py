@@ -52,7 +52,7 @@ def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ
         m.weights[j] = features.tile[s, j] * A + a
     if plan.history:
         plan.first[0], plan.first[1] = π, μ
-    enter(plan.way, kept, m.weights, features.value[s], plan.first, pair)
+    enter(plan, kept, m.weights, features.value[s], pair)
     if settings.by_visits:
         count_visit(m)
     if settings.update == ONLINE:

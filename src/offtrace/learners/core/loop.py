@@ -219,14 +219,14 @@ def conclude(features, settings, m, out, r, after, terminated, truncated, bad):
 
 @merged
 def observe(
-    features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
+    features, plan, factors, custom, step, learns, replay, otherwise, behavior, target, settings, m, kept, out,
     r, after, terminated, truncated,
 ):  # fmt: skip
     """Learn from the action just taken, which led to `after`: GO_ON, ENDED, OVER or BAD."""
     s, a, bad = m.lane.state, m.lane.action, 0
     draw = note(m, out, s, a, r, after, terminated, truncated, settings)
     if settings.update == REPLAY:
-        if draw and not replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+        if draw and not replay(plan, factors, custom, learns, features, settings, behavior, target, m, kept):
             bad = 2
     elif plan.plain:
         μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
@@ -239,7 +239,7 @@ def observe(
             bad = 2
     else:
         bad = otherwise(
-            plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated
+            plan, factors, custom, step, learns, features, settings, behavior, target, m, kept, r, after, terminated
         )
     return conclude(features, settings, m, out, r, after, terminated, truncated, bad)
 
@@ -272,7 +272,7 @@ def run_of(digest):
     """The loop. It closes over a digest of the code, by which Numba knows whether what is on disk is this very loop."""
 
     def run(
-        world, features, plan, factors, custom, step, replay, otherwise, behavior, target, looking, settings, ms, ks, out,
+        world, features, plan, factors, custom, step, learns, replay, otherwise, behavior, target, looking, settings, ms, ks, out,
         budget,
     ):  # fmt: skip
         """Go on until all seeds are done, or for so many steps: DONE, PAUSED, ROOM or BAD."""
@@ -306,7 +306,7 @@ def run_of(digest):
                 terminated = world.ends[after]
                 truncated = lane.age + 1 == settings.limit and not terminated
             status = observe(
-                features, plan, factors, custom, step, replay, otherwise, behavior, target, settings, m, kept, out,
+                features, plan, factors, custom, step, learns, replay, otherwise, behavior, target, settings, m, kept, out,
                 r, after, terminated, truncated,
             )  # fmt: skip
             if status == GO_ON:

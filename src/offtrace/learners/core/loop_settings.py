@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.learners.core.acting import Levels
+from offtrace.learners.core.called import Called
 from offtrace.learners.core.records import Floats, Integers, Records
 
 ONLINE, OFFLINE, REPLAY = 0, 1, 2
@@ -87,6 +88,9 @@ class Plan(NamedTuple):
     """Whether that step is told what goes on, on action values: see `Method.passes_on`."""
     numbers: Floats
     """What that step is given: see `Method.numbers`."""
+    enter_groups: Called
+    """What keeps groups of starts, and is never called where `way` is not GROUPS: see `eligibility.groups`."""
+    advance_groups: Called
 
 
 class Settings(NamedTuple):

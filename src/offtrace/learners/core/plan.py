@@ -19,12 +19,14 @@ from numba.extending import register_jitable
 from offtrace.learners.core.addressed import Addressed
 from offtrace.learners.core.called import Called
 from offtrace.learners.core.compiling import INSIDE, Function, compiled_for, njit, uncounted
+from offtrace.learners.core.eligibility import kept as eligibility
+from offtrace.learners.core.eligibility.groups import advance_groups_of, enter_groups_of
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop_settings import REPLAY, Plan
 from offtrace.learners.core.memory import TRANSITION
 from offtrace.learners.core.pointed import Pointed
-from offtrace.learners.core.rarer_learning import otherwise_of, replay_of
+from offtrace.learners.core.rarer_learning import learns_of, otherwise_of, replay_of
 from offtrace.learners.core.records import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
@@ -92,6 +94,7 @@ def plan(method: Method, shape: tuple[int, int] | None, past: Past | None = None
         expects=method.expects,
         passes_on=method.passes_on,
         numbers=np.array(method.numbers, dtype=np.float64),
+        **_groups(way == GROUPS),
     )
     step = _no_own_step() if method.in_loop else _own_step(_checked_step(method))
     if past is not None:
@@ -113,6 +116,26 @@ def _parameters(trace: Trace, shape: tuple[int, int] | None) -> Floats:
         wanted = "no arrays with features" if shape is None else f"one number for each pair, {list(shape)}"
         raise ValueError(f"{trace.title} in a learner needs {wanted}, got an array of shape {np.shape(arrays[0])}")
     return np.stack([np.broadcast_to(p, shape).ravel() for p in given], axis=1).astype(np.float64)
+
+
+@cache
+def _groups(used: bool) -> dict[str, Called]:
+    """What keeps groups of starts, for a plan; where it is not used, functions that do nothing."""
+    kept = Pointed(eligibility.as_seen(eligibility.empty(GROUPS, 1, 1, 1, 1, 1, 1), 0))
+    entering = kept, np.zeros(1, np.int64), np.zeros(1)
+    advancing = kept, 0.0, 0.0, 0.0, 0.0, (0.0, 0.0)
+    return {
+        "enter_groups": Called(compiled(enter_groups_of if used else _no_entering, *entering, **INSIDE)),
+        "advance_groups": Called(compiled(advance_groups_of if used else _no_advance, *advancing, **INSIDE)),
+    }
+
+
+def _no_entering(digest: int) -> Function:
+    return lambda kept, weights, numbers: None
+
+
+def _no_advance(digest: int) -> Function:
+    return lambda kept, discount, decay, ratio, cap, log_forget: None
 
 
 @cache
@@ -192,11 +215,11 @@ def _no_own_step() -> Called:
     return Called(njit(OWN_STEP, **INSIDE)(lambda t, m, x: None))
 
 
-_loops: dict[tuple[object, ...], Callable[..., int]] = {}
+_loops: dict[tuple[object, ...], Function] = {}
 _compiling = threading.Lock()
 
 
-def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object, **options: object) -> Callable[..., int]:
+def compiled(loop_of: Callable[[int], Function], *arguments: object, **options: object) -> Function:
     """A loop, compiled for arguments like these. Functions are given by their address, so it can stay on disk."""
     key = (loop_of, *map(_kind, arguments))
     with _compiling:  # threads that begin together want the same loop
@@ -208,27 +231,33 @@ def compiled(loop_of: Callable[[int], Callable[..., int]], *arguments: object, *
 def rarer_parts(
     update: int, made: Plan, pointers: Pointers, features: Pointed, policies: Sequence[Pointed], settings: Pointed,
     m: Pointed, kept: Pointed, in_python: bool,
-) -> tuple[Called, Called]:  # fmt: skip
-    """`replay_of` and `otherwise_of` for a loop, or what stands in their place where it does not call them.
+) -> tuple[Called, Called, Called]:  # fmt: skip
+    """`learns_of`, `replay_of` and `otherwise_of` for a loop, or what stands in their place where it does not call them.
 
     `in_python`: the loop calls an environment in Python, and leaves all learning to them.
     """
     factors, custom, step = pointers
-    common = features, settings, *policies[:2], m, kept
-    replaying = Pointed(made), factors, custom, *common
-    living = Pointed(made), factors, custom, step, *common, 0.0, 0, False
-    learns = in_python or not made.plain
-    replay = compiled(replay_of if update == REPLAY else _no_replay, *replaying, **INSIDE)
-    otherwise = compiled(otherwise_of if learns and update != REPLAY else _no_other_way, *living, **INSIDE)
-    return Called(replay), Called(otherwise)
+    replays, lives = update == REPLAY, update != REPLAY and (in_python or not made.plain)
+    first, common = (Pointed(made), factors, custom), (features, settings, *policies[:2], m, kept)
+    learning = *first, features, settings, m, kept, 0.0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0
+    learns = Called(compiled(learns_of if lives or not made.plain else _no_learning, *learning, **INSIDE))
+    replay = compiled(replay_of if replays else _no_replay, *first, learns, *common, **INSIDE)
+    otherwise = compiled(
+        otherwise_of if lives else _no_other_way, *first, step, learns, *common, 0.0, 0, False, **INSIDE
+    )
+    return learns, Called(replay), Called(otherwise)
+
+
+def _no_learning(digest: int) -> Function:
+    return lambda plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π, μ: True
 
 
 def _no_replay(digest: int) -> Function:
-    return lambda plan, factors, custom, features, settings, behavior, target, m, kept: True
+    return lambda plan, factors, custom, learns, features, settings, behavior, target, m, kept: True
 
 
 def _no_other_way(digest: int) -> Function:
-    return lambda plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, ends: 0
+    return lambda plan, factors, custom, step, learns, features, settings, behavior, target, m, kept, r, after, ends: 0
 
 
 def _kind(given: object) -> object:

@@ -26,7 +26,7 @@ from numba.np.arrayobj import make_array, populate_array
 from offtrace.learners.core.addressed import Address, Addressed
 
 Given = tuple[Any, ...]
-"""A named tuple of numbers, arrays that are contiguous, records (arrays without dimensions), and further such tuples."""
+"""A named tuple of numbers, contiguous arrays, records (arrays without dimensions), compiled functions, and other such tuples."""
 
 
 class Fields(Address):
@@ -65,10 +65,14 @@ def _form(given: object) -> object:
         if not given.flags.c_contiguous:
             raise ValueError("an array of a learner must be contiguous")
         return given.dtype, given.ndim
+    if isinstance(given, Addressed):
+        return given.kind
     return (type(given), *map(_form, cast(Given, given))) if isinstance(given, tuple) else type(given)
 
 
 def _kind(given: object) -> types.Type:
+    if isinstance(given, Addressed):
+        return given.kind
     if isinstance(given, np.ndarray):
         element = cast(types.Type, numba.from_dtype(given.dtype))
         return types.Array(element, given.ndim, "C") if given.ndim else element
@@ -84,6 +88,8 @@ def _kind(given: object) -> types.Type:
 
 def _laid_out(given: object) -> list[int]:
     """The words of a field."""
+    if isinstance(given, Addressed):
+        return [given.address]
     if isinstance(given, np.ndarray):
         return [given.ctypes.data, *given.shape]
     if isinstance(given, tuple):
@@ -152,7 +158,7 @@ def _load(context: Any, builder: Any, at: Any, place: int, kind: types.Type) -> 
 
 
 def _of_lane(typing: object, rows: Any, j: types.Type) -> tuple[Signature, Any]:
-    def lower(context: Any, builder: Any, signature: Signature, arguments: tuple[Any, Any]) -> Any:
+    def lower(context: Any, builder: Any, signature: Signature, arguments: tuple[object, object]) -> Any:
         at, lane = arguments
         size = context.get_constant(types.intp, 8 * rows.words)
         return builder.gep(at, [builder.mul(context.cast(builder, lane, j, types.intp), size)])

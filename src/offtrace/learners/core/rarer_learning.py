@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.learners.core.acting import at_present, best_of, choose, probability, value
-from offtrace.learners.core.compiling import inlined, merged, plain, seldom
+from offtrace.learners.core.compiling import inlined, merged, seldom
 from offtrace.learners.core.eligibility.kept import LINEAR, clear
 from offtrace.learners.core.eligibility.vector import apply, copy, enter, pass_on
 from offtrace.learners.core.learning import add_up, compute_values, count_visit, expected, learn, state_value, touch
@@ -42,52 +42,6 @@ def state_ratio(plan, π, μ):
 
 
 @merged
-def learn_otherwise(plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π, μ):
-    """`learn` for what is not in a hurry: state values, returns without corrections, and methods with a step of their own.
-
-    On state values the newest start meets the action too: all are passed on at once, after they have been used. `shift` is added
-    to δ for all starts but the newest.
-    """
-    A, k, ok, pair = features.A, len(m.weights), True, s
-    if features.states:
-        if discount == 0.0:
-            clear(kept)
-        δ *= state_ratio(plan, π, μ)
-    else:
-        pair = s * A + a
-        ok = pass_on(plan, factors, custom, kept, discount, π, μ, pair, pair)
-    for j in range(k):
-        m.weights[j] = features.tile[s, j] if features.states else features.tile[s, j] * A + a
-    if plan.history:
-        plan.first[0], plan.first[1] = (np.nan, np.nan) if features.states else (π, μ)
-    enter(plan.way, kept, m.weights, features.value[s], plan.first, pair)
-    if plan.own_step:
-        if features.states:  # else `own_step` does it
-            m.copied[0] = copy(plan.way, kept, 0)
-    else:
-        if settings.by_visits:
-            count_visit(m)
-        online = settings.update == ONLINE
-        if not online:
-            touch(m)
-        size, sizes, to = (m.lane.alpha, m.sizes, m.θ) if online else (1.0, m.sizes[:0], m.U)
-        apply(plan.way, kept, size * (δ + shift), sizes, to)
-        if shift != 0.0:
-            for j in range(k):
-                w = m.weights[j]
-                to[w] -= size * shift * features.value[s, j] * (sizes[w] if len(sizes) else 1.0)
-    if features.states:
-        ok = pass_on(plan, factors, custom, kept, settings.gamma, π, μ, after, s * A + a)
-        if plan.own_step:
-            m.copied[1] = copy(plan.way, kept, 1)
-    return ok
-
-
-learns_otherwise = seldom(plain(learn_otherwise))
-"""The same, not inlined."""
-
-
-@inlined
 def own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ, v, r, after, terminated):
     """The method's own step, after `learn` has brought the eligibility vector here and `expected` has q(s', ·) in m.q[1]."""
     t, lane, A = m.transition, m.lane, features.A
@@ -118,7 +72,7 @@ def own_step(plan, step, factors, features, settings, m, kept, μ, π, π_a, δ,
     step(t, Store(m.θ, m.further, m.traces, m.touched[: lane.touched], m.scalars, plan.numbers), vectors)
 
 
-@inlined
+@merged
 def look_ahead(plan, factors, features, m, μ, π, after):
     """The features of s' into m.ahead: of the state, of the next action, or the mean over π; how many there are.
 
@@ -176,10 +130,57 @@ def renew(plan, m):
     touch(m)
 
 
+def learns_of(digest):
+    """What `replay` and `otherwise` do with δ where Algorithm 1 is not all, by itself. For `digest` see `loop.run_of`."""
+
+    def learns(plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π, μ):
+        """`learn` for what is not in a hurry: state values, returns without corrections, and methods with a step of their own.
+
+        On state values the newest start meets the action too: all are passed on at once, after they have been used. `shift` is
+        added to δ for all starts but the newest.
+        """
+        _ = digest
+        A, k, ok, pair = features.A, len(m.weights), True, s
+        if features.states:
+            if discount == 0.0:
+                clear(kept)
+            δ *= state_ratio(plan, π, μ)
+        else:
+            pair = s * A + a
+            ok = pass_on(plan, factors, custom, kept, discount, π, μ, pair, pair)
+        for j in range(k):
+            m.weights[j] = features.tile[s, j] if features.states else features.tile[s, j] * A + a
+        if plan.history:
+            plan.first[0], plan.first[1] = (np.nan, np.nan) if features.states else (π, μ)
+        enter(plan, kept, m.weights, features.value[s], pair)
+        if plan.own_step:
+            if features.states:  # else `own_step` does it
+                m.copied[0] = copy(plan.way, kept, 0)
+        else:
+            if settings.by_visits:
+                count_visit(m)
+            online = settings.update == ONLINE
+            if not online:
+                touch(m)
+            size, sizes, to = (m.lane.alpha, m.sizes, m.θ) if online else (1.0, m.sizes[:0], m.U)
+            apply(plan.way, kept, size * (δ + shift), sizes, to)
+            if shift != 0.0:
+                for j in range(k):
+                    w = m.weights[j]
+                    to[w] -= size * shift * features.value[s, j] * (sizes[w] if len(sizes) else 1.0)
+        if features.states:
+            ok = pass_on(plan, factors, custom, kept, settings.gamma, π, μ, after, s * A + a)
+            if plan.own_step:
+                m.copied[1] = copy(plan.way, kept, 1)
+        return ok
+
+    return learns
+
+
 def replay_of(digest):
     """What is done now and then with a buffer, by itself: the loop is given a pointer to it. For `digest` see `loop.run_of`."""
 
-    def replay(plan, factors, custom, features, settings, behavior, target, m, kept):
+    def replay(plan, factors, custom, learns, features, settings, behavior, target, m, kept):
         """Draw sequences, correct each by its Δ at the present Q, and learn from it. False if a custom β is no number."""
         _ = digest
         μ, π = at_present(m.behavior, behavior), at_present(m.target, target)
@@ -210,7 +211,7 @@ def replay_of(digest):
                     ok = learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ, π_a, old.mu)
                 else:
                     shift = q_a - ahead if plan.uncorrected and discount > 0.0 else 0.0
-                    ok = learns_otherwise(
+                    ok = learns(
                         plan, factors, custom, features, settings, m, kept, discount, s, a, after, δ, shift, π_a, old.mu
                     )  # fmt: skip
                 if not ok:
@@ -230,7 +231,9 @@ def otherwise_of(digest):
     The loop needs it where δ, or what comes of it, is not that of the paper's Algorithm 1; a loop that is not in a hurry, always.
     """
 
-    def otherwise(plan, factors, custom, step, features, settings, behavior, target, m, kept, r, after, terminated):
+    def otherwise(
+        plan, factors, custom, step, learns, features, settings, behavior, target, m, kept, r, after, terminated
+    ):
         """Learn from a step: 0 if all is well, 1 if δ is not finite, 2 if a custom step gave no coefficient."""
         _ = digest
         lane = m.lane
@@ -241,7 +244,7 @@ def otherwise_of(digest):
         if not np.isfinite(δ):
             return 1
         shift = lane.value - lane.ahead if plan.uncorrected and lane.discount > 0.0 else 0.0
-        if not learn_otherwise(
+        if not learns(
             plan, factors, custom, features, settings, m, kept, lane.discount, lane.state, lane.action, after, δ, shift, π_a,
             lane.mu,
         ):  # fmt: skip

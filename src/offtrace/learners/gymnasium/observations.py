@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +21,7 @@ MOST = 1_000_000
 """A table has so many states at most."""
 
 
-def _sizes(space: Space[Any]) -> list[tuple[int, int]] | None:
+def _sizes(space: Space[object]) -> list[tuple[int, int]] | None:
     """(size, start) of each integer in an observation, in order; None if it holds anything else."""
     if isinstance(space, spaces.Discrete):
         return [(int(space.n), int(space.start))]
@@ -47,7 +46,7 @@ def _integers(observation: object) -> list[int]:
 class Observations:
     """How observations become numbers of states, or tiles."""
 
-    def __init__(self, space: Space[Any], tiles: Tiles) -> None:
+    def __init__(self, space: Space[object], tiles: Tiles) -> None:
         self.space, self.tiles = space, tiles
         pairs = None if len(tiles.low) else _sizes(space)
         self.sizes = None if pairs is None else tuple(n for n, _ in pairs)

@@ -91,7 +91,7 @@ def _counted(logs: Logs) -> np.ndarray:
         return np.log(both / both.sum(axis=1, keepdims=True))[logs.state, logs.action]
 
 
-def _cross_fitted(logs: Logs, classifier: Any, folds: int, seed: int) -> np.ndarray:
+def _cross_fitted(logs: Logs, classifier: object, folds: int, seed: int) -> np.ndarray:
     try:
         from sklearn.base import clone
     except ImportError:
@@ -130,7 +130,7 @@ def _refuse_zeros(taken: np.ndarray, logs: Logs, what: str) -> None:
         )
 
 
-def _default_classifier(seed: int) -> Any:
+def _default_classifier(seed: int) -> object:
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
     except ImportError:

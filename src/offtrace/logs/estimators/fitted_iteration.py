@@ -265,7 +265,7 @@ def _predictions(
     return np.asarray(model.predict(with_action(x, action, pi.shape[1] if pi.ndim == 2 else 0)), float), v
 
 
-def _expected(model: Any, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
+def _expected(model: object, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
     """Σ_a π(a|s) Q(s, a) [n], for π [n, A] or for actions [n, m, k]."""
     if pi.ndim == 3:
         return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]  # pyright: ignore

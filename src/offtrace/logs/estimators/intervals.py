@@ -53,7 +53,7 @@ def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed
     parts = []
     for first in range(0, resamples, max(1, DRAWS // E)):
         n = min(max(1, DRAWS // E), resamples - first)
-        weight = rng.beta(0.5, 1.5, (n, E))
+        weight = _weights(rng, (n, E))
         parts.append(weight @ both / weight.sum(axis=1, keepdims=True))
     found = np.concatenate(parts)
     moved, squared = found[:, : len(mean)], found[:, len(mean) :]
@@ -61,6 +61,15 @@ def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed
     tail = (1 - confidence) / 2
     low, high = np.quantile(moved / spread, [tail, 1 - tail], axis=0, method="inverted_cdf")
     return np.where(se > 0, mean - high * scale, mean), np.where(se > 0, mean - low * scale, mean)
+
+
+def _weights(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """Draw from Beta(½, 3/2): the square of one coordinate of a point in the unit disc, √U cos φ.
+
+    NumPy's own draws take ten times as long. The angle is in single precision, for which cosines are fast.
+    """
+    angle = np.float32(np.pi) * rng.random(shape, dtype=np.float32)
+    return rng.random(shape) * np.cos(angle) ** 2
 
 
 @dataclass(frozen=True)

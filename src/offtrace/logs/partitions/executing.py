@@ -66,9 +66,22 @@ class OnRay:
 
     def each(self, work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
         """See `Executor`. A task that is lost with its worker or node is run again."""
-        task = self.ray.remote(work).options(num_cpus=1, max_retries=RETRIES, name="offtrace sweep")
+        task = self.ray.remote(work).options(num_cpus=1, max_retries=0, name="offtrace sweep")
         kept = [self.ray.put(one) for one in given]  # once, and not with every task
-        yield from _in_order(2 * self.workers, files, lambda file: task.remote(file, *kept), self.ray.get)
+
+        def submit(file: Path) -> tuple[Path, Any]:
+            return file, task.remote(file, *kept)
+
+        def result(begun: tuple[Path, Any]) -> T:
+            """Ray's own retries would wait some fifteen seconds for a node that died."""
+            for _ in range(RETRIES):
+                try:
+                    return self.ray.get(begun[1])
+                except (self.ray.exceptions.WorkerCrashedError, self.ray.exceptions.NodeDiedError):
+                    begun = submit(begun[0])
+            return self.ray.get(begun[1])
+
+        yield from _in_order(2 * self.workers, files, submit, result)
 
     def close(self) -> None:
         """Leave the cluster, if this process was not in it before."""

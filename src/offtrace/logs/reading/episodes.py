@@ -91,9 +91,9 @@ class _Episodes:
     def __init__(self, behaviour: str | None, log_pi: str | None, filling: Filling) -> None:
         self.behaviour, self.log_pi, self.filling = behaviour, log_pi, filling
         self.lengths: list[int] = []
-        self.ids: list[Any] = []
+        self.ids: list[object] = []
 
-    def batches(self, episodes: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
+    def batches(self, episodes: Iterable[object]) -> Iterator[dict[str, np.ndarray]]:
         """The columns of these episodes, in batches of whole episodes."""
         parts: list[dict[str, np.ndarray]] = []
         steps = 0
@@ -108,7 +108,7 @@ class _Episodes:
         if parts:
             yield _joined(parts)
 
-    def _converted(self, episode: Any, i: int) -> dict[str, np.ndarray]:
+    def _converted(self, episode: object, i: int) -> dict[str, np.ndarray]:
         reward = np.asarray(_field(episode, "rewards", i), dtype=np.float64)
         seen, width = _observations(episode, i), self.filling.features
         if (seen.shape[1] if seen.ndim == 2 else 0) != width:
@@ -143,7 +143,7 @@ class _Episodes:
             raise LogsError(f"episode {i} has no steps")
         return made
 
-    def _actions(self, episode: Any, i: int) -> np.ndarray:
+    def _actions(self, episode: object, i: int) -> np.ndarray:
         """[T] ids, or [T, k] numbers."""
         taken = _field(episode, "actions", i)
         if not self.filling.numbers:
@@ -151,12 +151,12 @@ class _Episodes:
         return _vectors(taken)
 
 
-def _vectors(values: Any) -> np.ndarray:
+def _vectors(values: object) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     return np.ascontiguousarray(array.reshape(len(array), -1))
 
 
-def _numbers(episode: Any) -> int:
+def _numbers(episode: object) -> int:
     """How many numbers an action of the first episode has."""
     return _vectors(_field(episode, "actions", 0)).shape[1]
 
@@ -169,14 +169,14 @@ def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _field(episode: Any, name: str, i: int, default: Any = None) -> Any:
+def _field(episode: object, name: str, i: int, default: object = None) -> Any:
     value = episode.get(name, default) if isinstance(episode, Mapping) else getattr(episode, name, default)
     if value is None:
         raise LogsError(f"episode {i} has no {name}: it must have {', '.join(FIELDS)}")
     return value
 
 
-def _observations(episode: Any, i: int) -> np.ndarray:
+def _observations(episode: object, i: int) -> np.ndarray:
     """[T + 1] ids, or [T + 1, d] features."""
     seen = _exact(_field(episode, "observations", i), i)
     if seen.ndim == 1 and seen.dtype.kind in "iubUT":
@@ -202,7 +202,7 @@ def _exact(values: Any, i: int) -> np.ndarray:
     return array
 
 
-def _info(episode: Any, key: str, i: int, steps: int) -> np.ndarray:
+def _info(episode: object, key: str, i: int, steps: int) -> np.ndarray:
     """[T] numbers; a key may lead into nested infos, as "policy/mu"."""
     infos: Any = _field(episode, "infos", i, default={})
     for part in key.split("/"):
@@ -217,7 +217,7 @@ def _info(episode: Any, key: str, i: int, steps: int) -> np.ndarray:
     return values[1:] if len(values) == steps + 1 else values
 
 
-def _flags(values: Any) -> np.ndarray:
+def _flags(values: object) -> np.ndarray:
     flags = np.asarray(values)
     return np.where((flags == 0) | (flags == 1), flags, NO_FLAG).astype(np.uint8)
 
@@ -239,7 +239,7 @@ def _coded(values: np.ndarray, names: Names) -> np.ndarray:
     return values.astype(np.int64, copy=False)
 
 
-def _of_all(episodes: Sequence[Any], name: str, given: Names) -> Names:
+def _of_all(episodes: Sequence[object], name: str, given: Names) -> Names:
     """Where ids are strings: all of them."""
     array = np.asarray(_field(episodes[0], name, 0))
     if name == "actions" and array.ndim == 2 and array.dtype.kind == "f":
@@ -260,7 +260,7 @@ def _of_space(what: str, space: Any, given: Names) -> Names:
     return NUMBERS if what == "action" else given
 
 
-def _listed(source: Any) -> Sequence[Any]:
+def _listed(source: object) -> Sequence[Any]:
     if isinstance(source, Sequence) and not isinstance(source, str | bytes) and len(source):
         if all(isinstance(each, Mapping) or hasattr(each, "observations") for each in source):
             return source

@@ -109,7 +109,7 @@ def scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFram
         return pl.scan_parquet(paths, glob=False)
     if kind == "ipc":
         return pl.scan_ipc(paths, glob=False)
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, object] = {}
     if columns is not None:  # the first rows need not show that a column holds fractions
         there = pl.scan_csv(paths, glob=False, infer_schema=False).collect_schema()
         several = tuple(c for c in (columns.state, columns.next_state) if isinstance(c, tuple))

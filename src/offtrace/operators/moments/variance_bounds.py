@@ -28,7 +28,7 @@ PARTS = ((0, 0), (1, 1), (0, 1))
 
 
 def variance_bounds(
-    setting: Setting, parts: Any, grid: np.ndarray, exact: bool, tolerance: float, deadline: float
+    setting: Setting, parts: object, grid: np.ndarray, exact: bool, tolerance: float, deadline: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """lower ≤ Var Δ ≤ upper, [S·A]; `parts` holds E[δ^a], E[δ^aδ^b] and P·δ^a. Refined to `tolerance`, relative to E[Δ²]."""
     found = _Squares(setting, parts, grid, exact)

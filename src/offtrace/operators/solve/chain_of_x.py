@@ -29,6 +29,8 @@ MOST_NODES = 6000
 """The most nodes of a grid."""
 MOST_NUMBERS = 60_000_000
 """The most numbers in one array."""
+SMALL = 256
+"""A matrix of so many numbers is kept dense: SciPy would take longer to begin with it than to multiply."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +92,12 @@ class Sweeper:
         exact: bool,
         cut: float,
         endless: bool,
-        more: Any = (0, 0),
+        more: object = (0, 0),
     ) -> None:
         self.setting, self.M, self.grid, self.exact, self.cut, self.endless = setting, M, grid, exact, cut, endless
+        small = setting.pairs * setting.S <= SMALL
+        self.step = setting.gamma * (setting.P.toarray() if small else setting.P)
+        """γP(s'|z), [S·A, S]."""
         shape = (setting.S, len(grid), M.shape[1])
         self.low = np.zeros(shape)
         self.high, self.slope, self.top = self._start(shape, more)
@@ -140,9 +145,7 @@ class Sweeper:
 
     def expect(self, H: np.ndarray) -> np.ndarray:
         """E(z, i) = γ Σ_{s'} P(s'|z) H(s', x_i)."""
-        flat = self.setting.P @ H.reshape(len(H), -1)
-        flat *= self.setting.gamma
-        return flat.reshape(self.setting.pairs, *H.shape[1:])
+        return (self.step @ H.reshape(len(H), -1)).reshape(self.setting.pairs, *H.shape[1:])
 
     def sweep(self, to: Landing, top: np.ndarray) -> None:
         """One step back in time."""
@@ -215,11 +218,14 @@ class Sweeper:
         start = np.zeros((s.S, len(self.grid)))
         start[:, self.one] = s.gamma * np.asarray(s.P.sum(axis=0)).ravel() + s.before_actions
         mass, new, after = start.copy(), start, np.empty((s.pairs, len(self.grid)))
+        back, total = self.step.T, start.sum()
         for _ in range(min(200, s.horizon or 200)):
             forward(new, to.coef, to.interval, to.share, s.A, after)
-            new = s.gamma * (s.P.T @ after)
+            new = back @ after
             mass += new
-            if new.sum() < 1e-6 * mass.sum():
+            added = new.sum()
+            total += added
+            if added < 1e-6 * total:
                 break
         return mass
 

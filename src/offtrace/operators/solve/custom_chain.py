@@ -10,7 +10,7 @@ from scipy import sparse
 from offtrace.mdps.randomness import Seed
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve import closed_form
-from offtrace.operators.solve.merged_histories import LagRead, require_coefficients, rounded, successors, walk_of
+from offtrace.operators.solve.merged_histories import LagRead, Walk, require_coefficients, rounded, successors, walk_of
 from offtrace.operators.solve.monte_carlo import MonteCarlo
 
 MOST_NODES = 40_000
@@ -92,7 +92,7 @@ class CarryChain:
         return lower, upper
 
 
-def _grow(setting: Setting, walk: Any) -> CarryChain | None:
+def _grow(setting: Setting, walk: Walk) -> CarryChain | None:
     """All nodes that can be reached, level by level; None where they are too many."""
     γ, step = setting.gamma, setting.onto_pairs(setting.mu)
     step.eliminate_zeros()

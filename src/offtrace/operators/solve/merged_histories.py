@@ -25,7 +25,7 @@ class _Unread:
     def __init__(self) -> None:
         self.__array_ufunc__ = None
 
-    def _raise(self, *_: Any, **__: Any) -> Any:
+    def _raise(self, *_: object, **__: object) -> Any:
         raise LagRead
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (

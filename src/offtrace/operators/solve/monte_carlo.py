@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators.setting import Setting
-from offtrace.operators.solve.merged_histories import LagRead, require_coefficients
+from offtrace.operators.solve.merged_histories import LagRead, Walk, require_coefficients
 
 ERRORS = 4.0
 """Intervals are this many standard errors to either side."""
@@ -24,7 +23,7 @@ class MonteCarlo:
 
     method, certain = "Monte Carlo", False
 
-    def __init__(self, setting: Setting, walk: Any, deadline: float, seed: Seed = 0, seconds: float = 10.0) -> None:
+    def __init__(self, setting: Setting, walk: Walk, deadline: float, seed: Seed = 0, seconds: float = 10.0) -> None:
         self.setting, self.walk = setting, walk
         self.rng = generator(seed)
         γ, n = setting.gamma, walk.bounded_by

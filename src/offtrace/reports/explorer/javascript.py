@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import Field, fields
 from typing import Any
 
@@ -39,7 +40,7 @@ class InJavaScript(Printer):
         """How a function is called."""
         return {"minimum": "least", "maximum": "most"}.get(name, f"Math.{name}")
 
-    def body(self, results: Any) -> tuple[str, list[str]]:
+    def body(self, results: Iterable[Symbol]) -> tuple[str, list[str]]:
         """All lines as constants, and the names of the results."""
         names = [self.text(symbol) for symbol in results]
         return "".join(f"const {line}; " for line in self.lines), names
@@ -127,7 +128,7 @@ def facts(rule: type[Trace]) -> dict[str, Any]:
     }
 
 
-def _number(rule: type[Trace], field: Field[Any], some: tuple[Trace, ...]) -> dict[str, Any]:
+def _number(rule: type[Trace], field: Field[object], some: tuple[Trace, ...]) -> dict[str, Any]:
     """A number of the constructor: where it begins, whether it ends at 1, whether there may be one for each lag."""
     given = next((g for trace in some if isinstance(g := getattr(trace, field.name), int | float)), 1.0)
     shown = float(given)

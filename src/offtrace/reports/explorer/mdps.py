@@ -7,7 +7,6 @@ values, products of ratios merge, and everything is exact. Where an MDP comes wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from offtrace.mdps import MDP
 from offtrace.mdps.policy_tables import TIE
 
 
-def gallery() -> list[dict[str, Any]]:
+def gallery() -> list[dict[str, object]]:
     """All of them, smallest first."""
     one, _, _ = mdps.one_state_two_actions()
     two, _, _ = mdps.alternating()
@@ -66,7 +65,7 @@ def described(
     text: str,
     policies: tuple[np.ndarray, np.ndarray] | None = None,
     q0: np.ndarray | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """States that are not terminal, and what leads on from them; the rest of each row of P ends the episode."""
     live = np.flatnonzero(~np.asarray(mdp.terminal, bool))
     place = {int(s): i for i, s in enumerate(live)}

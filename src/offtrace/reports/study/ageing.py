@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -65,7 +64,7 @@ def change(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     return difference(*parts[:half], axis=axis) - difference(*parts[half:], axis=axis)
 
 
-def _parts(strata: dict[Any, dict[str, np.ndarray]], method: str) -> list[np.ndarray]:
+def _parts(strata: dict[object, dict[str, np.ndarray]], method: str) -> list[np.ndarray]:
     """One for each environment; none if it lacks one that another method has."""
     parts = [groups[method] for groups in strata.values() if method in groups]
     return parts if len(parts) == len(strata) else []

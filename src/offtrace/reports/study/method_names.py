@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from itertools import count
-from typing import Any
 
 import polars as pl
 
@@ -67,5 +66,5 @@ def _spelled(parameters: str) -> str:
         return parameters
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

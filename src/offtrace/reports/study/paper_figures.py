@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from offtrace.reports.files import put
 from offtrace.reports.study import method_names
 from offtrace.reports.study.views import Cloud, Line, Views
 from offtrace.reports.study.words import age_label, curve, metric
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def write(shown: Views, folder: str | Path) -> list[Path]:
@@ -31,11 +34,11 @@ def write(shown: Views, folder: str | Path) -> list[Path]:
     return paths
 
 
-def draw(shown: Views) -> dict[str, Any]:
+def draw(shown: Views) -> dict[str, Figure]:
     """The figures by name."""
     looks = dict(zip(shown.summary.methods, method_names.styles(shown.summary.methods), strict=True))
     what = metric(shown.facts)
-    found: dict[str, Any] = {}
+    found: dict[str, Figure] = {}
     if len(shown.summary.iqm) > 1 and shown.facts.get("task") != "map":
         found["standing"] = _standing(shown, looks)
     panels: list[tuple[str, dict[str, list[Line]], str, str]] = [
@@ -71,7 +74,7 @@ def draw(shown: Views) -> dict[str, Any]:
     return found
 
 
-def _standing(shown: Views, looks: dict[str, int]) -> Any:
+def _standing(shown: Views, looks: dict[str, int]) -> Figure:
     """Interquartile means, and the first method against each other."""
     iqm = [(r["method"], r["iqm"], r["low"], r["high"]) for r in shown.summary.iqm.iter_rows(named=True)]
     first = iqm[0][0]
@@ -99,7 +102,7 @@ def _learning(shown: Views) -> dict[str, dict[str, list[Line]]]:
     }
 
 
-def _bands(lines: list[Line]) -> list[tuple[Any, ...]]:
+def _bands(lines: list[Line]) -> list[tuple[object, ...]]:
     """Each method at its best λ; one without λ runs across."""
     across = [x for line in lines if not line.level for x in line.x]
     found = []
@@ -112,7 +115,7 @@ def _bands(lines: list[Line]) -> list[tuple[Any, ...]]:
     return found
 
 
-def _path(cloud: Cloud) -> tuple[Any, ...]:
+def _path(cloud: Cloud) -> tuple[object, ...]:
     x = np.array(cloud.x, dtype=float)
     none = np.full(len(x), np.nan)
     return cloud.method, x, cloud.y, none, none

@@ -6,8 +6,8 @@ environment's seeds are resampled by themselves. All resampling is scipy's, with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -37,7 +37,7 @@ def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int 
     return frame.sort("iqm", descending=True, maintain_order=True)
 
 
-def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> Any:
+def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """scipy's mean trimmed by a quarter at both ends, of all parts together."""
     return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
 
@@ -82,7 +82,7 @@ def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) 
     return pl.DataFrame(found, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
 
 
-def difference(*parts: np.ndarray, axis: int = -1) -> Any:
+def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """The interquartile mean of the first half of the parts minus that of the second half."""
     half = len(parts) // 2
     return interquartile_mean(*parts[:half], axis=axis) - interquartile_mean(*parts[half:], axis=axis)
@@ -97,18 +97,18 @@ def paired(parts: list[np.ndarray], whole: float, seed: int) -> tuple[float, flo
     """The interval of a difference whose halves have the same seeds: these are resampled, and both methods' runs with them."""
     half = len(parts) // 2
 
-    def of_seeds(*seeds: np.ndarray, axis: int = -1) -> Any:
+    def of_seeds(*seeds: np.ndarray, axis: int = -1) -> np.ndarray:
         drawn = [part[chosen] for part, chosen in zip(parts, [*seeds, *seeds], strict=True)]
         return difference(*drawn, axis=axis)
 
     return resampled([np.arange(len(part)) for part in parts[:half]], of_seeds, whole, seed)
 
 
-def probability(*parts: np.ndarray, axis: int = -1) -> Any:
+def probability(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """The mean over strata of U/(nm), Mann and Whitney's, of integer ranks x₁, y₁, x₂, y₂, … along the last axis."""
     if axis not in (-1, parts[0].ndim - 1):
         raise ValueError(f"probability works along the last axis, and axis {axis} was given.")
-    total = 0.0
+    total = np.zeros(())
     for x, y in zip(parts[::2], parts[1::2], strict=True):
         (n, m), shape = (x.shape[-1], y.shape[-1]), x.shape[:-1]
         x, y = x.reshape(-1, n).astype(np.int64), y.reshape(-1, m).astype(np.int64)
@@ -138,15 +138,17 @@ def _by_seed(samples: pl.DataFrame) -> dict[tuple[str, str], pl.DataFrame]:
     return {(str(environment), str(method)): part for (environment, method), part in groups}
 
 
-def strata(samples: pl.DataFrame) -> dict[Any, dict[str, np.ndarray]]:
+def strata(samples: pl.DataFrame) -> dict[object, dict[str, np.ndarray]]:
     """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
-    found: dict[Any, dict[str, np.ndarray]] = {}
+    found: dict[object, dict[str, np.ndarray]] = {}
     for (environment, method), part in _by_seed(samples).items():
         found.setdefault(environment, {})[method] = part["score"].to_numpy()
     return found
 
 
-def resampled(parts: list[np.ndarray], statistic: Any, whole: float, seed: int) -> tuple[float, float]:
+def resampled(
+    parts: list[np.ndarray], statistic: Callable[..., np.ndarray], whole: float, seed: int
+) -> tuple[float, float]:
     """scipy resamples each part by itself: the stratified bootstrap. NaN where a part has only one value.
 
     Percentiles of 2000 resamples. Where the sample is so large that `DRAWS` allows fewer, which are too few for percentiles but

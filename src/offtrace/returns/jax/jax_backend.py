@@ -68,7 +68,7 @@ def _memories(first: jax.Array, *others: jax.Array | None) -> list[Any] | None:
     if type(first) is not HELD or first.dtype not in FLOATS or not _is_cpu(first.sharding):
         return None
     sharding = first.sharding
-    found: list[Any] = [_memory(first)]
+    found: list[object] = [_memory(first)]
     for array in others:
         if array is not None:
             if type(array) is not HELD or array.sharding != sharding:
@@ -268,8 +268,19 @@ class JaxBackend(Backend[jax.Array]):
         """The array without gradient."""
         return lax.stop_gradient(array)
 
+    def at_once(
+        self, function: Callable[..., dict[str, jax.Array]], arrays: dict[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """The same, compiled: on small arrays to start an operation takes longer than to run it."""
+        return _compiled(function)(arrays)
+
 
 BACKEND = JaxBackend()
+
+
+@cache
+def _compiled(function: Callable[..., dict[str, jax.Array]]) -> Callable[..., dict[str, jax.Array]]:
+    return jax.jit(lambda arrays: function(BACKEND, **arrays))
 
 
 def _refuse_history(trace: Rule) -> None:

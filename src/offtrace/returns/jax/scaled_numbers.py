@@ -17,6 +17,7 @@ Number = tuple[Array, Array]
 
 TOP, BOTTOM = 1 << 40, -(1 << 40)
 HALF_RANGE = 1020
+SIGN_AND_DIGITS = -0x7FF0000000000001  # the bits of a float64 that are not its exponent
 LITTLE, MUCH, MOST = 70.0, 500.0, 900.0
 """Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; what
 moves by less than `MOST` either way stays within it, and if by less than `MUCH`, so does a product of two."""
@@ -26,12 +27,11 @@ def split(x: Array) -> Number:
     """Return f and n of x, which may have either sign."""
     size = jnp.abs(x)
     small = size < 2.0**-900
-    bits = lax.bitcast_convert_type(jnp.where(small, size * 2.0**200, size), jnp.int64)
+    bits = lax.bitcast_convert_type(jnp.where(small, x * 2.0**200, x), jnp.int64)
     n = ((bits >> 52) & 0x7FF) - jnp.where(small, 1223, 1023)
-    f = lax.bitcast_convert_type((bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000, jnp.float64)
-    f = jnp.where(size == 0, 0.0, jnp.where(size == jnp.inf, 1.0, jnp.where(size == size, f, size)))
-    n = jnp.where(size == 0, BOTTOM, jnp.where(size == jnp.inf, TOP, jnp.where(size == size, n, 0)))
-    return jnp.where(x < 0, -f, f), n
+    f = lax.bitcast_convert_type((bits & SIGN_AND_DIGITS) | 0x3FF0000000000000, jnp.float64)
+    f = jnp.where(size > 0, f, x)  # 0 and NaN stay what they are
+    return f, jnp.where(size == 0, BOTTOM, jnp.where(size == jnp.inf, TOP, n))
 
 
 def times(x: Number, y: Number) -> Number:
@@ -79,7 +79,8 @@ def linear(delta: Array, weight: Array) -> Array:
         found = plus(d, (passed, jnp.where(passed == 0, BOTTOM, m + later[1])))
         return found, found
 
-    none = split(jnp.zeros_like(delta[:, 0]))
+    first = delta[:, 0]
+    none = jnp.zeros_like(first), jnp.full_like(first, BOTTOM, jnp.int64)
     steps = _each(jnp.transpose, split(weight)), _each(jnp.transpose, split(delta))
     f, n = lax.scan(body, none, steps, reverse=True)[1]
     return value(f, n).T
@@ -134,6 +135,6 @@ def direct(
             found = jnp.where(w[0] == 0, 0.0, value(w[0] * y[0] * now(padded["source"]), w[1] + y[1]))
         return lag + 1, x, w, total + found
 
-    one = split(jnp.ones_like(source))
+    one = jnp.ones_like(source), jnp.zeros_like(source, jnp.int64)
     state = jnp.int32(1), one, one, source
     return lax.while_loop(lambda s: (s[0] < reach) & jnp.any(s[2][0] != 0), body, state)[3]

@@ -55,7 +55,7 @@ class Arrays:
         return self.call(kernel, programs, [*read], values, shapes, changed, constants)
 
     def call(
-        self, kernel: Any, programs: int, read: list[Array], numbers: list[Any], made: list[jax.ShapeDtypeStruct],
+        self, kernel: object, programs: int, read: list[Array], numbers: list[Any], made: list[jax.ShapeDtypeStruct],
         changed: dict[int, int], constants: dict[str, Any],
     ) -> list[Array]:  # fmt: skip
         """Call a kernel. What is `changed`, an array that it reads, becomes one that it makes."""

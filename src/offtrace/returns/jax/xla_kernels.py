@@ -122,7 +122,7 @@ def _moves(log: Array) -> tuple[Array, Array]:
 def _linear_in_range(delta: Array, weight: Array) -> Array:
     def join(right: tuple[Array, Array], left: tuple[Array, Array]) -> tuple[Array, Array]:
         (w2, d2), (w1, d1) = right, left
-        return times(w1, w2), d1 + times(w1, d2)
+        return w1 * w2, d1 + jnp.where(w1 == 0, 0.0, w1 * d2)  # products of weights are finite, δ need not be
 
     return lax.associative_scan(join, (weight, delta), reverse=True, axis=1)[1]
 
@@ -267,13 +267,18 @@ def _two_sums(X: Array, h: Array, u: Array, v: Array) -> Array:
     leap = 1 << (m.bit_length() - 1)
     while leap:
         ahead = τ + leap
-        below = X * jnp.take_along_axis(h, jnp.minimum(ahead, m) - 1, axis=-1) < 1.0
+        below = X * _entries(h, jnp.minimum(ahead, m) - 1) < 1.0
         τ = jnp.where(below & (ahead <= m), ahead, τ)
         leap >>= 1
     none = jnp.zeros_like(u[..., :1])
     before = jnp.concatenate([none, _running_sum(u)], axis=-1)
     after = jnp.concatenate([_running_sum(v[..., ::-1])[..., ::-1], none], axis=-1)
-    return X * jnp.take_along_axis(before, τ, axis=-1) + jnp.take_along_axis(after, τ, axis=-1)
+    return X * _entries(before, τ) + _entries(after, τ)
+
+
+def _entries(x: Array, at: Array) -> Array:
+    """Return the entries of the last axis at these places, none of which is outside."""
+    return jnp.take_along_axis(x, at, axis=-1, mode="promise_in_bounds")
 
 
 def _running_sum(x: Array) -> Array:

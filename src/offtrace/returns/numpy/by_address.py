@@ -25,6 +25,7 @@ from numba.extending import intrinsic, register_jitable
 from numba.np.numpy_support import carray
 
 from offtrace._shared.compile_cache import keep_on_disk
+from offtrace._shared.compiled_parts import PART
 
 Function = Callable[..., Any]
 """A function that Numba compiles, which finds the types of arguments and results itself."""
@@ -39,7 +40,7 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 
 def kernel_part(function: Function) -> Function:
     """For a function that kernels are made of."""
-    return register_jitable(**OPTIONS, no_cfunc_wrapper=True)(function)
+    return register_jitable(**OPTIONS, **PART)(function)
 
 
 @cache

@@ -45,7 +45,7 @@ def width(T: int) -> int:
 
 
 @cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., object]) -> Callable[..., Any]:
     """A function that is made of parts of kernels, compiled; its code is in the key on disk."""
     of_kernels = fingerprint()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba import njit
 
+from offtrace._shared.compiled_parts import part_njit
 from offtrace.returns.numpy import rule_math
 from offtrace.returns.numpy.scalar_math import at
 from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
@@ -123,10 +124,10 @@ def _compiled(text: str) -> Callable[..., float]:
     Numba keeps compiled code as long as the process lives, so all are kept here as well: steps that differ in their constants
     only are one.
     """
-    step: Any = njit(symbols.function("step", text, {}), error_model="numpy")
-    each_pair = njit(_each_pair, nogil=True, error_model="numpy")
+    inside, options = part_njit(error_model="numpy"), cast("dict[str, Any]", {"no_cfunc_wrapper": True})
+    step, each_pair = inside(symbols.function("step", text, {})), inside(_each_pair)
 
-    @njit(error_model="numpy")
+    @inside
     def next_beta(carry, constants, seen, b, k, t):
         now = Step(
             at(seen.pi, b, t), at(seen.mu, b, t), at(seen.rho, b, t), seen.lam, float(t - k),
@@ -134,7 +135,7 @@ def _compiled(text: str) -> Callable[..., float]:
         )  # fmt: skip
         return step(rule_math, carry, now, constants)
 
-    @njit(nogil=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy", **options)
     def kernel(first, constants, seen, delta, discount, reach, matrix, out):
         return each_pair(next_beta, first, constants, seen, delta, discount, reach, matrix, out)
 

@@ -6,7 +6,6 @@ Other backends come here with the memory of arrays that lie on the host: `attemp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -163,7 +162,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
 BACKEND = NumPyBackend()
 
 
-def _are_plain(reals: tuple[Any, ...], flags: tuple[Any, ...]) -> bool:
+def _are_plain(reals: tuple[object, ...], flags: tuple[object, ...]) -> bool:
     """Whether arrays are all as compiled kernels take them: of one shape [B, T], in one piece, of one dtype or booleans.
 
     The first of each is there; None in the place of another means that it was not given.

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from offtrace._shared.compiled_parts import part_njit
+
+inside = part_njit(error_model="numpy", fastmath={"contract"})
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def where(condition, a, b):
     return a if condition else b
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def minimum(a, b):
     return a if a < b else b
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def maximum(a, b):
     return a if a > b else b
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def abs(x):
     return np.abs(x)
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def sqrt(x):
     return np.sqrt(x)
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def exp(x):
     return np.exp(x)
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@inside
 def log(x):
     return np.log(x)

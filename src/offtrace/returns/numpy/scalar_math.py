@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
+
+from offtrace._shared.compiled_parts import part_njit
 
 
 def at(x, b, t) -> Any:
@@ -38,7 +40,7 @@ C10, C11 = 2.763024893189953e-07, 2.5000063549257597e-08
 LARGEST_LOG, SMALLEST_LOG = 709.0, -708.0  # between them e^x is a normal number
 
 
-@njit(error_model="numpy", fastmath={"contract"})
+@part_njit(error_model="numpy", fastmath={"contract"})
 def exp(x):
     """e^x to about a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
 

@@ -10,15 +10,14 @@ what comes after it is multiplied. The sum over its own steps is that of the usu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from offtrace.arrays import Tensor
 from offtrace.returns.sharded.any_size import BOTTOM, ONE, Number, Tools, nothing, plus, split, times, total, value
 from offtrace.returns.sharded.boundaries import xp_false
 from offtrace.returns.sharded.exchange import Exchange, either
 from offtrace.returns.sharded.local_steps import Steps
 from offtrace.returns.weight_scan import sums
-
-Tensor = Any
 
 
 class Map(NamedTuple):

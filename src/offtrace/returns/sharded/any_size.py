@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from offtrace.arrays import Module, Tensor
 from offtrace.returns.weight_scan import Kind
-
-Tensor = Any
-"""A tensor or a JAX array."""
 
 BOTTOM = -1e15
 HALF_RANGE = 1000.0
@@ -31,7 +29,7 @@ class Tools(NamedTuple):
     """Δ_k = Σ_t D_{k:t} min(cap_t, x_{k:t}) δ_t, of δ, g, ratio, cap, [N, T], and whether the cap is recursive."""
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> Module:
         """torch or jax.numpy."""
         return self.scan.xp
 

@@ -231,7 +231,7 @@ Where = tuple["ProcessGroup | None", Hashable | None, int | None, Sent | None]
 
 def _correct(
     trace: Rule,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     where: Where,
     time_major: bool | None,
     differentiable: bool,

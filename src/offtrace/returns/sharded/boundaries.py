@@ -5,13 +5,12 @@ A skipped step passes everything on, so its end is that of the decision before i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from offtrace.arrays import Tensor
 from offtrace.returns.sharded.any_size import Tools
 from offtrace.returns.sharded.exchange import Exchange, either
 from offtrace.returns.weight_scan import sums
-
-Tensor = Any
 
 
 class Flags(NamedTuple):

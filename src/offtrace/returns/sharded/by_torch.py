@@ -131,7 +131,7 @@ def _prepared(
 
 def correct(
     trace: Rule,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     exchange: ProcessGroup,
     *,
     add_q: bool,
@@ -150,7 +150,7 @@ def correct(
 
 def correct_states(
     trace: Trace,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     exchange: ProcessGroup,
     *,
     time_major: bool | None = None,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-Tensor = Any
-"""A tensor or a JAX array."""
+from offtrace.arrays import Module, Tensor
 
 
 class One(NamedTuple):
@@ -64,7 +63,7 @@ class Exchange(Protocol):
         ...
 
 
-def either(xp: Any, condition: Any, one: Parts, other: Parts) -> Parts:
+def either(xp: Module, condition: Any, one: Parts, other: Parts) -> Parts:
     """One of two tuples of arrays, by a condition on ranks, which may be known before the program runs or not."""
     if isinstance(condition, bool):
         return one if condition else other

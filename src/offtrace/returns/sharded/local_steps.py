@@ -7,11 +7,11 @@ is ∞, and δ is 0.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from offtrace.arrays import Module, Tensor
 from offtrace.returns.sharded.boundaries import Known
 
-Tensor = Any
 INFINITY = float("inf")
 
 
@@ -34,7 +34,7 @@ class Factors(NamedTuple):
     cap: Tensor
 
 
-def of_actions(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
+def of_actions(xp: Module, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
     """Steps on action values: on the way into a step the factors of its own action act."""
     one = xp.ones_like(delta[:, :1])
     # x is below the last cap already: a trace that starts at the last step has x = 1 there.
@@ -44,14 +44,14 @@ def of_actions(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known
     )
 
 
-def of_states(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
+def of_states(xp: Module, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
     """Steps on state values: on the way into a step the factors of the action before it act. `factors.cap` is [N, T + 1]."""
     one = xp.ones_like(delta[:, :1])
     decay, ratio = (xp.concatenate([one, f], 1) for f in (factors.decay, factors.ratio))
     return _steps(xp, delta, Factors(decay, ratio, factors.cap), discount, known)
 
 
-def _steps(xp: Any, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
+def _steps(xp: Module, delta: Tensor, factors: Factors, discount: Tensor, known: Known) -> Steps:
     decay, ratio, cap = factors
     leaves = xp.where(known.passes & ~known.ended, xp.where(known.decision, discount, 1.0), 0.0)
     one = xp.ones_like(leaves[:, :1])

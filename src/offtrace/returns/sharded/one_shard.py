@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from offtrace.arrays import Module, Tensor
 from offtrace.returns.sharded import affine_maps, boundaries, short_rows
 from offtrace.returns.sharded.any_size import Tools
 from offtrace.returns.sharded.boundaries import Flags, Known
@@ -13,7 +14,6 @@ from offtrace.returns.sharded.local_steps import INFINITY, Factors, Steps, of_ac
 from offtrace.returns.weight_scan import sums
 from offtrace.traces.base import UncorrectedReturn
 
-Tensor = Any
 OfDecisions = Callable[[Tensor], Any]
 """From the booleans [N, T] that say where there is a decision."""
 
@@ -35,13 +35,13 @@ class Shard(NamedTuple):
     gamma: Tensor | float
     flags: Flags
 
-    def one_step(self, xp: Any, known: Known) -> Tensor:
+    def one_step(self, xp: Module, known: Known) -> Tensor:
         """r + γ next_value; 0 where there is no decision."""
         real, decision = self.real, known.decision
         ahead = xp.where(decision & ~known.terminated, real["next_value"], 0.0)
         return xp.where(decision, real["reward"], 0.0) + self.discount(xp, decision) * ahead
 
-    def discount(self, xp: Any, decision: Tensor) -> Tensor:
+    def discount(self, xp: Module, decision: Tensor) -> Tensor:
         """γ [N, T], which is not read where there is no decision."""
         return xp.where(decision, self.gamma, xp.zeros_like(self.real["reward"]))
 
@@ -51,7 +51,7 @@ def known(tools: Tools, exchange: Exchange, flags: Flags) -> Known:
     return boundaries.known(tools, flags, boundaries.gathered(tools, exchange, flags))
 
 
-def of_factors(xp: Any, made: tuple[Any, Any, Any], shard: Shard) -> Factors:
+def of_factors(xp: Module, made: tuple[object, object, object], shard: Shard) -> Factors:
     """The factors of a rule as arrays, without effect at skipped steps."""
     flags, nothing = shard.flags, xp.zeros_like(shard.real["reward"])
     whole = (nothing + f for f in made)

@@ -16,15 +16,15 @@ over both. Its last step, without δ, leads out of the shard.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from offtrace.arrays import Module, Tensor
 from offtrace.returns.sharded.any_size import Tools, total
 from offtrace.returns.sharded.boundaries import xp_false
 from offtrace.returns.sharded.exchange import Exchange, either
 from offtrace.returns.sharded.local_steps import INFINITY, Steps
 from offtrace.returns.weight_scan import sums
 
-Tensor = Any
 BUCKET = 360.0
 """A stretch ends where the logarithm of a product moves on by about this much, so that its products are floats."""
 
@@ -62,12 +62,12 @@ class Line(NamedTuple):
     b: Tensor
 
 
-def _sum(xp: Any, a: Tensor, b: Tensor) -> Tensor:
+def _sum(xp: Module, a: Tensor, b: Tensor) -> Tensor:
     """log(e^a e^b), where 0 · ∞ is 0."""
     return xp.where((a == -INFINITY) | (b == -INFINITY), -INFINITY, a + b)
 
 
-def _apply(xp: Any, f: Ends, x: Entering) -> Entering:
+def _apply(xp: Module, f: Ends, x: Entering) -> Entering:
     return Entering(
         xp.maximum(f.low, xp.minimum(f.high, _sum(xp, f.a, x.largest))), xp.minimum(f.least, f.b + x.smallest)
     )
@@ -164,13 +164,13 @@ def _at_readout(tools: Tools, row: Steps, line: Line, entering: Entering) -> Pla
     return Plan(like > 0, head, row.ratio, xp.where(head, 1.0, worth))
 
 
-def _moves(xp: Any, log: Tensor) -> Tensor:
+def _moves(xp: Module, log: Tensor) -> Tensor:
     """Whether a product has left the range of numbers that it was in at the step before."""
     bucket = xp.floor((log + 0.5 * BUCKET) / BUCKET)
     return bucket != _before(xp, bucket, bucket[:, :1] * 0.0)
 
 
-def _before(xp: Any, array: Tensor, first: Tensor) -> Tensor:
+def _before(xp: Module, array: Tensor, first: Tensor) -> Tensor:
     """What stands one step before; `first` before the row."""
     return xp.concatenate([first, array[:, :-1]], 1)
 

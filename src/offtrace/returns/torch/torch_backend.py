@@ -41,7 +41,7 @@ HOST_DTYPES = (torch.float32, torch.float64)
 
 def views(arrays: tuple[Tensor | None, ...]) -> list[Any] | None:
     """The memory of tensors on the CPU, and None in the place of None; None for all if one has no memory that NumPy can read."""
-    found: list[Any] = []
+    found: list[object] = []
     try:
         for array in arrays:
             if array is not None:

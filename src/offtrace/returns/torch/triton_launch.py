@@ -70,8 +70,8 @@ class Tensors:
         self.taken.clear()
 
     def launch(
-        self, kernel: Any, programs: int, read: Sequence[Tensor], numbers: Sequence[float], written: Sequence[plans.Written],
-        **constants: Any,
+        self, kernel: object, programs: int, read: Sequence[Tensor], numbers: Sequence[float], written: Sequence[plans.Written],
+        **constants: object,
     ) -> list[Tensor]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
         made = [w if isinstance(w, Tensor) else self._empty(w[0], DTYPES[w[1]]) for w in written]
@@ -186,7 +186,7 @@ def _rows_at_once(B: int, T: int, recursive: bool) -> int:
     return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
 
 
-def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, Any]) -> Tensor:
+def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, object]) -> Tensor:
     """Traces without a cap: one program for a few rows, or several for each row where rows are few and long."""
     out = torch.empty_like(arrays[0])
     B, T = out.shape

@@ -44,12 +44,12 @@ class Library(Protocol):
 
     def launch(
         self,
-        kernel: Any,
+        kernel: object,
         programs: int,
         read: Sequence[Array],
         numbers: Sequence[float],
         written: Sequence[Written],
-        **constants: Any,
+        **constants: object,
     ) -> list[Array]:
         """Launch so many programs of a kernel; return what it has written."""
         ...

@@ -74,17 +74,17 @@ class Batch(NamedTuple):
 class Measured(NamedTuple):
     """What is measured at each update: [updates] of one run, [runs, updates] of several."""
 
-    reward: Any
+    reward: Array | np.ndarray
     """The mean reward of batch n."""
-    success: Any
+    success: Array | np.ndarray
     """The share of its answers that are right."""
-    entropy: Any
+    entropy: Array | np.ndarray
     """The mean of −log μ of its tokens: the entropy of the policy as it is sampled, for a token, in nats."""
-    ess: Any
+    ess: Array | np.ndarray
     """The effective sample size (Σw)² / (n Σw²) of the n decisions that are learned from; what is rejected has the weight 0."""
-    kl: Any
+    kl: Array | np.ndarray
     """The mean of k3 = ρ − 1 − log ρ of the tokens that are learned from: KL(μ, π), for a token."""
-    finite: Any
+    finite: Array | np.ndarray
     """1 if the gradient is finite."""
 
 
@@ -113,7 +113,7 @@ class State(NamedTuple):
     """What changes: the policy, its optimiser, and the batches that wait."""
 
     weights: Weights
-    adam: Any
+    adam: optax.OptState
     waiting: Batch
 
 

@@ -5,27 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.learners.core.compiling import contracted, inlined, merged, plain, seldom
-from offtrace.learners.core.eligibility.groups import advance_groups, enter_groups, gather
 from offtrace.learners.core.eligibility.kept import GROUPS, LINEAR, SHORT, TINY, VISITS, clear, slot, tidy
 from offtrace.learners.core.eligibility.visits import advance_products, advance_steps, drop_visits
 
 
 @inlined
-def enter(way, kept, weights, numbers, first, pair):
-    """Start t enters with β = 1: its gradient has `numbers` at `weights`; `first` is what a custom step keeps of a new start."""
+def enter(plan, kept, weights, numbers, pair):
+    """Start t enters with β = 1: its gradient has `numbers` at `weights`."""
+    way, first = plan.way, plan.first
     kept.counts.step += 1
     if way == LINEAR:
         for j in range(len(weights)):
             kept.z[slot(kept, weights[j])] += numbers[j]
         return
-    if way == GROUPS:
-        if kept.counts.gathered:
-            enter_groups(kept, weights, numbers)
-            return
-        if kept.counts.last - kept.counts.first == SHORT:
-            gather(kept)
-            enter_groups(kept, weights, numbers)
-            return
+    if way == GROUPS and (kept.counts.gathered or kept.counts.last - kept.counts.first == SHORT):
+        plan.enter_groups(kept, weights, numbers)
+        return
     v = kept.counts.last
     kept.counts.last = v + 1
     for j in range(len(weights)):
@@ -109,7 +104,7 @@ def carry_on(plan, factors, custom, kept, discount, π, μ, pair, at):
     if plan.way == LINEAR:
         advance_linear(kept, discount, decay, ratio)
     elif kept.counts.gathered:
-        advance_groups(kept, discount, decay, ratio, cap, plan.log_forget)
+        plan.advance_groups(kept, discount, decay, ratio, cap, plan.log_forget)
     else:
         drop_visits(kept, plan.reach, plan.forget)
         advance_products(kept, discount, decay, ratio, cap, plan.recursive, plan.lags)

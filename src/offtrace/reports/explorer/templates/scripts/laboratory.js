@@ -22,10 +22,15 @@ function ask(job) {
 function arrived(result) {
   results.set(busy.key, result);
   if (results.size > 4000) results.delete(results.keys().next().value);
+  const { kind } = busy.work;
   busy = null;
   next();
-  requestDraw();
+  if (kind === "point" && busy) drawSoon();
+  else requestDraw();
 }
+let soon = 0;
+/** Curves grow some times a second: to draw a frame takes longer than to compute a point. */
+function drawSoon() { soon ||= setTimeout(() => { soon = 0; requestDraw(); }, 150); }
 function next() {
   while (!busy && waiting.length) {
     const job = waiting.shift();
@@ -73,20 +78,20 @@ function historyOf(condition, mdp, bound) {
 }
 function drawLaboratory() {
   const mdp = MDPS.get(state.mdp), name = (i) => FACTS.get(state.rules[i].name).title;
-  find("#operators thead").innerHTML = `<tr><th class="t" scope="col">rule</th><th scope="col">iterating M</th>${OPERATOR.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`;
-  find("#conditions thead").innerHTML = `<tr><th class="t" scope="col">for every history</th><th class="t" scope="col">${formula("recursive condition, β_t ≤ β_{t−1} ρ_t")}</th><th class="t" scope="col">${formula("product condition, β_t ≤ ∏ρ")}</th></tr>`;
-  find("#conditions tbody").innerHTML = state.rules.map((slot, i) => {
+  put(find("#operators thead"), `<tr><th class="t" scope="col">rule</th><th scope="col">iterating M</th>${OPERATOR.map(([, title]) => `<th scope="col">${formula(title)}</th>`).join("")}</tr>`);
+  put(find("#conditions thead"), `<tr><th class="t" scope="col">for every history</th><th class="t" scope="col">${formula("recursive condition, β_t ≤ β_{t−1} ρ_t")}</th><th class="t" scope="col">${formula("product condition, β_t ≤ ∏ρ")}</th></tr>`);
+  put(find("#conditions tbody"), state.rules.map((slot, i) => {
     const found = shownJobs[i] && results.get(shownJobs[i].all), [recursive, product] = [found?.recursive, found?.product];
     const cells = recursive ? [[recursive, formula("β_{t−1} ρ_t")], [product, "∏ρ"]].map(([c, bound]) => `<td class="history" data-holds="${c.holds}">${historyOf(c, mdp, bound)}</td>`) : [`<td class="history" colspan="2">${found ? "–" : "…"}</td>`];
     return `<tr>${nameCell(slot, i)}${cells.join("")}</tr>`;
-  }).join("");
-  find("#operators tbody").innerHTML = state.rules.map((slot, i) => {
+  }).join(""));
+  put(find("#operators tbody"), state.rules.map((slot, i) => {
     const found = shownJobs[i] ? results.get(shownJobs[i].all) : { failed: "see the fields of your own rule" };
     if (!found || found.failed) return `<tr>${nameCell(slot, i)}<td class="history" colspan="5">${found ? safe(found.failed) : "…"}</td></tr>`;
     const unsure = found.radiusTop > 1.001 * found.radius + 1e-9, rest = `below ${format(Number(found.radiusTop.toPrecision(1)) * 2)}`;
     const numbers = OPERATOR.map(([key]) => cell(found[key], (key === "contraction" || key === "radius") && found[key] > 1 + 1e-9 ? "over" : "", key === "radius" && unsure ? rest : null)).join("");
     return `<tr>${nameCell(slot, i)}<td class="${found.radius > 1 + 1e-9 ? "over" : ""}">${verdict(found)}</td>${numbers}</tr>`;
-  }).join("");
+  }).join(""));
   for (const [key, title] of OPERATOR.filter(([key]) => key !== "magnitude")) {
     const lines = [], marks = [];
     shownJobs.forEach((jobs, i) => {
