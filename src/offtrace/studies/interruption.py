@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """Signals that ask a process to end."""
 
