@@ -1,4 +1,4 @@
-"""What the compiled loop asks of Numba beyond its documentation, and what it keeps on disk."""
+"""What a compiled loop keeps on disk."""
 
 from __future__ import annotations
 
@@ -11,33 +11,6 @@ import numba
 import pytest
 
 from offtrace.learners.core import compiling
-
-
-def test_the_private_option_is_known() -> None:
-    """If this fails, Numba has changed `_nrt`, the one private name: see `compiling.uncounted`, and time the loop."""
-    version = tuple(int(part) for part in numba.__version__.split(".")[:2])
-    assert compiling.TRIED[0] <= version < compiling.TRIED[1], (
-        f"Numba {numba.__version__} was not tried: run benchmarks/learners.py with it, then widen compiled_parts.TRIED"
-    )
-    assert compiling._takes(_nrt=False), (
-        f"numba.njit of {numba.__version__} refuses _nrt=False: see compiling.uncounted"
-    )
-    assert not compiling._takes(_no_such_option=False)  # so the question can be answered with no
-
-
-def test_without_the_option_all_is_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(compiling, "TRIED", ((99, 0), (99, 1)))
-    monkeypatch.setattr(compiling, "_takes", lambda **options: False)
-    assert compiling.uncounted.__wrapped__() == {}
-
-
-def test_nothing_else_of_numba_is_private() -> None:
-    """No name of Numba with a leading underscore, and no module that it calls unsafe, in the learners."""
-    folder = Path(compiling.__file__).parent.parent
-    text = "\n".join(file.read_text() for file in folder.rglob("*.py") if file.name != "compiling.py")
-    assert "_nrt" not in text
-    assert "unsafe" not in text
-    assert "._cache" not in text
 
 
 def test_a_loop_on_disk_is_that_of_this_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ once. A file that was cut short or damaged would be an error of the unpickler, o
 before its content, and what does not fit to it is compiled anew. What is compiled for given types is large: of several processes
 that need it at once, one compiles it, and the others wait for it.
 
-This uses names of Numba that are not public: `_cache` of a function, `FunctionCache` and `IndexDataCacheFile`.
+This uses names of Numba that are not public: `tests/test_numba_names.py` lists all of them.
 """
 
 from __future__ import annotations

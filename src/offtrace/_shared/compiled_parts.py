@@ -3,7 +3,7 @@
 Numba does both for each function that another one calls, and again for that one, into which it copies them: for parts of parts
 once for each level. What it made of a part by itself is never run. Leaving it out takes a third off the time of compiling.
 
-This uses names of Numba that are not public, `JITCodeLibrary` and what it consists of, in versions where that was tried only.
+This uses names of Numba that are not public: `tests/test_numba_names.py` lists all of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
 F = TypeVar("F", bound=Callable[..., Any])
-TRIED = (0, 61), (0, 69)
-"""From which version of Numba on, and before which, the names that are not public were seen to do what they should."""
 
 
 class _Part(JITCodeLibrary):
@@ -56,11 +54,8 @@ class _PartCompiler(CompilerBase):
         return [DefaultPassBuilder.define_nopython_pipeline(state)]
 
 
-_version = tuple(int(part) for part in numba.__version__.split(".")[:2])
-PART: dict[str, Any] = {"no_cfunc_wrapper": True}
+PART: dict[str, Any] = {"no_cfunc_wrapper": True, "pipeline_class": _PartCompiler}
 """Options of `numba.njit` and `register_jitable` for a function that only compiled code calls, and by its name."""
-if TRIED[0] <= _version < TRIED[1]:
-    PART["pipeline_class"] = _PartCompiler
 
 
 def part_njit(**options: Any) -> Callable[[F], F]:

@@ -5,17 +5,17 @@ of the compiler: a third of the time in which a learner's loop was compiled. The
 as those of the CPU, which Numba asks before those of any machine, and answer for arrays and numbers only, and only while a
 function of this package is compiled: nothing changes for what others compile.
 
-This uses names of Numba that are not public. Where they are gone, all works, and compiling takes longer.
+This uses names of Numba that are not public: `tests/test_numba_names.py` lists all of them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from numba import types
+from numba.core.typing import arraydecl, builtins, templates
 
 
 def _in_array(array: types.Type, index: types.Type, *_: types.Type) -> bool:
@@ -45,12 +45,9 @@ def _ask_first(function: object, template: Any, applies: Callable[..., bool], re
     register(function)(First)
 
 
-with contextlib.suppress(ImportError, AttributeError):
-    from numba.core.typing import arraydecl, builtins, templates
-
-    for given in (
-        (operator.getitem, arraydecl.GetItemBuffer, _in_array),
-        (operator.setitem, arraydecl.SetItemBuffer, _in_array),
-        (bool, builtins.Bool, _number),
-    ):
-        _ask_first(*given, templates.infer_global)
+for given in (
+    (operator.getitem, arraydecl.GetItemBuffer, _in_array),
+    (operator.setitem, arraydecl.SetItemBuffer, _in_array),
+    (bool, builtins.Bool, _number),
+):
+    _ask_first(*given, templates.infer_global)

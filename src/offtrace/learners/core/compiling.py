@@ -23,7 +23,7 @@ from numba.core.types import Type
 from numba.extending import register_jitable
 
 from offtrace._shared.compile_cache import kept_njit
-from offtrace._shared.compiled_parts import PART, TRIED
+from offtrace._shared.compiled_parts import PART
 from offtrace.returns.numpy import scalar_math
 
 Function = Callable[..., Any]
@@ -42,30 +42,12 @@ njit = cast("Callable[..., Decorator]", numba.njit)
 """Numba's own, as a decorator that keeps the type of a function."""
 
 
-@cache
-def uncounted() -> dict[str, bool]:
-    """The option of `numba.njit` that switches the counting of references off: without it the loop is ten times slower.
-
-    It is the one private name of Numba that the learners use. Outside of the versions that were tried, Numba is asked whether
-    it still knows the option; if it does not, references are counted, and all works, slowly.
-    """
-    version = tuple(int(part) for part in numba.__version__.split(".")[:2])
-    if TRIED[0] <= version < TRIED[1] or _takes(_nrt=False):
-        return {"_nrt": False}
-    return {}
-
-
-def _takes(**options: bool) -> bool:
-    """Whether Numba compiles a function with these options."""
-    try:
-        njit((numba.int64,), **options)(lambda x: x)
-    except Exception:  # whichever way a version refuses what it does not know
-        return False
-    return True
+UNCOUNTED: dict[str, object] = {"_nrt": False}
+"""The option that switches the counting of references off: without it the loop is ten times slower. It is not public."""
 
 
 def _compiling(**options: object) -> Decorator:
-    return njit(nogil=True, **uncounted(), **options)
+    return njit(nogil=True, **UNCOUNTED, **options)
 
 
 INSIDE: dict[str, object] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -84,9 +66,9 @@ seldom = _compiling(**_PART)
 """This compiles what runs now and then: it is not inlined."""
 called = _compiling()
 """For callers in Python."""
-leaf: Decorator = kept_njit(nogil=True, **uncounted(), forceinline=True)
+leaf: Decorator = kept_njit(nogil=True, **UNCOUNTED, forceinline=True)
 """For every step, and called from Python too; it calls nothing, so that it may stay on disk by itself."""
-both: Decorator = register_jitable(nogil=True, **uncounted(), forceinline=True, fastmath={"contract"}, **PART)
+both: Decorator = register_jitable(nogil=True, **UNCOUNTED, forceinline=True, fastmath={"contract"}, **PART)
 """Inlined in compiled code, where a·b + c may be rounded once, and plain Python where Python calls it."""
 
 
@@ -116,7 +98,7 @@ def compiled_for(kinds: tuple[Type, ...], loop_of: Callable[[int], F], **options
     notice.start()
     try:
         # With its types given, rules are taken for pointers, and not compiled into it.
-        compiling = kept_njit(kinds, nogil=True, **(options or LOOP), **uncounted())
+        compiling = kept_njit(kinds, nogil=True, **(options or LOOP), **UNCOUNTED)
         return compiling(loop_of(loop_digest()))
     finally:
         notice.cancel()

@@ -18,7 +18,7 @@ from numba.extending import register_jitable
 
 from offtrace.learners.core.addressed import Addressed
 from offtrace.learners.core.called import Called
-from offtrace.learners.core.compiling import INSIDE, Function, compiled_for, njit, uncounted
+from offtrace.learners.core.compiling import INSIDE, UNCOUNTED, Function, compiled_for, njit
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.groups import advance_groups_of, enter_groups_of
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
@@ -197,7 +197,7 @@ def _checked_step(method: Method) -> Function:
 @cache
 def _own_step(step: Function) -> Called:
     """A method's step; it changes arrays in place."""
-    return Called(njit(OWN_STEP, nogil=True, fastmath={"contract"}, **INSIDE, **uncounted())(step))
+    return Called(njit(OWN_STEP, nogil=True, fastmath={"contract"}, **INSIDE, **UNCOUNTED)(step))
 
 
 @cache
