@@ -31,12 +31,14 @@ LONG: list[ot.Trace] = [
 ]
 
 
-def ring(states: int, gamma: float) -> MDP:
-    """A long way round: one action goes on, one may stay."""
+def ring(states: int, gamma: float, stay: dict[int, float] | None = None) -> MDP:
+    """A long way round: one action goes on, one may stay. In the states of `stay` both do, with these probabilities."""
     P = np.zeros((states, 2, states))
     for s in range(states):
         P[s, 0, (s + 1) % states] = 1.0
         P[s, 1, s] = P[s, 1, (s + 1) % states] = 0.5
+    for s, p in (stay or {}).items():
+        P[s, :, s], P[s, :, (s + 1) % states] = p, 1.0 - p
     R = np.random.default_rng(0).normal(size=(states, 2))
     return MDP(P, R, gamma, np.eye(states)[0], np.zeros(states, bool))
 
@@ -56,18 +58,29 @@ def by_stream(mdp: MDP, trace: ot.Trace, pi: np.ndarray, mu: np.ndarray, steps: 
     return Q
 
 
+def assert_as_by_stream(trace: ot.Trace, mdp: MDP, pi: np.ndarray, steps: int) -> None:
+    mu = np.full((mdp.S, 2), 0.5)
+    found = evaluate(trace, mdp, target=pi, behavior=mu, alpha=0.1, steps=steps, seed=4, certify=False, points=1)
+    wanted = by_stream(mdp, trace, pi, mu, steps, seed=4)
+    assert np.abs(found.Q - wanted).max() <= 1e-10 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("near", [True, False], ids=["π = μ nearly", "π far from μ"])
 @pytest.mark.parametrize("trace", LONG, ids=name_of)
 def test_an_episode_of_thousands_of_steps(trace: ot.Trace, near: bool) -> None:
     mdp, steps = ring(300, gamma=0.9), 900
     if near and isinstance(trace, ot.HistoryBounded):
         steps = 400  # `Stream` is slow here: with a cap above 1 it lifts many groups at each step
-    mu = np.full((mdp.S, 2), 0.5)
     pi = np.tile([0.5, 0.5] if near else [0.8, 0.2], (mdp.S, 1))
     pi[::50] = [0.7, 0.3]
-    found = evaluate(trace, mdp, target=pi, behavior=mu, alpha=0.1, steps=steps, seed=4, certify=False, points=1)
-    wanted = by_stream(mdp, trace, pi, mu, steps, seed=4)
-    assert np.abs(found.Q - wanted).max() <= 1e-10 * np.abs(wanted).max()
+    assert_as_by_stream(trace, mdp, pi, steps)
+
+
+@pytest.mark.parametrize("trace", [ot.Retrace(), ot.NonMarkovRetrace(), ot.RBIS()], ids=name_of)
+def test_after_a_long_stay_slots_know_when_their_weights_were_visited(trace: ot.Trace) -> None:
+    """Weights from before the stay are given up soon after it. A second time comes while those from after it still count."""
+    mdp = ring(300, gamma=0.9, stay={60: 0.998})
+    assert_as_by_stream(trace, mdp, np.tile([0.6, 0.4], (mdp.S, 1)), steps=1_000)
 
 
 @pytest.mark.parametrize(
