@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 from offtrace.returns import from_action_values, targets
 from offtrace.traces import Retrace, Rule
 from offtrace.traces import trace as named_trace
-from offtrace.traces.arguments import as_rule
+from offtrace.traces.trace_argument import as_rule
 
 __all__ = ["SequenceReplayBuffer", "SequenceSamples", "TraceDQN"]
 

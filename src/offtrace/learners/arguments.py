@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.acting import TABLE, Coded
 from offtrace.learners.core.loop_settings import OFFLINE, ONLINE, REPLAY, Settings
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as made_by_name
@@ -30,7 +30,7 @@ from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule, Trace
 from offtrace.traces import trace as trace_named
-from offtrace.traces.arguments import as_rule
+from offtrace.traces.trace_argument import as_rule
 
 PAIRS_TO_CERTIFY = 200
 """Up to so many pairs, `evaluate` asks `certify` whether the trace converges at all."""

@@ -25,9 +25,9 @@ from offtrace._shared.number_text import number as in_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
-from offtrace.logs.estimators.checks import few
 from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.estimators.direct_method import Direct
+from offtrace.logs.estimators.estimator_checks import few
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.fitted_iteration import Regressor, fit
 from offtrace.logs.estimators.hidden_states import HiddenStates, hidden_states

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offtrace._shared.cores import cores
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.plan import Failure, Job, Outcome
 
 AHEAD = 2

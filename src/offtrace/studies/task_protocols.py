@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from offtrace.deep.config import Config
 from offtrace.studies import declared_policies
-from offtrace.studies.checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
+from offtrace.studies.declaration_checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
 from offtrace.traces import Rule
 
 # ruff: noqa: RUF009 (`key` makes a field)

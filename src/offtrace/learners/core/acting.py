@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.core.compiling import inlined, leaf, seldom
-from offtrace.learners.core.records import Floats, record
+from offtrace.learners.core.record_arrays import Floats, record
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
 """Kinds of schedules."""

@@ -34,7 +34,7 @@ from offtrace.learners.core.loop import (
 from offtrace.learners.core.loop_settings import REPLAY
 from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LOOKING, uniform
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.core.tiles import into_tiles
 
 # A step of an environment takes so long that it does not matter whether these are inlined; to the compiler it does.

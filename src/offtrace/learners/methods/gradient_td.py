@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, dot, inner
 from offtrace.learners.methods.registry import register_method
 from offtrace.traces import ImportanceSampling, Trace

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.registry import register_method
 from offtrace.learners.methods.trace_learner import StateTraceLearner
 from offtrace.traces import ABQ, INFINITY, ImportanceSampling, TreeBackup, VTrace

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add
 from offtrace.traces import Trace
 

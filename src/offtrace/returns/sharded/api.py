@@ -11,8 +11,8 @@ from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.state_values import StateTargets
 from offtrace.returns.weights import options
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_rule, as_state_rule, as_trace
 from offtrace.traces.base import whole
+from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
