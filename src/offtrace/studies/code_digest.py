@@ -177,7 +177,7 @@ def _file(module: str) -> Path | None:
 
 
 def _text(file: Path) -> str:
-    """Of a compiled module its digest stands for it."""
+    """Return the text of a file; for a compiled module its digest stands in."""
     content = file.read_bytes()
     try:
         return content.decode()

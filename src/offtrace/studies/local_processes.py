@@ -83,7 +83,7 @@ class _Worker:
         return self.silent > self.patience
 
     def end(self) -> int:
-        """It is dead, or will be in a moment: its status."""
+        """Wait for a process that is dead, or will be in a moment, and return its status."""
         self.gone = True
         status = self.process.wait()
         self.listener.join()

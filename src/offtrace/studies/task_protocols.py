@@ -138,7 +138,7 @@ class _Deep(Protocol):
         return p.frames * (1.0 + 3.0 * p.batch * (p.burn_in + p.length) / p.every)
 
     def config(self, game: str, trace: Rule, age: int) -> Config:
-        """Of a run: the age of the data is as many frames as the memory holds."""
+        """The configuration of a run: the age of the data is as many frames as the memory holds."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
         return Config(game=game, trace=trace, capacity=age, **values)
 

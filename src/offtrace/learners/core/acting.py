@@ -62,7 +62,7 @@ NOW = record(
 
 
 class Now(NamedTuple):
-    """The same in registers, with the policy's table."""
+    """A record NOW in registers, with the policy's table: the policy of this episode and step."""
 
     kind: int
     level: float
@@ -82,7 +82,7 @@ def set_level(coded, A, episode, step, now):
 
 @inlined
 def at_present(now, coded):
-    """What `set_level` has set."""
+    """Return what `set_level` has set in the record NOW, in registers."""
     return Now(now.kind, now.level, now.share, now.nth, coded.table)
 
 

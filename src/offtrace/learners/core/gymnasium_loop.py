@@ -117,7 +117,7 @@ def see(box, tiles, features, behavior, target, j, state, x, p):
 
 @seldom
 def look(turn, box, tiles, features, behavior, target, settings, policy, m):
-    """As `loop.look`. NaN if the environment did not answer."""
+    """Return the return of an evaluation episode, as `loop.look` does; NaN if the environment did not answer."""
     last = len(box.action) - 1
     set_level(policy, features.A, m.progress.episode - 1, m.progress.step, m.looking)
     π = at_present(m.looking, policy)

@@ -115,7 +115,7 @@ class JaxBackend(Backend[jax.Array]):
         return gamma if isinstance(gamma, jax.Array) else one_discount(gamma)
 
     def converting(self, name: str, dtype: object) -> str:
-        """By `astype`."""
+        """Return the call of `astype` that converts it."""
         return f"{name}.astype(jnp.{dtype})"
 
     def correct(

@@ -279,7 +279,7 @@ def _room(room: int | None, check: bool | None) -> int | None:
 
 
 def _refuse(rule: Rule, differentiable: bool) -> None:
-    """What shards do not do."""
+    """Refuse what cannot be computed on shards, and say what to do instead."""
     remedy = "gather the rows along time, and call offtrace.targets on each rank"
     if differentiable:
         raise TypeError(f"targets of shards have no gradient: leave out differentiable=True, or {remedy}")

@@ -78,7 +78,7 @@ class TorchBackend(Backend[Tensor]):
         return gamma if isinstance(gamma, Tensor) else one_discount(gamma)
 
     def converting(self, name: str, dtype: object) -> str:
-        """By `to`."""
+        """Return the call of `to` that converts it."""
         return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
 
     def correct(
@@ -273,7 +273,7 @@ def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
 
 
 def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """By a kernel that the rule is compiled into."""
+    """Compute q + Δ, or Δ, with a Triton kernel that the rule is compiled into."""
     from offtrace.returns.torch import triton_launch
 
     def row_by_row(array: Tensor) -> Tensor:

@@ -95,6 +95,6 @@ def tidy(measured: Measured, seed: np.ndarray, batch: int, metric: str) -> tuple
 
 
 def _mean(of_runs: np.ndarray) -> np.ndarray:
-    """Over updates; NaN where one is not finite."""
+    """Return the mean over updates; NaN where one of them is not finite."""
     mean = of_runs.astype(float).mean(axis=1)
     return np.where(np.isfinite(mean), mean, np.nan)
