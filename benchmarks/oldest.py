@@ -46,7 +46,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gymnasium": ((), ("tests/mdps/test_toy_text.py", "tests/learners/test_host.py", "-k", AGELESS)),
     "reports": (
         ("studies",),
-        ("tests/reports/test_statistics.py", "tests/reports/test_study.py", "tests/reports/test_page.py"),
+        ("tests/reports/test_statistics.py", "tests/reports/test_study.py", "tests/reports/test_study_page.py"),
     ),
     "logs": (
         ("pandas>=2.2.2",),
@@ -63,7 +63,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tianshou": ((), ("tests/adapters/test_tianshou.py",)),
     "jax": ((), ("tests/traces/test_symbols.py", "tests/returns/test_jax.py", "-k", "not triton")),
     "notebook": (("plot", "ipykernel>=6.29", "nbclient>=0.10"), ("tests/test_notebook_kernel.py",)),
-    "deep": ((), ("tests/deep/test_memory.py", "tests/deep/test_agent.py")),
+    "deep": ((), ("tests/deep/test_replay_memory.py", "tests/deep/test_agent.py")),
 }
 # Ray 2.20's own cluster for tests refuses to remove a node while a study runs there.
 LATER = {"ray": ("-k", "not killed")}

@@ -101,11 +101,11 @@ class NumPyKind(ArrayKind[np.ndarray]):
         return array
 
     def native(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """In native byte order, which a file need not be in."""
+        """Return the dtype in native byte order: arrays from a file may have another one."""
         return dtype.newbyteorder("=")
 
     def converting(self, name: str, dtype: object) -> str:
-        """By `astype`."""
+        """Return the call of `astype` that converts it."""
         return f"{name}.astype(np.{dtype})"
 
 

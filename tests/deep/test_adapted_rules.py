@@ -12,7 +12,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.deep import Config, chosen_lam
-from offtrace.deep import memory as memories
+from offtrace.deep import replay_memory as memories
 from offtrace.deep.agent import Acted, Trajectory
 from offtrace.deep.games import Stepped
 from offtrace.deep.replay import ReplayAgent

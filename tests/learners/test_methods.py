@@ -90,7 +90,7 @@ def test_a_method_from_outside() -> None:
 def test_a_step_is_python_too() -> None:
     θ, w, none = np.arange(4.0), np.ones((1, 4)), np.zeros((0, 4))
     e, φ = Sparse(np.array([1, 3, 1]), np.array([0.5, 2.0, 0.5])), Sparse(np.array([2]), np.array([1.0]))
-    t = np.zeros(1, ot.learners.core.memory.TRANSITION)[0]
+    t = np.zeros(1, ot.learners.core.loop_memory.TRANSITION)[0]
     t.alpha, t.delta, t.gamma = 0.1, 2.0, 0.5
     store = Store(θ, w, none, np.zeros(0, np.int64), np.zeros(0), np.array([0.5, 0.01, 0.0]))
     GQ.step(t, store, Vectors(e=e, on=φ, φ=φ, φ_next=φ))

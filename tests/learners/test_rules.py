@@ -10,7 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.learners import EpsilonGreedy, Replay, TraceLearner, bifurcation_auc, control, evaluate
-from offtrace.learners.core.plan import plan
+from offtrace.learners.core.method_plan import plan
 from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
 
 

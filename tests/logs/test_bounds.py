@@ -17,7 +17,7 @@ import offtrace as ot
 from logs import settings
 from offtrace.logs import evaluate, simulate
 from offtrace.logs.estimators.lower_bounds import LOWER_BOUNDS
-from offtrace.reports.logs import page
+from offtrace.reports.logs import evaluation_page
 
 DRAWS = st.lists(st.floats(0, 50) | st.sampled_from([0.0, 1.0, 1e6]), min_size=2, max_size=30)
 
@@ -93,7 +93,7 @@ def test_the_result_has_all_of_them_with_what_they_assume() -> None:
     logs = simulate(mdp, mu, seed=0, episodes=100)
     result = evaluate(logs, pi, **arguments)
     assert "by other inequalities: Hoeffding [" in str(result)
-    assert "By other inequalities V(π) lies in: Hoeffding [" in page.html(result)
+    assert "By other inequalities V(π) lies in: Hoeffding [" in evaluation_page.html(result)
     assert json.loads(json.dumps(result.as_json()))["bounds"]["Hoeffding"]["low"] == result.bounds["Hoeffding"].low
     assert evaluate(logs, pi, **{**arguments, "estimators": "fitted"}, initial=np.array([0])).bounds == {}
 

@@ -31,7 +31,7 @@ from offtrace.logs import (
     read,
     sweep,
 )
-from offtrace.reports.logs import page
+from offtrace.reports.logs import evaluation_page
 
 QUADRATIC = Features(of_pairs=linear_systems.quadratic)
 BY_RATIOS = {
@@ -61,7 +61,7 @@ def test_estimators_by_ratios_equal_their_formulas_with_densities_above_one() ->
     for name, formula in BY_RATIOS.items():
         assert result[name].estimate == pytest.approx(formula(episodes, GAMMA), rel=1e-10), name
     assert "actions   2 real numbers" in str(describe(logs, pi))
-    assert "lies outside the range of logged actions" in page.html(result)
+    assert "lies outside the range of logged actions" in evaluation_page.html(result)
 
 
 def test_intervals_hold_the_closed_form() -> None:

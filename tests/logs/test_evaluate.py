@@ -17,7 +17,7 @@ from offtrace import mdps
 from offtrace.logs import ESTIMATORS, Logs, evaluate, simulate
 from offtrace.logs.estimators import intervals, lower_bounds
 from offtrace.logs.estimators.registry import FEATURES
-from offtrace.reports.logs import page
+from offtrace.reports.logs import evaluation_page
 
 REPETITIONS, EPISODES = 140, 500
 
@@ -293,7 +293,7 @@ def test_an_empty_conservative_interval_is_said_to_be_empty() -> None:
     assert wrong.warnings[0] == f"the conservative interval is empty: {c.empty}"
     assert all(np.isnan(row["conservative_low"]) and np.isnan(row["conservative_high"]) for row in wrong.rows())
     assert ">empty<" in wrong._repr_html_()
-    shown = page.html(wrong)
+    shown = evaluation_page.html(wrong)
     assert "interval, which needs no large sample, is empty: by the data V(π) is at least" in shown
     assert "NaN" not in shown.split('type="application/json"')[1].split("</script>")[0]
 

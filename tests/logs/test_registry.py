@@ -12,7 +12,7 @@ from logs import settings
 from offtrace import cli
 from offtrace.logs import ESTIMATORS, Estimator, Evidence, evaluate, register_estimator
 from offtrace.logs.estimators import registry
-from offtrace.reports.logs import page
+from offtrace.reports.logs import evaluation_page
 
 
 def mean_return(evidence: Evidence) -> tuple[float, np.ndarray]:
@@ -41,7 +41,7 @@ def test_an_estimator_of_ones_own_is_evaluated_listed_and_shown(
     assert [row.estimator for row in result.estimates] == possible
     row = result[own.name]
     assert (row.title, row.low <= row.estimate <= row.high) == ("mean <return>", True)
-    text = page.html(result)
+    text = evaluation_page.html(result)
     assert text.count(">mean &lt;return&gt;</th>") == 2  # of numbers, and of equations
     assert own.equation in text
     assert cli.main(["logs", "estimators"]) == 0

@@ -15,8 +15,8 @@ from offtrace.operators.auditing.claims import (
     common,
     conclusion,
     control,
-    evaluation,
     online,
+    policy_evaluation,
     proofs,
 )
 from offtrace.operators.falsify import falsify
@@ -145,9 +145,9 @@ myopic = [(garnet(3, 2, 2, seed=0, gamma=0.0), np.full((3, 2), 0.5), np.full((3,
     ("part", "where", "instead"),
     [
         ("fixed point", common, {"beta": lambda *a: 0.5}),
-        ("β_t ≤ ∏ρ makes", evaluation, {"SECOND_LAG": ot.OneStep()}),
-        ("β_t ≤ ∏ρ makes", evaluation, {"SECOND_LAG": ot.QLambda(1.0, horizon=3)}),
-        ("β_t ≤ ∏ρ makes", evaluation, {"alternating": on_policy}),
+        ("β_t ≤ ∏ρ makes", policy_evaluation, {"SECOND_LAG": ot.OneStep()}),
+        ("β_t ≤ ∏ρ makes", policy_evaluation, {"SECOND_LAG": ot.QLambda(1.0, horizon=3)}),
+        ("β_t ≤ ∏ρ makes", policy_evaluation, {"alternating": on_policy}),
         ("B_t diagonal", common, {"beta": lambda trace, pi, *a: 1.0 if len(pi) == 1 else pi[-1]}),
         ("Q(λ)", algorithms, {"q_lambda_tight": lambda: q_lambda_tight(distance=0.1, gamma=0.5)}),
         ("d = 1", algorithms, {"powers_of_two": alternating}),
@@ -157,9 +157,9 @@ myopic = [(garnet(3, 2, 2, seed=0, gamma=0.0), np.full((3, 2), 0.5), np.full((3,
         ("according to Theorem 2", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
         ("increasingly greedy", control, {"switch_or_stay": lambda: switch_or_stay(stay=0.5)}),
         ("vary with time", conclusion, {"alternating": lambda: alternating(0.5)}),
-        ("includes the examples", evaluation, {"q_lambda_tight": on_policy, "powers_of_two": on_policy}),
-        ("recency heuristic", evaluation, {"RUNNING_MINIMUM": ot.Retrace()}),
-        ("recency heuristic", evaluation, {"RUNNING_MINIMUM": ot.TruncatedIS(1.0)}),  # it may grow again
+        ("includes the examples", policy_evaluation, {"q_lambda_tight": on_policy, "powers_of_two": on_policy}),
+        ("recency heuristic", policy_evaluation, {"RUNNING_MINIMUM": ot.Retrace()}),
+        ("recency heuristic", policy_evaluation, {"RUNNING_MINIMUM": ot.TruncatedIS(1.0)}),  # it may grow again
         (
             "demonstrate divergence",
             algorithms,

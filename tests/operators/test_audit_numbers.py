@@ -9,7 +9,7 @@ import offtrace as ot
 from offtrace.learners import by_definition
 from offtrace.mdps import MDP, alternating, garnet, one_state_two_actions, q_lambda_tight, random_policy
 from offtrace.operators import Operator
-from offtrace.operators.auditing.claims import algorithms, common, evaluation, online, proofs
+from offtrace.operators.auditing.claims import algorithms, common, online, policy_evaluation, proofs
 from operators.brute import C_by_enumeration, variance_by_enumeration
 
 
@@ -68,7 +68,7 @@ def test_the_recency_heuristic() -> None:
     Z = np.array([row, row])
     assert norm_and_radius(Z) == pytest.approx((1.4797408, np.sqrt(7) - 2), abs=1e-6)
     mdp, pi, mu = one_state_two_actions(target=(1 / 3, 2 / 3), behavior=μ, gamma=γ)
-    op = Operator(evaluation.RUNNING_MINIMUM, mdp, target=pi, behavior=mu)  # horizon 100
+    op = Operator(policy_evaluation.RUNNING_MINIMUM, mdp, target=pi, behavior=mu)  # horizon 100
     np.testing.assert_allclose(op.Z, Z, atol=2e-4)
 
 

@@ -13,11 +13,11 @@ import offtrace as ot
 from offtrace.mdps import MDP
 from offtrace.operators import Operator
 from offtrace.operators.conditions import product_condition, recursive_condition
-from offtrace.reports.explorer import javascript, page
+from offtrace.reports.explorer import explorer_page, javascript
 
 NEAR = 1e-9
-RULES = page.shown()
-GALLERY = {m["key"]: m for m in page.data()["mdps"]}
+RULES = explorer_page.shown()
+GALLERY = {m["key"]: m for m in explorer_page.data()["mdps"]}
 SHOWN = "(rows) => rows.map((r) => [...r.querySelectorAll('[data-v]')].map((c) => Number(c.dataset.v)))"
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 HELD = "(rows) => rows.map((r) => [...r.querySelectorAll('[data-holds]')].map((c) => c.dataset.holds))"

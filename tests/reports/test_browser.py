@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from offtrace.reports.study import page as pages
+from offtrace.reports.study import study_page as pages
 from reports import synthetic
 
 MAKERS = {

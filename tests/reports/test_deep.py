@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from offtrace.reports.study import ageing, page, paper_figures, terminal_table, views, words
+from offtrace.reports.study import ageing, paper_figures, study_page, terminal_table, views, words
 from offtrace.reports.study.random_returns import RANDOM
 from reports import synthetic
 from reports.test_statistics import improvement_by_definition, iqm_by_definition
@@ -128,7 +128,7 @@ def test_the_answer_compares_with_retrace_at_every_age() -> None:
     assert "no trace is better beyond its 95% interval, and none is worse" in against
     assert "10,000: none; 100,000: none; 1,000,000: none" in aged
     assert "For none does the difference change" in aged
-    text = page.render(rows, curves, facts)
+    text = study_page.render(rows, curves, facts)
     assert "156, 1,562 and 15,625 updates ago" in text
     assert "to Retrace" in text
 
@@ -139,4 +139,4 @@ def test_few_seeds_claim_nothing(seeds: int) -> None:
     assert shown.at_each_age["low"].is_nan().all() == (seeds == 1)
     said = words.answer(shown)
     assert ("nothing can be told apart" in said[0]) == (seeds == 1)
-    page.html(shown)
+    study_page.html(shown)

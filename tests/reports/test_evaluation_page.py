@@ -18,7 +18,7 @@ from offtrace import cli, mdps, reports
 from offtrace.logs import Problem, ReadReport, Result, evaluate, simulate
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.warnings_of_result import gaps_of
-from offtrace.reports.logs import figures, page
+from offtrace.reports.logs import evaluation_page, figures
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 
@@ -134,10 +134,12 @@ def test_only_intervals_contradict(results: dict[str, Result]) -> None:
     """An estimate of 0 whose interval is a point, for want of any weight, contradicts nothing."""
     first, second, third = (replace(row, checks=()) for row in results["good"].estimates[:3])
     nowhere = replace(third, estimate=9.0, low=9.0, high=9.0, standard_error=0.0)
-    text = page.html(replace(results["good"], estimates=(first, second, nowhere)))
+    text = evaluation_page.html(replace(results["good"], estimates=(first, second, nowhere)))
     assert "The intervals of the other estimators that pass their checks (1 of 2) overlap that of the first." in text
     far = replace(nowhere, low=8.0, high=10.0, standard_error=0.5)
-    assert "not what all estimators say" in page.html(replace(results["good"], estimates=(first, second, far)))
+    assert "not what all estimators say" in evaluation_page.html(
+        replace(results["good"], estimates=(first, second, far))
+    )
 
 
 def test_credit_is_that_of_the_coefficients() -> None:
@@ -177,7 +179,7 @@ def test_weights_that_are_no_floats_are_still_weighed(results: dict[str, Result]
     assert (tiny.effective, tiny.largest) == pytest.approx((1.8, 2 / 3))
     none = replace(d, log_weights=np.full(3, -np.inf))
     assert none.effective == 0
-    text = page.html(replace(results["good"], diagnosis=none))
+    text = evaluation_page.html(replace(results["good"], diagnosis=none))
     assert "nan" not in re.sub("<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
@@ -197,7 +199,7 @@ def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
 
 
 def evaluation_span(result: Result) -> tuple[float, float]:
-    low, high = data(page.html(result))["estimates"]["domain"]
+    low, high = data(evaluation_page.html(result))["estimates"]["domain"]
     return low, high
 
 

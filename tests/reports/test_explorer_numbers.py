@@ -11,7 +11,7 @@ import offtrace as ot
 from offtrace import mdps
 from offtrace.operators import Operator, control_iterates
 from offtrace.operators.conditions import product_condition, recursive_condition
-from offtrace.reports.explorer import page
+from offtrace.reports.explorer import explorer_page
 from reports.explorer_page import (
     HELD,
     NEAR,
@@ -33,7 +33,7 @@ from reports.explorer_page import (
 def test_every_rule_of_the_registry_is_there() -> None:
     listed = [rule for rule in ot.rules() if not rule.uncorrected]
     assert listed == RULES
-    assert {r["name"] for r in page.data()["rules"]} == {rule.__name__ for rule in listed}
+    assert {r["name"] for r in explorer_page.data()["rules"]} == {rule.__name__ for rule in listed}
 
 
 def test_credit_of_every_rule_is_the_librarys(explorer_engine: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_soft_target_and_a_sum_without_end_are_said(explorer_engine: Any) -> N
 
 def test_presets_show_the_numbers_of_the_library(opened_explorer: Any) -> None:
     tab = opened_explorer()
-    for preset in page.presets():
+    for preset in explorer_page.presets():
         tab.locator(f'[data-preset="{preset["key"]}"]').click()
         settled(tab)
         tab.wait_for_selector(f'[data-preset="{preset["key"]}"][aria-pressed="true"]')

@@ -11,7 +11,7 @@ import pytest
 from offtrace import reports
 from offtrace.reports.study import paper_figures, views
 from reports import synthetic
-from reports.test_page import CASES
+from reports.test_study_page import CASES
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -80,7 +80,7 @@ def main() -> None:
     import polars  # noqa: F401
 
     from offtrace import cli
-    from offtrace.reports.study import page, paper_figures  # noqa: F401
+    from offtrace.reports.study import paper_figures, study_page  # noqa: F401
     from offtrace.studies import work
     from offtrace.studies.plan import Plan
     from offtrace.studies.study import Study

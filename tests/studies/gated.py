@@ -10,7 +10,7 @@ from pathlib import Path
 
 from offtrace.mdps import MDP, random_walk
 from offtrace.studies import register_environment
-from offtrace.studies.environments import GALLERY
+from offtrace.studies.named_environments import GALLERY
 
 
 def gated(states: int, gate: str) -> MDP:

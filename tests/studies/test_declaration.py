@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offtrace.studies import DeclarationError, Study, StudyError, declaration, declared_policies, environments, shipped
+from offtrace.studies import (
+    DeclarationError,
+    Study,
+    StudyError,
+    declaration,
+    declared_policies,
+    named_environments,
+    shipped,
+)
 from offtrace.studies.plan import Plan
 from studies.small import declared
 
@@ -239,7 +247,7 @@ def test_the_policy_of_old() -> None:
     away = [np.abs(p - policies[0]).sum(axis=1).mean() for p in policies]
     assert away == sorted(away)
     Q = np.zeros((6, 3))
-    mdp = environments.mdp(label)
+    mdp = named_environments.mdp(label)
     for _ in range(20):
         Q = 0.9 * Q + 0.1 * (mdp.R + 0.9 * np.einsum("sat,t->sa", mdp.dense_P, Q.max(axis=1)))
     weights = np.exp(Q / 0.1)

@@ -20,7 +20,7 @@ import pytest
 from deep.small import LEARNERS
 from offtrace.studies import DeclarationError, Study, StudyError, deep_agents, deep_units, work
 from offtrace.studies.deep_units import tidy
-from offtrace.studies.environments import GAMES
+from offtrace.studies.named_environments import GAMES
 from offtrace.studies.plan import Plan
 from studies.forked import Forks
 from studies.small import equal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.studies import DeclarationError, Study, environments
+from offtrace.studies import DeclarationError, Study, named_environments
 from offtrace.studies.stale.token_tasks import TASKS, addition, register_token_task, reverse, sort
 from offtrace.studies.stale.weighting import Weighting
 
@@ -18,8 +18,8 @@ jax = pytest.importorskip("jax")
 pytest.importorskip("optax")
 jnp = jax.numpy
 
-from offtrace.studies.stale import training, transformer  # noqa: E402
-from offtrace.studies.stale.training import Measured, Runs, Setting  # noqa: E402
+from offtrace.studies.stale import stale_training, transformer  # noqa: E402
+from offtrace.studies.stale.stale_training import Measured, Runs, Setting  # noqa: E402
 from offtrace.studies.stale.transformer import Shape  # noqa: E402
 from offtrace.studies.stale.units import tidy  # noqa: E402
 
@@ -32,7 +32,7 @@ PREFIX = Weighting(ot.NonMarkovRetrace(lam=1.0), "prefix")
 # One program each: by itself, JAX would compile every operation of theirs.
 FIRST = jax.jit(lambda key: transformer.first(key, TASK, SETTING.shape))
 MOVED = jax.jit(lambda weights, step, alpha: {name: w - alpha * step[name] for name, w in weights.items()})
-LOG_PI = jax.jit(partial(training.log_probabilities, SETTING))
+LOG_PI = jax.jit(partial(stale_training.log_probabilities, SETTING))
 LOGITS = jax.jit(lambda weights, prompts, tokens: transformer.logits(weights, TASK, SETTING.shape, prompts, tokens))
 
 
@@ -44,19 +44,19 @@ def policy(seed: int = 0) -> transformer.Weights:
 
 @cache
 def rollouts(top_p: float, precision: str) -> Any:
-    return jax.jit(partial(training.rollouts, SETTING._replace(top_p=top_p, precision=precision)))
+    return jax.jit(partial(stale_training.rollouts, SETTING._replace(top_p=top_p, precision=precision)))
 
 
-def drawn(top_p: float = 1.0, precision: str = "float32") -> training.Batch:
+def drawn(top_p: float = 1.0, precision: str = "float32") -> stale_training.Batch:
     return rollouts(top_p, precision)(policy(), jax.random.PRNGKey(7))
 
 
 @pytest.fixture(scope="module")
-def batch() -> training.Batch:
+def batch() -> stale_training.Batch:
     return drawn()
 
 
-def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: training.Batch) -> None:
+def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: stale_training.Batch) -> None:
     log_pi = LOG_PI(policy(), batch)
     assert np.asarray(batch.log_mu) == pytest.approx(np.asarray(log_pi), abs=2e-5)
     assert np.asarray(log_pi).std() > 0.1  # it is no uniform policy, for which any order of tokens would do
@@ -108,14 +108,14 @@ def test_tasks_by_hand() -> None:
 
 
 def test_advantages_are_normalised_in_each_group() -> None:
-    found = np.asarray(training.advantages(jnp.array([0.0, 1.0, 0.5, 0.5]), 2))
+    found = np.asarray(stale_training.advantages(jnp.array([0.0, 1.0, 0.5, 0.5]), 2))
     assert found.tolist() == [-1.0, 1.0, 0.0, 0.0]
 
 
 @cache
 def gradient(weighting: Weighting) -> Any:
     """The gradient of the loss."""
-    return jax.jit(jax.grad(partial(training._loss, SETTING, [weighting], 0), has_aux=True))
+    return jax.jit(jax.grad(partial(stale_training._loss, SETTING, [weighting], 0), has_aux=True))
 
 
 def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> list[float]:
@@ -140,7 +140,7 @@ def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> li
 def trained() -> Measured:
     """Ages 0, 1, 3 with one weighting, and age 3 with the other."""
     runs = Runs(np.array([5, 5, 5, 5]), np.full(4, 0.3, np.float32), np.array([0, 1, 3, 3]), np.array([0, 0, 0, 1]))
-    return training.train(SETTING, [NONE, PREFIX], runs)
+    return stale_training.train(SETTING, [NONE, PREFIX], runs)
 
 
 @pytest.mark.parametrize("age", [1, 3])
@@ -208,7 +208,7 @@ def test_a_task_of_ones_own() -> None:
     register_token_task("backwards", reverse, symbols=3)
     register_token_task("backwards", reverse, symbols=3)  # a module may be imported anew
     assert TASKS["backwards"].parameters == ["length"]
-    assert environments.token_task("backwards:length=2,top_p=0.5")[0].tokens == 3
+    assert named_environments.token_task("backwards:length=2,top_p=0.5")[0].tokens == 3
     with pytest.raises(ValueError, match="there is a task named 'backwards' already"):
         register_token_task("backwards", sort)
     with pytest.raises(ValueError, match="a colon begins its arguments"):

@@ -14,7 +14,7 @@ from offtrace import mdps
 from offtrace.learners import Replay, evaluate
 from offtrace.learners.published import STEPS, area, bifurcation_auc
 from offtrace.operators import Operator, uncorrected
-from offtrace.studies import Study, declared_policies, environments, work
+from offtrace.studies import Study, declared_policies, named_environments, work
 from offtrace.studies.plan import Job, Plan
 from offtrace.studies.work import moving_mean
 from studies.small import declared
@@ -85,7 +85,7 @@ def test_replay() -> None:
     study = Study.declared({**Study.load("replay").given, "metric": "rms error"}, "ci")
     found = work.run(job(study, age=50, trace="RBIS", phase="tuning", alpha=0.1))
     label = study.environments[0].name
-    mdp, now = environments.mdp(label), declared_policies.ageing(label, 50, 0.1, 0.1, 0)
+    mdp, now = named_environments.mdp(label), declared_policies.ageing(label, 50, 0.1, 0.1, 0)
     memory = Replay(capacity=4000, every=4, batch=1, length=16)
     direct = evaluate(
         ot.RBIS(lam=0.9),

@@ -22,32 +22,32 @@ class _Part(JITCodeLibrary):
     """The code of a function and of all that it calls, to be copied into what calls it."""
 
     def _optimize_final_module(self) -> None:
-        """That is for later."""
+        """Do nothing: the code is optimised later, with what it is copied into."""
 
     def _finalize_final_module(self) -> None:
-        """That as well: here it stays as it is."""
+        """Make no machine code: what calls this function takes the code as it is."""
         self._finalize_dynamic_globals()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """None: there is no machine code."""
+        """Return 0, since there is no machine code that could be pointed to."""
         self._ensure_finalized()
         return 0
 
     @property
     def codegen(self) -> Any:
-        """What `set_env` is called of."""
+        """Return what Numba calls `set_env` of: this object, which has one that does nothing."""
         return self
 
     def set_env(self, name: str, env: object) -> None:
-        """There is no place for it: only functions that handle objects of Python read their environment."""
+        """Do nothing: only functions that handle objects of Python read their environment, and these are none."""
 
 
 class _PartCompiler(CompilerBase):
     """Numba's own compiler, which writes into a `_Part`."""
 
     def define_pipelines(self) -> list[Any]:
-        """The usual passes."""
+        """Return Numba's usual passes, which write into a `_Part`."""
         state = self.state
         state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
@@ -59,6 +59,6 @@ PART: dict[str, Any] = {"no_cfunc_wrapper": True, "pipeline_class": _PartCompile
 
 
 def part_njit(**options: Any) -> Callable[[F], F]:
-    """`numba.njit` for such a function."""
+    """Compile, as `numba.njit` does, a function that only compiled code calls."""
     compiling: Any = numba.njit
     return cast("Callable[[F], F]", compiling(no_cpython_wrapper=True, **PART, **options))

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 from offtrace.returns import from_action_values, targets
 from offtrace.traces import Retrace, Rule
 from offtrace.traces import trace as named_trace
-from offtrace.traces.arguments import as_rule
+from offtrace.traces.trace_argument import as_rule
 
 __all__ = ["SequenceReplayBuffer", "SequenceSamples", "TraceDQN"]
 
@@ -228,7 +228,7 @@ class TraceDQN(DQN):
         return self.replay_buffer
 
     def _sample_action(self, learning_starts: int, action_noise: Any = None, n_envs: int = 1) -> Any:
-        """As DQN; log μ of the actions is kept until they are stored."""
+        """Choose actions as DQN does, and keep log μ of them until they are stored."""
         action, stored = super()._sample_action(learning_starts, action_noise, n_envs)
         number = int(self.action_space.n)
         if self.num_timesteps < learning_starts:

@@ -32,7 +32,7 @@ def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
 def of_weights(
     taken: Mapping[str, object], level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
 ) -> dict[str, float]:
-    """Of the weights before truncation, `raw`; with "applied" in the name, of those after it."""
+    """Return verl's metrics of the weights before truncation, `raw`, and, with "applied" in the name, of those after it."""
     found = _decisions(taken)[1]
     w, used = _at_decisions(raw, found), _at_decisions(applied, found)
     each = w[found.starts] if level in ONE_A_ROW else w  # of which the shares are
@@ -74,7 +74,7 @@ def _effective(w: np.ndarray) -> float:
 
 
 def of_rejections(taken: Mapping[str, object], names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
-    """Of what each criterion looks at, and of what it and all together reject."""
+    """Return verl's metrics of what each criterion looks at, and of how much it and all together reject."""
     log_ratio, found = _decisions(taken)
     made: dict[str, Any] = {}
     kept = np.ones(len(log_ratio), bool)

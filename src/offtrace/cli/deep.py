@@ -107,7 +107,7 @@ def documented(cls: type) -> dict[str, str]:
 
 @cache
 def _below_fields(cls: type) -> dict[str, str]:
-    """Those of the fields that a class itself adds. To read its source takes long, and all agents share some classes."""
+    """Return the strings below the fields that a class itself adds. They are kept, as reading a source takes long."""
     (made,) = ast.parse(inspect.getsource(cls)).body
     return {
         field.target.id: str(ast.literal_eval(below.value))

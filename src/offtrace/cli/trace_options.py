@@ -40,7 +40,7 @@ def add(to: Add, rules: Sequence[type[Rule]], lam: float) -> None:
 
 @cache
 def _types_of(rule: type[Rule]) -> dict[str, object]:
-    """Those of a rule's fields. Several commands take the same rules."""
+    """Return the types of a rule's fields. They are kept, since several commands take the same rules."""
     return get_type_hints(rule)
 
 

@@ -16,13 +16,13 @@ import optax
 from flax import nnx
 from jax import Array
 
-from offtrace.deep import memory as memories
+from offtrace.deep import replay_memory as memories
 from offtrace.deep.action_probabilities import of_action
 from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
 from offtrace.deep.config import ACER
 from offtrace.deep.games import Stepped
-from offtrace.deep.memory import Memory, Sequences
 from offtrace.deep.networks import Weights, network
+from offtrace.deep.replay_memory import Memory, Sequences
 from offtrace.policy import acer
 from offtrace.traces import Rule
 

@@ -18,13 +18,13 @@ from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep import chosen_lam
-from offtrace.deep import memory as memories
+from offtrace.deep import replay_memory as memories
 from offtrace.deep.action_probabilities import of_action
 from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
-from offtrace.deep.memory import Memory, Sequences
 from offtrace.deep.networks import Weights, network
+from offtrace.deep.replay_memory import Memory, Sequences
 from offtrace.deep.settings import DEFAULT_TRACE
 from offtrace.returns import targets
 from offtrace.traces import Rule, Trace, pytrees

@@ -177,11 +177,11 @@ class StreamQAgent(StreamingAgent[StreamQ], ValueAgent[StreamQ, Learner, Stream]
     """Stream Q(λ), with any rule: δ = r + γ Σ_a π(a|s') Q(s', a) − Q(s, a), z of ∇Q(s, a), ObGD."""
 
     def beside(self, weights: Weights, key: Array) -> Tree:
-        """Nothing."""
+        """Return nothing: these agents learn the weights alone."""
         return ()
 
     def traced(self, learner: Learner) -> Tree:
-        """∇Q."""
+        """Return the weights, since ∇Q is traced."""
         return learner.weights
 
     def update(
@@ -218,7 +218,7 @@ class StreamACAgent(StreamingAgent[StreamAC]):
         return nnx.split(self.critic(nnx.Rngs(key)))[1]
 
     def traced(self, learner: Learner) -> Tree:
-        """∇V, and the actor's gradient."""
+        """Return the weights of critic and actor, since ∇V and the actor's gradient are traced."""
         return learner.beside, learner.weights
 
     def value(self, weights: Weights, state: Array) -> Array:

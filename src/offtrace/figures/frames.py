@@ -76,7 +76,7 @@ def limit(axes: Axes, parts: Sequence[np.ndarray]) -> None:
 
 
 def labels(all_axes: np.ndarray, n: int, xlabel: str, ylabel: str) -> None:
-    """At the left and lower edges only; what has no panel is not drawn."""
+    """Label the axes at the left and lower edges only, and hide the axes beyond the n panels."""
     columns = all_axes.shape[1]
     for i, axes in enumerate(all_axes.flat):
         if i >= n:

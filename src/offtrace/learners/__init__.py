@@ -15,7 +15,7 @@ from offtrace.learners.methods.sarsa import ExpectedSarsa, Sarsa
 from offtrace.learners.methods.state_td import ABTD, TD, TreeBackupTD, VTraceTD
 from offtrace.learners.methods.trace_learner import StateTraceLearner, TraceLearner
 from offtrace.learners.methods.true_online import TrueOnlineSarsa, TrueOnlineTD
-from offtrace.learners.methods.uncorrected import UncorrectedLearner
+from offtrace.learners.methods.uncorrected_learner import UncorrectedLearner
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.core.acting import TABLE, Coded
 from offtrace.learners.core.loop_settings import OFFLINE, ONLINE, REPLAY, Settings
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as made_by_name
@@ -30,7 +30,7 @@ from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule, Trace
 from offtrace.traces import trace as trace_named
-from offtrace.traces.arguments import as_rule
+from offtrace.traces.trace_argument import as_rule
 
 PAIRS_TO_CERTIFY = 200
 """Up to so many pairs, `evaluate` asks `certify` whether the trace converges at all."""
@@ -89,7 +89,7 @@ def as_method(given: Rule | Method | str, values: Values | None = None) -> Metho
 
 
 def step_size_of(method: Method, alpha: StepSize | None) -> StepSize:
-    """The step size: that of the call or that of the method. They may not be two."""
+    """Return the step size of the call or of the method, or the default. It is an error if both give one, and not the same."""
     if alpha is not None and method.alpha is not None and alpha != method.alpha:
         raise ValueError(f"alpha is {alpha!r} here, and {method.alpha!r} in {method!r}: give one of them")
     given = method.alpha if alpha is None else alpha
@@ -168,7 +168,7 @@ def require_support(where: Environment, trace: Trace, behavior: Coded, target: C
 
 
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> None:
-    """Where theory gives no promise, a second is spent on finding out."""
+    """Warn if M is found to diverge. It is only asked where theory promises nothing, and takes about a second."""
     trace = method.trace
     if not method.follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
         return

@@ -132,7 +132,7 @@ class Checkpoint:
             self._replace(started)
 
     def write(self, units: Sequence[Saved], started: float) -> None:
-        """Everything as it is now; nobody works any more."""
+        """Write the file with a snapshot of all blocks, when no thread works on them any more."""
         self.snapshots = [block.snapshot() for block in units]
         self._replace(started)
 

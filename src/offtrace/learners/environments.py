@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from offtrace.learners.core.loop_memory import STEP
 from offtrace.learners.core.loop_settings import Features, World
-from offtrace.learners.core.memory import STEP
-from offtrace.learners.core.records import Floats, Integers, Records
+from offtrace.learners.core.record_arrays import Floats, Integers, Records
 from offtrace.learners.core.tiles import NONE, Tiles
 from offtrace.learners.tile_coding import TileCoding
 from offtrace.mdps import MDP

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.arguments import as_method, for_policies, policies_of
 from offtrace.learners.core.blocks import Block, Job
+from offtrace.learners.core.loop_memory import STEP
 from offtrace.learners.core.loop_settings import ONLINE, Settings
-from offtrace.learners.core.memory import STEP
-from offtrace.learners.core.records import Floats, Integers, Records
+from offtrace.learners.core.record_arrays import Floats, Integers, Records
 from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.methods.base import Method, Values
 from offtrace.learners.policies import GREEDILY, as_schedule

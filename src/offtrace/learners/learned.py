@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from offtrace._shared import notebook
 from offtrace.learners.core.loop_settings import Features, Settings
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace

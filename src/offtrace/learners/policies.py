@@ -31,7 +31,7 @@ from offtrace.learners.core.acting import (
     Levels,
     level,
 )
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.trajectory import distributions
 
 

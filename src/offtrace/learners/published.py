@@ -11,7 +11,7 @@ import numpy as np
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.given_trajectory import follow
 from offtrace.learners.methods.base import Method
 from offtrace.learners.policies import EpsilonGreedy

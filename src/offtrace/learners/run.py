@@ -21,8 +21,8 @@ from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar, watched
 from offtrace.learners.checkpoint import Array, Checkpoint
 from offtrace.learners.core.blocks import Block, Job
-from offtrace.learners.core.memory import Out
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.loop_memory import Out
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.learned import BEYOND, Curve, Learned, beyond
 
 G = TypeVar("G", bound=np.generic)

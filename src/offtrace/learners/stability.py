@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, TDRC, GradientTD
 from offtrace.learners.methods.trace_learner import StateTraceLearner

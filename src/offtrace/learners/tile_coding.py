@@ -12,7 +12,7 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.core.tiles import Tiles
 
 MOST = 2**26

@@ -25,9 +25,9 @@ from offtrace._shared.number_text import number as in_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.action_densities import with_log_pi
 from offtrace.logs.estimators.behavior_policy import behavior_of
-from offtrace.logs.estimators.checks import few
 from offtrace.logs.estimators.common_points import last_in_common
 from offtrace.logs.estimators.direct_method import Direct
+from offtrace.logs.estimators.estimator_checks import few
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.fitted_iteration import Regressor, fit
 from offtrace.logs.estimators.hidden_states import HiddenStates, hidden_states
@@ -160,7 +160,7 @@ def choose(
 
 
 def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
-    """Of the candidates of each rule, from the largest λ down, the last one that agrees with all before it."""
+    """Choose of each rule, from the largest λ down, the last candidate that agrees with all before it; of these the surest."""
     best: list[Candidate] = []
     everything: list[Candidate] = []
     for candidates in rules:
@@ -182,7 +182,7 @@ def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
 
 
 def _by_weights(rules: list[list[Candidate]], anchor: float, tested: HiddenStates, behavior: float) -> Choice:
-    """Of all candidates the one nearest to the anchor, what weights find; without one, the largest λ."""
+    """Choose the candidate nearest to the anchor, which is what weights find; without one, the largest λ."""
     everything = [c for candidates in rules for c in candidates]
     sound = [c for c in everything if not c.misses]
     if not sound:

@@ -9,7 +9,7 @@ import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.checks import Check
+from offtrace.logs.estimators.estimator_checks import Check
 from offtrace.logs.estimators.intervals import Conservative
 from offtrace.logs.estimators.lower_bounds import ANDERSON
 from offtrace.logs.estimators.on_policy import Observed

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.number_text import number
-from offtrace.logs.estimators.checks import Check, Estimated, beyond_cuts
+from offtrace.logs.estimators.estimator_checks import Check, Estimated, beyond_cuts
 from offtrace.logs.estimators.first_states import take
 from offtrace.logs.estimators.fitted_iteration import fit
 from offtrace.logs.estimators.intervals import bootstrap

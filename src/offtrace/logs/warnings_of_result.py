@@ -11,7 +11,7 @@ from offtrace._shared.number_text import number, with_interval
 from offtrace.logs.container import Logs
 from offtrace.logs.description import counts
 from offtrace.logs.estimators.behavior_policy import Behavior
-from offtrace.logs.estimators.checks import Check
+from offtrace.logs.estimators.estimator_checks import Check
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.importance_sampling import Weighting, Weights, cut
 from offtrace.logs.estimators.registry import ESTIMATORS

@@ -25,7 +25,7 @@ from offtrace.operators import falsify_objective
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 
 ENOUGH = 1.005
 """A climb stops here: far enough above 1 to leave room for the certificate."""

@@ -140,7 +140,7 @@ class StateOperator(Operator):
 
     @property
     def second_moment_radius(self) -> float:
-        """That of `Operator`, on transitions."""
+        """`Operator.second_moment_radius`, on transitions."""
         return second_moment_radius(self._transitions.setting)
 
 

@@ -2,7 +2,7 @@
 
 from offtrace.policy.action_critic import acer, acer_sampled, reactor
 from offtrace.policy.exact_gradients import GradientMoments, TokenRows, gradient_moments, token_rows
-from offtrace.policy.groups import group_advantages
+from offtrace.policy.grpo_advantages import group_advantages
 from offtrace.policy.state_critic import vtrace
 from offtrace.policy.steps import Loss
 from offtrace.policy.surrogate import clipped, weighted

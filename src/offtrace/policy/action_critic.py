@@ -13,8 +13,8 @@ from offtrace.policy.state_critic import costs
 from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import targets
 from offtrace.traces import Rule
-from offtrace.traces.arguments import as_rule
 from offtrace.traces.base import number
+from offtrace.traces.trace_argument import as_rule
 
 ACTIONS = ("log_pi", "q", "log_mu")
 

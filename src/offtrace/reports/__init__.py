@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from offtrace.reports.files import put
+from offtrace.reports.report_files import put
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -53,12 +53,12 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     >>> write(study)  # doctest: +SKIP
     """
     with _extra_named():
-        from offtrace.reports.study import page, paper_figures, paper_tables, views
+        from offtrace.reports.study import paper_figures, paper_tables, study_page, views
 
     opened = _opened(study)
     shown = views.Views(opened.records(), opened.curves(), opened.facts())
     target = Path(path) if path is not None else Path(getattr(opened, "folder", None) or ".") / "report.html"
-    put(page.html(shown).encode(), target)
+    put(study_page.html(shown).encode(), target)
     if figures:
         paper_figures.write(shown, target.parent / "figures")
         paper_tables.write(shown, target.parent / "tables")
@@ -79,7 +79,7 @@ def evaluation_page(
     >>> evaluation_page(result, "evaluation.html")  # doctest: +SKIP
     """
     from offtrace.logs import Result
-    from offtrace.reports.logs import page
+    from offtrace.reports.logs import evaluation_page as page
 
     if not isinstance(result, Result):
         raise TypeError(
@@ -113,10 +113,10 @@ def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = F
 
     >>> write_explorer("explorer.html", open_browser=True)  # doctest: +SKIP
     """
-    from offtrace.reports.explorer import page
+    from offtrace.reports.explorer import explorer_page
 
     target = Path(path)
-    put(page.html().encode(), target)
+    put(explorer_page.html().encode(), target)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     return target

@@ -3,10 +3,10 @@
 from offtrace.returns.action_values import from_action_values
 from offtrace.returns.api import coefficients, corrections, targets
 from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
-from offtrace.returns.given_coefficients import targets_from_c
 from offtrace.returns.rejection import reject
 from offtrace.returns.state_values import StateTargets, state_targets
 from offtrace.returns.streaming.stream import Stream
+from offtrace.returns.targets_from_coefficients import targets_from_c
 from offtrace.returns.weight_diagnosis import WeightDiagnosis, diagnose_weights
 from offtrace.returns.weights import weights
 

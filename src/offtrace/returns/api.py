@@ -8,7 +8,7 @@ from offtrace.returns.backend import UsualCall
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_rule, as_trace
+from offtrace.traces.trace_argument import as_rule, as_trace
 
 
 def targets(

@@ -19,8 +19,8 @@ from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.whole_arrays import goes_on as going_on
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 
 from offtrace.arrays import Array, is_number
 from offtrace.traces import Rule
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 
 if TYPE_CHECKING:
     import jax

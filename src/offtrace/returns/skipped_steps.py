@@ -14,7 +14,7 @@ import numpy as np
 from offtrace.arrays import Array, Module, is_number
 from offtrace.returns.backend import Backend
 from offtrace.traces import Rule
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import first_index, spell
 
 

@@ -9,7 +9,7 @@ from offtrace.returns.array_kinds import backend_of, seen_before
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_state_rule, as_trace
+from offtrace.traces.trace_argument import as_state_rule, as_trace
 
 
 class StateTargets(NamedTuple, Generic[Array]):

@@ -9,8 +9,8 @@ from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.weight_arrays import LEVELS, Weighing
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number
+from offtrace.traces.trace_argument import as_trace
 
 OUTSIDE = ("truncate", "mask")
 NORMALIZE = ("batch", "group")

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import offtrace
-from offtrace.studies.checks import Table
+from offtrace.studies.declaration_checks import Table
 
 HOME = Path(offtrace.__file__).parent
 COMMON = (
@@ -27,7 +27,7 @@ COMMON = (
     "returns",
     "mdps",
     "studies/work.py",
-    "studies/environments.py",
+    "studies/named_environments.py",
     "studies/declared_policies.py",
 )
 PARTS = {
@@ -177,7 +177,7 @@ def _file(module: str) -> Path | None:
 
 
 def _text(file: Path) -> str:
-    """Of a compiled module its digest stands for it."""
+    """Return the text of a file; for a compiled module its digest stands in."""
     content = file.read_bytes()
     try:
         return content.decode()

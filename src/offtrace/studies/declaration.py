@@ -13,7 +13,7 @@ from pathlib import Path
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.studies import declared_places, declared_traces
-from offtrace.studies.checks import (
+from offtrace.studies.declaration_checks import (
     Check,
     DeclarationError,
     T,

@@ -9,8 +9,8 @@ import numpy as np
 
 import offtrace
 from offtrace._shared.type_guards import is_list
-from offtrace.studies import declared_policies, deep_agents, environments
-from offtrace.studies.checks import DeclarationError
+from offtrace.studies import declared_policies, deep_agents, named_environments
+from offtrace.studies.declaration_checks import DeclarationError
 from offtrace.studies.declared_traces import TraceGrid, make
 from offtrace.studies.task_protocols import Deep, Evaluation, Map, Protocol, Replay, Stale
 
@@ -30,16 +30,16 @@ def places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
     found: dict[str, Place] = {}
     for i, entry in enumerate(given):
         key = f"environments[{i}]"
-        name, arguments = environments.split(key, entry)
+        name, arguments = named_environments.split(key, entry)
         changes = arguments.pop("protocol", {})
-        for picked in environments.grid(arguments):
-            label = environments.join(name, picked)
+        for picked in named_environments.grid(arguments):
+            label = named_environments.join(name, picked)
             if task == "deep":
-                environments.known_game(key, label)
+                named_environments.known_game(key, label)
             elif task == "stale":
-                environments.known_token_task(key, label)
+                named_environments.known_token_task(key, label)
             else:
-                label = environments.known(key, label, name, picked, seeded=task == "map")
+                label = named_environments.known(key, label, name, picked, seeded=task == "map")
             if label in found:
                 raise DeclarationError(key, label, "each environment once")
             found[label] = Place(label, protocol.with_changes(f"{key}.protocol", changes))
@@ -64,7 +64,7 @@ def fits(place: Place, ages: tuple[int, ...]) -> None:
         if protocol.width % protocol.heads:
             raise DeclarationError("protocol.width", protocol.width, f"a multiple of heads = {protocol.heads}")
         return
-    mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
+    mdp = named_environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
     if isinstance(protocol, Evaluation | Map):
         rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
         for key in ("behavior", "target"):

@@ -10,8 +10,8 @@ from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
-from offtrace.studies import environments
-from offtrace.studies.checks import DeclarationError
+from offtrace.studies import named_environments
+from offtrace.studies.declaration_checks import DeclarationError
 from offtrace.trajectory import ROW_TOLERANCE
 
 POLICIES = {
@@ -46,16 +46,16 @@ def declared_policy(key: str, given: object) -> Declared:
         return tuple(float(p) for p in chances)
     if not isinstance(given, str):
         raise DeclarationError(key, given, allowed)
-    name, arguments = environments.split(key, given)
+    name, arguments = named_environments.split(key, given)
     if name not in POLICIES or any(a not in POLICIES[name] for a in arguments):
         raise DeclarationError(key, given, allowed + did_you_mean(name, POLICIES))
-    return environments.join(name, arguments)
+    return named_environments.join(name, arguments)
 
 
 def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = None) -> np.ndarray:
     """Return the probabilities π [S, A] of a declared policy. A random one without a seed is drawn from `rng`.
 
-    >>> policy((0.25, 0.75), environments.mdp("random-walk:states=1"))
+    >>> policy((0.25, 0.75), named_environments.mdp("random-walk:states=1"))
     array([[0.25, 0.75],
            [0.25, 0.75]])
     """
@@ -63,7 +63,7 @@ def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = Non
         if len(declared) != where.A:
             raise ValueError(f"there are {where.A} actions, and {len(declared)} probabilities")
         return np.tile(np.array(declared), (where.S, 1))
-    name, arguments = environments.split("", declared)
+    name, arguments = named_environments.split("", declared)
     if name == "uniform":
         return mdps.uniform(where)
     if name == "random":
@@ -81,7 +81,7 @@ def policy(declared: Declared, where: MDP, rng: np.random.Generator | None = Non
 def visits(where: MDP, pi: np.ndarray) -> np.ndarray:
     """Return how often π [S, A] visits each pair, [S, A], discounted, from the start on; they sum to one.
 
-    >>> visits(environments.mdp("random-walk:states=1"), np.array([[0.3, 0.7], [0.5, 0.5]]))
+    >>> visits(named_environments.mdp("random-walk:states=1"), np.array([[0.3, 0.7], [0.5, 0.5]]))
     array([[0.3, 0.7],
            [0. , 0. ]])
     """
@@ -99,7 +99,7 @@ def ageing(label: str, updates: int, rate: float, temperature: float, age: int) 
     Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n), where T* is Bellman's optimality operator. So age 0 is the policy of now,
     and age `updates` is the uniform one.
     """
-    where = environments.mdp(label)
+    where = named_environments.mdp(label)
     values = np.zeros((where.S, where.A))
     for _ in range(updates - age):
         backed_up = np.asarray(where.R) + where.gamma * (where.P @ values.max(axis=1)).reshape(values.shape)

@@ -10,8 +10,8 @@ import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.learners.methods.registry import method, method_named, rule_named
-from offtrace.studies import deep_agents, environments
-from offtrace.studies.checks import DeclarationError, Table, Toml, number, several
+from offtrace.studies import deep_agents, named_environments
+from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, number, several
 from offtrace.studies.stale import weighting
 from offtrace.traces import Rule, Trace
 
@@ -40,7 +40,7 @@ def traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[Tr
         if isinstance(entry, str):
             name, parameters = entry, {}
         else:
-            name, parameters = environments.split(key, entry)
+            name, parameters = named_environments.split(key, entry)
         for made in _grid_of(key, name, parameters, lams, task):
             if any((made.title, made.parameters) == (t.title, t.parameters) for t in found):
                 raise DeclarationError(key, entry, "each trace with the same parameters once")
@@ -77,7 +77,7 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
         if isinstance(values, list) and not values:
             raise DeclarationError(f"{key}.{parameter}", [], "a number, or a list that is not empty")
     found: list[TraceGrid] = []
-    for picked in environments.grid(parameters):
+    for picked in named_environments.grid(parameters):
         try:
             if task == "stale":
                 picked = weighting.labelled(picked)

@@ -14,7 +14,7 @@ from typing import Any
 
 from offtrace.deep.config import AGENTS, Config, WithMemory, configuration
 from offtrace.deep.settings import Settings
-from offtrace.studies.checks import like
+from offtrace.studies.declaration_checks import like
 from offtrace.studies.stale.weighting import LABEL
 from offtrace.studies.task_protocols import Protocol
 from offtrace.traces import Rule

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.studies import deep_agents
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.plan import Job
 from offtrace.traces import Rule
 

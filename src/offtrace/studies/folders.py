@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offtrace._shared.whole_files import DamagedError
 from offtrace.studies import code_digest, declaration, part_files, recorded_declaration, study_file
-from offtrace.studies.checks import DeclarationError, StudyError, Table
+from offtrace.studies.declaration_checks import DeclarationError, StudyError, Table
 
 if TYPE_CHECKING:
     from offtrace.studies.study import Study

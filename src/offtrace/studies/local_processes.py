@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offtrace._shared.cores import cores
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.plan import Failure, Job, Outcome
 
 AHEAD = 2
@@ -83,7 +83,7 @@ class _Worker:
         return self.silent > self.patience
 
     def end(self) -> int:
-        """It is dead, or will be in a moment: its status."""
+        """Wait for a process that is dead, or will be in a moment, and return its status."""
         self.gone = True
         status = self.process.wait()
         self.listener.join()

@@ -17,7 +17,7 @@ from typing import Any
 
 import offtrace
 from offtrace._shared.cores import cores
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
 from offtrace.studies.plan import Failure, Job, Outcome
 

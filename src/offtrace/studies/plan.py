@@ -181,7 +181,7 @@ class Plan:
                 yield test
 
     def mark(self, unit: Unit, score: float) -> Unit | None:
-        """It is done. What can be run because of that, if anything."""
+        """Mark a unit as done, and return the unit that can be run because of that, if there is one."""
         self.done[unit.id] = score
         group = self.groups[unit.group]
         if self.tunes and unit.phase == self.first_phase and all(u.id in self.done for u in group):

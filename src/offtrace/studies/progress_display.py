@@ -59,7 +59,7 @@ class Display:
 
     @property
     def seconds_left(self) -> float:
-        """By the work that is left, not by the number of units."""
+        """The time that is left, by the work that is left and not by the number of units."""
         spent = time.monotonic() - self.started
         return spent * max(0.0, self.left_cost - self.cost) / self.cost if self.cost else float("inf")
 

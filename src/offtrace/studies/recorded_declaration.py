@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from offtrace._shared.type_guards import is_list
-from offtrace.studies.checks import (
+from offtrace.studies.declaration import checked_seeds, folder_name, needed
+from offtrace.studies.declaration_checks import (
     DeclarationError,
     Table,
     all_printable,
@@ -17,7 +18,6 @@ from offtrace.studies.checks import (
     text,
     whole,
 )
-from offtrace.studies.declaration import checked_seeds, folder_name, needed
 from offtrace.studies.declared_places import Place
 from offtrace.studies.declared_traces import TraceGrid
 from offtrace.studies.task_protocols import METRICS, PROTOCOLS

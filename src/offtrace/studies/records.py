@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.whole_files import DamagedError, checksum, why_not_written, write_checked, written_whole
 from offtrace.studies import part_files, study_file
-from offtrace.studies.checks import StudyError, Table
+from offtrace.studies.declaration_checks import StudyError, Table
 from offtrace.studies.part_files import SCHEMA, NotReadError, polars
 from offtrace.studies.plan import Outcome, Unit
 

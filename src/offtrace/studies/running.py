@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.interruption import held_back
 from offtrace.studies.plan import Failure, Job, Outcome, Plan
 from offtrace.studies.progress_display import Display

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration, folders, study_records, study_run, study_words
-from offtrace.studies.checks import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.declaration import Seeds
+from offtrace.studies.declaration_checks import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.declared_places import Place
 from offtrace.studies.declared_traces import TraceGrid
-from offtrace.studies.environments import SAVED
 from offtrace.studies.interruption import as_ctrl_c
+from offtrace.studies.named_environments import SAVED
 from offtrace.studies.status import Status, spelt_other
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from offtrace._shared.whole_files import BESIDE, DamagedError, read_checked, write_checked
-from offtrace.studies.checks import Table, is_table
+from offtrace.studies.declaration_checks import Table, is_table
 
 NAME = "study.json"
 

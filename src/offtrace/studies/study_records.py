@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offtrace.studies import declaration, folders, study_file
-from offtrace.studies.checks import StudyError, Table, Toml
+from offtrace.studies.declaration_checks import StudyError, Table, Toml
 from offtrace.studies.plan import Plan
 from offtrace.studies.status import Status, spelt_other
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offtrace.studies import study_file
-from offtrace.studies.checks import Table
+from offtrace.studies.declaration_checks import Table
 from offtrace.studies.plan import Plan
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 

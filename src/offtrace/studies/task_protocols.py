@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from offtrace.deep.config import Config
 from offtrace.studies import declared_policies
-from offtrace.studies.checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
+from offtrace.studies.declaration_checks import Check, DeclarationError, Table, Toml, like, number, one_of, table, whole
 from offtrace.traces import Rule
 
 # ruff: noqa: RUF009 (`key` makes a field)
@@ -138,7 +138,7 @@ class _Deep(Protocol):
         return p.frames * (1.0 + 3.0 * p.batch * (p.burn_in + p.length) / p.every)
 
     def config(self, game: str, trace: Rule, age: int) -> Config:
-        """Of a run: the age of the data is as many frames as the memory holds."""
+        """The configuration of a run: the age of the data is as many frames as the memory holds."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # pyright: ignore[reportArgumentType]
         return Config(game=game, trace=trace, capacity=age, **values)
 

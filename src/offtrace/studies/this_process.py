@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from offtrace.studies.checks import StudyError
+from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.plan import Job, Outcome
 
 

@@ -22,7 +22,7 @@ from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance
-from offtrace.studies import code_digest, declared_policies, declared_traces, environments
+from offtrace.studies import code_digest, declared_policies, declared_traces, named_environments
 from offtrace.studies.plan import Job, Outcome
 
 POINTS = 100
@@ -52,7 +52,7 @@ def _code(task: str, modules: tuple[str, ...]) -> str:
     return code_digest.of(task, modules).digest
 
 
-def _arguments(job: Job) -> environments.Arguments:
+def _arguments(job: Job) -> named_environments.Arguments:
     p = job.protocol
     memory = learners.Replay(p.capacity, p.every, p.batch, p.length)
     return {
@@ -84,7 +84,7 @@ def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     trace = _trace(job)
     learned = learners.control(
         trace,
-        environments.mdp(job.unit.environment),
+        named_environments.mdp(job.unit.environment),
         behavior=greedy(p.behavior).exploring(p.explore),
         target=None if getattr(trace, "on_policy", False) else greedy(p.target),
         points=POINTS if by_error else 1,
@@ -105,7 +105,7 @@ def _control(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    mdp, p, unit = environments.mdp(job.unit.environment), job.protocol, job.unit
+    mdp, p, unit = named_environments.mdp(job.unit.environment), job.protocol, job.unit
     if job.task == "replay":
         now, then = (
             declared_policies.ageing(unit.environment, p.updates, p.rate, p.temperature, age)
@@ -120,7 +120,7 @@ def _evaluate(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 
 
 def _by_weighted_error(
-    job: Job, mdp: MDP, pi: np.ndarray, arguments: environments.Arguments
+    job: Job, mdp: MDP, pi: np.ndarray, arguments: named_environments.Arguments
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
     weights, errors = declared_policies.visits(mdp, pi), []
@@ -198,7 +198,7 @@ def _point(job: Job, seed: int) -> tuple[float, float, float, float]:
     """Bounds of the contraction, the mean variance, the bias: for the MDP, the policies and the Q of one seed."""
     rng = np.random.default_rng(seed)
     label = job.unit.environment
-    mdp = environments.mdp(label, seed if environments.varies(label) else None)
+    mdp = named_environments.mdp(label, seed if named_environments.varies(label) else None)
     pi, mu = (declared_policies.policy(p, mdp, rng) for p in (job.protocol.target, job.protocol.behavior))
     Q, live, trace = rng.standard_normal((mdp.S, mdp.A)), ~np.asarray(mdp.terminal, dtype=bool), _trace(job)
     wanted = mdp.q(pi)

@@ -40,7 +40,7 @@ def _probes(row: Row, values: Values) -> list[Row]:
 
 
 def _credit(row: Row, values: Values, made: np.ndarray) -> Credit:
-    """From the returns of all probes [3T + 1, T]."""
+    """Compute how much each number counts, from the returns of all probes [3T + 1, T]."""
     T, constant = row.steps, made[-1]
     reward, own, after = ((made[i * T : (i + 1) * T] - constant).T for i in range(3))
     if values == "state":
@@ -49,12 +49,12 @@ def _credit(row: Row, values: Values, made: np.ndarray) -> Credit:
 
 
 def measured(estimator: Estimator, row: Row, quantity: Quantity) -> Credit:
-    """Of the user's function."""
+    """Measure how much each number counts in the returns of the user's function."""
     return _credit(row, estimator.values, estimator(_probes(row, estimator.values))[quantity])
 
 
 def wanted(rule: Rule, row: Row, values: Values, quantity: Quantity) -> Credit:
-    """By definition."""
+    """Compute how much each number should count, by the definition of the returns."""
     made = [right(probe, rule, values, quantity) for probe in _probes(row, values)]
     return _credit(row, values, np.stack(made))
 

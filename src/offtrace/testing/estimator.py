@@ -14,7 +14,7 @@ from offtrace.testing.findings import EstimatorCheck, Finding
 from offtrace.testing.mistakes import Mistake
 from offtrace.testing.trials import Quantity, Scenario, Values, right, scale, scenarios
 from offtrace.traces import Rule
-from offtrace.traces.arguments import as_rule, as_trace
+from offtrace.traces.trace_argument import as_rule, as_trace
 
 Never = Literal["terminated", "truncated", "padding", "zero ratios"]
 TOLERANCE = 1e-4

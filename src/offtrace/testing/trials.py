@@ -15,7 +15,7 @@ import numpy as np
 
 from offtrace.returns import by_definition
 from offtrace.traces import Rule
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 
 Values = Literal["action", "state"]
 Quantity = Literal["target", "advantage", "correction"]

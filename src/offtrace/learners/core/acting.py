@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.core.compiling import inlined, leaf, seldom
-from offtrace.learners.core.records import Floats, record
+from offtrace.learners.core.record_arrays import Floats, record
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
 """Kinds of schedules."""
@@ -62,7 +62,7 @@ NOW = record(
 
 
 class Now(NamedTuple):
-    """The same in registers, with the policy's table."""
+    """A record NOW in registers, with the policy's table: the policy of this episode and step."""
 
     kind: int
     level: float
@@ -82,7 +82,7 @@ def set_level(coded, A, episode, step, now):
 
 @inlined
 def at_present(now, coded):
-    """What `set_level` has set."""
+    """Return what `set_level` has set in the record NOW, in registers."""
     return Now(now.kind, now.level, now.share, now.nth, coded.table)
 
 

@@ -13,7 +13,7 @@ class Address(types.Type):
 
 
 class Addressed:
-    """One of them. It keeps alive what its address is of."""
+    """A Python object that compiled code is given as an address. It keeps alive what lies there."""
 
     kind: Address
     address: int

@@ -17,9 +17,9 @@ from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import Kept
 from offtrace.learners.core.history_callback import Past
 from offtrace.learners.core.loop import BAD, DONE, ROOM
+from offtrace.learners.core.loop_memory import Memory, Out, as_seen, memory, room_for
 from offtrace.learners.core.loop_settings import REPLAY, Features, Settings
-from offtrace.learners.core.memory import Memory, Out, as_seen, memory, room_for
-from offtrace.learners.core.plan import STEP, compiled, plan, rarer_parts
+from offtrace.learners.core.method_plan import STEP, compiled, plan, rarer_parts
 from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import Room, read_kept, read_memory, read_out, require
 from offtrace.learners.environments import Environment

@@ -29,11 +29,11 @@ class Calls(Address, types.Callable):
         return Signature(self.signature.return_type, self.signature.args, recvr=self)
 
     def get_call_signatures(self) -> tuple[list[Signature], bool]:
-        """The only one."""
+        """Return the only signature that there is."""
         return [self.signature], False
 
     def get_impl_key(self, sig: object) -> type[Calls]:
-        """All are called in one way."""
+        """Return the same key for every signature: all are called in one way."""
         return Calls
 
 

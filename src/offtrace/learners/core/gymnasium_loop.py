@@ -34,7 +34,7 @@ from offtrace.learners.core.loop import (
 from offtrace.learners.core.loop_settings import REPLAY
 from offtrace.learners.core.pointed import of_lane
 from offtrace.learners.core.random_numbers import LOOKING, uniform
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.core.tiles import into_tiles
 
 # A step of an environment takes so long that it does not matter whether these are inlined; to the compiler it does.
@@ -117,7 +117,7 @@ def see(box, tiles, features, behavior, target, j, state, x, p):
 
 @seldom
 def look(turn, box, tiles, features, behavior, target, settings, policy, m):
-    """As `loop.look`. NaN if the environment did not answer."""
+    """Return the return of an evaluation episode, as `loop.look` does; NaN if the environment did not answer."""
     last = len(box.action) - 1
     set_level(policy, features.A, m.progress.episode - 1, m.progress.step, m.looking)
     π = at_present(m.looking, policy)

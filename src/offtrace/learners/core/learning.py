@@ -65,7 +65,7 @@ def learn(plan, factors, custom, features, settings, m, kept, discount, s, a, δ
 
 @inlined
 def count_visit(m):
-    """Step sizes by visits."""
+    """Count a visit of the active weights, whose step sizes are 1 / visits."""
     for w in m.weights:
         m.N[w] += 1.0
         m.sizes[w] = 1.0 / m.N[w]

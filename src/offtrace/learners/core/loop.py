@@ -138,7 +138,7 @@ def mark(features, settings, m, out):
 
 @inlined
 def set_levels(behavior, target, settings, A, m):
-    """Policies and step size of this episode and step."""
+    """Set the policies and the step size to those of this episode and step."""
     set_level(behavior, A, m.progress.episode, m.progress.step, m.behavior)
     set_level(target, A, m.progress.episode, m.progress.step, m.target)
     m.lane.alpha = level(settings.alpha, m.progress.episode, m.progress.step)

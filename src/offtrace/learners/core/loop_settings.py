@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from offtrace.learners.core.acting import Levels
 from offtrace.learners.core.called import Called
-from offtrace.learners.core.records import Floats, Integers, Records
+from offtrace.learners.core.record_arrays import Floats, Integers, Records
 
 ONLINE, OFFLINE, REPLAY = 0, 1, 2
 
@@ -89,7 +89,7 @@ class Plan(NamedTuple):
     numbers: Floats
     """What that step is given: see `Method.numbers`."""
     enter_groups: Called
-    """What keeps groups of starts, and is never called where `way` is not GROUPS: see `eligibility.groups`."""
+    """What keeps groups of starts, and is never called where `way` is not GROUPS: see `eligibility.groups_of_starts`."""
     advance_groups: Called
 
 

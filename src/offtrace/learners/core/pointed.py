@@ -60,7 +60,7 @@ _kinds: dict[object, types.Type] = {}
 
 
 def _form(given: object) -> object:
-    """What tells its type from others."""
+    """Return what tells the Numba type of this value from others."""
     if isinstance(given, np.ndarray):
         if not given.flags.c_contiguous:
             raise ValueError("an array of a learner must be contiguous")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from offtrace.learners.core.acting import GREEDY, Coded
 from offtrace.learners.core.eligibility import kept as eligibility
 from offtrace.learners.core.eligibility.kept import GROUPS, VISITS, Kept
+from offtrace.learners.core.loop_memory import Memory, Out
 from offtrace.learners.core.loop_settings import Settings
-from offtrace.learners.core.memory import Memory, Out
 
 Array = NDArray[np.generic]
 Saved = Mapping[str, Array]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from offtrace.learners.core.compiling import called, inlined
 from offtrace.learners.core.random_numbers import mixed
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 
 
 class Tiles(NamedTuple):

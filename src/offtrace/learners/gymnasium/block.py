@@ -12,9 +12,9 @@ from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.blocks import Array, Job, Life, out_of
 from offtrace.learners.core.gymnasium_loop import Box
 from offtrace.learners.core.loop import BAD, DONE, PAUSED
+from offtrace.learners.core.loop_memory import Out, room_for
 from offtrace.learners.core.loop_settings import REPLAY
-from offtrace.learners.core.memory import Out, room_for
-from offtrace.learners.core.plan import compiled
+from offtrace.learners.core.method_plan import compiled
 from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.restored import read_out, require, require_within
 from offtrace.learners.gymnasium.outside import Outside

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike
 
 from offtrace.learners.core.loop_settings import Features
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.core.tiles import NONE, Tiles
 from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.gymnasium.source import Given, Source

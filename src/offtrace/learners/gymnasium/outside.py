@@ -15,7 +15,7 @@ from numba.core.typing.templates import Signature
 
 from offtrace.learners.core import gymnasium_loop
 from offtrace.learners.core.gymnasium_loop import Box
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.gymnasium.source import DISABLED, SAME_STEP, Single, Vector
 from offtrace.learners.policies import Probabilities

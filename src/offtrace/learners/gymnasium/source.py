@@ -58,7 +58,7 @@ class Source:
                 made.close()
 
     def make(self) -> Single | Vector:
-        """Another one."""
+        """Make another environment like the one that was given."""
         return _made(self.given)
 
     def make_single(self) -> Single:

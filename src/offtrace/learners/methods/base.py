@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat
 import numpy as np
 
 from offtrace.learners.core.compiling import both
-from offtrace.learners.core.records import Floats, Integers
+from offtrace.learners.core.record_arrays import Floats, Integers
 from offtrace.learners.policies import Schedule, as_schedule
 from offtrace.traces import Trace
 
@@ -39,7 +39,7 @@ class Sparse(NamedTuple):
 
 
 class Transition(Protocol):
-    """One step of the environment, and what the learner made of it: the fields of `core.memory.TRANSITION`."""
+    """One step of the environment, and what the learner made of it: the fields of `core.loop_memory.TRANSITION`."""
 
     state: int
     action: int

@@ -46,7 +46,7 @@ class ETD(Method):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"ETD({self.lam:g})"
 
     @property
@@ -93,7 +93,7 @@ class ETDLB(ETD):
 
     @property
     def title(self) -> str:
-        """With its λ and β."""
+        """The name, with its λ and β."""
         return f"ETD({self.lam:g}, {self.beta:g})"
 
     @property

@@ -25,7 +25,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, dot, inner, plus
 from offtrace.learners.methods.registry import register_method
 from offtrace.traces import ABQ, ImportanceSampling, Trace
@@ -159,7 +159,7 @@ class GeneralGQ(Method):
 
     @property
     def title(self) -> str:
-        """With its λ, if there is one."""
+        """The name, with its λ, if there is one."""
         return "GQ(λ(s))" if isinstance(self.lam, tuple) else f"GQ({self.lam:g}) in general"
 
     @property
@@ -229,7 +229,7 @@ class GradientTrace(Method):
 
     @property
     def title(self) -> str:
-        """With the trace's name."""
+        """The name, with the trace's name."""
         return f"Gradient {self.of.title}"
 
     @property
@@ -254,7 +254,7 @@ class GradientTrace(Method):
         add(w, -α_w * w_φ, x.φ)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
-        """With the trace for these policies."""
+        """Return the method with the trace for these policies."""
         return replace(self, of=self.of.for_policies(target, behavior))
 
 
@@ -283,10 +283,10 @@ class GradientABQ(GradientTrace):
 
     @property
     def title(self) -> str:
-        """With its ζ."""
+        """The name, with its ζ."""
         return f"Gradient ABQ({self.zeta:g})"
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> GradientABQ:
-        """With ψ0 and ψ_max of these policies."""
+        """Return the method with ψ0 and ψ_max of these policies."""
         made = self.of.for_policies(target, behavior)
         return replace(self, psi0=made.psi0, psi_max=made.psi_max)

@@ -23,7 +23,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, dot, inner
 from offtrace.learners.methods.registry import register_method
 from offtrace.traces import ImportanceSampling, Trace
@@ -67,7 +67,7 @@ class GradientTD(Method):
 
     @property
     def title(self) -> str:
-        """With its λ, or with its trace."""
+        """The name, with its λ, or with its trace."""
         assert self.trace is not None
         return f"{self.short}({self.lam:g})" if self._by_lam else f"{self.short} with {self.trace.title}"
 
@@ -77,7 +77,7 @@ class GradientTD(Method):
         return (self.eta,)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
-        """With the trace for these policies."""
+        """Return the method with the trace for these policies."""
         assert self.trace is not None
         made = self.trace.for_policies(target, behavior)
         return self if made is self.trace else replace(self, trace=made)

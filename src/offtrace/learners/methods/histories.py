@@ -149,7 +149,7 @@ class BoundedTD(HistoryTD):
 
     @property
     def title(self) -> str:
-        """With its bound."""
+        """The name, with its bound."""
         return f"TD with ‖e‖ ≤ {self.bound:g}"
 
     @classmethod
@@ -226,7 +226,7 @@ class CompositeTD(Method):
 
     @property
     def title(self) -> str:
-        """With the number of blocks."""
+        """The name, with the number of blocks."""
         return f"TD with {len(self.bounds)} bounded traces"
 
     @property
@@ -293,7 +293,7 @@ class CountTD(Method):
 
     @property
     def title(self) -> str:
-        """As it is."""
+        """Its name in a report."""
         return "TD with λ = 1/N"
 
     @property

@@ -60,7 +60,7 @@ class PTD(Method):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"PTD({self.lam:g})"
 
     @property
@@ -103,7 +103,7 @@ class PQ(PTD):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"PQ({self.lam:g})"
 
     @staticmethod

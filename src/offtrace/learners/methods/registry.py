@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from offtrace._shared.suggestions import closest, ending
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.trace_learner import StateTraceLearner, TraceLearner
-from offtrace.learners.methods.uncorrected import UncorrectedLearner
+from offtrace.learners.methods.uncorrected_learner import UncorrectedLearner
 from offtrace.traces import Rule, Trace, rules
 
 M = TypeVar("M", bound=type[Method])

@@ -46,7 +46,7 @@ class Sarsa(TraceLearner):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"Sarsa({self.lam:g})"
 
 
@@ -78,5 +78,5 @@ class ExpectedSarsa(TraceLearner):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"Expected Sarsa({self.lam:g})"

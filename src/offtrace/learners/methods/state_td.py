@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.registry import register_method
 from offtrace.learners.methods.trace_learner import StateTraceLearner
 from offtrace.traces import ABQ, INFINITY, ImportanceSampling, TreeBackup, VTrace
@@ -50,7 +50,7 @@ class TD(StateTraceLearner):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"TD({self.lam:g})"
 
 
@@ -78,7 +78,7 @@ class TreeBackupTD(StateTraceLearner):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"Tree Backup({self.lam:g}) on states"
 
 
@@ -110,7 +110,7 @@ class VTraceTD(StateTraceLearner):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"V-trace({self.lam:g})"
 
 
@@ -140,10 +140,10 @@ class ABTD(StateTraceLearner):
 
     @property
     def title(self) -> str:
-        """With its ζ."""
+        """The name, with its ζ."""
         return f"ABTD({self.zeta:g})"
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> ABTD:
-        """With ψ0 and ψ_max of these policies."""
+        """Return the method with ψ0 and ψ_max of these policies."""
         made = self.of.for_policies(target, behavior)
         return replace(self, psi0=made.psi0, psi_max=made.psi_max)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add
 from offtrace.traces import Trace
 
@@ -56,7 +56,7 @@ class TraceLearner(Method):
         add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
-        """With the trace for these policies."""
+        """Return the method with the trace for these policies."""
         made = self.of.for_policies(target, behavior)
         return self if made is self.of else replace(self, of=made)
 

@@ -50,7 +50,7 @@ class TrueOnlineTD(Method):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"True online TD({self.lam:g})"
 
     @property
@@ -92,5 +92,5 @@ class TrueOnlineSarsa(TrueOnlineTD):
 
     @property
     def title(self) -> str:
-        """With its λ."""
+        """The name, with its λ."""
         return f"True online Sarsa({self.lam:g})"

@@ -44,7 +44,7 @@ class Case:
 
 
 def _table(seed: int) -> None:
-    """Ids have a table."""
+    """Return no model: states that are ids are fitted as a table."""
 
 
 def _waves(seed: int) -> Features:

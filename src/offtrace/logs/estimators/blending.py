@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from offtrace._shared.number_text import number, percent
-from offtrace.logs.estimators.checks import (
+from offtrace.logs.estimators.estimator_checks import (
     Check,
     Checking,
     Estimated,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.logs.estimators.blending import checks_of, magic
-from offtrace.logs.estimators.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
+from offtrace.logs.estimators.estimator_checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
 from offtrace.logs.estimators.importance_sampling import (
     Weighting,

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from offtrace._shared.number_text import interval, number, percent
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.checks import Check, Checking, Estimated, in_range, rests_on
+from offtrace.logs.estimators.estimator_checks import Check, Checking, Estimated, in_range, rests_on
 from offtrace.logs.estimators.fitted_iteration import states_to_features
 from offtrace.logs.estimators.learned_features import Learned, fourier
 from offtrace.logs.estimators.linear_bases import feature_matrix, root_of

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from offtrace._shared.number_text import number, percent
-from offtrace.logs.estimators.checks import MUCH, Check, Checking, Estimated, in_range, markov, rests_on
+from offtrace.logs.estimators.estimator_checks import MUCH, Check, Checking, Estimated, in_range, markov, rests_on
 from offtrace.logs.estimators.linear_systems import solve
 from offtrace.logs.estimators.registry import LACKING, MU, TABLE, Evidence
 

@@ -104,7 +104,7 @@ class Observed:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean return."""
+        """The standard error of the mean return."""
         return float(self.returns.std() / np.sqrt(len(self.returns)))
 
     @property

@@ -23,8 +23,8 @@ from offtrace.traces import Trace
 
 if TYPE_CHECKING:
     from offtrace.logs.estimators.blending import Blend
-    from offtrace.logs.estimators.checks import Checking
     from offtrace.logs.estimators.direct_method import Direct
+    from offtrace.logs.estimators.estimator_checks import Checking
     from offtrace.logs.estimators.fitted_iteration import Fit, Model, Regressed
     from offtrace.logs.estimators.hidden_states import HiddenStates
     from offtrace.logs.estimators.importance_sampling import Weights

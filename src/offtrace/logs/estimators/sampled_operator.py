@@ -25,7 +25,7 @@ from offtrace.returns import coefficients, corrections, diagnose
 from offtrace.returns.diagnosis import Statistics
 from offtrace.returns.numpy import normal_form, numpy_backend
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back

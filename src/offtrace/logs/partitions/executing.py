@@ -73,7 +73,7 @@ class OnRay:
             return file, task.remote(file, *kept)
 
         def result(begun: tuple[Path, Any]) -> T:
-            """Ray's own retries would wait some fifteen seconds for a node that died."""
+            """Return the result of a task. If its node died it is begun again here: Ray would wait some fifteen seconds."""
             for _ in range(RETRIES):
                 try:
                     return self.ray.get(begun[1])

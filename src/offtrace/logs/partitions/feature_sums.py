@@ -24,7 +24,7 @@ from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.logs.partitions import network_training, one_file
 from offtrace.logs.partitions.kept_sums import Sums
 from offtrace.logs.partitions.one_file import Known, Question
-from offtrace.logs.partitions.passes import Passes
+from offtrace.logs.partitions.passes_over_files import Passes
 from offtrace.traces import OneStep
 
 MOST = 5000

@@ -18,7 +18,7 @@ import numpy as np
 from offtrace.logs.estimators.learned_features import PairFeatures, hidden_layer, returns_from, sklearn, with_action
 from offtrace.logs.partitions.kept_sums import Sums
 from offtrace.logs.partitions.one_file import Question
-from offtrace.logs.partitions.passes import Passes
+from offtrace.logs.partitions.passes_over_files import Passes
 
 LAYERS, BATCH = (64, 64), 256
 STEPS, EPOCHS = 3_000_000, 30

@@ -20,19 +20,19 @@ from offtrace._shared.type_guards import is_array
 from offtrace.logs.estimators.fitted_iteration import Features
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.logs.partitions import one_file
+from offtrace.logs.partitions.episode_files import files_in, no_episode_in_two
 from offtrace.logs.partitions.executing import Executor, OnRay, Threads
 from offtrace.logs.partitions.feature_sums import FeatureSums, given_features
-from offtrace.logs.partitions.files import files_in, no_episode_in_two
 from offtrace.logs.partitions.kept_sums import KeptSums, Sums
 from offtrace.logs.partitions.moment_interval import interval
 from offtrace.logs.partitions.one_file import Question
-from offtrace.logs.partitions.passes import Passes
+from offtrace.logs.partitions.passes_over_files import Passes
 from offtrace.logs.partitions.swept import Swept
 from offtrace.logs.partitions.table_sums import TableSums
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import number, whole
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import distributions
 
 MODELS = ("table", "linear", "fourier", "network")

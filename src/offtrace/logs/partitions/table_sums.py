@@ -11,7 +11,7 @@ from offtrace.logs.estimators.linear_systems import solve
 from offtrace.logs.partitions import one_file
 from offtrace.logs.partitions.kept_sums import Sums
 from offtrace.logs.partitions.one_file import Known, Question
-from offtrace.logs.partitions.passes import Passes
+from offtrace.logs.partitions.passes_over_files import Passes
 
 
 class TableSums:

@@ -240,7 +240,7 @@ def _coded(values: np.ndarray, names: Names) -> np.ndarray:
 
 
 def _of_all(episodes: Sequence[object], name: str, given: Names) -> Names:
-    """Where ids are strings: all of them."""
+    """Return the names that were given, or, where ids are strings, all names that occur."""
     array = np.asarray(_field(episodes[0], name, 0))
     if name == "actions" and array.ndim == 2 and array.dtype.kind == "f":
         return NUMBERS

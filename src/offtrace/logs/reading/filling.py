@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from offtrace.logs.reading.checked_copies import copy_ids, copy_numbers, touched, within
 from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, UNKNOWN, Names
 from offtrace.logs.reading.ordering import Order
-from offtrace.logs.reading.passes import copy_ids, copy_numbers, touched, within
 from offtrace.logs.reading.problems import LogsError, Problems
 from offtrace.trajectory import TOLERANCE
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from offtrace.logs.container import Following, Logs
+from offtrace.logs.reading.checked_copies import range_of
 from offtrace.logs.reading.columns import MISSING, NUMBERS, Names
 from offtrace.logs.reading.filling import Filling
 from offtrace.logs.reading.ordering import SAME_TIME, Order, chunks
-from offtrace.logs.reading.passes import range_of
 from offtrace.logs.reading.problems import LogsError, ReadReport, refusal
 
 DENSE = 1 << 16

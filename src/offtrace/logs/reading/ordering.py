@@ -222,7 +222,7 @@ def _place_by_step(episode, step, first, base, starts, taken, place):
 
 
 def _argsort(episode: np.ndarray, step: np.ndarray | None) -> np.ndarray:
-    """Stable. One key is sorted several times faster than two."""
+    """Return the rows in the order of (episode, step), by a stable sort: of one key, if they fit into it, which is faster."""
     if step is None:
         return np.argsort(episode, kind="stable")
     low, high = (int(step.min()), int(step.max())) if len(step) else (0, 0)

@@ -177,7 +177,7 @@ def _infinite(G: sparse.csr_array, w: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _on_carries(δ: TemporalDifferences, found: CarryChain) -> Bounds:
-    """On the nodes of a custom trace."""
+    """Bound the variance by a recursion over the nodes of a custom trace's chain."""
     s, γ, b, z = δ.setting, δ.setting.gamma, found.β, found.pair
     step = sparse.csr_array(found.step)
     row = np.repeat(np.arange(len(b)), np.diff(step.indptr))

@@ -168,7 +168,7 @@ def successors(step: SparseMatrix, pair: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """To forty bits, about twelve digits, so that equal values are equal; −0 is 0."""
+    """Round to forty bits, about twelve digits, so that values which should be equal are; −0 becomes 0."""
     m, e = np.frexp(values)  # by halves and doubles, which are exact: powers of ten would leave the range of floats
     digits = 2.0**40
     return np.where(np.isfinite(values), np.ldexp(np.round(m * digits) / digits, e), values) + 0.0

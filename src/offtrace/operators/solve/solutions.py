@@ -104,7 +104,7 @@ class Chain:
         return self._first[0] if self._grid is None else self._grid
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
-        """Refined until the gap is reached."""
+        """lower ≤ C·M ≤ upper, on a grid of x that is refined until the gap is reached."""
         found = chain_of_x.bounds(self.setting, M, gap, deadline, self.grid, self._first[1])
         if len(found.grid) > len(self.grid):
             self._grid = found.grid

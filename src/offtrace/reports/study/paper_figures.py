@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offtrace import figures
-from offtrace.reports.files import put
+from offtrace.reports.report_files import put
 from offtrace.reports.study import method_names
 from offtrace.reports.study.views import Cloud, Line, Views
 from offtrace.reports.study.words import age_label, curve, metric

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from offtrace._shared.number_text import number
-from offtrace.reports.files import put
+from offtrace.reports.report_files import put
 from offtrace.reports.study.views import Views
 from offtrace.traces.registry import rules
 

@@ -185,7 +185,7 @@ def _scored(cells: pl.DataFrame, final: str, sign: int, keys: list[str]) -> pl.D
 
 
 def marked(table: pl.DataFrame, rows: pl.DataFrame, sign: int) -> pl.DataFrame:
-    """With `mark`: in each environment "best", and "level" where the runs do not tell a row apart from the best.
+    """Add the column `mark`: in each environment "best", and "level" where the runs do not tell a row apart from the best.
 
     Both are compared in pairs of the same seed, by Student's t interval of the mean difference; where they share fewer than two
     seeds, whether their intervals overlap.
@@ -234,13 +234,13 @@ def scale(samples: pl.DataFrame, sign: int, zeros: dict[str, float] | None = Non
 
 
 def scores(samples: pl.DataFrame, sign: int, ends: pl.DataFrame) -> pl.DataFrame:
-    """With `score`, on the scale `ends`. A failed run counts as the worst run of its environment."""
+    """Add the column `score`, on the scale `ends`. A failed run counts as the worst run of its environment."""
     scaled = _finite(samples, sign).join(ends, on="environment", how="left")
     return scaled.with_columns(score=(pl.col("score") - pl.col("zero")) / pl.col("span")).drop("value", "zero", "span")
 
 
 def _finite(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
-    """With `score`: the value, higher if it is better, and the worst of the environment where it is not finite."""
+    """Add the column `score`: the value, higher if it is better, and the worst of the environment where it is not finite."""
     value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
     samples = samples.with_columns(score=pl.when(value.is_finite()).then(sign * value))
     return samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))

@@ -1,4 +1,4 @@
-"""Records → what each figure shows, as plain lists. `page` draws them in a browser, `paper` with matplotlib."""
+"""Records → what each figure shows, as plain lists. `study_page` draws them in a browser, `paper_figures` with matplotlib."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
 
 pytrees.register_all(Rule)
@@ -115,7 +115,7 @@ class JaxBackend(Backend[jax.Array]):
         return gamma if isinstance(gamma, jax.Array) else one_discount(gamma)
 
     def converting(self, name: str, dtype: object) -> str:
-        """By `astype`."""
+        """Return the call of `astype` that converts it."""
         return f"{name}.astype(jnp.{dtype})"
 
     def correct(

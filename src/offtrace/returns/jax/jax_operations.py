@@ -20,8 +20,8 @@ from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.pallas_kernels import capped
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.traces import Rule, Step, Trace
-from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
+from offtrace.traces.trace_argument import as_trace
 
 
 class Given(NamedTuple):

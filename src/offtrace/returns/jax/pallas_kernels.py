@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from offtrace.returns.jax import scaled_numbers, triton_calls, xla_kernels
+from offtrace.returns.jax import triton_calls, xla_kernels, xla_scaled_numbers
 from offtrace.returns.jax.xla_kernels import Factors, rows_together
 
 INTERPRET = False  # runs the kernel on any device, slowly: for tests
@@ -107,17 +107,17 @@ def _exact(arrays: Steps, first: Array, M: int, recursive: bool) -> Array:
     k = first + lax.broadcasted_iota(jnp.int32, (M, rows), 0)
     ones, zeros = jnp.ones((M, rows), jnp.float64), jnp.zeros((M, rows), jnp.float64)
 
-    def body(state: scaled_numbers.State) -> scaled_numbers.State:
+    def body(state: xla_scaled_numbers.State) -> xla_scaled_numbers.State:
         t, x, w, total = state
         d, h, r, c = (a[t].astype(jnp.float64) for a in arrays)
         started = k < t
-        later = scaled_numbers.times(w, scaled_numbers.split(h))
+        later = xla_scaled_numbers.times(w, xla_scaled_numbers.split(h))
         w = jnp.where(started, later[0], w[0]), jnp.where(started, later[1], w[1])
-        later = scaled_numbers.times(x, scaled_numbers.split(r))
-        y = scaled_numbers.least(later, scaled_numbers.split(c))
+        later = xla_scaled_numbers.times(x, xla_scaled_numbers.split(r))
+        y = xla_scaled_numbers.least(later, xla_scaled_numbers.split(c))
         later = y if recursive else later
         x = jnp.where(started, later[0], x[0]), jnp.where(started, later[1], x[1])
-        found = jnp.where(started & (w[0] != 0), scaled_numbers.value(w[0] * y[0] * d, w[1] + y[1]), 0.0)
+        found = jnp.where(started & (w[0] != 0), xla_scaled_numbers.value(w[0] * y[0] * d, w[1] + y[1]), 0.0)
         return t + 1, x, w, total + jnp.where(k == t, d, found)
 
     one = ones, jnp.zeros((M, rows), jnp.int64)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from offtrace.returns.jax import scaled_numbers
+from offtrace.returns.jax import xla_scaled_numbers
 from offtrace.returns.jax.xla_kernels import Factors, all_in_range, in_range, rows_together, times
 
 Carry = TypeVar("Carry")
@@ -63,7 +63,7 @@ def bounded(delta: Array, g: Array, step: Array, cap: Array, bounds: tuple[float
         return by_lag(delta, g, len(bounds) + 1, jnp.ones_like(delta), beta)
 
     def kernel(delta: Array, g: Array, step: Array, cap: Array) -> Array:
-        of_any_size = partial(scaled_numbers.direct, bounds=limits, recursive=recursive)
+        of_any_size = partial(xla_scaled_numbers.direct, bounds=limits, recursive=recursive)
         fine = jnp.all(in_range(g, step, jnp.minimum(cap, jnp.max(limits)), recursive, len(bounds) + 1))
         return lax.cond(fine, plain, of_any_size, delta, g, step, cap)
 
@@ -77,7 +77,7 @@ def _bounded_forward(
 
 
 def _bounded_backward(bounds: tuple[float, ...], recursive: bool, seen: Factors, gradient: Array) -> tuple[Array, ...]:
-    kernel = partial(scaled_numbers.direct, bounds=jnp.asarray(bounds), recursive=recursive, transposed=True)
+    kernel = partial(xla_scaled_numbers.direct, bounds=jnp.asarray(bounds), recursive=recursive, transposed=True)
     return (rows_together(kernel)(gradient, *seen), *map(jnp.zeros_like, seen))
 
 
@@ -104,7 +104,7 @@ def _scaled_within(reach: int, source: Array, weight: Array, transposed: bool = 
     g, step = jnp.where(weight == 0, 0.0, 1.0), jnp.where(weight == 0, 1.0, weight)
     no_bounds = jnp.full(min(reach, source.shape[1]) - 1, jnp.inf)
     cap = jnp.full_like(source, jnp.inf)
-    return scaled_numbers.direct(source, g, step, cap, no_bounds, recursive=False, transposed=transposed)
+    return xla_scaled_numbers.direct(source, g, step, cap, no_bounds, recursive=False, transposed=transposed)
 
 
 def _within_forward(delta: Array, weight: Array, reach: int) -> tuple[Array, tuple[Array, Array]]:

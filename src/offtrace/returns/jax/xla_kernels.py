@@ -22,8 +22,8 @@ Both sums run over just the terms that are wanted, so nothing cancels that would
 
 The definition itself, lag after lag, is in `xla_by_lag`.
 
-Where products may leave the range of float64 it is done with numbers of any size instead (`scaled_numbers`). `lax.cond` decides;
-vmap would do both and choose, so it gives a kernel more rows (`rows_together`).
+Where products may leave the range of float64 it is done with numbers of any size instead (`xla_scaled_numbers`). `lax.cond`
+decides; vmap would do both and choose, so it gives a kernel more rows (`rows_together`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_map
 
-from offtrace.returns.jax import scaled_numbers
-from offtrace.returns.jax.scaled_numbers import LITTLE, MOST, MUCH
+from offtrace.returns.jax import xla_scaled_numbers
+from offtrace.returns.jax.xla_scaled_numbers import LITTLE, MOST, MUCH
 
 Arrays = TypeVarTuple("Arrays")
 Out = TypeVar("Out")
@@ -84,7 +84,7 @@ def linear(delta: Array, weight: Array) -> Array:
 @rows_together
 @jax.jit  # as are the other kernels that differ by nothing else: so JAX traces each once, for all rules
 def _linear(delta: Array, weight: Array) -> Array:
-    return lax.cond(all_in_range(weight), _linear_in_range, scaled_numbers.linear, delta, weight)
+    return lax.cond(all_in_range(weight), _linear_in_range, xla_scaled_numbers.linear, delta, weight)
 
 
 def all_in_range(weight: Array, reach: int | None = None) -> Array:
@@ -182,7 +182,7 @@ def capped(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, 
             return _capped_in_range(delta, *others, recursive=recursive)
         return jax.vjp(lambda d: _capped_in_range(d, *others, recursive=recursive), delta)[1](delta)[0]
 
-    by_lags = partial(scaled_numbers.direct, recursive=recursive, transposed=transposed)
+    by_lags = partial(xla_scaled_numbers.direct, recursive=recursive, transposed=transposed)
     return lax.cond(jnp.all(in_range(g, step, cap, recursive)), by_halves, by_lags, delta, g, step, cap)
 
 

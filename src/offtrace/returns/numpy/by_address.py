@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 def kernel_part(function: Function) -> Function:
-    """For a function that kernels are made of."""
+    """Mark a function that kernels are made of, so that it is compiled with them."""
     return register_jitable(**OPTIONS, **PART)(function)
 
 

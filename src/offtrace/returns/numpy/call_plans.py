@@ -20,8 +20,8 @@ from offtrace.returns.numpy.by_address import Kernel
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
 from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP
 from offtrace.traces import Trace
-from offtrace.traces.arguments import as_state_rule
 from offtrace.traces.symbols import Traced
+from offtrace.traces.trace_argument import as_state_rule
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 

@@ -29,7 +29,7 @@ from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP, by_step
 from offtrace.returns.numpy.whole_arrays import goes_on
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
 
 
@@ -143,7 +143,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         return array
 
     def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
-        """Always."""
+        """Return True: on NumPy arrays values are always looked at."""
         return True
 
     def take(self, array: np.ndarray, index: np.ndarray) -> np.ndarray:

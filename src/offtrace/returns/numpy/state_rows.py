@@ -33,7 +33,7 @@ class Made(NamedTuple):
 
 
 def of_custom(trace: Trace, x: Trajectory) -> Made | None:
-    """By the direct kernel; None where a value is bad."""
+    """Compute the targets of a custom trace by the direct kernel; return None where a value is bad."""
     made, seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
     if made is None or seen is None:
         return None

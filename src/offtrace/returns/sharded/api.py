@@ -11,8 +11,8 @@ from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.state_values import StateTargets
 from offtrace.returns.weights import options
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_rule, as_state_rule, as_trace
 from offtrace.traces.base import whole
+from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -279,7 +279,7 @@ def _room(room: int | None, check: bool | None) -> int | None:
 
 
 def _refuse(rule: Rule, differentiable: bool) -> None:
-    """What shards do not do."""
+    """Refuse what cannot be computed on shards, and say what to do instead."""
     remedy = "gather the rows along time, and call offtrace.targets on each rank"
     if differentiable:
         raise TypeError(f"targets of shards have no gradient: leave out differentiable=True, or {remedy}")

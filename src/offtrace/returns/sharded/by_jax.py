@@ -30,7 +30,7 @@ from offtrace.returns.skipped_steps import check_skip
 from offtrace.returns.weight_arrays import Weighing
 from offtrace.returns.weight_scan import maps_of, weigh_maps
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, agree
 
 

@@ -30,7 +30,7 @@ from offtrace.returns.torch.weight_tensors import KIND
 from offtrace.returns.weight_arrays import Decisions, Weighing
 from offtrace.returns.weight_scan import maps_of, weigh_maps
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, agree, laid_out
 
 

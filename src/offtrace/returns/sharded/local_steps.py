@@ -27,7 +27,7 @@ class Steps(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Of each step, [N, T]; 1, 1 and ∞ at skipped steps."""
+    """The factors of each step, [N, T]; 1, 1 and ∞ at skipped steps."""
 
     decay: Tensor
     ratio: Tensor

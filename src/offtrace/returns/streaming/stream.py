@@ -33,7 +33,7 @@ from offtrace.returns.numpy.scalar_math import LARGEST_LOG, SMALLEST_LOG
 from offtrace.returns.streaming.eligibility_vector import keeper
 from offtrace.returns.streaming.step_now import Now
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_rule, eligibility_of
+from offtrace.traces.trace_argument import as_rule, eligibility_of
 from offtrace.trajectory import TOLERANCE
 
 

@@ -91,7 +91,7 @@ class _Arguments(NamedTuple):
     numbers: tuple[tuple[int, int], ...]
 
     def filled(self, addresses: Sequence[int], numbers: Sequence[float]) -> list[float]:
-        """With addresses and numbers where they belong."""
+        """Return the arguments of a launch, these addresses and numbers put where they belong."""
         given = list(self.known)
         for index, which in self.numbers:
             given[index] = numbers[which]
@@ -121,7 +121,7 @@ class Repeated:
     """Bytes that are needed in between."""
 
     def __call__(self, inputs: Sequence[Tensor], numbers: Sequence[float]) -> Tensor:
-        """The same with other tensors and numbers."""
+        """Repeat the recorded call with other tensors and numbers."""
         out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         sources = [*inputs, out]
         if self.space:

@@ -16,8 +16,8 @@ from offtrace.returns.numpy import numpy_backend
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.returns.torch.registered_operators import capped, linear
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_trace
 from offtrace.traces.base import INFINITY, UncorrectedReturn, bounds_by_lag
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed
 
 

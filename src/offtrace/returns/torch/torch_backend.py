@@ -24,7 +24,7 @@ from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import as_trace
+from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out
 
 NUMPY_DTYPES = {
@@ -78,7 +78,7 @@ class TorchBackend(Backend[Tensor]):
         return gamma if isinstance(gamma, Tensor) else one_discount(gamma)
 
     def converting(self, name: str, dtype: object) -> str:
-        """By `to`."""
+        """Return the call of `to` that converts it."""
         return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
 
     def correct(
@@ -273,7 +273,7 @@ def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
 
 
 def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """By a kernel that the rule is compiled into."""
+    """Compute q + Δ, or Δ, with a Triton kernel that the rule is compiled into."""
     from offtrace.returns.torch import triton_launch
 
     def row_by_row(array: Tensor) -> Tensor:

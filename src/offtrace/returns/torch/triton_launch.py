@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from offtrace.returns.torch.recorded_launches import ALIGNED, recorded
-from offtrace.returns.triton import plans, scan, walks, weights
+from offtrace.returns.triton import plans, scan, walks, weight_kernel
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
 from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
 from offtrace.returns.weight_arrays import Weighing
@@ -236,9 +236,12 @@ def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Ten
 
 
 LEVELS = {
-    "token": weights.TOKEN, "prefix": weights.PREFIX, "suffix": weights.SUFFIX, "sequence": weights.SEQUENCE,
-    "geometric": weights.GEOMETRIC,
-}  # fmt: skip
+    "token": weight_kernel.TOKEN,
+    "prefix": weight_kernel.PREFIX,
+    "suffix": weight_kernel.SUFFIX,
+    "sequence": weight_kernel.SEQUENCE,
+    "geometric": weight_kernel.GEOMETRIC,
+}
 WEIGHED, EACH = 1024, 8  # steps that are scanned at once, and those of a thread
 REGISTERS = 128  # of a thread: so four programs fit on a multiprocessor, and 512 rows on an H200
 
@@ -251,14 +254,14 @@ def takes_weights(trace: Trace, how: Weighing, T: int, *, packed: bool) -> bool:
 
 @cache
 def _weighing(lines: Lines) -> Any:
-    return bound(weights.weigh_rows, log_factors=log_factors(lines))
+    return bound(weight_kernel.weigh_rows, log_factors=log_factors(lines))
 
 
 def _decays(trace: Trace) -> int:
     """Whether the rule's decays are all 1, all the same, or others at each step."""
     decay, *_ = trace.factors(np, 1.0, 1.0, 1.0, *trace.parameters)
-    same = weights.ONE if decay == 1.0 else weights.SAME
-    return (weights.OTHER if changes(trace.traced.lines.results[0]) else same).value
+    same = weight_kernel.ONE if decay == 1.0 else weight_kernel.SAME
+    return (weight_kernel.OTHER if changes(trace.traced.lines.results[0]) else same).value
 
 
 def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Tensor:

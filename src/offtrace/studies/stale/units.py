@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from offtrace.studies import environments
+from offtrace.studies import named_environments
 from offtrace.studies.plan import Job
-from offtrace.studies.stale.training import Measured, Runs, Setting, train
+from offtrace.studies.stale.stale_training import Measured, Runs, Setting, train
 from offtrace.studies.stale.transformer import Shape
 from offtrace.studies.stale.weighting import Weighting
 
@@ -28,7 +28,7 @@ def together(jobs: list[Job], places: int = 0) -> list[tuple[Columns, Columns]]:
     """
     job = jobs[0]
     p = job.protocol
-    task, precision, top_p = environments.token_task(job.unit.environment)
+    task, precision, top_p = named_environments.token_task(job.unit.environment)
     shape = Shape(p.layers, p.width, p.heads)
     setting = Setting(task, shape, p.updates, p.prompts, p.answers, job.oldest, precision, top_p, p.clip)
     weightings = [Weighting.made(title, json.loads(spelt or "{}"), lam) for title, spelt, lam in job.beside]
@@ -95,6 +95,6 @@ def tidy(measured: Measured, seed: np.ndarray, batch: int, metric: str) -> tuple
 
 
 def _mean(of_runs: np.ndarray) -> np.ndarray:
-    """Over updates; NaN where one is not finite."""
+    """Return the mean over updates; NaN where one of them is not finite."""
     mean = of_runs.astype(float).mean(axis=1)
     return np.where(np.isfinite(mean), mean, np.nan)

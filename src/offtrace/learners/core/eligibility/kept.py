@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.core.compiling import inlined, leaf, seldom
-from offtrace.learners.core.records import Floats, Integers, Records, record
+from offtrace.learners.core.record_arrays import Floats, Integers, Records, record
 
 LINEAR, GROUPS, VISITS = 0, 1, 2
 

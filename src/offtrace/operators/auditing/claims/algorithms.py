@@ -104,7 +104,7 @@ SPREAD = "one_state_two_actions(target=(.9, .1), behavior=(.1, .9), gamma=.9)"
 
 
 def variance_of_truncated_is(*bound: float) -> float:
-    """Of Δ for Q = 0 where r = 1 for the rarer action; `bound` are d_1, d_2, …, and later β are 0."""
+    """The variance of Δ for Q = 0 where r = 1 for the rarer action; `bound` are d_1, d_2, …, and later β are 0."""
     mdp, pi, mu = one_state_two_actions(target=(0.9, 0.1), behavior=(0.1, 0.9), gamma=0.9, reward=(1.0, 0.0))
     trace = ot.TruncatedIS(bound=bound, horizon=len(bound) + 1)
     return float(np.max(Operator(trace, mdp, target=pi, behavior=mu).variance(np.zeros((1, 2)))))

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from offtrace.learners.methods.base import Method, Store, Transition, Vectors
 from offtrace.traces import Rule, Trace
-from offtrace.traces.arguments import eligibility_of
+from offtrace.traces.trace_argument import eligibility_of
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def text(key: str, given: object) -> str:
 def printable(key: str, given: str) -> str:
     """Check that a text has no control characters but tabs and line breaks: a terminal would obey them, and a page not show them.
 
-    >>> printable("question", "Which \\x1b[31mtrace?")
+    >>> printable("name", "\\x1b[31mred")
     Traceback (most recent call last):
-    offtrace.studies.checks.DeclarationError: question: got 'Which \\x1b[31mtrace?'; allowed: a text without control characters
+    offtrace.studies.declaration_checks.DeclarationError: name: got '\\x1b[31mred'; allowed: a text without control characters
     """
     if any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" for c in given):
         raise DeclarationError(key, given, "a text without control characters")
@@ -106,7 +106,7 @@ def whole(low: int = 0, high: int | None = None) -> Check[int]:
 
     >>> whole(1)("seeds", 0)
     Traceback (most recent call last):
-    offtrace.studies.checks.DeclarationError: seeds: got 0; allowed: an integer of at least 1
+    offtrace.studies.declaration_checks.DeclarationError: seeds: got 0; allowed: an integer of at least 1
     """
     bounds = f"of at least {low}" + ("" if high is None else f" and at most {high}")
 

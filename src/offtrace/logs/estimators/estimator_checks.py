@@ -89,7 +89,7 @@ class OfFit:
 
     @property
     def all(self) -> tuple[Checking, ...]:
-        """In the order in which they are told."""
+        """All checks, in the order in which they are told."""
         return self.settled, self.finds_behavior, self.support, markov, self.residual, in_range
 
     def settled(self, evidence: Evidence, found: Estimated) -> Check | None:

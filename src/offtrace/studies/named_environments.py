@@ -21,7 +21,7 @@ from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
-from offtrace.studies.checks import DeclarationError, Table, Toml, is_table, number, one_of
+from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, is_table, number, one_of
 from offtrace.studies.stale import token_tasks
 
 Arguments = Table

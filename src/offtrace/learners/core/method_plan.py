@@ -20,14 +20,14 @@ from offtrace.learners.core.addressed import Addressed
 from offtrace.learners.core.called import Called
 from offtrace.learners.core.compiling import INSIDE, UNCOUNTED, Function, compiled_for, njit
 from offtrace.learners.core.eligibility import kept as eligibility
-from offtrace.learners.core.eligibility.groups import advance_groups_of, enter_groups_of
+from offtrace.learners.core.eligibility.groups_of_starts import advance_groups_of, enter_groups_of
 from offtrace.learners.core.eligibility.kept import FORGET, GROUPS, LINEAR, VISITS
 from offtrace.learners.core.history_callback import Past
+from offtrace.learners.core.loop_memory import TRANSITION
 from offtrace.learners.core.loop_settings import REPLAY, Plan
-from offtrace.learners.core.memory import TRANSITION
 from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.rarer_learning import learns_of, otherwise_of, replay_of
-from offtrace.learners.core.records import Floats
+from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
 from offtrace.returns.numpy import rule_math
 from offtrace.traces import OneStep, Step, Trace

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offtrace.learners.core.acting import NOW
 from offtrace.learners.core.loop_settings import ONLINE, REPLAY, Settings
-from offtrace.learners.core.records import Floats, Integers, Records, record
+from offtrace.learners.core.record_arrays import Floats, Integers, Records, record
 
 PROGRESS = record(
     seed=np.int64,  # which seed of the block is learning

@@ -13,7 +13,7 @@ from logs import settings
 from offtrace import mdps
 from offtrace.logs import Features, Logs, ReadReport, evaluate, simulate
 from offtrace.logs.estimators import learned_features
-from offtrace.logs.estimators.checks import Check
+from offtrace.logs.estimators.estimator_checks import Check
 from offtrace.logs.estimators.importance_sampling import weights
 from offtrace.logs.result import Row, chosen
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from offtrace.deep import memory as memories
+from offtrace.deep import replay_memory as memories
 
 ENVS, SLOTS, WINDOW = 3, 17, 6
 WRITE = jax.jit(memories.write)

@@ -68,10 +68,10 @@ def _sink(kept):
 
 
 def enter_groups_of(digest):
-    """A start enters. For `digest` see `loop.run_of`."""
+    """Make the function by which a start enters. For `digest` see `loop.run_of`."""
 
     def enter_groups(kept, weights, numbers):
-        """On top, or where x > 1 (only with caps above 1), below the groups that are larger: these move up by one."""
+        """Put the start on top, or, where groups have x > 1 (only with caps above 1), below these, which move up by one."""
         _ = digest
         if not kept.counts.gathered:
             gather(kept)
@@ -107,7 +107,7 @@ def enter_groups_of(digest):
 
 
 def advance_groups_of(digest):
-    """A step of all groups. For `digest` see `loop.run_of`."""
+    """Make the function by which all groups take a step. For `digest` see `loop.run_of`."""
 
     def advance_groups(kept, discount, decay, ratio, cap, log_forget):
         """x ← min(cap, ratio·x), G ← γ decay G: the groups that reach the cap become one."""

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from offtrace._shared import number_text
-from offtrace.reports.study import page, views, words
+from offtrace.reports.study import study_page, views, words
 from reports import synthetic
 
 MAKERS = {
@@ -38,17 +38,17 @@ def data(text: str) -> Any:
 @pytest.mark.parametrize("task", MAKERS)
 def test_each_task_has_its_figures(task: str) -> None:
     rows, curves, facts = MAKERS[task]()
-    text = page.render(rows, curves, facts)
+    text = study_page.render(rows, curves, facts)
     assert set(re.findall(r'data-figure="(\w+)"', text)) == SHOWN[task]
     assert f"<h1>{facts['question']}</h1>" in text
     assert "offtrace 0.2.0" in text
     assert "1 min 13 s" in text
     assert "$" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)  # nothing was left to fill in
-    assert page.render(rows, curves, facts) == text
+    assert study_page.render(rows, curves, facts) == text
 
 
 def test_the_page_asks_for_nothing() -> None:
-    text = page.render(*synthetic.records(seeds=3))
+    text = study_page.render(*synthetic.records(seeds=3))
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(|XMLHttpRequest', text)
     assert set(re.findall(r"https?://[\w./-]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not a place
     assert "default-src 'none'" in text
@@ -65,7 +65,7 @@ def test_no_name_can_break_the_page() -> None:
         "versions": {evil: evil},
         "declaration": evil,
     }
-    text = page.render(rows, curves, facts)
+    text = study_page.render(rows, curves, facts)
     assert "<img" not in text
     assert text.count("</script>") == 2
     assert data(text)["methods"][1]["name"] == evil + "&"
@@ -74,7 +74,7 @@ def test_no_name_can_break_the_page() -> None:
 def test_the_pages_numbers_are_those_of_the_statistics() -> None:
     rows, curves, facts = synthetic.records(seeds=6)
     shown = views.Views(rows, curves, facts)
-    drawn = data(page.html(shown))
+    drawn = data(study_page.html(shown))
     assert [r["method"] for r in drawn["iqm"]] == shown.summary.iqm["method"].to_list()
     sweep = next(line for line in drawn["sweeps"][1]["lines"] if line["method"] == "RBIS")
     table = shown.summary.table.filter(environment="Bifurcation 2", method="RBIS")
@@ -112,7 +112,7 @@ CASES = {
 def test_half_a_study_has_a_page_too(case: str) -> None:
     rows, curves, facts = synthetic.records(seeds=4)
     rows, curves = CASES[case](rows, curves)
-    text = page.render(rows, curves, facts)
+    text = study_page.render(rows, curves, facts)
     said = re.search(r'<div class="answer".*?</div>', text, re.DOTALL)
     assert said
     expected = {
