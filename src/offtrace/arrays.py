@@ -100,7 +100,7 @@ class NumPyKind(ArrayKind[np.ndarray]):
             raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
         return array
 
-    def native(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def native(self, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """In native byte order, which a file need not be in."""
         return dtype.newbyteorder("=")
 
