@@ -100,7 +100,7 @@ class NumPyKind(ArrayKind[np.ndarray]):
             raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
         return array
 
-    def native(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def native(self, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in native byte order: arrays from a file may have another one."""
         return dtype.newbyteorder("=")
 

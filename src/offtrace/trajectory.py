@@ -139,8 +139,8 @@ class Trajectory:
 
     shape: tuple[int, ...]
     """The shape that came in: [T] or [B, T]."""
-    dtype: np.dtype[Any]
-    """Of the real arrays: float32 or float64."""
+    dtype: np.dtype[np.float32] | np.dtype[np.float64]
+    """Of the real arrays."""
     terminated: np.ndarray
     truncated: np.ndarray
     gamma: float | np.ndarray
@@ -155,7 +155,7 @@ class Trajectory:
     """The log-probabilities that must not exceed 0, because the rule uses the probability itself."""
     q_called: str = "q"
     """What the user calls q: V-trace has a `value` in its place."""
-    given_back: np.dtype[Any] | None = None
+    given_back: np.dtype[np.generic] | None = None
     """The dtype of results, where it is not that of the real arrays: half precision."""
 
     def read(self, name: str) -> np.ndarray:

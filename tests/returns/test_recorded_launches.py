@@ -95,7 +95,7 @@ def test_memory_beside_a_large_batch_is_three_arrays(shape: tuple[int, int], rec
     library, reward = Allocating(torch.device("cpu")), torch.empty(shape)
     rows = triton_launch._rows_at_once(*shape, recursive)
     flags: dict[str, Any] = {"GIVEN": False, "GAMMAS": False, "VALID": False}
-    call = plans.Given(library, dict.fromkeys(plans.KERNELS), [reward[:rows]] * 9, [0.0] * 15, flags, "float32", True)
+    call = plans.Given(library, plans.KERNELS, [reward[:rows]] * 9, [0.0] * 15, flags, "float32", True)
     plans.with_cap(call, recursive, torch.empty_like(reward[:rows]))
     assert 0 < sum(memory.nbytes for memory in library.all) <= 3.05 * reward.nbytes
 
@@ -161,6 +161,6 @@ def test_a_graph_takes_what_is_not_compiled_in() -> None:
     arguments = kernel_graphs.layout(["i32", "*fp32", "fp32"], 2)
     assert arguments is not None
     kernel = kernel_graphs.Kernel(7, 5, 32, 0, arguments, (0, 3, 4), 2)
-    launch = recorded_launches._Launch(None, (5, 1, 1), (), (12, 1, True, None, 0.5), {}, (place,), ((4, 2),), kernel)
+    launch = recorded_launches._Launch(print, (5, 1, 1), (), (12, 1, True, None, 0.5), {}, (place,), ((4, 2),), kernel)
     taken = recorded_launches.arguments_of(launch, kernel)
     assert taken.filled([1000, 2000], [0.1, 0.2, 0.3]) == [12, 2064, 0.3, 0, 0]

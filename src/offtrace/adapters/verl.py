@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ImportError(f"offtrace.adapters.verl needs PyTorch ({error}): pip install 'offtrace[torch]'") from None
 
 from offtrace._shared.suggestions import closest, ending
-from offtrace.adapters.verl_metrics import of_policies, of_rejections, of_weights
+from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_weights
 from offtrace.returns import reject, weights
 from offtrace.returns.rejection import KNOWN, criteria
 from offtrace.returns.weight_arrays import LEVELS, Criterion
@@ -79,7 +79,7 @@ def compute_rollout_correction_and_rejection_mask(
     >>> round(metrics["rollout_corr/rollout_is_mean"], 3)
     3.0
     """
-    taken: dict[str, Any] = {
+    taken: Taken = {
         "log_pi": old_log_prob,
         "log_mu": rollout_log_prob,
         "mask": response_mask,
@@ -110,7 +110,7 @@ def compute_rollout_correction_and_rejection_mask(
 
 
 def _weights(
-    taken: dict[str, Any], level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: object
+    taken: Taken, level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: object
 ) -> tuple[Any, dict[str, float]]:
     """The weights, as verl wraps them, and their metrics."""
     if level not in LEVELS:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from torch import Tensor
@@ -15,9 +14,19 @@ from offtrace.returns.numpy.sequences import Sequences
 from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, agreed
 
 
-def _decisions(taken: Mapping[str, Any]) -> tuple[np.ndarray, Sequences]:
+class Taken(TypedDict):
+    """log π, log μ, which tokens are decisions, and ids of rows that were packed into one, [B, T] each."""
+
+    log_pi: Tensor
+    log_mu: Tensor
+    mask: Tensor
+    segment: Tensor | None
+
+
+def _decisions(taken: Taken) -> tuple[np.ndarray, Sequences]:
     """log ρ of each decision, and the sequences."""
-    return decisions_of(agreed(BACKEND, BACKEND.storable, as_numpy(taken)))
+    on_host = as_numpy({name: taken[name] for name in ("log_pi", "log_mu", "mask", "segment")})
+    return decisions_of(agreed(BACKEND, BACKEND.storable, on_host))
 
 
 def _at_decisions(array: Tensor, found: Sequences) -> np.ndarray:
@@ -30,7 +39,7 @@ def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
 
 
 def of_weights(
-    taken: Mapping[str, object], level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
+    taken: Taken, level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
 ) -> dict[str, float]:
     """Return verl's metrics of the weights before truncation, `raw`, and, with "applied" in the name, of those after it."""
     found = _decisions(taken)[1]
@@ -47,7 +56,7 @@ def of_weights(
 @np.errstate(over="ignore", invalid="ignore")  # of weights beyond the floats, whose mean is infinite
 def _figures(
     w: np.ndarray, each: np.ndarray, used: np.ndarray, means: np.ndarray, low: float, upper: float
-) -> dict[str, Any]:
+) -> dict[str, np.floating | float]:
     return {
         "rollout_is_mean": w.mean(),
         "rollout_is_max": w.max(),
@@ -73,10 +82,10 @@ def _effective(w: np.ndarray) -> float:
     return float(w.mean() ** 2 / np.mean(w**2)) if w.any() else 0.0
 
 
-def of_rejections(taken: Mapping[str, object], names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
+def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
     """Return verl's metrics of what each criterion looks at, and of how much it and all together reject."""
     log_ratio, found = _decisions(taken)
-    made: dict[str, Any] = {}
+    made: dict[str, np.floating | float] = {}
     kept = np.ones(len(log_ratio), bool)
     for name, criterion in zip(names, chosen, strict=True):
         of = statistic(criterion, log_ratio, found)
@@ -108,7 +117,7 @@ def of_rejections(taken: Mapping[str, object], names: list[str], chosen: tuple[C
     return {name: float(value) for name, value in made.items()}
 
 
-def of_policies(taken: Mapping[str, Any]) -> dict[str, float]:
+def of_policies(taken: Taken) -> dict[str, float]:
     """How far π and μ are apart. Rows without a decision do not count."""
     log_ratio, found = _decisions(taken)
     training, rollout = (_row_means(_at_decisions(taken[name], found), found) for name in ("log_pi", "log_mu"))

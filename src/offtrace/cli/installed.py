@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 import offtrace
 from offtrace._shared.compile_cache import kept_njit
@@ -139,7 +140,7 @@ def _jax() -> Iterator[Found]:
         yield Found(None, "Triton's kernels in JAX", "jax-triton is not installed", install("jax-gpu"))
 
 
-def _float(array: np.ndarray) -> Any:
+def _float(array: np.ndarray) -> DTypeLike:
     return np.float32 if array.dtype == np.float64 else array.dtype
 
 

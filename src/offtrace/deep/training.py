@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 
 from offtrace.deep import agent as agents
-from offtrace.deep.agent import Acted, Agent, Credit
+from offtrace.deep.agent import Acted, Agent, Credit, Learned
 from offtrace.deep.games import Hosted, Numbers, Stepped, World, WorldState, compiled
 from offtrace.deep.settings import Settings
 from offtrace.traces import Rule, pytrees
@@ -114,7 +114,7 @@ class Compiled:
         advance = jax.vmap(self._advance, in_axes=(0, 0, None))
         self.advance: Callable[[Rule, State, int], tuple[State, Tally[Array]]] = jax.jit(advance, donate_argnums=1)
         evaluate = jax.vmap(self._evaluate, in_axes=(0, 0, None, None))
-        self.evaluate: Callable[[Any, Array, int, int], Array] = jax.jit(evaluate, static_argnums=(2, 3))
+        self.evaluate: Callable[[Learned, Array, int, int], Array] = jax.jit(evaluate, static_argnums=(2, 3))
 
     def _first(self, key: Array) -> State:
         key, to_learn, to_reset = jax.random.split(key, 3)
@@ -159,7 +159,7 @@ class Compiled:
         credit = self.agent.credit(trace, state.learner, state.memory, to_measure)
         return state._replace(key=key), Tally(episodes, total, loss / n, *credit)
 
-    def _evaluate(self, learner: Any, key: Array, episodes: int, steps: int) -> Array:
+    def _evaluate(self, learner: Learned, key: Array, episodes: int, steps: int) -> Array:
         """Return the mean return of greedy episodes, each from a start of its own and cut after `steps` steps."""
 
         def play(carried: Playing, key: Array) -> tuple[Playing, None]:
@@ -180,14 +180,14 @@ class Programs:
 
     def __init__(self, config: Settings, shape: tuple[int, ...], actions: int) -> None:
         self.agent = agents.made(config, shape, actions)
-        self.first: Callable[[Array], Any] = jax.jit(jax.vmap(self.agent.first))
-        self.empty: Callable[[Array], Any] = jax.jit(jax.vmap(self.agent.empty))
-        self.cut: Callable[[Any, Array], Any] = jax.jit(jax.vmap(self.agent.cut))
+        self.first: Callable[[Array], Learned] = jax.jit(jax.vmap(self.agent.first))
+        self.empty: Callable[[Array], tuple[object, ...]] = jax.jit(jax.vmap(self.agent.empty))
+        self.cut: Callable[[tuple[object, ...], Array], tuple[object, ...]] = jax.jit(jax.vmap(self.agent.cut))
         self.act: Callable[[State], tuple[Array, Acted]] = jax.jit(jax.vmap(self._act))
         self.remember: Callable[[State, Acted, Stepped[np.ndarray]], tuple[State, Array, Array]]
         self.remember = jax.jit(jax.vmap(partial(_remembered, self.agent)), donate_argnums=0)
         self.learn: Callable[[Rule, State], tuple[State, Array]] = jax.jit(jax.vmap(self._learn), donate_argnums=1)
-        self.credit: Callable[[Rule, Any, Any, Array], Credit]
+        self.credit: Callable[[Rule, Learned, tuple[object, ...], Array], Credit]
         self.credit = jax.jit(jax.vmap(self.agent.credit))
 
     def _act(self, state: State) -> tuple[Array, Acted]:

@@ -2,6 +2,6 @@
 
 from offtrace.figures.frames import literal
 from offtrace.figures.maps import cell_maps, heat_maps
-from offtrace.figures.panels import LOOKS, band_panels, interval_bars, line_panels
+from offtrace.figures.panels import LOOKS, Band, band_panels, interval_bars, line_panels
 
-__all__ = ["LOOKS", "band_panels", "cell_maps", "heat_maps", "interval_bars", "line_panels", "literal"]
+__all__ = ["LOOKS", "Band", "band_panels", "cell_maps", "heat_maps", "interval_bars", "line_panels", "literal"]

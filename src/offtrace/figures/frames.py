@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -96,7 +97,7 @@ def plain(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def pyplot_and_colors() -> tuple[Any, Any]:
+def pyplot_and_colors() -> tuple[ModuleType, ModuleType]:
     """Import them, or say what to install."""
     try:
         from matplotlib import colors

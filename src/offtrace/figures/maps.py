@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from offtrace.figures import frames
 
 if TYPE_CHECKING:
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 
 def heat_maps(
@@ -42,7 +45,7 @@ def heat_maps(
     largest = min(1e12, max(1.0, *(float(m.max()) for _, m in matrices)))
     scale = colors.LogNorm(vmin=floor, vmax=largest)
     palette = _palette(plt, colors, floor, largest)
-    image: Any = None
+    image: AxesImage | None = None
     for i, (name, matrix) in enumerate(matrices):
         row, column = divmod(i, columns)
         x = left + column * (side + gap)
@@ -134,7 +137,7 @@ def cell_maps(
     return figure
 
 
-def _palette(plt: Any, colors: Any, floor: float, largest: float) -> Any:
+def _palette(plt: ModuleType, colors: ModuleType, floor: float, largest: float) -> ListedColormap:
     """Blue for (floor, 1], orange for what exceeds 1: on a logarithmic scale, each its share."""
     steps = 512
     low = round(steps * np.log(1 / floor) / np.log(largest / floor))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,12 @@ from offtrace.figures import frames
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+Numbers = Sequence[float | None] | np.ndarray
+"""None and NaN are gaps."""
+Band = tuple[str, Sequence[float] | np.ndarray, Numbers, Numbers, Numbers]
+"""A line with a band: (name, x, y, low, high)."""
 
 LOOKS = (
     ("#0072b2", "-", "o"),
@@ -27,7 +33,11 @@ LOOKS = (
 
 
 def line_panels(
-    panels: Sequence[tuple[str, Any]], ylabel: str, *, level: float | None = None, top: float | None = None
+    panels: Sequence[tuple[str, Mapping[str, Sequence[tuple[float, float]]]]],
+    ylabel: str,
+    *,
+    level: float | None = None,
+    top: float | None = None,
 ) -> Figure:
     """Panels side by side, each (label of x, {name: points (x, y)}), with one legend. Points that are not finite are left out."""
     plt, _ = frames.pyplot_and_colors()
@@ -63,7 +73,7 @@ def line_panels(
 
 
 def band_panels(
-    panels: Sequence[tuple[str, Sequence[tuple[Any, ...]]]],
+    panels: Sequence[tuple[str, Sequence[Band]]],
     *,
     xlabel: str,
     ylabel: str,
@@ -80,7 +90,7 @@ def band_panels(
     across = 3 if columns > 1 else 2
     legend = 0.17 * -(-len(looks) // across) + 0.1
     figure, all_axes = frames.grid(rows, columns, (2.5, 1.75), (0.55, 0.5), (0.6, 0.15, 0.3, 0.45 + legend))
-    handles: dict[str, Any] = {}
+    handles: dict[str, Line2D] = {}
     for axes, (title, lines) in zip(all_axes.flat, panels, strict=False):
         for name, x, *ys in lines:
             y, low, high = (np.asarray(part, dtype=float) for part in ys)

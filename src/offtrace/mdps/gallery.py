@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
@@ -167,7 +167,9 @@ def collision_features(seed: Seed) -> np.ndarray:
     return x
 
 
-def _grid(cells: list[Cell], move: Any, starts: list[Cell], gamma: float) -> MDP:
+def _grid(
+    cells: list[Cell], move: Callable[[Cell, Cell], tuple[Cell | None, float]], starts: list[Cell], gamma: float
+) -> MDP:
     """The MDP of deterministic moves: move(cell, step) → (the next cell or None for the end, reward)."""
     index = {cell: s for s, cell in enumerate(cells)}
     n = len(cells)

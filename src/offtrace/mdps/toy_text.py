@@ -10,6 +10,7 @@ Gymnasium is imported only here, when it is asked for: `pip install offtrace[gym
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import entries_divided
+
+Published = Mapping[int, Mapping[int, Sequence[tuple[float, int, float, bool]]]]
+"""P[s][a]: outcomes (probability, s', reward, terminated)."""
 
 
 def from_gymnasium(environment: object, gamma: float = 0.99, **kwargs: object) -> MDP:
@@ -58,7 +62,7 @@ def from_gymnasium(environment: object, gamma: float = 0.99, **kwargs: object) -
         raise ValueError(f"the table of {name} is not an MDP: {error}") from error
 
 
-def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Any, np.ndarray]:
+def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Published, np.ndarray]:
     """(name, table, distribution of the first state) of an environment that has them."""
     if isinstance(environment, str):
         try:

@@ -28,7 +28,7 @@ def transitions(P: object) -> tuple[sp.csr_array, int, int]:
     return table, S, A
 
 
-def rewards(R: Any, P: sp.csr_array, S: int, A: int) -> tuple[np.ndarray, np.ndarray | None]:
+def rewards(R: object, P: sp.csr_array, S: int, A: int) -> tuple[np.ndarray, np.ndarray | None]:
     """E[r | s, a] as [S, A], and r(s, a, s') for each stored entry of P where R was given so, else None."""
     expected, of_entry = np.empty((S, A)), None
     if not _is_sparse(R):
@@ -157,7 +157,7 @@ def _rows(name: str, table: Any) -> tuple[sp.csr_array, int, int]:
             if not sp.issparse(one) or one.shape != (S, S):
                 got = one.shape if sp.issparse(one) else type(one).__name__
                 raise ValueError(f"{name}[{a}] must be a sparse matrix [S, S] = {(S, S)} like {name}[0], got {got}")
-        by_action: Any = sp.vstack([_real(name, one) for one in table], format="csr")
+        by_action = sp.vstack([_real(name, one) for one in table], format="csr")
         rows = sp.csr_array(by_action[np.arange(S * A).reshape(A, S).T.ravel()])
     else:
         dense = _numbers(name, table)

@@ -12,8 +12,8 @@ is exact where it matters (`falsify_objective`); what is found is certified by `
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -201,7 +201,7 @@ class _Search:
         )
         return falsify_objective.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
 
-    def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Any:
+    def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Sequence[np.ndarray]:
         """decay, ratio and cap of each lane, [K, S·A], with the constants of each lane's policies where the rule has such."""
         made = [self.trace.for_policies((π, π), (μ, μ)) for π, μ in zip(pi, mu, strict=True)]
         if all(trace is self.trace for trace in made):

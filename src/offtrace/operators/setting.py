@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -215,7 +214,7 @@ def named(trace: Rule) -> str:
     return f"{trace.title}({given})" if given else trace.title
 
 
-def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: Any) -> np.ndarray:
+def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: MDP) -> np.ndarray:
     policy = np.array(policy, dtype=float)
     if policy.shape != shape:
         raise ValueError(f"{name} must be an array [S, A] = {list(shape)}, got shape {list(policy.shape)}")

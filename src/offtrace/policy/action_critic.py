@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -17,6 +17,13 @@ from offtrace.traces.base import number
 from offtrace.traces.trace_argument import as_rule
 
 ACTIONS = ("log_pi", "q", "log_mu")
+
+
+class Options(TypedDict):
+    """What `targets` is told beside the arrays."""
+
+    time_major: bool | None
+    check: bool | None
 
 
 def acer(
@@ -65,7 +72,7 @@ def acer(
     own = {"log_pi": log_pi, "q": q, "log_mu": log_mu, "action": action, "valid": valid, "skip": skip}
     trajectory = {"reward": reward, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     trajectory |= {"gamma": gamma, "valid": valid, "skip": skip}
-    options: dict[str, Any] = {"time_major": time_major, "check": check}
+    options: Options = {"time_major": time_major, "check": check}
     x: Steps[Array] = Steps(own, beside=trajectory, over_actions=ACTIONS, check=check)
     log_mu_taken = x.at_action(x.constant("log_mu"))
     target, value = _target_and_value(x, trace, log_mu_taken, trajectory, options)
@@ -135,7 +142,7 @@ def acer_sampled(
     samples = ("sampled_q", "sampled_log_pi", "sampled_log_mu")
     trajectory = {"reward": reward, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     trajectory |= {"gamma": gamma, "valid": valid, "skip": skip}
-    options: dict[str, Any] = {"time_major": time_major, "check": check}
+    options: Options = {"time_major": time_major, "check": check}
     own |= {"valid": valid, "skip": skip}
     x: Steps[Array] = Steps(own, beside=trajectory, over_actions=samples, check=check)
     target = _targets(x, trace, {**trajectory, "q": q, "log_pi": log_pi, "log_mu": log_mu}, options)
@@ -201,7 +208,7 @@ def reactor(
     own = {"log_pi": log_pi, "q": q, "log_mu": log_mu, "action": action, "valid": valid, "skip": skip}
     trajectory = {"reward": reward, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     trajectory |= {"gamma": gamma, "valid": valid, "skip": skip}
-    options: dict[str, Any] = {"time_major": time_major, "check": check}
+    options: Options = {"time_major": time_major, "check": check}
     x: Steps[Array] = Steps(own, beside=trajectory, over_actions=("log_pi", "q"), check=check)
     target, _ = _target_and_value(x, trace, log_mu, trajectory, options)
     pi, q_all, q_taken = x.xp.exp(x.read("log_pi")), x.constant("q"), x.at_action(x.read("q"))
@@ -218,7 +225,7 @@ def reactor(
 
 
 def _target_and_value(
-    x: Steps[Array], trace: Rule, log_mu: object, trajectory: Mapping[str, object], options: Mapping[str, object]
+    x: Steps[Array], trace: Rule, log_mu: object, trajectory: Mapping[str, object], options: Options
 ) -> tuple[Array, Array]:
     """Q^ret of the actions taken, and V = Σ_a π Q, without gradients."""
     q, log_pi = x.constant("q"), x.constant("log_pi")
@@ -228,7 +235,7 @@ def _target_and_value(
     return _targets(x, trace, {**trajectory, **of_actions}, options), x.expected(x.xp.exp(log_pi), q)
 
 
-def _targets(x: Steps[Array], trace: Rule, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Array:
+def _targets(x: Steps[Array], trace: Rule, arrays: Mapping[str, object], options: Options) -> Array:
     """Q^ret by the trace."""
     return targets(trace, **{name: x.plain(array) for name, array in arrays.items()}, **options)
 

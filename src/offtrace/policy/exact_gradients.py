@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,13 @@ from offtrace.traces.base import number
 
 MOST_ROWS = 2**20
 """As many rows as there may be: beyond that the scores take gigabytes."""
+
+
+class Taken(TypedDict):
+    """What `weights` and `reject` take."""
+
+    log_pi: np.ndarray
+    log_mu: np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +57,7 @@ class TokenRows:
         return f"TokenRows(rows={N}, steps={T}, parameters={F})"
 
     @property
-    def taken(self) -> dict[str, Any]:
+    def taken(self) -> Taken:
         """What `weights` and `reject` take: log_pi and log_mu."""
         return {"log_pi": self.log_pi, "log_mu": self.log_mu}
 

@@ -42,9 +42,9 @@ class Steps(Generic[Array]):
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        given: Mapping[str, Array | float | None],
         *,
-        beside: Mapping[str, Any] | None = None,
+        beside: Mapping[str, Array | float | None] | None = None,
         over_actions: tuple[str, ...] = (),
         check: bool | None = None,
     ) -> None:

@@ -7,7 +7,7 @@ skipped step is that of the decision before it. Padding stays an end, also where
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import first_index, spell
 
 
-class Closed:
+class Closed(Generic[Array]):
     """The rows of a batch, [T] or [B, T], without the steps that are skipped: these stand at the row's end, as padding."""
 
-    def __init__(self, backend: Backend[Any], skip: object, arrays: Mapping[str, object]) -> None:
+    def __init__(self, backend: Backend[Array], skip: object, arrays: Mapping[str, object]) -> None:
         self.backend = backend
         xp, found = backend.xp, backend.array("skip", skip)
         check_skip(backend, found, arrays)
@@ -47,7 +47,7 @@ class Closed:
                 made[name] = self.backend.take(self.backend.array(name, value), self.order)
         return made | {"valid": self.backend.take(self.valid, self.order)}
 
-    def _ends(self, flags: object) -> Any:
+    def _ends(self, flags: Array) -> Array:
         """The flags of decisions, each with those of the skipped steps between it and the next decision."""
         xp, take = self.backend.xp, self.backend.take
         skipped = xp.cumsum((flags != 0) & self.skip, -1)
@@ -70,12 +70,12 @@ class Closed:
         return self.backend.take(out, self.back)
 
 
-def _ahead(xp: Module, array: Any, end: Any) -> Any:
+def _ahead(xp: Module, array: Array, end: Array) -> Array:
     """What stands one step later; `end` after the last."""
     return xp.concatenate([array[..., 1:], end], -1)
 
 
-def check_skip(backend: Backend[Any], skip: Any, arrays: Mapping[str, Any]) -> None:
+def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object]) -> None:
     """An error where skip is not of the arrays' shape, or holds something else than flags."""
     if backend.letter(skip.dtype) not in "biu":
         raise TypeError(f"skip must be boolean or 0/1 integers, got {skip.dtype}: convert it, e.g. skip > 0.5")

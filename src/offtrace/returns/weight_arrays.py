@@ -33,7 +33,7 @@ class Weighing(NamedTuple):
     """Whether a weight outside of the interval becomes 0, and not the nearest end."""
     normalize: str | None = None
     """None, "batch" or "group"."""
-    process_group: Any = None
+    process_group: object = None
 
     @property
     def bounded(self) -> bool:
@@ -56,7 +56,7 @@ ESTIMATES = ("k1", "k2", "k3")
 """Estimates of KL(μ, π) by one action: k1 = −log ρ, k2 = ½ (log ρ)², k3 = ρ − 1 − log ρ."""
 
 
-def estimate(xp: Module, k: str, log_ratio: Any) -> Any:
+def estimate(xp: Module, k: str, log_ratio: Array) -> Array:
     """One of `ESTIMATES`, from log ρ; infinite where ρ is 0."""
     if k == "k1":
         return -log_ratio
@@ -120,7 +120,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
 
 
 def _check(
-    kind: ArrayKind[Array], storable: tuple[object, ...], name: str, array: Any, first: str, shape: tuple[int, ...]
+    kind: ArrayKind[Array], storable: tuple[object, ...], name: str, array: Array, first: str, shape: tuple[int, ...]
 ) -> None:
     if name == "group":
         if len(shape) != 2 or tuple(array.shape) != shape[:1]:

@@ -12,12 +12,13 @@ logarithm on the way. A scan starts anew where a row of a packed row begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from offtrace.arrays import Module, Tensor
 from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing, estimate
 
 INFINITY = float("inf")
+Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 
 
 class Kind(NamedTuple):
@@ -42,7 +43,9 @@ class Maps(NamedTuple):
 IDENTITY = Maps(0.0, INFINITY, 0.0, 0)
 
 
-def sums(kind: Kind, parts: tuple[Tensor, ...], first: Tensor, combine: Callable[..., Any], none: Any) -> Any:
+def sums(
+    kind: Kind, parts: Parts, first: Tensor, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]
+) -> Parts:
     """All parts up to each step, put together by `combine(before, after)`, from the last `first` on."""
     begun = first
     for d in _powers(first.shape[1]):
@@ -60,7 +63,7 @@ def _powers(T: int) -> Iterator[int]:
         d *= 2
 
 
-def _shifted(xp: Module, array: Tensor, d: int, fill: Any) -> Tensor:
+def _shifted(xp: Module, array: Tensor, d: int, fill: float) -> Tensor:
     """What stands d steps before; `fill` before the row."""
     return xp.concatenate([xp.full_like(array[:, :d], fill), array[:, :-d]], 1)
 

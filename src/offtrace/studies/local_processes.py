@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from offtrace._shared.cores import cores
 from offtrace.studies.declaration_checks import StudyError
@@ -35,9 +35,12 @@ ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", 
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
 
+Answer = Outcome | str | Literal[True] | None
+"""Of a worker: an outcome, a traceback, that it begins a unit, that it is gone."""
+
 
 class _Worker:
-    def __init__(self, answers: queue.Queue[Any], patience: float) -> None:
+    def __init__(self, answers: queue.Queue[tuple[_Worker, Answer]], patience: float) -> None:
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
         self.beats, beating = os.pipe() if hasattr(signal, "setitimer") else (None, None)
         command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))]
@@ -57,7 +60,7 @@ class _Worker:
         self.listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
         self.listener.start()
 
-    def _listen(self, answers: queue.Queue[Any]) -> None:
+    def _listen(self, answers: queue.Queue[tuple[_Worker, Answer]]) -> None:
         assert self.process.stdout is not None
         try:
             while True:
@@ -102,7 +105,7 @@ class LocalPool:
 
     def __init__(self, workers: int | None, ahead: int = AHEAD, patience: float = PATIENCE) -> None:
         self.ahead, self.patience = ahead, patience
-        self.answers: queue.Queue[Any] = queue.Queue()
+        self.answers: queue.Queue[tuple[_Worker, Answer]] = queue.Queue()
         self.workers = [self._started() for _ in range(workers or cores())]
         self.returned: deque[Job] = deque()
         self.deaths: dict[str, int] = {}

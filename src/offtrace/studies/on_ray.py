@@ -13,7 +13,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import offtrace
 from offtrace._shared.cores import cores
@@ -35,7 +34,7 @@ def nothing() -> None:
     """A task that shows that the cluster runs tasks."""
 
 
-def task(job: Job) -> tuple[Any, str, str]:
+def task(job: Job) -> tuple[Outcome, str, str]:
     """On a node: the outcome, the worker, its version of offtrace."""
     from offtrace.studies import work
 

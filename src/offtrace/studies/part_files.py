@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from offtrace._shared.whole_files import checksum
 
@@ -29,7 +30,7 @@ class NotReadError(Exception):
         self.damaged = damaged
 
 
-def polars() -> Any:
+def polars() -> ModuleType:
     """Polars, which is an extra."""
     try:
         import polars

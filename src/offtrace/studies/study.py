@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
@@ -97,7 +97,7 @@ class Study:
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
         """Make a study from a dict of what the TOML file would say. All of its subsets are checked, too."""
-        checked: dict[str | None, Any] = {None: declaration.check(declaration.with_subset(given, None))}
+        checked: dict[str | None, Table] = {None: declaration.check(declaration.with_subset(given, None))}
         for name in given.get("subsets", {}):
             try:
                 checked[name] = declaration.check(declaration.with_subset(given, name))

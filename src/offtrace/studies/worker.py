@@ -17,7 +17,10 @@ import signal
 import sys
 import threading
 import traceback
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from offtrace.studies.plan import Job
 
 
 def main() -> None:
@@ -33,13 +36,13 @@ def main() -> None:
         work,
     )  # before a thread reads jobs: two that import at the same time wait for each other
 
-    jobs: queue.Queue[Any] = queue.Queue()
+    jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_listen, args=(inward, jobs), daemon=True).start()
     while True:
         job = jobs.get()
         _say(True, outward)
         try:
-            answer: Any = work.run(job)
+            answer: object = work.run(job)
         except Exception:
             answer = traceback.format_exc()
         _say(answer, outward)
@@ -58,7 +61,7 @@ def _say(answer: object, outward: BinaryIO) -> None:
     outward.flush()
 
 
-def _listen(inward: BinaryIO, jobs: queue.Queue[object]) -> None:
+def _listen(inward: BinaryIO, jobs: queue.Queue[Job]) -> None:
     try:
         while True:
             jobs.put(pickle.load(inward))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Finding:
         return "\n".join(lines)
 
 
-def _spelt(x: Any) -> str:
+def _spelt(x: SupportsFloat) -> str:
     return f"{float(x) + 0.0:.4g}"  # + 0: −0 is 0
 
 

@@ -8,9 +8,9 @@ rule is made. Nothing here imports jax before that.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from types import FunctionType
-from typing import Any
 
 STATIC = {"static": True}
 LEAVES = {"static": False}
@@ -42,7 +42,7 @@ def register(cls: type) -> None:
         leaves = [value for name, value in values if not is_static(name, value)]
         return leaves, tuple(pair for pair in values if is_static(*pair))
 
-    def unflatten(static: tuple[tuple[str, object], ...], leaves: Any) -> object:
+    def unflatten(static: tuple[tuple[str, object], ...], leaves: Iterable[object]) -> object:
         # Past the checks of the rule: JAX puts all kinds of things where the numbers were.
         rule = object.__new__(cls)
         given, left = dict(static), iter(leaves)

@@ -15,10 +15,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+
+Key = TypeVar("Key")
 
 INFIX = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
 FUNCTIONS = ("where", "minimum", "maximum", "abs", "sqrt", "exp", "log")
@@ -190,7 +192,7 @@ class Traced:
 
 KEPT = 1024
 """How many rules are remembered, and how many printed functions: those who make rules in a loop do not run out of memory."""
-_traced: dict[Any, Traced] = {}  # not functools.cache: torch.compile looks into this
+_traced: dict[tuple[Callable[..., object], int], Traced] = {}  # not functools.cache: torch.compile looks into this
 _printed: dict[str, Traced] = {}
 """By their text: rules of the same lines are one function, which is compiled once."""
 
@@ -216,7 +218,7 @@ def _printed_as(lines: Lines, carries: int = 0) -> Traced:
     return _printed[text]
 
 
-def _keep(kept: dict[Any, Traced], key: object, made: Traced) -> None:
+def _keep(kept: dict[Key, Traced], key: Key, made: Traced) -> None:
     if len(kept) >= KEPT:
         del kept[next(iter(kept))]  # the oldest
     kept[key] = made
@@ -245,7 +247,7 @@ def of_step(step: Callable[..., object], carries: int, now: Callable[..., object
     return Lines("step", (*held, *NOW), _numbers(name, (*(after if carries else (after,)), beta)))
 
 
-def _run(name: str, function: Callable[..., object], *arguments: object) -> Any:
+def _run(name: str, function: Callable[..., object], *arguments: object) -> object:
     try:
         return function(SymbolMath(), *arguments)
     except Exception as error:

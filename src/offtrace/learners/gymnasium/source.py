@@ -33,9 +33,9 @@ class Source:
     given: Given = field(repr=False)
     name: str
     """What tells it from other environments; it does not change from process to process."""
-    space: Space[Any]
+    space: Space[object]
     """The space of one observation."""
-    action: Space[Any]
+    action: Space[object]
     lanes: int
     mode: str | None
     """How the copies of a vector environment begin anew; None if it is no vector environment."""

@@ -48,9 +48,7 @@ class Plan:
     @staticmethod
     def declared() -> Plan:
         """What `evidence.toml` declares."""
-        given: dict[str, Any] = tomllib.loads(
-            (resources.files("offtrace.logs.cases") / "evidence.toml").read_text("utf-8")
-        )
+        given = tomllib.loads((resources.files("offtrace.logs.cases") / "evidence.toml").read_text("utf-8"))
         return Plan(tuple(given["traces"]), tuple(given["lams"]), given["complete"])
 
     def grid(self) -> Iterator[Trace]:
@@ -208,7 +206,7 @@ def measure(
     if repetitions is not None and repetitions < 2:
         raise ValueError(f"repetitions must be 2 at least, to tell a spread, got {repetitions}")
     counts = {case.name: repetitions or (case.quick if quick else case.repetitions) for case in chosen}
-    found: dict[str, dict[int, Any]] = {case.name: {} for case in chosen}
+    found: dict[str, dict[int, tuple[Found, tuple[float, float, float]]]] = {case.name: {} for case in chosen}
     total = sum(counts.values())
     with _processes(min(workers or cores(), total)) as pool:
         jobs = {pool.submit(repetition, name, i, plan): (name, i) for name, n in counts.items() for i in range(n)}

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,6 +45,22 @@ class Features:
     """φ(s, a): states, actions → [n, p], in place of `of_states`; nothing is added."""
 
 
+class Fitted(Protocol):
+    """A regressor that was fitted."""
+
+    def predict(self, x: np.ndarray, /) -> np.ndarray:
+        """Q [n] at inputs [n, d]."""
+        ...
+
+
+class Unfitted(Protocol):
+    """A regressor as scikit-learn has them, before it is fitted."""
+
+    def fit(self, x: np.ndarray, y: np.ndarray, /) -> Fitted:
+        """Fit it to inputs [n, d] and targets [n]."""
+        ...
+
+
 @dataclass(frozen=True)
 class Regressor:
     """Q by any regressor with scikit-learn's `fit` and `predict`.
@@ -54,7 +70,7 @@ class Regressor:
     200
     """
 
-    make: Callable[[], Any]
+    make: Callable[[], Unfitted]
     """Makes an unfitted regressor; called in every sweep."""
     of_states: object = None
     """φ(s) as in `Features`."""
@@ -144,7 +160,7 @@ class Regressed:
     """Q of π by a regressor."""
 
     sampled: Sampled
-    model: Any
+    model: Fitted
     """The regressor of the last sweep."""
     features: Callable[[np.ndarray], np.ndarray]
     sweeps: int
@@ -256,7 +272,7 @@ def _settled(values: list[float], tolerance: float) -> bool:
 
 
 def _predictions(
-    model: Any, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
+    model: Fitted, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """q [N] and v [N], 0 after an end."""
     v = np.zeros(len(x))
@@ -265,12 +281,12 @@ def _predictions(
     return np.asarray(model.predict(with_action(x, action, pi.shape[1] if pi.ndim == 2 else 0)), float), v
 
 
-def _expected(model: object, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
+def _expected(model: Fitted, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
     """Σ_a π(a|s) Q(s, a) [n], for π [n, A] or for actions [n, m, k]."""
     if pi.ndim == 3:
-        return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]  # pyright: ignore
+        return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]
     A = pi.shape[1]
-    return sum(pi[:, a] * model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A))  # pyright: ignore
+    return np.asarray(sum(pi[:, a] * model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A)))
 
 
 def _following(

@@ -15,12 +15,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
 from offtrace.logs.container import Logs
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import ExtraTreesRegressor
+    from sklearn.neural_network import MLPRegressor
 
 FOURIER = 200
 """Random features; fewer where that would be more than one for every ten steps of an action."""
@@ -135,7 +140,9 @@ def trees(seed: int) -> Learned:
     """The leaves of randomised trees."""
 
     def of(logs: Logs, returns: np.ndarray) -> PairFeatures:
-        made: Any = sklearn("ensemble").ExtraTreesRegressor(20, max_leaf_nodes=30, max_features=1.0, random_state=seed)
+        made: ExtraTreesRegressor = sklearn("ensemble").ExtraTreesRegressor(
+            20, max_leaf_nodes=30, max_features=1.0, random_state=seed
+        )
         forest = made.fit(with_action(logs.state, logs.action, logs.actions), returns)
         leaves = [np.flatnonzero(tree.tree_.children_left < 0) for tree in forest.estimators_]
 
@@ -155,7 +162,7 @@ def network(seed: int) -> Learned:
         middle, scale = logs.state.mean(axis=0), logs.state.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         spread = returns.std() or 1.0
-        made: Any = sklearn("neural_network").MLPRegressor(
+        made: MLPRegressor = sklearn("neural_network").MLPRegressor(
             hidden_layer_sizes=(64, 64), max_iter=30, batch_size=min(256, len(returns)), random_state=seed
         )
         with warnings.catch_warnings():
@@ -189,7 +196,7 @@ def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
     return np.column_stack([x, np.eye(actions)[action] if actions else action])
 
 
-def sklearn(name: str) -> Any:
+def sklearn(name: str) -> ModuleType:
     """A module of scikit-learn, which is an extra."""
     try:
         from importlib import import_module

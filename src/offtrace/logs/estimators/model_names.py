@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ def as_model(model: object, logs: Logs, seed: int) -> Model:
         return None if logs.tabular else fourier(seed)
     if isinstance(model, Features | Learned | Regressor):
         return model
-    names: dict[Any, Callable[[], Any]] = {
+    names: dict[str, Callable[[], Model]] = {
         "table": lambda: None,
         "linear": Features,
         "fourier": lambda: fourier(seed),
@@ -57,7 +56,7 @@ def _for_real_actions(model: object, logs: Logs, seed: int) -> Model:
         )
     if isinstance(model, Features | Learned | Regressor):
         return model
-    names: dict[Any, Callable[[], Any]] = {
+    names: dict[str | None, Callable[[], Model]] = {
         None: lambda: fourier_of_pairs(seed),
         "fourier": lambda: fourier_of_pairs(seed),
         "linear": lambda: Features(

@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from types import ModuleType
+from typing import Protocol, TypeVar
 
 from offtrace._shared.cores import cores
 
 T = TypeVar("T")
+Begun = TypeVar("Begun")
 RETRIES = 20
 """So often may a file be lost with the worker or the node that reads it."""
 
@@ -56,7 +58,7 @@ class OnRay:
                 import ray
         except ImportError:
             raise ImportError("sweeps on Ray need Ray: pip install 'offtrace[ray]'") from None
-        self.ray: Any = ray
+        self.ray: ModuleType = ray
         self.own = not self.ray.is_initialized()
         if self.own:
             new = {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
@@ -69,10 +71,10 @@ class OnRay:
         task = self.ray.remote(work).options(num_cpus=1, max_retries=0, name="offtrace sweep")
         kept = [self.ray.put(one) for one in given]  # once, and not with every task
 
-        def submit(file: Path) -> tuple[Path, Any]:
+        def submit(file: Path) -> tuple[Path, object]:
             return file, task.remote(file, *kept)
 
-        def result(begun: tuple[Path, Any]) -> T:
+        def result(begun: tuple[Path, object]) -> T:
             """Return the result of a task. If its node died it is begun again here: Ray would wait some fifteen seconds."""
             for _ in range(RETRIES):
                 try:
@@ -90,10 +92,10 @@ class OnRay:
 
 
 def _in_order(
-    waiting: int, files: Sequence[Path], submit: Callable[[Path], Any], result: Callable[[Any], T]
+    waiting: int, files: Sequence[Path], submit: Callable[[Path], Begun], result: Callable[[Begun], T]
 ) -> Iterator[T]:
     """Results in the order of the files, with at most so many files begun and not yet given back."""
-    begun: list[Any] = []
+    begun: list[Begun] = []
     for file in files:
         begun.append(submit(file))
         if len(begun) > waiting:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from offtrace.logs.estimators.learned_features import PairFeatures, hidden_layer
 from offtrace.logs.partitions.kept_sums import Sums
 from offtrace.logs.partitions.one_file import Question
 from offtrace.logs.partitions.passes_over_files import Passes
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPRegressor
 
 LAYERS, BATCH = (64, 64), 256
 STEPS, EPOCHS = 3_000_000, 30
@@ -53,7 +56,9 @@ def trained(question: Question, passes: Passes, scales: Scales, steps: int, acti
 def _weights(
     question: Question, passes: Passes, scales: Scales, epochs: int, actions: int, seed: int
 ) -> Iterator[Sums]:
-    made: Any = sklearn("neural_network").MLPRegressor(hidden_layer_sizes=LAYERS, batch_size=BATCH, random_state=seed)
+    made: MLPRegressor = sklearn("neural_network").MLPRegressor(
+        hidden_layer_sizes=LAYERS, batch_size=BATCH, random_state=seed
+    )
     rng, done, of = np.random.default_rng(seed), 0, epochs * len(passes.files)
     for _ in range(epochs):
         order = [passes.files[i] for i in rng.permutation(len(passes.files))]

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from offtrace.logs.reading.filling import Filling
 from offtrace.logs.reading.finishing import finished
 from offtrace.logs.reading.ordering import Order
 from offtrace.logs.reading.problems import LogsError
+
+if TYPE_CHECKING:
+    from minari import MinariDataset
 
 STEPS = 50_000
 """At a time: short episodes are checked together."""
@@ -188,7 +191,7 @@ def _observations(episode: object, i: int) -> np.ndarray:
     return seen.reshape(len(seen), -1).astype(np.float64, copy=False)
 
 
-def _exact(values: Any, i: int) -> np.ndarray:
+def _exact(values: Sequence[object] | np.ndarray, i: int) -> np.ndarray:
     """As an array; integers that int64 does not hold would become other ones, or floats."""
     array = np.asarray(values)
     if array.dtype == np.uint64:
@@ -204,7 +207,7 @@ def _exact(values: Any, i: int) -> np.ndarray:
 
 def _info(episode: object, key: str, i: int, steps: int) -> np.ndarray:
     """[T] numbers; a key may lead into nested infos, as "policy/mu"."""
-    infos: Any = _field(episode, "infos", i, default={})
+    infos: object = _field(episode, "infos", i, default={})
     for part in key.split("/"):
         if not isinstance(infos, Mapping) or part not in infos:
             there = list(infos) if isinstance(infos, Mapping) else []
@@ -260,7 +263,7 @@ def _of_space(what: str, space: Any, given: Names) -> Names:
     return NUMBERS if what == "action" else given
 
 
-def _listed(source: object) -> Sequence[Any]:
+def _listed(source: object) -> Sequence[object]:
     if isinstance(source, Sequence) and not isinstance(source, str | bytes) and len(source):
         if all(isinstance(each, Mapping) or hasattr(each, "observations") for each in source):
             return source
@@ -270,7 +273,7 @@ def _listed(source: object) -> Sequence[Any]:
     )
 
 
-def _minari(source: str | Path) -> Any:
+def _minari(source: str | Path) -> MinariDataset:
     """The dataset in a folder, or of an id, on this machine."""
     folder = Path(source)
     if not folder.is_dir() and not re.fullmatch(r"[-\w/]+-v\d+", str(source)):

@@ -7,8 +7,8 @@ flags, which may be absent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class Filling:
         self.truncated[ends] = cut
         return ends[cut] - begin
 
-    def _beyond(self, batch: dict[str, np.ndarray], at: Any) -> np.ndarray:
+    def _beyond(self, batch: dict[str, np.ndarray], at: slice | np.ndarray) -> np.ndarray:
         """The column `next_state`; after a terminated step nothing is read: a missing one is no problem."""
         beyond, ended = batch["next_state"], self.terminated[at]
         if not within(beyond, -LARGEST, LARGEST) if self.features else not within(beyond, MISSING + 1, LAST):
@@ -175,7 +175,7 @@ class Filling:
             beyond[lacks] = batch["state"][lacks]
         return beyond
 
-    def _wrong_ids(self, name: str, values: np.ndarray, known: Names, bad: Any) -> None:
+    def _wrong_ids(self, name: str, values: np.ndarray, known: Names, bad: Callable[[str, np.ndarray], None]) -> None:
         numbers = f' (if actions are real numbers: actions="{CONTINUOUS}")' if name == "action" else ""
         bad(f"{name} is missing or not a whole number{numbers}", values == MISSING)
         if isinstance(known, int):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ DENSE = 1 << 16
 """Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
 
 
-def finished(filling: Filling, order: Order, source: str, *, drop: float | None, words: Any) -> Logs:
+def finished(filling: Filling, order: Order, source: str, *, drop: float | None, words: Callable[[int], str]) -> Logs:
     """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all."""
     lengths, ends = np.diff(order.starts), order.starts[1:] - 1
     _check_ends(filling, order)

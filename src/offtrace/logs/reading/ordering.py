@@ -6,9 +6,8 @@ place[r] = r, and nothing is kept of either column but where episodes start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from offtrace.logs.reading.columns import MISSING
 from offtrace.logs.reading.problems import Problems
 
 CHUNK = 1 << 17
+Batches = Callable[[], Iterator[tuple[np.ndarray, np.ndarray | None]]]
+"""What makes the batches (episode, step); all steps are None where there is no column of them."""
 SAME_TIME = "two rows of an episode at the same time, so that it is not known which came first"
 """Never dropped: it is not these episodes that are wrong, but the column that says their order."""
 
@@ -45,7 +46,7 @@ class _UnsortedError(Exception):
     """The rows are not in the order of (episode, step)."""
 
 
-def as_they_stand(batches: Any, problems: Problems, timed: bool = False) -> Order | None:
+def as_they_stand(batches: Batches, problems: Problems, timed: bool = False) -> Order | None:
     """The order of the batches (episode, step) that `batches()` makes; None if rows do not stand in it. A step may be None.
 
     Duplicate steps and gaps become problems. `timed`: steps are times, which have gaps and begin anywhere.
@@ -60,12 +61,13 @@ def as_they_stand(batches: Any, problems: Problems, timed: bool = False) -> Orde
         return None
 
 
-def sorted_rows(batches: Any, problems: Problems, timed: bool = False) -> Order:
+def sorted_rows(batches: Batches, problems: Problems, timed: bool = False) -> Order:
     """The same where rows stand in any order."""
     parts = list(batches())
     episode = np.concatenate([part[0] for part in parts])
-    step = None if parts[0][1] is None else np.concatenate([part[1] for part in parts])
-    del parts
+    steps = [part[1] for part in parts if part[1] is not None]
+    step = np.concatenate(steps) if steps else None
+    del parts, steps
     if not timed and (found := _by_counting(episode, step)) is not None:
         return found
     row = _argsort(episode, step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from offtrace.logs.reading import csv_files
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".ipc": "ipc", ".feather": "ipc", ".csv": "csv"}
 
 
-def polars() -> Any:
+def polars() -> ModuleType:
     """Polars, which is an extra."""
     try:
         import polars

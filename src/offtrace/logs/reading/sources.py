@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def read(
     return episodes.read(found, columns, truncated, most, *given)
 
 
-def _found(source: object, columns: Columns) -> Any:
+def _found(source: object, columns: Columns) -> object:
     """A table, or what `episodes` reads."""
     if isinstance(source, str | Path):
         if (Path(source) / "data" / "metadata.json").exists() or (Path(source) / "metadata.json").exists():

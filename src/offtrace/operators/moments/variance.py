@@ -11,7 +11,7 @@ their coefficient at a node of the chain is β itself, and v = Var[βδ + γm'] 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
@@ -68,7 +68,7 @@ class TemporalDifferences:
         row = np.repeat(np.arange(s.pairs), np.diff(P.indptr))
         live = ~np.asarray(mdp.terminal, dtype=bool)
         value = np.where(live, (s.evaluated * Q).sum(axis=1), 0.0) if value is None else value
-        given: Any = getattr(mdp, "transition_rewards", None)
+        given: np.ndarray | None = getattr(mdp, "transition_rewards", None)
         reward = np.asarray(mdp.R).ravel()[row] if given is None else given
         q = Q.ravel()[row]
         δ = reward + s.gamma * value[P.indices] - q

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from offtrace.operators.setting import Setting
 from offtrace.operators.solve.chain_of_x import Sweeper, endless, rounding, settled, with_nodes
 from offtrace.operators.solve.landing_on_grid import Landing, land
 
+if TYPE_CHECKING:
+    from offtrace.operators.moments.variance import TemporalDifferences
+
 PARTS = ((0, 0), (1, 1), (0, 1))
 """ab = ++, −−, +−."""
 
 
 def variance_bounds(
-    setting: Setting, parts: object, grid: np.ndarray, exact: bool, tolerance: float, deadline: float
+    setting: Setting, parts: TemporalDifferences, grid: np.ndarray, exact: bool, tolerance: float, deadline: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """lower ≤ Var Δ ≤ upper, [S·A]; `parts` holds E[δ^a], E[δ^aδ^b] and P·δ^a. Refined to `tolerance`, relative to E[Δ²]."""
     found = _Squares(setting, parts, grid, exact)
@@ -44,7 +47,7 @@ def variance_bounds(
 class _Squares:
     """m and S, swept back together."""
 
-    def __init__(self, setting: Setting, parts: Any, grid: np.ndarray, exact: bool) -> None:
+    def __init__(self, setting: Setting, parts: TemporalDifferences, grid: np.ndarray, exact: bool) -> None:
         s = self.setting = setting
         self.squared = replace(s, decay=s.decay**2, ratio=s.ratio**2, cap=s.cap**2, gamma=s.gamma**2)
         self.mean, self.square, self.Pδ, self.exact = parts.mean, parts.square, parts.Pδ, exact

@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,8 @@ MOST_NUMBERS = 60_000_000
 """The most numbers in one array."""
 SMALL = 256
 """A matrix of so many numbers is kept dense: SciPy would take longer to begin with it than to multiply."""
+More = tuple[np.ndarray | int, np.ndarray | int]
+"""What is read at each pair beside M: where no cap acts, and where each read-out is at its cap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ class Sweeper:
         exact: bool,
         cut: float,
         endless: bool,
-        more: object = (0, 0),
+        more: More = (0, 0),
     ) -> None:
         self.setting, self.M, self.grid, self.exact, self.cut, self.endless = setting, M, grid, exact, cut, endless
         small = setting.pairs * setting.S <= SMALL
@@ -103,7 +104,7 @@ class Sweeper:
         self.high, self.slope, self.top = self._start(shape, more)
         self._prepare()
 
-    def _start(self, shape: tuple[int, int, int], more: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _start(self, shape: tuple[int, int, int], more: More) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """H ≤ x · (no cap acts at all), and H ≤ (every read-out is at its cap)."""
         s = self.setting
         self.unclipped = self.at_cap = np.zeros((s.S, shape[2]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import sparse
 
@@ -16,7 +14,7 @@ from offtrace.operators.solve.monte_carlo import MonteCarlo
 MOST_NODES = 40_000
 
 
-def custom_solution(setting: Setting, deadline: float, seed: Seed) -> Any:
+def custom_solution(setting: Setting, deadline: float, seed: Seed) -> CarryChain | MonteCarlo:
     """The exact chain if it closes, or ends at a horizon, within `MOST_NODES`; else Monte Carlo."""
     walk = walk_of(setting)
     for _ in range(2):

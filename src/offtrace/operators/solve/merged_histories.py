@@ -6,7 +6,7 @@ A history enters only through its *carry*: (x, decays so far) in normal form, th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class _Unread:
     def __init__(self) -> None:
         self.__array_ufunc__ = None
 
-    def _raise(self, *_: object, **__: object) -> Any:
+    def _raise(self, *_: object, **__: object) -> NoReturn:
         raise LagRead
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
@@ -104,13 +104,15 @@ class StepWalk:
         self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The trace's step on arrays; raises LagRead at the first look at the lag unless `lagged` is set."""
-        shown: Any = np.full(len(pair), float(lag)) if self.lagged else _Unread()
+        shown: np.ndarray | _Unread = np.full(len(pair), float(lag)) if self.lagged else _Unread()
         ids = (
             (self.ids[start], self.ids[pair]) if self.knows_start else (np.full(len(pair), -1), np.full(len(pair), -2))
         )
         lam = getattr(self.trace, "lam", 1.0)
         now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, shown, *ids)
-        given: Any = tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
+        given: tuple[np.ndarray, ...] | np.ndarray = (
+            tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
+        )
         with np.errstate(over="ignore"):
             after, β = self.trace.traced.call(np, given, now)
         after = after if isinstance(after, tuple) else (after,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from offtrace.reports.study.words import age_label, curve, metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Bars = tuple[str, list[tuple[str, float, float, float]], float | None]
+"""The label of x, (name, value, low, high) of each method, and a reference."""
 
 
 def write(shown: Views, folder: str | Path) -> list[Path]:
@@ -80,7 +83,7 @@ def _standing(shown: Views, looks: dict[str, int]) -> Figure:
     first = iqm[0][0]
     pairs = shown.summary.improvement.filter(better=first).iter_rows(named=True)
     chances = [(r["worse"], r["probability"], r["low"], r["high"]) for r in pairs]
-    bars: list[Any] = [("interquartile mean of scaled scores", iqm, None), (f"P({first} better)", chances, 0.5)]
+    bars: list[Bars] = [("interquartile mean of scaled scores", iqm, None), (f"P({first} better)", chances, 0.5)]
     reference = shown.summary.reference
     if reference not in (None, first):
         pairs = {r["better"]: r for r in shown.summary.improvement.filter(worse=reference).iter_rows(named=True)}
@@ -102,20 +105,20 @@ def _learning(shown: Views) -> dict[str, dict[str, list[Line]]]:
     }
 
 
-def _bands(lines: list[Line]) -> list[tuple[object, ...]]:
+def _bands(lines: list[Line]) -> list[figures.Band]:
     """Each method at its best λ; one without λ runs across."""
     across = [x for line in lines if not line.level for x in line.x]
-    found = []
+    found: list[figures.Band] = []
     for line in lines:
         if line.level and across:
-            level = [[part[0]] * 2 for part in (line.y, line.low, line.high)]
-            found.append((line.method, [min(across), max(across)], *level))
+            y, low, high = ([part[0]] * 2 for part in (line.y, line.low, line.high))
+            found.append((line.method, [min(across), max(across)], y, low, high))
         elif line.best:
             found.append((line.method, line.x, line.y, line.low, line.high))
     return found
 
 
-def _path(cloud: Cloud) -> tuple[object, ...]:
+def _path(cloud: Cloud) -> figures.Band:
     x = np.array(cloud.x, dtype=float)
     none = np.full(len(x), np.nan)
     return cloud.method, x, cloud.y, none, none

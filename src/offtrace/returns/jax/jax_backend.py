@@ -92,7 +92,7 @@ def _given_back(outs: tuple[np.ndarray, ...], like: jax.Array) -> tuple[jax.Arra
 
 
 OFTEN = 32
-_came: dict[tuple[int, tuple[int, ...], np.dtype[Any]], int] = {}
+_came: dict[tuple[int, tuple[int, ...], np.dtype[np.generic]], int] = {}
 _taken_over: Callable[..., tuple[jax.Array, ...]] = jax.jit(lambda *arrays: arrays)
 
 

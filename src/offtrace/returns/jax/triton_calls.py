@@ -6,12 +6,18 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+
+if TYPE_CHECKING:
+    import triton
+
+    from offtrace.returns.triton import plans
 
 
 @cache
@@ -26,7 +32,7 @@ def are_known() -> bool:
 
 
 @cache
-def _jax_triton() -> Any:
+def _jax_triton() -> ModuleType:
     """Import jax-triton. It empties TRITON_CACHE_DIR, without which PyTorch's kernels no longer compile: that is put back."""
     before = os.environ.get("TRITON_CACHE_DIR")
     import jax_triton
@@ -42,8 +48,8 @@ class Arrays:
     """JAX arrays, for `plans`."""
 
     def launch(
-        self, kernel: Any, programs: int, read: Sequence[Array], numbers: Sequence[float], written: Sequence[Any],
-        **constants: Any,
+        self, kernel: triton.JITFunction, programs: int, read: Sequence[Array], numbers: Sequence[float],
+        written: Sequence[plans.Written], **constants: object,
     ) -> list[Array]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
         made = [w if isinstance(w, Array) else jax.ShapeDtypeStruct(*w) for w in written]
@@ -55,8 +61,8 @@ class Arrays:
         return self.call(kernel, programs, [*read], values, shapes, changed, constants)
 
     def call(
-        self, kernel: object, programs: int, read: list[Array], numbers: list[Any], made: list[jax.ShapeDtypeStruct],
-        changed: dict[int, int], constants: dict[str, Any],
+        self, kernel: triton.JITFunction, programs: int, read: list[Array], numbers: Sequence[np.float32 | float],
+        made: list[jax.ShapeDtypeStruct], changed: dict[int, int], constants: dict[str, object],
     ) -> list[Array]:  # fmt: skip
         """Call a kernel. What is `changed`, an array that it reads, becomes one that it makes."""
         return _jax_triton().triton_call(

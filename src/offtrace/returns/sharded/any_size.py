@@ -6,10 +6,10 @@ Both parts are float64, so that a pair is sent as two numbers. |f| is in [½, 1)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from offtrace.arrays import Module, Tensor
-from offtrace.returns.weight_scan import Kind
+from offtrace.returns.weight_scan import Kind, Parts
 
 BOTTOM = -1e15
 HALF_RANGE = 1000.0
@@ -85,7 +85,7 @@ def _shifted(tools: Tools, f: Tensor, n: Tensor) -> Tensor:
     return f * tools.power_of_two(half) * tools.power_of_two(n - half)
 
 
-def total(tools: Tools, parts: Any, combine: Callable[[Any, Any], Any], none: Any) -> Any:
+def total(tools: Tools, parts: Parts, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]) -> Parts:
     """All parts of a row [N, T], put together by `combine(before, after)`, as [N]: by halves, so that few roundings add up."""
     xp = tools.xp
     length = parts[0].shape[1]

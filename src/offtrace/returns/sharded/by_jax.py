@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from offtrace.returns.jax import xla_kernels
-from offtrace.returns.jax.float64_programs import Numbers, compute
+from offtrace.returns.jax.float64_programs import Function, Numbers, Out, compute
 from offtrace.returns.jax.jax_backend import BACKEND, dtype_of, for_program
 from offtrace.returns.jax.jax_operations import Rows, factors
 from offtrace.returns.jax.pallas_kernels import capped
@@ -171,10 +171,16 @@ def _on_states(
 
 
 def _computed(
-    function: Any, trace: Rule, found: Agreed[Array], skip: object, axis: Hashable, how: Hashable, sent: Sent
-) -> Any:
+    function: Function[Given, Out],
+    trace: Rule,
+    found: Agreed[Array],
+    skip: object,
+    axis: Hashable,
+    how: Hashable,
+    sent: Sent,
+) -> Out:
     """What a program makes of the arrays of this shard."""
-    all_arrays: dict[str, Any] = {**found.arrays, "gamma": found.gamma}
+    all_arrays: dict[str, Array | float] = {**found.arrays, "gamma": found.gamma}
     dtype = dtype_of(found)
     if skip is not None:
         all_arrays["skip"] = BACKEND.array("skip", skip).astype(dtype)

@@ -102,7 +102,7 @@ Need = Callable[[Any, Any, Mapping[str, object]], dict[str, object]]
 
 def _prepared(
     trace: Rule,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, object],
     exchange: ProcessGroup,
     need: Need,
     time_major: bool | None,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from offtrace.arrays import Module, Tensor
+from offtrace.returns.weight_scan import Parts
+
+if TYPE_CHECKING:
+    import jax
+
+    from offtrace.returns.sharded.local_steps import Steps
 
 
 class One(NamedTuple):
     """One array."""
 
     array: Tensor
-
-
-Parts = TypeVar("Parts", bound=tuple[Any, ...])
 
 
 @dataclass
@@ -58,12 +61,12 @@ class Exchange(Protocol):
         """The arrays of all shards, [size, …], from one of each, in the same shape everywhere."""
         ...
 
-    def share_steps(self, steps: Any, count: Tensor) -> list[Any]:
+    def share_steps(self, steps: Steps, count: Tensor) -> list[Steps]:
         """The short rows of all shards, from one of each: arrays [N, m], of which the first `count` [N] are steps of the row."""
         ...
 
 
-def either(xp: Module, condition: Any, one: Parts, other: Parts) -> Parts:
+def either(xp: Module, condition: bool | jax.Array, one: Parts, other: Parts) -> Parts:
     """One of two tuples of arrays, by a condition on ranks, which may be known before the program runs or not."""
     if isinstance(condition, bool):
         return one if condition else other

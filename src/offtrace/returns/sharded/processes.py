@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from offtrace.arrays import is_number
 from offtrace.returns.sharded.exchange import Sent
 from offtrace.returns.sharded.local_steps import Steps
 from offtrace.returns.torch.torch_backend import BACKEND
+
+if TYPE_CHECKING:
+    from torch import distributed
 
 Made = TypeVar("Made")
 
@@ -31,7 +34,7 @@ def device_of(arrays: Mapping[str, object]) -> torch.device:
 class ProcessGroup:
     """The shards of a row as one process of a group sees them."""
 
-    def __init__(self, group: Any, device: torch.device, sent: Sent) -> None:
+    def __init__(self, group: distributed.ProcessGroup | None, device: torch.device, sent: Sent) -> None:
         from torch import distributed
 
         self.group, self.device, self.sent = group, device, sent

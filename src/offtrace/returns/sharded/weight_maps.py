@@ -8,13 +8,16 @@ before and behind a shard's own, in the order of time, and weights are computed 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from offtrace.arrays import Module, Tensor
 from offtrace.returns.sharded.any_size import Tools
 from offtrace.returns.sharded.exchange import Exchange, either
 from offtrace.returns.weight_arrays import Weighing
 from offtrace.returns.weight_scan import IDENTITY, INFINITY, Kind, Maps, ends, join_maps, starts, sums, weigh_maps
+
+if TYPE_CHECKING:
+    import jax
 
 
 class Summary(NamedTuple):
@@ -67,7 +70,7 @@ def weights(
     return found[:, first : first + decision.shape[1]]
 
 
-def _masked(xp: Module, shard: Summary, counts: Any) -> Summary:
+def _masked(xp: Module, shard: Summary, counts: bool | jax.Array) -> Summary:
     """The shard, or one without decisions."""
     none = Maps(*(xp.full_like(a, n) for a, n in zip(shard.maps, IDENTITY, strict=True)))
     return shard._replace(maps=either(xp, counts, shard.maps, none))

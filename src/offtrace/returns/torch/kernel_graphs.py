@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from threading import Lock
 from typing import Any, NamedTuple
@@ -116,7 +116,7 @@ class KernelGraph:
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         driver, self.graph, self.ready = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
         errors = [driver.cuGraphCreate(ctypes.byref(self.graph), 0)]
-        self.nodes: list[tuple[Any, Any, Any, Any]] = []
+        self.nodes: list[tuple[Callable[..., None], ctypes.Array[ctypes.c_char], ctypes.c_void_p, object]] = []
         self.kept: list[object] = []
         """What the driver is given the addresses of."""
         self.lock, before = Lock(), None

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
@@ -28,6 +28,9 @@ from triton.runtime import driver
 from offtrace.returns.torch import kernel_graphs
 from offtrace.returns.torch.kernel_graphs import Kernel, KernelGraph
 
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
 ALIGNED = 512  # bytes: as PyTorch aligns what it allocates on a GPU
 EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
 REPEATS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 4)
@@ -36,10 +39,10 @@ REPEATS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 4)
 _mine = threading.local()
 
 
-class _Recorded:
+class Recorded:
     """A kernel whose launches are noted while a call is recorded."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: triton.JITFunction) -> None:
         self.kernel = kernel
 
     def __getitem__(self, programs: tuple[int]) -> Callable[..., object]:
@@ -49,9 +52,9 @@ class _Recorded:
         return lambda *given, **flags: recorder.launch(self.kernel, programs, given, flags)
 
 
-def recorded(kernel: Any) -> Any:
+def recorded(kernel: triton.JITFunction) -> Recorded:
     """The kernel, which is launched as before: `kernel[(n,)](…)`."""
-    return _Recorded(kernel)
+    return Recorded(kernel)
 
 
 class _Place(NamedTuple):
@@ -67,7 +70,7 @@ class _Place(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    run: Any
+    run: Callable[..., object]
     """What launches the compiled kernel; or Triton's interpreter of it."""
     programs: tuple[int, ...]
     about: tuple[object, ...] | None
@@ -185,7 +188,9 @@ class _Recorder(TorchDispatchMode):
         self.launches: list[_Launch] = []
         self.known, self.launching = True, False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name
         if self.launching or func.is_view:
@@ -196,7 +201,9 @@ class _Recorder(TorchDispatchMode):
             self.known = False
         return out
 
-    def launch(self, kernel: Any, programs: tuple[int], given: tuple[object, ...], flags: dict[str, object]) -> None:
+    def launch(
+        self, kernel: triton.JITFunction, programs: tuple[int], given: tuple[object, ...], flags: dict[str, object]
+    ) -> None:
         """Launch a kernel, and note how."""
         seen: dict[str, object] = {}
 

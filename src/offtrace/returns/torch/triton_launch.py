@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns.torch.recorded_launches import ALIGNED, recorded
+from offtrace.returns.torch.recorded_launches import ALIGNED, Recorded, recorded
 from offtrace.returns.triton import plans, scan, walks, weight_kernel
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
 from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
@@ -70,8 +70,8 @@ class Tensors:
         self.taken.clear()
 
     def launch(
-        self, kernel: object, programs: int, read: Sequence[Tensor], numbers: Sequence[float], written: Sequence[plans.Written],
-        **constants: object,
+        self, kernel: triton.JITFunction, programs: int, read: Sequence[Tensor], numbers: Sequence[float],
+        written: Sequence[plans.Written], **constants: object,
     ) -> list[Tensor]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
         made = [w if isinstance(w, Tensor) else self._empty(w[0], DTYPES[w[1]]) for w in written]
@@ -136,16 +136,16 @@ def correct(
 
 
 @cache
-def _custom(lines: Lines) -> Any:
+def _custom(lines: Lines) -> triton.JITFunction:
     return bound(walks.step_rows, step=step(lines))
 
 
 def _launch(
-    made: dict[str, Any],
+    made: Mapping[str, triton.JITFunction],
     arrays: list[Tensor],
     numbers: list[float],
     lags: list[float] | Tensor | None,
-    flags: dict[str, Any],
+    flags: dict[str, bool],
     per_decision: bool,
     recursive: bool,
 ) -> Tensor:
@@ -186,7 +186,7 @@ def _rows_at_once(B: int, T: int, recursive: bool) -> int:
     return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
 
 
-def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict[str, object]) -> Tensor:
+def _linear(kernel: Recorded, arrays: list[Tensor], numbers: list[float], flags: dict[str, bool]) -> Tensor:
     """Traces without a cap: one program for a few rows, or several for each row where rows are few and long."""
     out = torch.empty_like(arrays[0])
     B, T = out.shape
@@ -200,7 +200,7 @@ def _linear(kernel: Any, arrays: list[Tensor], numbers: list[float], flags: dict
     parts = triton.cdiv(chunks, PART_CHUNKS)
     maps = torch.empty((B, parts, 5), dtype=torch.float64, device=out.device)
     odd = torch.empty(B, dtype=torch.int32, device=out.device)
-    ends: Any = recorded(scan.linear_ends)
+    ends = recorded(scan.linear_ends)
     shape = (*arrays, maps, odd, out, B, T)
     kernel[(count(parts, programs),)](*shape, parts, PART_CHUNKS, *numbers, **given, PASS=scan.MAPS)
     ends[(B,)](maps, odd, B, parts, PARTS=triton.next_power_of_2(parts), num_warps=4)
@@ -253,7 +253,7 @@ def takes_weights(trace: Trace, how: Weighing, T: int, *, packed: bool) -> bool:
 
 
 @cache
-def _weighing(lines: Lines) -> Any:
+def _weighing(lines: Lines) -> triton.JITFunction:
     return bound(weight_kernel.weigh_rows, log_factors=log_factors(lines))
 
 

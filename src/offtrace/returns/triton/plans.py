@@ -6,7 +6,7 @@ Shapes that are compiled in are powers of two, so that a new T is rarely a new k
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -44,7 +44,7 @@ class Library(Protocol):
 
     def launch(
         self,
-        kernel: object,
+        kernel: triton.JITFunction,
         programs: int,
         read: Sequence[Array],
         numbers: Sequence[float],
@@ -68,10 +68,10 @@ class Given:
     """The arguments that all kernels of a call share."""
 
     library: Library
-    kernels: dict[str, Any]
+    kernels: Mapping[str, triton.JITFunction]
     arrays: list[Array]
     numbers: list[float]
-    flags: dict[str, Any]
+    flags: dict[str, bool]
     dtype: str
     """Of the result."""
     add_q: bool
@@ -96,7 +96,7 @@ KERNELS = {
 
 
 @cache
-def of_rule(lines: Lines) -> dict[str, Any]:
+def of_rule(lines: Lines) -> dict[str, triton.JITFunction]:
     """Return the same kernels for a rule."""
     enters = bound(scan.enters, factors=factors(lines))
     link = bound(scan.link, enters=enters)

@@ -12,6 +12,7 @@ Runs are mapped side by side: each has a seed, a step size, an age and one of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ def train(setting: Setting, weightings: list[Weighting], runs: Runs) -> Measured
 
 
 @lru_cache(maxsize=16)
-def program(setting: Setting) -> Any:
+def program(setting: Setting) -> Callable[[list[Weighting], Runs], Measured]:
     """The compiled program: (weightings, runs) → what is measured, [runs, updates]."""
 
     def of_all(weightings: list[Weighting], runs: Runs) -> Measured:

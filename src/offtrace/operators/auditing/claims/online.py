@@ -11,10 +11,10 @@ radius below 1 implies the first alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def algorithm_1(
     mdp: MDP,
     pi: np.ndarray,
     visited: Sequence[int],
-    betas: Callable[[int], Any],
+    betas: Callable[[int], Iterable[float]],
     Q: np.ndarray,
     alpha: Callable[[int], float],
     held: bool = False,
