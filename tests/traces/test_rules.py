@@ -132,6 +132,31 @@ def test_traces_are_values() -> None:
         ot.Retrace(0.9).lam = 0.5  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("held", [np.array(0.5), [0.5], 0.5], ids=["array", "list", "number"])
+def test_a_rule_says_whether_it_has_a_hash(held: Any) -> None:
+    """What is kept from one call to the next is kept by the rule's hash; one without is computed anew, to the same numbers."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Halved(ot.Trace):
+        share: Any
+
+        @property
+        def parameters(self) -> tuple[float, ...]:
+            return (float(np.sum(self.share)),)
+
+        @staticmethod
+        def factors(xp: Any, pi: Any, mu: Any, rho: Any, share: Any) -> Any:
+            return share, 1.0, ot.INFINITY
+
+    rule = Halved(held)
+    assert rule.hashable is isinstance(held, float)
+    no, r = np.zeros((2, 3), bool), np.arange(6.0).reshape(2, 3)
+    step: dict[str, Any] = {"reward": r, "next_value": r, "q": r, "terminated": no, "truncated": no, "gamma": 0.9}
+    for _ in range(2):  # the second one may use what the first one has kept
+        np.testing.assert_array_equal(ot.targets(rule, **step), ot.targets(ot.QLambda(lam=0.5), **step))
+    assert all(rule.hashable for rule in BUILT_IN)
+
+
 def test_a_rule_is_a_few_lines() -> None:
     """The promise of STYLE.md: a new rule is mathematics and metadata, never a loop."""
     for cls in ot.rules():

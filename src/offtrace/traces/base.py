@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeGuard
+from types import FunctionType
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -115,6 +116,11 @@ class Rule:
     """Its place in reports, and the number of its colour, dash and marker (`figures.LOOKS`). None: what the others leave."""
     sweep: ClassVar[Sweep | None] = LAMBDA
     """What `operators.tradeoff` varies, where the rule has such a number. None: the rule is left out there."""
+
+    @cached_property
+    def hashable(self) -> bool:
+        """Whether it holds no arrays, but numbers, names and functions: then what was made for an equal rule serves this one."""
+        return all(_has_hash(getattr(self, f.name)) for f in fields(self))
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
@@ -325,6 +331,12 @@ class Trace(Rule):
     def normal_form(self, xp: Math, pi: Numbers, mu: Numbers, rho: Numbers) -> Factors:
         """The factors of this very trace."""
         return Factors(*self.traced.call(xp, pi, mu, rho, *self.parameters))
+
+
+def _has_hash(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_has_hash, cast("tuple[object, ...]", value)))
+    return value is None or isinstance(value, float | int | str | FunctionType)
 
 
 def bounds_by_lag(horizon: int | None, lag_bound: tuple[float, ...] | None, T: int) -> list[float] | None:

@@ -64,7 +64,7 @@ class StatePlan(NamedTuple):
 def usual_plan(trace: object, T: int) -> Plan | None:
     """The plan of a rule that holds numbers only, from the last call with it; None for what a call must look at more closely.
 
-    Its arguments are all that a plan depends on. A rule that holds arrays has no hash: that is a TypeError.
+    Its arguments are all that a plan depends on. The rule must be `hashable`.
     """
     if not isinstance(trace, Trace) or trace.custom or trace.needs_greedy or trace.per_step:
         return None
@@ -85,10 +85,7 @@ def usual_state_plan(
 
 def plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
     """The plan of a rule, kept if it may be."""
-    try:
-        kept = usual_plan(trace, T)
-    except TypeError:
-        kept = None
+    kept = usual_plan(trace, T) if trace.hashable else None
     return _plan(trace, B, T, valid) if kept is None else kept
 
 

@@ -56,11 +56,10 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         trace, add_q, _, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
         if not _are_plain((reward, q, next_value, log_pi, log_mu), (terminated, truncated, valid)):
             return None
-        shape, dtype = reward.shape, reward.dtype
-        try:
-            plan = call_plans.usual_plan(trace, shape[1])
-        except TypeError:  # a rule that holds arrays has no hash
+        if not isinstance(trace, Rule) or not trace.hashable:
             return None
+        shape, dtype = reward.shape, reward.dtype
+        plan = call_plans.usual_plan(trace, shape[1])
         if plan is None or (log_pi is None and plan.needs_pi) or (log_mu is None and plan.needs_mu):
             return None
         nothing = NOT_BY_STEP[dtype]
@@ -108,11 +107,12 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
             return None
         if not _are_plain((reward, value, next_value, log_pi, log_mu), (terminated, truncated, valid)):
             return None
-        shape, dtype = reward.shape, reward.dtype
-        try:
-            plan = call_plans.usual_state_plan(trace, lam, rho_bar, c_bar, shape[1])
-        except TypeError:  # a rule that holds arrays has no hash; a wrong argument is refused later
+        if not all(n is None or type(n) in (float, int) for n in (lam, rho_bar, c_bar)):
             return None
+        if trace is not None and not (isinstance(trace, Rule) and trace.hashable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return None
+        shape, dtype = reward.shape, reward.dtype
+        plan = call_plans.usual_state_plan(trace, lam, rho_bar, c_bar, shape[1])
         if plan is None:
             return None
         nothing, is_read = NOT_BY_STEP[dtype], NOT_BY_STEP[BOOL] if valid is None else valid

@@ -16,7 +16,7 @@ from offtrace.returns.backend import UsualCall
 from offtrace.returns.torch import triton_launch
 from offtrace.returns.torch.recorded_launches import Repeated, record
 from offtrace.returns.triton.plans import split
-from offtrace.traces import Trace
+from offtrace.traces import Rule, Trace
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MOST = 256  # recordings that are kept
@@ -36,7 +36,7 @@ class _Facts(NamedTuple):
 
 
 @lru_cache(1024)
-def _facts(trace: object) -> _Facts | None:
+def _facts(trace: Rule) -> _Facts | None:
     if not isinstance(trace, Trace) or trace.custom or trace.needs_greedy or trace.per_step:
         return None
     if trace.horizon is not None or trace.lag_bound is not None or not triton_launch.takes(trace):
@@ -49,10 +49,7 @@ def _facts(trace: object) -> _Facts | None:
 def usual(call: UsualCall[Tensor]) -> Tensor | None:
     """q + Δ, or Δ, of a usual call (`Backend.usual`) of tensors on a GPU; else None."""
     trace, add_q, _, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
-    try:
-        facts = _facts(trace)
-    except TypeError:  # the rule holds arrays, so that it has no hash
-        return None
+    facts = _facts(trace) if isinstance(trace, Rule) and trace.hashable else None
     if facts is None or (facts.needs_pi and log_pi is None) or (facts.needs_mu and log_mu is None):
         return None
     reals = [reward, q, next_value]
