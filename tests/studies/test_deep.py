@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from deep.small import LEARNERS
+from deep.small import LEARNERS, SEEDS
 from offtrace.studies import DeclarationError, Study, StudyError, deep_agents, deep_units, work
 from offtrace.studies.deep_units import tidy
 from offtrace.studies.named_environments import GAMES
@@ -166,13 +166,13 @@ def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: 
 def test_agents_are_an_axis() -> None:
     """Beside a trace stands its agent, with its own settings; `frames` and the like are those of the protocol."""
     wanted, _ = LEARNERS["pqn"]
-    names = ("envs", "length", "epochs", "minibatches", "learning_rate", "explore_frames")
+    names = ("envs", "length", "epochs", "minibatches", "learning_rate", "clip", "explore_frames")
     own = {name: getattr(wanted, name) for name in names}
     pqn = {"name": "Peng's Q(λ)", "agent": ["replay", "pqn"], "label": "{agent}"}
     plan = Plan(Study.declared(declared(traces=[pqn], lams=[0.9])))
     assert [json.loads(unit.parameters)["agent"] for unit in plan.units.values()] == ["replay", "pqn"]
-    entry = {"name": "Peng's Q(λ)", "agent": "pqn", "hidden": 32, **own}
-    seeds = {"test": {"first": 0, "count": 1}}
+    entry = {"name": "Peng's Q(λ)", "agent": "pqn", "hidden": wanted.hidden[0], **own}
+    seeds = {"test": {"first": 0, "count": SEEDS}}  # as many as run together elsewhere: it is the same program
     study = Study.declared(declared(traces=[entry], lams=[0.9], protocol=shorter(1_000), seeds=seeds))
     job = (plan := Plan(study)).job(next(iter(plan.units.values())))
     found = work.run(job)
@@ -180,7 +180,7 @@ def test_agents_are_an_axis() -> None:
         job.protocol, "CartPole-v1", work._trace(job), 1_000, json.loads(job.unit.parameters)
     ) == replace(wanted, frames=1_000, sticky=0.0)
     assert found.curve["step"][-1] == 1_024  # whole rounds of 16 games and 16 steps
-    assert found.rows["seed"].tolist() == [0]
+    assert found.rows["seed"].tolist() == [*range(SEEDS)]
     assert np.isfinite(found.rows["value"]).all()
 
 
