@@ -35,6 +35,15 @@ class Task(NamedTuple):
     first: np.ndarray
 
 
+def one_step_to_the_end() -> tuple[mdps.MDP, np.ndarray, np.ndarray, np.ndarray]:
+    """Action 0 leads to state 1, action 1 ends the episode: the MDP, π, μ and the features."""
+    P = np.zeros((3, 2, 3))
+    P[:2, 0, 1] = P[:2, 1, 2] = 1.0
+    mdp = mdps.MDP(P, np.zeros((3, 2)), gamma=0.99, start=[1, 0, 0])
+    target, behavior = np.array([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5]]), np.array([[0.1, 0.9], [0.1, 0.9], [0.5, 0.5]])
+    return mdp, target, behavior, np.array([[1.0], [5.0], [0.0]])
+
+
 def tasks() -> list[Task]:
     star, two = mdps.baird_star(), mdps.w_to_2w()
     soft = np.where(star[1] > 0, 0.9, 0.1)
@@ -47,6 +56,12 @@ def tasks() -> list[Task]:
             "As before, but π takes the other action with probability 0.1, so that no ratio is 0: ρ is 6.3 or 0.117, and traces "
             "that were cut may recover.",
             star[0], soft, star[2], star[3], begin,
+        ),
+        Task(
+            "Episodes that end",
+            "γ = 0.99. Action 0 leads to state 1, action 1 ends the episode. π(0|s) = 0.9 and 0.5, μ(0|s) = 0.1 in states 0 and 1, "
+            "whose features are 1 and 5; the first weight is 1.",
+            *one_step_to_the_end(), np.ones(1),
         ),
     ]  # fmt: skip
 

@@ -48,6 +48,79 @@ def test_on_policy_methods_converge_and_a_table_is_told_apart() -> None:
             assert td.converges
 
 
+def small_mdp_with_an_end() -> tuple[mdps.MDP, Any, Any, Any]:
+    """Action 0 leads to state 1, action 1 ends the episode. Visits are (10/11, 1/11), and TD(0) diverges."""
+    P = np.zeros((3, 2, 3))
+    P[:2, 0, 1] = P[:2, 1, 2] = 1.0
+    mdp = mdps.MDP(P, np.zeros((3, 2)), gamma=0.99, start=[1, 0, 0])
+    π, μ = np.array([[1, 0], [0.5, 0.5], [0.5, 0.5]]), np.array([[0.1, 0.9], [0, 1], [0.5, 0.5]])
+    return mdp, π, μ, np.array([[1.0], [5.0], [0.0]])
+
+
+def weights_after(
+    made: Any, mdp: mdps.MDP, X: Any, first: Any, π: Any, μ: Any, *, seed: int, steps: int, marks: Any = None
+) -> np.ndarray:
+    row = mdp.rollout(μ, seed=seed, steps=steps)
+    given: Any = {n: row[n] for n in ("state", "action", "reward", "next_state", "terminated")}
+    return follow(made, features=X, first=first, target=π, behavior=μ, gamma=mdp.gamma, marks=marks, **given)
+
+
+@pytest.mark.filterwarnings("ignore:behavior = 0 where target > 0")
+def test_an_mdp_with_an_end() -> None:
+    """A = Σ d(s) E[ρ x (x − γx')] by hand: d = (10, 1)/11; ρ x' = 5 in the mean at state 0, and at the end ρ = ½, x' = 0."""
+    mdp, π, μ, X = small_mdp_with_an_end()
+    td = stability(method("td", lam=0.0), mdp, features=X, target=π, behavior=μ)
+    assert td.rate == pytest.approx(-(10 * (1 - 0.99 * 5) + 0.5 * 25) / 11)
+    assert not td.converges
+    end = weights_after(method("td", lam=0.0, alpha=0.01), mdp, X, [1.0], π, μ, seed=0, steps=8000)
+    assert abs(end[-1, 0]) > 1e60
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("trace", [ot.ImportanceSampling(0.5), ot.Retrace(0.9), ot.RBIS(0.9)], ids=lambda t: t.title)
+def test_the_matrix_is_the_mean_of_updates_on_random_mdps_with_ends(seed: int, trace: ot.Trace) -> None:
+    """With a vanishing step size the weights do not move, so that a long run sums the updates at `first`: G first."""
+    rng = np.random.default_rng(seed)
+    S, A, d = 6, 2, 3
+    P = rng.dirichlet(np.full(S, 0.3), size=(S, A))
+    P[-1] = 0.0  # the last state is terminal; it is entered from everywhere, with very different probabilities
+    start = np.append(rng.dirichlet(np.full(S - 1, 0.5)), 0.0)
+    mdp = mdps.MDP(P, np.zeros((S, A)), gamma=0.9, start=start)
+    π, μ = 0.7 * rng.dirichlet(np.ones(A), size=S) + 0.15, 0.7 * rng.dirichlet(np.ones(A), size=S) + 0.15
+    X, first, α, T = rng.normal(size=(S, d)), rng.normal(size=d), 1e-9, 100_000
+    G = stability(StateTraceLearner(trace), mdp, features=X, target=π, behavior=μ).matrix
+    marks = np.arange(1, 21) * (T // 20)
+    path = weights_after(StateTraceLearner(trace, alpha=α), mdp, X, first, π, μ, seed=seed, steps=T, marks=marks)
+    means = np.diff(np.vstack([first, path]), axis=0) / (α * T / 20)  # of 20 parts, hardly correlated
+    error = means.std(axis=0, ddof=1) / np.sqrt(20)
+    assert (abs(means.mean(axis=0) - G @ first) < 4.5 * error + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", ["TD", "GTD", "GTD2", "TDRC", "HTD"])
+def test_learners_follow_the_matrix_where_episodes_end(name: str) -> None:
+    """As on w → 2w below, with ends and restarts; all five methods."""
+    mdp, π, μ, X = small_mdp_with_an_end()
+    π, α, T = np.tile([0.4, 0.6], (3, 1)), 0.0001, 6000
+    μ = np.tile([0.2, 0.8], (3, 1))
+    made = learner(name, ot.Retrace(0.8), alpha=α)
+    G = stability(made, mdp, features=X, target=π, behavior=μ).matrix
+    ends = [weights_after(made, mdp, X, [1.0], π, μ, seed=seed, steps=T)[-1, 0] for seed in range(6)]
+    wanted = (expm(α * T * G) @ np.eye(len(G))[0])[0]
+    assert np.mean(ends) == pytest.approx(wanted, abs=0.02)
+
+
+def test_runs_that_end_in_different_parts_have_no_stationary_distribution() -> None:
+    P = np.zeros((3, 1, 3))
+    P[0, 0, 1:] = 0.5
+    P[1, 0, 1] = P[2, 0, 2] = 1.0
+    mdp = mdps.MDP(P, [[0.0], [1.0], [2.0]], gamma=0.9, start=[1, 0, 0])
+    one = np.ones((3, 1))
+    with pytest.raises(ValueError, match="never leaves"):
+        stability(method("td"), mdp, target=one, behavior=one)
+    chosen = mdps.MDP(P, [[0.0], [1.0], [2.0]], gamma=0.9, start=[0, 1, 0])
+    assert stability(method("td", lam=0.0), chosen, features=one, target=one, behavior=one).rate == pytest.approx(-0.1)
+
+
 @pytest.mark.parametrize("name", ["TD", "GTD", "GTD2", "TDRC", "HTD"])
 @pytest.mark.parametrize("trace", [ot.RBIS(0.5), ot.NonMarkovRetrace(0.5)], ids=lambda t: t.title)
 def test_the_learners_do_what_is_computed(name: str, trace: ot.Trace) -> None:

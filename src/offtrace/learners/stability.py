@@ -100,7 +100,7 @@ def stability(
 def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Means:
     trace = method.trace
     operator = StateOperator(trace, mdp, target=π, behavior=μ)
-    Z, P = operator.Z, operator.setting.onto_states(μ).toarray()
+    Z, P = operator.Z, _transitions(mdp, μ)
     live = ~np.asarray(mdp.terminal, dtype=bool)
     x, d, on = X * live[:, None], _visits(P, live, np.asarray(mdp.start)), P * live
     weighted = x.T * d
@@ -112,15 +112,29 @@ def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Mean
     return _Means(weighted @ (np.eye(len(P)) - Z) @ x, weighted @ x, behavior_matrix)
 
 
+def _transitions(mdp: MDP, policy: Floats) -> Floats:
+    """P(s'|s) under `policy`, [S, S], with the columns of terminal states, whose rows are 0."""
+    weighted = mdp.P.multiply(policy.reshape(-1, 1)).toarray()
+    return weighted.reshape(mdp.S, mdp.A, mdp.S).sum(axis=1)
+
+
 def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:
-    """The stationary distribution over states in which something is done, [S]; after an end an episode begins."""
-    ended = P[:, ~live].sum(axis=1)
-    Q = P * live + np.outer(ended, start)
-    at = np.flatnonzero(live)
-    chain = Q[np.ix_(at, at)]
-    stacked = np.vstack([chain.T - np.eye(len(at)), np.ones(len(at))])
+    """The stationary distribution over states in which an action is taken, [S]; after an end an episode begins."""
+    chain = P * live + np.outer(P[:, ~live].sum(axis=1), start)
+    reached, new = start > 0, start > 0
+    while new.any():
+        new = (chain[new] > 0).any(axis=0) & ~reached
+        reached |= new
+    at = np.flatnonzero(reached)
+    stacked = np.vstack([chain[np.ix_(at, at)].T - np.eye(len(at)), np.ones(len(at))])
+    solution, _, rank, _ = np.linalg.lstsq(stacked, np.append(np.zeros(len(at)), 1.0), rcond=None)
+    if rank < len(at):
+        raise ValueError(
+            "the states have no one stationary distribution: from `start`, the behaviour policy reaches several sets of states "
+            "that it never leaves. Give an MDP whose start leads to one of them"
+        )
     d = np.zeros(len(P))
-    d[at] = np.maximum(np.linalg.lstsq(stacked, np.append(np.zeros(len(at)), 1.0), rcond=None)[0], 0.0)
+    d[at] = np.maximum(solution, 0.0)
     return d / d.sum()
 
 
