@@ -93,7 +93,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": "token k1", "lower": 2.0}, r"lower = 2 is above upper = 1"),
     ({"by": ["token k1", "token k2"]}, r"upper is one number for 2 criteria"),
     ({"by": ["token k1", "token k2"], "upper": [1.0]}, r"upper has 1 numbers for 2 criteria"),
-    ({"mask": np.zeros((2, 3), bool)}, r"mask has no decision"),
     ({"log_mu": None}, r"log_mu is missing"),
     ({"log_mu": np.full((2, 3), -np.inf)}, r"log_mu is -inf"),
     ({"segment": np.array([[1, 0, 0], [0, 0, 0]])}, r"segment falls along a row"),
@@ -140,6 +139,17 @@ def test_a_diagnosis_is_of_plain_sums() -> None:
         some = np.array([np.prod(row[: i + 1]) for row in rows if len(row) > i])
         if len(some) > 1:
             assert ot.diagnose_weights(ot.Retrace(), **taken).ess_by_position[i] == pytest.approx(share(some))
+
+
+@pytest.mark.parametrize("level", ["token", "prefix", "suffix", "sequence", "geometric"])
+def test_a_ratio_of_0_is_not_truncated(level: str) -> None:
+    log_pi = np.log([[0.2, 0.5, 0.3], [0.5, 0.4, 0.6]])
+    log_pi[0, 1] = log_pi[1, 2] = -np.inf
+    taken: dict[str, Any] = {"log_pi": log_pi, "log_mu": np.log(np.full((2, 3), 0.5))}
+    assert ot.diagnose_weights(ot.ImportanceSampling(), **taken, level=level)["truncated"] == 0.0
+    capped = ot.TruncatedIS(bound=0.5)
+    changed = ot.weights(capped, **taken, level=level) != ot.weights(ot.ImportanceSampling(), **taken, level=level)
+    assert ot.diagnose_weights(capped, **taken, level=level)["truncated"] == changed.mean()
 
 
 def sampled(top_p: float = 1.0, temperature: float = 1.0, other: float = 0.3) -> dict[str, Any]:
