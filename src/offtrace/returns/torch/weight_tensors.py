@@ -84,7 +84,8 @@ def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
     rows = rows_of(given)
     decision = decision_of(given, rows["log_pi"].device)
-    log_ratio = torch.where(decision, rows["log_pi"].double() - rows["log_mu"].double(), 0.0)
+    log_mu = torch.where(rows["log_mu"].isneginf(), torch.nan, rows["log_mu"].double())  # NaN passes no criterion
+    log_ratio = torch.where(decision, rows["log_pi"].double() - log_mu, 0.0)
     return kept(KIND, criteria, log_ratio, decision, rows.get("segment")).reshape(given.shape)
 
 
