@@ -362,6 +362,18 @@ def number(name: str, value: object, low: float, high: float) -> Numbers:
     return value
 
 
+def option(name: str, value: Any, low: float, high: float) -> Numbers:
+    """As `number`, of an option: an array without axes, of any kind, gives its number; only what JAX traces is let through."""
+    shape = tuple(getattr(value, "shape", ()))
+    if shape:
+        raise TypeError(f"{name} must be one number, got an array of shape {shape}")
+    try:
+        value = value.item() if hasattr(value, "item") else value
+    except TypeError:
+        return value
+    return number(name, value, low, high)
+
+
 def _from_numpy(value: object) -> TypeGuard[np.ndarray | np.generic]:
     return isinstance(value, np.ndarray | np.generic)
 

@@ -66,6 +66,11 @@ class TorchBackend(Backend[Tensor]):
     def array(self, name: str, value: object) -> Tensor:
         """The tensor."""
         if isinstance(value, Tensor):
+            if value.is_nested:
+                raise TypeError(
+                    f"{name} is a nested tensor: pad it, e.g. torch.nested.to_padded_tensor({name}, 0.0), and mark the padding "
+                    "by mask or valid"
+                )
             return value
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
