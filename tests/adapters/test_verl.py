@@ -18,7 +18,7 @@ from offtrace.adapters.verl import compute_rollout_correction_and_rejection_mask
 REFERENCE = Path(__file__).parents[1] / "reference"
 STORED = np.load(REFERENCE / "rollout_weights.npz")
 METRICS: dict[str, Any] = json.loads((REFERENCE / "verl_metrics.json").read_text())
-"""What verl 0.9.1 computes of the same batch; `benchmarks/compatibility_verl.py --write` wrote it."""
+"""What verl 0.9.1 computes of the same batch; `benchmarks/verl_metrics.py --write` wrote it."""
 TAKEN = torch.from_numpy(STORED["log_pi"]), torch.from_numpy(STORED["log_mu"]), torch.from_numpy(STORED["valid"])
 EPSILON = 1e-8
 """They divide by n + ε for a mean over n, which is 3 or more here."""

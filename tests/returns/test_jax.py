@@ -346,6 +346,24 @@ def test_vmap_over_numpy_arrays_of_float64() -> None:
     np.testing.assert_allclose(found, ot.targets(ot.Retrace(0.9), **batch, gamma=0.95), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "rule", [ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.0, 0.9), ot.Retrace(0.9, horizon=3), ot.PengQ(0.5)]
+)
+def test_vmap_over_no_rows(rule: Any) -> None:
+    """As rlax's own tests do, which map over arrays [0, 8]."""
+    batch = {n: a for n, a in in_jax(sample(4)).items() if n not in ("pair", "gamma")}
+
+    def loss(reward: Any, arrays: Any) -> Any:
+        targets = ot.targets(rule, **{**arrays, "reward": reward}, gamma=0.9, differentiable=True)
+        return targets.sum(), targets
+
+    for shape in ((0,), (0, 3)):  # one row in each call, and several
+        none = {n: jnp.zeros((*shape, T), a.dtype) for n, a in batch.items()}
+        gradient, targets = jax.vmap(jax.grad(loss, has_aux=True))(none["reward"], none)
+        assert gradient.shape == targets.shape == (*shape, T)
+        assert targets.dtype == none["reward"].dtype
+
+
 def test_variable_lambda_inside_jit() -> None:
     batch, lam = sample(5), np.random.default_rng(5).uniform(size=(B, T))
     wanted = ot.targets(ot.VariableLambda(lam), **batch)

@@ -68,6 +68,9 @@ def rows_together(kernel: Callable[[*Arrays], Out]) -> Callable[[*Arrays], Out]:
     @call.def_vmap
     def rule(size: int, mapped: Sequence[bool], *arrays: Array) -> tuple[Out, object]:
         full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+        if size == 0:  # kernels need a row
+            one = jax.eval_shape(call, *(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in full))
+            return tree_map(lambda a: jnp.zeros((0, *a.shape), a.dtype), one), tree_map(lambda _: True, one)
         T = full[0].shape[-1]
         out = call(*(a.reshape(-1, T) for a in full))
         return tree_map(lambda a: a.reshape(size, -1, T), out), tree_map(lambda _: True, out)

@@ -1,6 +1,6 @@
 """The recipe for TRL of docs/weights.md, run as it stands there with TRL's GRPOTrainer.
 
-    python benchmarks/compatibility_trl.py
+    python benchmarks/trl_recipe.py
 
 trl must be installed. The model is a small random one, and a stand-in takes the place of vLLM: random tokens, with
 log-probabilities that are off by noise, and one that is missing. What is checked: rejecting tokens does not move log π, since the
