@@ -2,11 +2,12 @@
 
     python benchmarks/peer_suites.py [NAME …]
 
-Each library runs in an environment of its own in `.bench/`, or in the development environment where it is a part of that. The
-tests of rlax and verl come with their packages. Those of the others come from a clone below `.bench/checkouts/`; a library without
-its clone is left out, and the exit status is then 1, as it is where a test fails. `ours_in_NAME.py` puts ours in, and says which
-tests of a file cannot apply, and why; all the others run. Without a NAME, our own tests and scripts that need these libraries or
-TRL run too, and the counts are written into docs/libraries.md.
+Each library runs in an environment of its own in `.bench/`, or in the development environment where it is a part of
+that. The tests of rlax and verl come with their packages. Those of the others come from a clone below
+`.bench/checkouts/`; a library without its clone is left out, and the exit status is then 1, as it is where a test
+fails. `ours_in_NAME.py` puts ours in, and says which tests of a file cannot apply, and why; all the others run. Without
+a NAME, our own tests and scripts that need these libraries or TRL run too, and the counts are written into
+docs/libraries.md.
 """
 
 from __future__ import annotations

@@ -184,7 +184,8 @@ class TraceDQN(DQN):
         if not issubclass(buffer, SequenceReplayBuffer):
             raise TypeError(
                 f"replay_buffer_class is {buffer.__name__}, and TraceDQN needs sequences with log μ: "
-                "derive from SequenceReplayBuffer. A HerReplayBuffer cannot be used: relabelled goals have another log μ, and its samples are single steps"
+                "derive from SequenceReplayBuffer. A HerReplayBuffer cannot be used: "
+                "relabelled goals have another log μ, and its samples are single steps"
             )
         of_buffer = {"sequence_length": sequence_length} | (replay_buffer_kwargs or {})
         super().__init__(policy, env, *arguments, replay_buffer_kwargs=of_buffer, **named)
