@@ -184,7 +184,9 @@ def _custom(trace: Trace, step: StepForm, x: Rows, delta: Array, discount: Array
         carry, β = step.traced.call(jnp, carry, now)
         return tree_map(lambda c: jnp.broadcast_to(jnp.asarray(c, jnp.float64), delta.shape), carry), β
 
-    first = tree_map(lambda c: jnp.broadcast_to(c, delta.shape), step.carry)
+    first = tree_map(
+        lambda c: c * jnp.ones_like(delta), step.carry
+    )  # it varies over the axes of a shard_map, as δ does
     stopped = lax.stop_gradient(jnp.where((discount != 0) & _next(x.bad(trace)), jnp.nan, discount))
     return xla_by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
