@@ -7,17 +7,19 @@ Each function takes what decides about the program, the numbers of a rule, the r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.tree_util import tree_map, tree_unflatten
 
-from offtrace.returns.jax import xla_by_lag
+from offtrace.returns.jax import triton_calls, xla_by_lag
 from offtrace.returns.jax import xla_kernels as kernels
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.returns.jax.pallas_kernels import capped
+from offtrace.returns.jax.xla_kernels import Factors, rows_together
 from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.traces import Rule, Step, Trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
@@ -149,6 +151,34 @@ def factors(trace: Trace, x: Rows) -> tuple[Array, Array, Array]:
 def _e_to(logs: Array) -> Array:
     """e to these powers; what is below the smallest normal number counts as 0."""
     return jnp.where(logs < SMALLEST_LOG, 0.0, jnp.exp(logs))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def capped(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool) -> Array:
+    """Compute Δ [N, T] with a cap: by Triton's kernels on a GPU if jax-triton is there, to float32 if `single`; else by XLA's.
+
+    The result has a gradient with respect to δ only.
+    """
+    by_xla = rows_together(partial(kernels.capped, recursive=recursive))
+    if not triton_calls.are_known():
+        return by_xla(delta, g, step, cap)
+    by_triton = rows_together(partial(triton_calls.capped, recursive=recursive, single=single))
+    return lax.platform_dependent(delta, g, step, cap, cuda=by_triton, default=by_xla)
+
+
+def _capped_forward(
+    delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool
+) -> tuple[Array, Factors]:
+    return capped(delta, g, step, cap, recursive, single), (g, step, cap)
+
+
+def _capped_backward(recursive: bool, single: bool, seen: Factors, gradient: Array) -> tuple[Array, ...]:
+    """The gradient is the transposed sweep, since Δ is linear in δ; JAX makes it of XLA's kernel."""
+    transposed = rows_together(partial(kernels.capped, recursive=recursive, transposed=True))
+    return (transposed(gradient, *seen), *map(jnp.zeros_like, seen))
+
+
+capped.defvjp(_capped_forward, _capped_backward)
 
 
 def _next(factor: Array) -> Array:
