@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal, localcontext
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,6 +107,27 @@ def test_factors_of_every_size(recursive: bool) -> None:
         alone = [np.asarray(capped(*(a[i : i + 1] for a in arrays)))[0] for i in range(9)]
     for found in (together, np.stack(alone)):
         assert (np.abs(np.asarray(found) - wanted) <= 1e-12 * scale).all()
+
+
+@pytest.mark.parametrize("way", [xla_kernels.linear_by_steps, xla_kernels.linear_by_doubling])
+def test_the_reverse_recursion_on_every_platform(way: Any) -> None:
+    """Products that come back from 10^±400, a weight of 0 after an overflow, and rows of ordinary size, alone and together."""
+    rng = np.random.default_rng(0)
+    delta, weight = rng.normal(size=(5, 120)), rng.uniform(0.2, 1.2, (5, 120))
+    weight[0, 20:60], weight[0, 60:100] = 1e-10, 1e10
+    weight[1, 20:60], weight[1, 60:100] = 1e10, 1e-10
+    delta[:2, :-1] = 0.0
+    weight[2, ::7] = 0.0
+    weight[3, 20:60], weight[3, 19] = 1e10, 0.0
+    exact = np.zeros((5, 121), object)
+    with localcontext(prec=60, Emax=10**6, Emin=-(10**6)):
+        for b, k in product(range(5), range(119, -1, -1)):
+            exact[b, k] = Decimal(delta[b, k]) + Decimal(weight[b, k]) * exact[b, k + 1]
+    wanted = exact[:, :-1].astype(float)
+    with jax.enable_x64(True):
+        for rows in (slice(None), *(slice(b, b + 1) for b in range(5))):
+            found = np.asarray(jax.jit(way)(delta[rows], weight[rows]))
+            np.testing.assert_allclose(found, wanted[rows], rtol=1e-12, atol=1e-15)
 
 
 def test_caps_inside_vmap_and_grad() -> None:
