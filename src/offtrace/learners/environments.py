@@ -156,7 +156,7 @@ def table_or_rows(
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = np.array(features, dtype=np.float64)
     if x.ndim != 2 or len(x) != S:
-        raise ValueError(f"features must be an array [S, d] with S = {S}, got shape {x.shape}")
+        raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
     if (bad := ~np.isfinite(x)).any():
         s, i = first_index(bad)
         raise ValueError(f"features must be finite, got {x[s, i]} for state {s}, feature {i}")

@@ -12,7 +12,7 @@ from offtrace.returns.api import corrections
 from offtrace.returns.state_values import state_targets
 from offtrace.testing.mistakes import Mistake
 from offtrace.testing.trials import Row, Setting
-from offtrace.traces import Retrace, Trace, VTrace
+from offtrace.traces import Trace, VTrace
 
 GRID, REFINEMENTS = 80, 40
 
@@ -37,7 +37,7 @@ def fitted(
     right = [_coefficients(setting, setting.rule, row) for row in rows]
     if (np.abs(np.stack(seen) - np.stack(right)) > near).sum() < 3:  # one number explains one coefficient always
         return None
-    for family in _families(setting, setting.rule):
+    for family in _families(setting, setting.rule, rows):
 
         def error(x: float, family: Family = family) -> float:
             try:
@@ -55,17 +55,20 @@ def fitted(
     return None
 
 
-def _families(setting: Setting, rule: Trace) -> Iterator[Family]:
+def _families(setting: Setting, rule: Trace, rows: Sequence[Row]) -> Iterator[Family]:
     named = [f.name for f in fields(rule) if isinstance(getattr(rule, f.name), float)]
     for name in named:
         highest = 1.0 if name == "lam" else 20.0
         now = f"{getattr(rule, name):g}"
         says = f"These are the coefficients with {name} = {{}}; it should be {now}."
         yield Family("another number", says, 0.01, highest, lambda row, x, n=name: (replace(rule, **{n: x}), row))  # pyright: ignore
-    if isinstance(rule, Retrace):
-        clipped = "The ratio is clipped at {}; it should be clipped at 1."
-        lam = rule.lam
-        yield Family("another number", clipped, 0.1, 20.0, lambda row, x: (VTrace(lam, c_bar=x), row))
+    lam = getattr(rule, "lam", None)
+    clipped_at_1 = None if lam is None else VTrace(lam, c_bar=1.0, horizon=rule.horizon)
+    if clipped_at_1 is not None and all(
+        np.allclose(_coefficients(setting, clipped_at_1, row), _coefficients(setting, rule, row)) for row in rows
+    ):  # as Retrace, which has no number for it
+        says = "The ratio is clipped at {}; it should be clipped at 1."
+        yield Family("another number", says, 0.1, 20.0, lambda row, x: (replace(clipped_at_1, c_bar=x), row))
     if setting.on_policy or "rho" not in rule.reads:
         return
 
