@@ -136,6 +136,11 @@ class Rule:
         return (cls(),)
 
     def __new__(cls, *arguments: object, **named: object) -> Self:
+        annotated = {} if "__dataclass_fields__" in cls.__dict__ else inspect.get_annotations(cls)
+        if own := [name for name, kind in annotated.items() if "ClassVar" not in str(kind)]:
+            raise TypeError(
+                f"{cls.__name__} declares {', '.join(own)} but is no dataclass: write @dataclass(frozen=True) above the class"
+            )
         if "jax" in sys.modules:
             pytrees.register(cls)
         return super().__new__(cls)
