@@ -195,6 +195,8 @@ class Trajectory:
 
 def warn_if_infinite(out: np.ndarray) -> None:
     """Warn if a result [B, T] is not finite, which finite inputs lead to where a sum or a product exceeds the largest float."""
+    if out.size <= SMALL and np.vdot(out, out) < np.inf:  # half the time of the next line, on a small batch
+        return
     finite = np.isfinite(out)
     if not finite.all():
         at = first_index(~finite)
@@ -206,6 +208,7 @@ def warn_if_infinite(out: np.ndarray) -> None:
         )
 
 
+SMALL = 4096
 _told: set[str] = set()
 """The warnings that were given: each comes once in a process."""
 

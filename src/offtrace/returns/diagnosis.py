@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
@@ -157,20 +158,22 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.n
 
     zero = np.zeros(signal.shape)
     log_pi, log_mu = (None if log is None else log.astype(np.float64) for log in (x.log_pi, x.log_mu))
-    return corrections(
-        trace,
-        reward=signal,
-        q=zero,
-        next_value=zero,
-        terminated=x.terminated,
-        truncated=x.truncated,
-        gamma=gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma,
-        log_pi=log_pi,
-        log_mu=log_mu,
-        valid=x.valid,
-        pair=x.pair,
-        time_major=False,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the result at index")  # a sum above all floats is shown as what it is
+        return corrections(
+            trace,
+            reward=signal,
+            q=zero,
+            next_value=zero,
+            terminated=x.terminated,
+            truncated=x.truncated,
+            gamma=gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma,
+            log_pi=log_pi,
+            log_mu=log_mu,
+            valid=x.valid,
+            pair=x.pair,
+            time_major=False,
+        )
 
 
 def _is_array(value: object) -> TypeGuard[np.ndarray]:
