@@ -87,6 +87,10 @@ def test_rejection_and_bad_input(task: TokenRows) -> None:
     np.testing.assert_allclose(gradient_moments(task, weight, keep=every).mean, gradient_moments(task, weight).mean)
     with pytest.raises(ValueError, match="keep is False everywhere"):
         gradient_moments(task, weight, keep=~every)
+    for name, value in {"weight": np.nan, "advantage": np.inf}.items():
+        given = {"weight": weight, "advantage": task.q} | {name: np.where(every, value, 0.0)}
+        with pytest.raises(ValueError, match=f"{name} must be finite, got {value} in row 0 at token 0"):
+            gradient_moments(task, **given)
     with pytest.raises(ValueError, match=r"weight has shape \(81, 3\): there are 81 rows of 4 tokens"):
         gradient_moments(task, weight[:, :3])
     with pytest.raises(ValueError, match=r"there would be 2\^30 rows"):

@@ -195,6 +195,9 @@ def gradient_moments(
             raise ValueError(
                 f"{name} has shape {np.shape(array)}: there are {rows.log_pi.shape[0]} rows of {rows.log_pi.shape[1]} tokens"
             )
+        if array is not None and not np.all(np.isfinite(array)):
+            row, t = np.argwhere(~np.isfinite(array))[0]
+            raise ValueError(f"{name} must be finite, got {array[row, t]} in row {row} at token {t}")
     factor = weight * advantage
     if keep is not None:
         if not np.any(keep):
