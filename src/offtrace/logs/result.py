@@ -237,6 +237,8 @@ class Result:
             "steps": self.steps,
             "mu": self.behavior,
             "kernel": self.policy.kernel,
+            "states": list(self.logs.state_names) or None,
+            "actions": list(self.logs.action_names) or None,
             "effective_episodes": d.effective,
             "mean_weight": d.mean_weight,
             "dropped": 0 if self.logs.report is None else self.logs.report.dropped,
@@ -269,6 +271,7 @@ class Result:
         kernel = f"; π by {self.policy.kernel}" if self.policy.kernel else ""
         lines = [
             f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
+            *(f"  {what} in the order: {order}" for what in ("states", "actions") if (order := self.logs.order(what))),
             f"  {self.said()}",
             f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged"
             + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),

@@ -81,16 +81,20 @@ def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
     """Where the target policy leaves the data, what matters most first."""
     if logs.continuous:
         return []
-    actions = logs.action_names or range(logs.actions)
+    actions = logs.names("actions")
     if policy.table is None:
         never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
         sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
         means = np.sum(sums, axis=0) / len(logs)
-        found = [Gap(None, actions[a], float(p), len(logs), float(p)) for a, p in zip(never, means, strict=True) if p]
+        found = [
+            Gap(None, actions[a], float(p), len(logs), float(p))
+            for a, p in zip(never.tolist(), means, strict=True)
+            if p
+        ]
         return sorted(found, key=lambda gap: -gap.share)
     logged = counts(logs)
     share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
-    states = logs.state_names or range(logs.states)
+    states = logs.names("states")
     order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
     return [
         Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))

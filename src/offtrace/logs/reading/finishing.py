@@ -18,8 +18,19 @@ DENSE = 1 << 16
 """Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
 
 
-def finished(filling: Filling, order: Order, source: str, *, drop: float | None, words: Callable[[int], str]) -> Logs:
-    """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all."""
+def finished(
+    filling: Filling,
+    order: Order,
+    source: str,
+    *,
+    drop: float | None,
+    words: Callable[[int], str],
+    given: tuple[Names, Names],
+) -> Logs:
+    """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all.
+
+    `given`: what the user, or the source's spaces, say of states and actions; the names of others are sorted.
+    """
     lengths, ends = np.diff(order.starts), order.starts[1:] - 1
     _check_ends(filling, order)
     filling.truncated[ends] &= ~filling.terminated[ends]
@@ -72,7 +83,7 @@ def finished(filling: Filling, order: Order, source: str, *, drop: float | None,
         never={what: tuple(names) for what, names in filling.never.items() if names},
         passed_over=filling.passed_over,
     )
-    return _logs(filling, starts, beyond, report)
+    return _logs(filling, starts, beyond, report, given)
 
 
 def _mean_returns(filling: Filling, good: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
@@ -124,7 +135,9 @@ def _keep(filling: Filling, keep: np.ndarray | slice) -> None:
         vars(filling).update(zip(there, pool.map(compressed, there.values()), strict=True))
 
 
-def _logs(filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: ReadReport) -> Logs:
+def _logs(
+    filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: ReadReport, given: tuple[Names, Names]
+) -> Logs:
     states, state_names = (0, ())
     if not filling.features:
         others = beyond if filling.next_state is None else filling.next_state
@@ -148,6 +161,11 @@ def _logs(filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: Read
         actions=actions,
         state_names=state_names,
         action_names=action_names,
+        sorted_names=tuple(
+            what
+            for what, known, names in zip(("states", "actions"), given, (state_names, action_names), strict=True)
+            if known is None and names
+        ),
         report=report,
     )
 

@@ -244,6 +244,8 @@ def _read(result: Result) -> Section:
         "Actions": f"{d.actions_seen:,} of {d.actions:,} occur"
         if d.actions
         else f"{d.actions_seen} real number{'s' * (d.actions_seen > 1)}",
+        "Order of states": d.state_order or None,
+        "Order of actions": d.action_order or None,
         "Rewards": f"{least:.4g} to {most:.4g}, mean {mean:.4g}".replace("-", "−"),
         "μ": result.behavior + (", from these very data" if result.mu_estimated else ""),
         "μ(a|s)": "not known" if d.mu is None else f"least {d.mu[0]:.3g}, median {d.mu[1]:.3g}",
