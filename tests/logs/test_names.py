@@ -117,7 +117,7 @@ def test_one_odd_id_does_not_renumber_the_others(source: Any, odd: int) -> None:
     frame: Any = source(state=(0, 1), action=(0, 1))
     columns: Any = {"columns": COLUMNS, "truncated": "never"} if isinstance(frame, pl.DataFrame) else {}
     assert value(read(frame, **columns), always(1), behavior=always(0.5)).value == pytest.approx(WORTH)
-    if columns:
+    if isinstance(frame, pl.DataFrame):
         changed: Any = frame.with_columns(state=pl.when(pl.col("episode") == 5).then(odd).otherwise(pl.col("state")))
     else:
         changed = [*frame[:5], frame[5] | {"observations": np.array([odd, odd])}, *frame[6:]]

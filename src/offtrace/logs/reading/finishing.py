@@ -50,7 +50,7 @@ def finished(
             f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
             "declare Columns(next_state=…)"
         )
-    returns = _mean_returns(filling, good, lengths - cut if filling.at_once else lengths)
+    returns = _mean_returns(filling, good, lengths - cut if filling.at_once else lengths, nameless)
     beyond = np.concatenate(filling.beyond) if filling.at_once else filling.state[ends[cut]]
     beyond = beyond[(good & (lengths > 1))[cut]]
     if good.all() and (filling.at_once or not cut.any()):
@@ -80,20 +80,23 @@ def finished(
         emptied=int((good & ~left).sum()),
         dropped_return=returns[0],
         kept_return=returns[1],
+        dropped_known=returns[2],
         never={what: tuple(names) for what, names in filling.never.items() if names},
         passed_over=filling.passed_over,
     )
     return _logs(filling, starts, beyond, report, given)
 
 
-def _mean_returns(filling: Filling, good: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
-    """The mean sum of rewards of the episodes that are dropped, as far as rewards are known, and of the others."""
+def _mean_returns(filling: Filling, good: np.ndarray, lengths: np.ndarray, nameless: bool) -> tuple[float, float, int]:
+    """The mean sum of rewards of the episodes that are dropped, if all their rewards are known, that of the others, and how many
+    of the dropped are known. `nameless`: the first is no episode."""
+    nan = float("nan")
     if good.all():
-        return float("nan"), float("nan")
-    reward = filling.reward[: lengths.sum()]
-    known = np.where(np.isfinite(reward), reward, 0.0)
-    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), known, len(lengths))
-    return float(sums[~good].mean()), float(sums[good].mean())
+        return nan, nan, 0
+    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), filling.reward[: lengths.sum()], len(lengths))
+    known = np.isfinite(sums) & ~good
+    known[0] &= not nameless
+    return float(sums[known].mean()) if known.any() else nan, float(sums[good].mean()), int(known.sum())
 
 
 def _check_ends(filling: Filling, order: Order) -> None:

@@ -86,6 +86,7 @@ def read(
         try:
             return _table(found, polars_tables.counted_rows(found), columns, truncated, most, *given)
         except polars_tables.unreadable() as error:
+            polars_tables.explain_columns(found.files)
             raise LogsError(f"{found.name} cannot be read: {error}") from error
     return episodes.read(found, columns, truncated, most, *given)
 
