@@ -102,8 +102,11 @@ def explain_columns(files: tuple[Path, ...]) -> None:
         scanned = pl.scan_csv(file, glob=False, infer_schema=False) if of_csv else scan((file,))
         return {name: str(kind) for name, kind in scanned.collect_schema().items()}
 
-    wanted = columns(files[0]) if len(files) > 1 else {}
-    for file in files[1:]:
+    if len(files) < 2:
+        return
+    first, *others = files
+    wanted = columns(first)
+    for file in others:
         found = columns(file)
         lacks = ", ".join(repr(name) for name in wanted if name not in found)
         more = ", ".join(repr(name) for name in found if name not in wanted)
@@ -113,12 +116,12 @@ def explain_columns(files: tuple[Path, ...]) -> None:
         words = [*([f"lacks {lacks}"] if lacks else []), *([f"also has {more}"] if more else []), *kinds]
         if words:
             raise LogsError(
-                f"{file.name} has other columns than {files[0].name}: it {' and '.join(words)}. All files of a log must have the "
+                f"{file.name} has other columns than {first.name}: it {' and '.join(words)}. All files of a log must have the "
                 "same columns"
             )
         if list(found) != list(wanted):
             raise LogsError(
-                f"{file.name} has the same columns, but in another order than {files[0].name}: {', '.join(found)}, not "
+                f"{file.name} has the same columns, but in another order than {first.name}: {', '.join(found)}, not "
                 f"{', '.join(wanted)}. Write it in the same order"
             )
 
