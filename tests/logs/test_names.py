@@ -241,7 +241,7 @@ def test_always_wait_is_evaluated_as_always_wait(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["{}/p.py:by_position"], "--actions act wait"),
+        (["{}/p.py:by_position"], "which need not be this one: --actions act wait"),
         (["{}/p.py:table"], "--states ill well --actions act wait"),
         (["{}/p.py:table", "--actions", "wait", "act"], "--states ill well"),
         (["{}/p.py:by_position", "--actions", "wait", "akt"], "none of those that were given: 'act' (did you mean 'akt'?)"),

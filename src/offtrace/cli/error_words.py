@@ -23,8 +23,8 @@ SPELT = (
     (r"give it as behavior=Density\(log_pi\), or ", "or "),
     (r"`read` their number or names: states=…, actions=…", "their number or names: --states …, --actions …"),
     (
-        r"`read` the names in the order that you mean: .* \((--(?:states|actions) .*?)\)",
-        r"the names in the order that you mean: \1",
+        r"`read` the names in the order that you mean, which need not be this one: .* \((--(?:states|actions) .*?)\)",
+        r"the names in the order that you mean, which need not be this one: \1",
     ),
     (r"the names in their order to `read`: states=…, actions=…", "the names in their order: --states …, --actions …"),
     (r"give `read` all of them: actions=…", "give all of them: --actions …"),

@@ -136,7 +136,8 @@ class Logs:
         numbers = any(isinstance(each[0], int) for each in names.values())
         raise ValueError(
             f"{positional}, but the order of the {' and '.join(f'{what} ({each})' for what, each in listed.items())} was not "
-            f"given: `read` sorted them. Give `read` the names in the order that you mean: {given} ({typed})"
+            f"given: `read` sorted them. Give `read` the names in the order that you mean, which need not be this "
+            f"one: {given} ({typed})"
             + ("; or how many there are, if they are 0, 1, …: then others are errors" if numbers else "")
         )
 
