@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+import offtrace as ot
 from logs.by_rows import Rows, agree, logs_of
-from offtrace.logs import Columns, LogsError, read
+from offtrace.logs import Columns, LogsError, read, sweep
 
 NAN = float("nan")
 
@@ -252,3 +253,67 @@ def test_more_than_a_few_dropped_episodes_are_an_error_and_a_misspelt_name_is_gu
     assert "of the states given, these never occur: 'mild'" in str(logs.report)
     with pytest.raises(ValueError, match="drop_at_most must be a share"):
         read(frame, drop_at_most=5)
+
+
+@pytest.mark.parametrize("source", ["", "*.parquet", "b.parquet"], ids=["folder", "pattern", "file"])
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path, source: str) -> None:
+    """Its rows would be missing without a word."""
+    pl.DataFrame(good()).write_parquet(tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "gone" / "b.parquet")
+    with pytest.raises(FileNotFoundError, match=r"b\.parquet is a link to .*gone.* which is not there"):
+        read(tmp_path / source)
+    with pytest.raises(FileNotFoundError, match=r"b\.parquet"):
+        sweep(tmp_path / source, [[1.0]], trace=ot.TreeBackup(), gamma=0.9)
+    (tmp_path / "b.parquet").unlink()
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "a.parquet")
+    assert read(tmp_path / "b.parquet").episodes == 4
+    (tmp_path / "notes.txt").symlink_to(tmp_path / "gone")  # is no table
+    (tmp_path / "b.parquet").unlink()
+    assert read(tmp_path).episodes == 4
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow"])
+def test_files_with_other_columns_are_named(tmp_path: Path, suffix: str) -> None:
+    rows = pl.DataFrame(good())
+    others: dict[str, pl.DataFrame] = {
+        "lacks 'truncated'": rows.drop("truncated"),
+        "also has 'note'": rows.with_columns(note=pl.lit("x")),
+        "lacks 'reward' and also has 'rewards'": rows.rename({"reward": "rewards"}),
+        "'reward' is Int64": rows.with_columns(pl.col("reward").cast(int)),
+    }
+    write = {"csv": "write_csv", "parquet": "write_parquet", "arrow": "write_ipc"}[suffix]
+    getattr(rows[:6], write)(tmp_path / f"a.{suffix}")
+    for words, other in others.items():
+        getattr(other[6:], write)(tmp_path / f"b.{suffix}")
+        if (suffix, words) in (("csv", "'reward' is Int64"), ("arrow", "also has 'note'")):  # are read all the same
+            assert read(tmp_path).episodes == 4
+            continue
+        with pytest.raises(LogsError, match=rf"b\.{suffix} has other columns than a\.{suffix}: it {words}"):
+            read(tmp_path)
+    getattr(rows[6:].select(reversed(rows.columns)), write)(tmp_path / f"b.{suffix}")
+    try:
+        assert read(tmp_path).episodes == 4
+    except LogsError as error:
+        assert "has the same columns, but in another order" in str(error)  # noqa: PT017
+
+
+def test_the_sum_of_rewards_that_are_missing_is_not_known() -> None:
+    """Neither 0, where all are missing, nor what the others sum to."""
+    rows = good(100)  # 3 steps an episode
+    for i in (0, 1, 2, 4):  # all of the first episode, one of the second
+        rows[i]["reward"] = None
+    report = read(pl.DataFrame(rows), on_error="drop").report
+    assert report is not None
+    assert report.dropped == 2
+    assert np.isnan(report.dropped_return)
+    assert "mean sum" not in str(report)
+    rows[9]["action"], rows[9]["reward"] = None, 7.0
+    frame = pl.DataFrame(rows)
+    report = read(frame, on_error="drop").report
+    assert report is not None
+    assert report.dropped_return == pytest.approx(sum(row["reward"] for row in rows[9:12]))
+    assert "of the 1 whose rewards are all known" in str(report)
+    nameless = frame.with_columns(episode=pl.when(pl.col("episode") == 50).then(None).otherwise(pl.col("episode")))
+    again = read(nameless, on_error="drop").report  # rows of no episode are none
+    assert again is not None
+    assert again.dropped_return == report.dropped_return

@@ -174,7 +174,7 @@ def test_the_headline_is_chosen_by_the_rule() -> None:
 
 def test_who_was_dropped_is_said_with_the_headline_and_on_each_estimator() -> None:
     mdp, mu, pi, _ = settings.near()
-    report = ReadReport("a.csv", 10, 310, True, dropped=10, dropped_return=-3.0, kept_return=1.0)
+    report = ReadReport("a.csv", 10, 310, True, dropped=10, dropped_known=10, dropped_return=-3.0, kept_return=1.0)
     logs = replace(simulate(mdp, mu, seed=0, episodes=300), report=report)
     result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma)
     assert "10 of 310 episodes (3.2 %) were dropped, with a mean sum of rewards of -3 against 1" in result.warnings[0]

@@ -16,6 +16,7 @@ import offtrace as ot
 from logs import settings
 from offtrace import cli, mdps, reports
 from offtrace.logs import Problem, ReadReport, Result, evaluate, simulate
+from offtrace.logs.estimators.estimator_checks import Check
 from offtrace.logs.estimators.sampled_operator import Sampled
 from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.logs import evaluation_page, figures
@@ -140,6 +141,20 @@ def test_only_intervals_contradict(results: dict[str, Result]) -> None:
     assert "not what all estimators say" in evaluation_page.html(
         replace(results["good"], estimates=(first, second, far))
     )
+
+
+def test_another_headline_than_promised_is_the_first_sentence(results: dict[str, Result]) -> None:
+    first, second, *others = (replace(row, checks=()) for row in results["good"].estimates)
+    failed = replace(first, checks=(Check("contradicted", 1.0, "weights differ", True),))
+    result = replace(results["good"], estimates=(failed, second, *others))
+    answer = evaluation_page.answer(result)
+    assert (
+        answer[0]
+        == f"**The estimate is by {result.headline.title}, not by {first.title}**, which fails its checks: weights differ."
+    )
+    assert answer[1].startswith("**V(π) ≈")
+    assert f"<b>The estimate is by {result.headline.title}, not by {first.title}</b>" in evaluation_page.html(result)
+    assert evaluation_page.answer(results["good"])[0].startswith("**V(π) ≈")
 
 
 def test_credit_is_that_of_the_coefficients() -> None:

@@ -21,7 +21,14 @@ SPELT = (
     (r"give it as a policy \(behavior=…\), or ", "or "),
     (r'actions="continuous"', "--actions continuous"),
     (r"give it as behavior=Density\(log_pi\), or ", "or "),
-    (r"`read` their number or names: states=…, actions=…", "their names in the policy's file: states, actions"),
+    (r"`read` their number or names: states=…, actions=…", "their number or names: --states …, --actions …"),
+    (
+        r"`read` the names in the order that you mean, which need not be this one: .* \((--(?:states|actions) .*?)\)",
+        r"the names in the order that you mean, which need not be this one: \1",
+    ),
+    (r"the names in their order to `read`: states=…, actions=…", "the names in their order: --states …, --actions …"),
+    (r"give `read` all of them: actions=…", "give all of them: --actions …"),
+    (r"not given: `read` sorted them", "not given: they were sorted"),
     (r"\b(estimators|initial|model|gamma|confidence|resamples|rewards|longest) (must|is|says)", r"--\1 \2"),
 )
 """How Python says it, and how the command line does."""

@@ -9,7 +9,7 @@ from typing import Any
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_policies import Target
 from offtrace.logs.container import Logs
-from offtrace.logs.reading.columns import Columns
+from offtrace.logs.reading.columns import CONTINUOUS, Columns, Names
 
 
 def add_options(command: argparse.ArgumentParser, *, drops: bool) -> None:
@@ -32,8 +32,16 @@ def add_options(command: argparse.ArgumentParser, *, drops: bool) -> None:
         return
     group.add_argument(
         "--actions",
-        choices=("continuous",),
-        help="they are real numbers, and μ are densities; several columns (action=x,y) and lists are so without it",
+        nargs="+",
+        metavar="NAME",
+        help="their names in the order of the policy's columns, or how many there are; or `continuous`: they are real numbers, "
+        "and μ are densities (several columns, action=x,y, and lists are so without it)",
+    )
+    group.add_argument(
+        "--states",
+        nargs="+",
+        metavar="NAME",
+        help="their names in the order of the policy's rows, or how many there are",
     )
     group.add_argument(
         "--on-error", choices=("raise", "drop"), default="raise", help="drop: leave out episodes with impossible values"
@@ -73,17 +81,36 @@ def read_logs(args: argparse.Namespace, target: Target | None) -> Logs:
         truncated="at end" if args.truncated == "at-end" else args.truncated,
         on_error=args.on_error,
         drop_at_most=args.drop_at_most,
-        states=None if target is None else target.states,
-        actions=_actions(args.actions, target),
+        states=_names("states", args.states, None if target is None else target.states),
+        actions=_names("actions", args.actions, None if target is None else target.actions),
     )
 
 
-def _actions(said: str | None, target: Target | None) -> int | str | tuple[int | str, ...] | None:
-    """The actions for `read`: what --actions says of them, or the policy's."""
-    of_policy = None if target is None else target.actions
-    if said is not None and of_policy is not None:
+def names_given(texts: list[str] | None) -> Names:
+    """States or actions as an option has them: how many there are, where it is one number; else their names."""
+    if texts is None:
+        return None
+    numbers = all(text.removeprefix("-").isdecimal() for text in texts)
+    if len(texts) == 1 and numbers:
+        return int(texts[0])
+    return tuple(int(text) for text in texts) if numbers else tuple(texts)
+
+
+def _names(what: str, texts: list[str] | None, of_policy: Names) -> int | str | tuple[int | str, ...] | None:
+    """The states or actions for `read`: what --states or --actions says of them, or the policy's."""
+    if texts is None:
+        return of_policy
+    if what == "actions" and texts == [CONTINUOUS]:
+        if of_policy is not None:
+            raise ValueError(
+                "--actions continuous says that actions are real numbers, but the policy is a table [S, A] of ids: give a "
+                "Density or a Deterministic, --policy FILE.py:NAME, or a column of log π, --columns log_pi=…"
+            )
+        return CONTINUOUS
+    said = names_given(texts)
+    if isinstance(of_policy, tuple) and said != of_policy:
         raise ValueError(
-            "--actions continuous says that actions are real numbers, but the policy is a table [S, A] of ids: give a Density or "
-            "a Deterministic, --policy FILE.py:NAME, or a column of log π, --columns log_pi=…"
+            f"--{what} {' '.join(texts)} is another order than that of the policy's file, {' '.join(map(str, of_policy))}: leave "
+            f"out --{what}, since the file says what its {what} are"
         )
-    return said if said is not None else of_policy
+    return said

@@ -140,13 +140,14 @@ def _initial(given: list[str] | None, logs: Logs) -> object:
         raise ValueError(
             "--initial takes an .npy file of features [m, d] here, since the states of these logs are features"
         )
-    names = [str(name) for name in logs.state_names or range(logs.states)]
+    states = logs.names("states")
+    names = [str(name) for name in states]
     for text in given:
         if text not in names:
             raise ValueError(
                 f"--initial {text}: there is no such state{did_you_mean(text, names)}; the log has {len(names)}"
             )
-    return np.array([names.index(text) for text in given])
+    return np.array([states[names.index(text)] for text in given])
 
 
 def _policies(args: argparse.Namespace) -> dict[str, Target]:

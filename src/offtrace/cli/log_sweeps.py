@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offtrace.cli.log_columns import columns_of
+from offtrace.cli.log_columns import columns_of, names_given
 from offtrace.cli.log_policies import load_policy
 from offtrace.cli.log_traces import chosen_trace
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         columns=columns_of(args.columns),
         truncated="at end" if args.truncated == "at-end" else args.truncated,
         states=target.states,
-        actions=_actions(args.actions) or target.actions,
+        actions=names_given(args.actions) or target.actions,
         sweeps=args.sweeps,
         on=args.on,
         address=args.address,
@@ -92,10 +92,3 @@ def run(args: argparse.Namespace) -> int:
     told = {name: getattr(found, name) for name in JSON}
     print(json.dumps({name: None if x != x else x for name, x in told.items()}) if args.json else found)
     return 0
-
-
-def _actions(given: list[str] | None) -> int | tuple[str, ...] | None:
-    """How many there are, where one number is given; else their names."""
-    if given is None:
-        return None
-    return int(given[0]) if len(given) == 1 and given[0].isdecimal() else tuple(given)

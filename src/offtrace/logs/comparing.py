@@ -20,7 +20,7 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.intervals import bootstrap
 from offtrace.logs.evaluation import evaluate
 from offtrace.logs.json_values import finite
-from offtrace.logs.result import Result, Row, ends, rank
+from offtrace.logs.result import Result, Row, ends, instead, rank
 from offtrace.traces import Trace
 
 
@@ -58,6 +58,12 @@ class Comparison:
         return {name: result[self.estimator] for name, result in self.results.items()}
 
     @property
+    def instead(self) -> str:
+        """Where they are not ranked by the fitted estimate although there is one: by which, and why; else nothing."""
+        named = next(iter(self.rows.values()))
+        return instead({name: result.estimates for name, result in self.results.items()}, named)
+
+    @property
     def regret(self) -> float:
         """regret@1: how much less than the best the policy ranked first is worth; NaN where the truth is not known."""
         if self.truths is None:
@@ -77,6 +83,7 @@ class Comparison:
         """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
         found: dict[str, object] = finite({
             "estimator": self.estimator,
+            "instead": self.instead or None,
             "ranking": list(self.results),
             "differences": [vars(difference) for difference in self.differences],
             "regret": self.regret,
@@ -89,6 +96,7 @@ class Comparison:
         some = next(iter(self.results.values()))
         seen, title = some.observed, next(iter(self.rows.values())).title
         lines = [
+            *([self.instead] if self.instead else []),
             f"{len(self.results)} policies by {title}",
             f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged",
             f"  {'':<{width}}  {'V(π)':>10}  {'interval':^25}  V(π) − that of the next",

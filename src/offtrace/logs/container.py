@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from offtrace.logs.reading.problems import ReadReport
 
 
+LISTED = 12
+"""So many names are listed."""
+
+
 class Following:
     """The next state of each step where it is the state of the step after: read like an array, but states are in memory once.
 
@@ -78,6 +82,9 @@ class Logs:
     """What the ids of states stand for in the source, if they were not 0, 1, … there."""
     action_names: tuple[int | str, ...] = ()
     """The names of the actions in the source, in the order of their ids."""
+    sorted_names: tuple[str, ...] = ()
+    """Which of "states" and "actions" `read` has numbered in sorted order, since no order was given: nothing is then matched with
+    their ids by position."""
     log_pi: np.ndarray | None = field(default=None, repr=False)
     """[N] float64: the log density of a target policy at the action taken, where actions are real numbers; None: not given."""
     report: ReadReport | None = field(default=None, repr=False)
@@ -100,6 +107,39 @@ class Logs:
     def continuous(self) -> bool:
         """Whether actions are real numbers."""
         return self.actions == 0
+
+    def names(self, what: str) -> Sequence[int | str]:
+        """What the ids of "states" or "actions" stand for, in their order: names, or the ids themselves."""
+        if what == "states":
+            return self.state_names or range(self.states)
+        return self.action_names or range(self.actions)
+
+    def order(self, what: str) -> str:
+        """The names of "states" or "actions" in the order of their ids, in words; nothing where the ids are the source's own."""
+        if not (self.state_names if what == "states" else self.action_names):
+            return ""
+        names = self.names(what)
+        listed = ", ".join(map(str, names[:LISTED])) + (f", … ({len(names):,} in all)" if len(names) > LISTED else "")
+        return listed + (" (sorted: no order was given)" if what in self.sorted_names else "")
+
+    def require_order(self, positional: str, *of: str) -> None:
+        """Raise if something that goes by position in "states" or "actions" meets names that were sorted here."""
+        lacking = [what for what in of if what in self.sorted_names]
+        if not lacking:
+            return
+        names = {what: self.names(what) for what in lacking}
+        listed = {
+            what: ", ".join(map(repr, each[:LISTED])) + ", …" * (len(each) > LISTED) for what, each in names.items()
+        }
+        given = ", ".join(f"{what}=[{each}]" for what, each in listed.items())
+        typed = " ".join(f"--{what} {' '.join(map(str, each[:LISTED]))}" for what, each in names.items())
+        numbers = any(isinstance(each[0], int) for each in names.values())
+        raise ValueError(
+            f"{positional}, but the order of the {' and '.join(f'{what} ({each})' for what, each in listed.items())} was not "
+            f"given: `read` sorted them. Give `read` the names in the order that you mean, which need not be this "
+            f"one: {given} ({typed})"
+            + ("; or how many there are, if they are 0, 1, …: then others are errors" if numbers else "")
+        )
 
     def pieces(self, steps: int) -> Iterator[slice]:
         """Yield slices of whole episodes of at most so many steps each (or one longer episode), in order."""

@@ -59,6 +59,10 @@ class Description:
     """How many actions there are; 0 where they are real numbers."""
     actions_seen: int
     """How many actions occur; where they are real numbers, how many numbers an action has."""
+    state_order: str
+    """The names of the states in the order of their ids, in words; nothing where they have no names."""
+    action_order: str
+    """The same of the actions."""
     rewards: tuple[float, float, float]
     """The least reward, the mean and the largest."""
     mu: tuple[float, float] | None
@@ -79,10 +83,11 @@ class Description:
             ("steps", f"{self.steps:,}"),
             ("lengths", f"{low:,} to {high:,}, median {middle:,g}"),
             ("ended", f"{100 * self.terminated:.3g} % terminated, {100 * (1 - self.terminated):.3g} % truncated"),
-            ("states", seen),
+            ("states", seen + (f": {self.state_order}" if self.state_order else "")),
             (
                 "actions",
                 f"{self.actions_seen:,} of {self.actions:,} occur"
+                + (f": {self.action_order}" if self.action_order else "")
                 if self.actions
                 else counted(self.actions_seen, "real number"),
             ),
@@ -130,6 +135,8 @@ def describe(logs: Logs, target: object = None) -> Description:
         states_seen=int(seen),
         actions=logs.actions,
         actions_seen=logs.action.shape[1] if logs.continuous else int(np.count_nonzero(np.bincount(logs.action))),
+        state_order=logs.order("states"),
+        action_order=logs.order("actions"),
         rewards=(float(logs.reward.min()), float(logs.reward.mean()), float(logs.reward.max())),
         mu=mu,
         report=logs.report,
@@ -186,6 +193,6 @@ def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[st
     there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
     takes = (policy.table > 0) & there[:, None]
     unseen = np.argwhere(takes & (logged == 0))
-    names = logs.state_names or range(logs.states), logs.action_names or range(logs.actions)
+    names = logs.names("states"), logs.names("actions")
     first = tuple(f"({names[0][s]!r}, {names[1][a]!r})" for s, a in unseen[:FIRST])
     return int(takes.sum()), len(unseen), first

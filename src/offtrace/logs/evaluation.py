@@ -68,8 +68,9 @@ def evaluate(
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
-    - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A]) or an object with `predict_proba`; where
-      actions are real numbers, a `Density`, a `Deterministic`, or None if the logs have a column `log_pi`
+    - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A], or a mapping from actions to [n]) or an
+      object with `predict_proba`; where actions are real numbers, a `Density`, a `Deterministic`, or None if the logs have a
+      column `log_pi`. Names are matched by name; by position only if their order was given to `read`
     - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
     - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", "trees", "network", `Features` or
       `Regressor`
@@ -270,7 +271,7 @@ def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
             raise ValueError(
                 f"the target policy has density 0 at all {len(logs):,} logged actions: nothing can be said about it"
             )
-        actions, states = (logs.action_names or range(logs.actions)), (logs.state_names or range(logs.states))
+        actions, states = logs.names("actions"), logs.names("states")
         there = f" in state {states[logs.state[0]]!r}" if logs.tabular else ""
         raise ValueError(
             f"the target policy takes none of the {len(logs):,} logged actions, such as {actions[logs.action[0]]!r}{there} at "

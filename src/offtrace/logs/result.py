@@ -74,6 +74,24 @@ def rank(row: Row) -> tuple[int, int, float]:
     return failures, order.index(family) if family in order else len(order), error
 
 
+def instead(rows: Mapping[str, Sequence[Row]], named: Row) -> str:
+    """Where another estimator is named than the fitted one, which the rule promises: which, and why; else nothing.
+
+    `rows`: all estimates by policy, whose name is empty where there is one alone.
+    """
+    fits = {
+        policy: row
+        for policy, each in rows.items()
+        for row in each
+        if ESTIMATORS[row.estimator].family == FITTED_VALUES
+    }
+    if not fits or any(row.estimator == named.estimator for row in fits.values()):
+        return ""
+    why = [f"{f'of {policy}, ' if policy else ''}{check.words}" for policy, row in fits.items() for check in row.failed]
+    title = next(iter(fits.values())).title
+    return f"**The estimate is by {named.title}, not by {title}**, which fails its checks: {'; '.join(why)}"
+
+
 def chosen(rows: Sequence[Row]) -> Row:
     """The headline, by the rule."""
     return min(rows, key=rank)
@@ -187,6 +205,11 @@ class Result:
         return chosen(self.estimates)
 
     @property
+    def instead(self) -> str:
+        """Where the headline is not the fitted estimate although there is one: that it is another one, and why; else nothing."""
+        return instead({"": self.estimates}, self.headline)
+
+    @property
     def value(self) -> float:
         """V̂(π) of the headline."""
         return self.headline.estimate
@@ -221,6 +244,7 @@ class Result:
         seen, bounds, d = self.observed, self.conservative, self.diagnosis
         return finite({
             "headline": self.headline.estimator,
+            "instead": self.instead or None,
             "value": self.value,
             "passes": not self.headline.failed,
             "behavior": {"value": seen.estimate, "low": seen.low, "high": seen.high, "beyond": seen.beyond},
@@ -237,6 +261,8 @@ class Result:
             "steps": self.steps,
             "mu": self.behavior,
             "kernel": self.policy.kernel,
+            "states": list(self.logs.state_names) or None,
+            "actions": list(self.logs.action_names) or None,
             "effective_episodes": d.effective,
             "mean_weight": d.mean_weight,
             "dropped": 0 if self.logs.report is None else self.logs.report.dropped,
@@ -268,7 +294,9 @@ class Result:
         seen = self.observed
         kernel = f"; π by {self.policy.kernel}" if self.policy.kernel else ""
         lines = [
+            *([self.instead] if self.instead else []),
             f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
+            *(f"  {what} in the order: {order}" for what in ("states", "actions") if (order := self.logs.order(what))),
             f"  {self.said()}",
             f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged"
             + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),

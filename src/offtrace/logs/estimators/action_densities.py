@@ -190,6 +190,8 @@ def _log_densities(given: np.ndarray, n: int, first: int, called: str) -> np.nda
 def as_real_policy(policy: object, logs: Logs, called: str) -> RealPolicy:
     """A policy for logs whose actions are real numbers."""
     k = logs.action.shape[1]
+    if isinstance(policy, Deterministic) or (isinstance(policy, Density) and callable(policy.log_pi)):
+        logs.require_order(f"{called} is a function of the ids of states", "states")
     if policy is None and logs.log_pi is not None:
         return RealPolicy(called=called, numbers=k)
     if isinstance(policy, Deterministic):

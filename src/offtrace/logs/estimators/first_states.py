@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.fitted_iteration import Fit, Regressed
 from offtrace.trajectory import distributions
@@ -24,12 +25,14 @@ class Starts:
 
     @classmethod
     def of(cls, logs: Logs, initial: object) -> Self:
-        """None: the episodes' own; states [m] or features [m, d], all alike; or a distribution [S] over ids, in floats."""
+        """None: the episodes' own; states [m], by their names if they have any, or features [m, d], all alike; or a distribution
+        [S] over ids, in floats."""
         E = logs.episodes
         if initial is None:
             return cls(logs.state[logs.starts[:-1]], np.full(E, 1 / E), True, E)
         given = np.asarray(initial)
         if logs.tabular and given.dtype.kind == "f":
+            logs.require_order("initial is a distribution [S], which goes by position", "states")
             if given.shape != (logs.states,):
                 raise ValueError(
                     f"initial, as a distribution, must have {logs.states} probabilities that sum to one, got shape "
@@ -38,6 +41,8 @@ class Starts:
             return cls(
                 np.arange(logs.states), distributions(given[None], "initial, as a distribution,", "row")[0], False, E
             )
+        if logs.state_names:
+            given = _ids(given, logs)
         wanted = 1 if logs.tabular else 2
         fits = given.ndim == wanted and len(given) > 0 and given.dtype.kind in ("iu" if logs.tabular else "fiu")
         if fits and logs.tabular:
@@ -59,6 +64,19 @@ class Starts:
             return value, by_start
         pull = found.influence(found.basis.spread_values(self.state, self.weight))
         return value, by_start + self.episodes * pull
+
+
+def _ids(given: np.ndarray, logs: Logs) -> np.ndarray:
+    """The ids of states that are given by their names."""
+    place = {name: s for s, name in enumerate(logs.state_names)}
+    for name in given.ravel().tolist():
+        if name not in place:
+            names = [str(each) for each in place]
+            raise ValueError(
+                f"initial must hold states as the logs name them, and has {name!r}{did_you_mean(str(name), names)}: they have "
+                f"{logs.order('states')}"
+            )
+    return np.array([place[name] for name in given.ravel().tolist()], np.int64).reshape(given.shape)
 
 
 def take(logs: Logs, episodes: np.ndarray) -> Logs:

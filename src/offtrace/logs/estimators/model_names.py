@@ -21,6 +21,9 @@ from offtrace.logs.estimators.learned_features import (
 
 def as_model(model: object, logs: Logs, seed: int) -> Model:
     """None for a table; a name stands for the model that it names."""
+    if isinstance(model, Features | Regressor) and (model.of_states is not None or getattr(model, "of_pairs", None)):
+        of = ("states", "actions") if isinstance(model, Features) and model.of_pairs else ("states",)
+        logs.require_order("the features that are given as model go by the ids of states and actions", *of)
     if logs.continuous:
         return _for_real_actions(model, logs, seed)
     if model is None:

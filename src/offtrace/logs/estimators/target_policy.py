@@ -1,16 +1,19 @@
 """The target policy: a table π(a|s), a function of states, or a classifier; one way to ask all of them for probabilities.
 
+States and actions are matched by name, or by position in an order that the user gave. `Logs.sorted_names` tells where none was.
+
 Where actions are real numbers it is a `Density` or a `Deterministic` policy (`action_densities`), asked in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
 from offtrace.trajectory import distributions
 
@@ -77,8 +80,10 @@ class Policy:
 def as_policy(policy: object, logs: Logs, called: str = "the target policy") -> Policy:
     """A policy for the states and actions of these logs.
 
-    A table [S, A], for logs whose states are ids; a callable, states → probabilities [n, A]; or anything with
-    `predict_proba`, such as a classifier of scikit-learn, whose `classes_` say which action a column stands for.
+    A table [S, A], for logs whose states are ids; a callable, states → probabilities [n, A], or a mapping from the names of
+    actions to probabilities [n]; or anything with `predict_proba`, such as a classifier of scikit-learn, whose `classes_` say
+    which action a column stands for. Functions get states as the source has them, by their names if they have names.
+    Where names were sorted by `read`, since their order was not given, what goes by position is an error.
     Probabilities must not be negative and must sum to one, but for what float32 rounds (`trajectory.distributions`).
     """
     if isinstance(policy, Policy):
@@ -92,19 +97,20 @@ def as_policy(policy: object, logs: Logs, called: str = "the target policy") -> 
             f"{called} is None: only where actions are real numbers can the logs have it, as a column log_pi"
         )
     if hasattr(policy, "predict_proba"):
-        ask = _of_classifier(policy, logs.actions, called)
+        ask = _of_classifier(policy, logs, called)
     elif callable(policy):
-        ask = policy
+        ask = _of_function(policy, logs, called)
     else:
         table = _table(policy, logs, called)
         return Policy(logs.actions, table, table.__getitem__, called)
     if not logs.tabular:
         return Policy(logs.actions, None, ask, called)
-    table = _checked(ask(np.arange(logs.states)), logs.states, logs.actions, called)
+    table = _checked(ask(np.array(logs.names("states"))), logs.states, logs.actions, called)
     return Policy(logs.actions, table, ask, called)
 
 
 def _table(policy: object, logs: Logs, called: str) -> np.ndarray:
+    refuse_frame(policy, called)
     array = np.asarray(policy)
     if array.dtype.kind not in "fiub":
         raise TypeError(
@@ -116,6 +122,7 @@ def _table(policy: object, logs: Logs, called: str) -> np.ndarray:
             f"{called} is a table of shape {array.shape}, but the states of these logs are features: give a callable, "
             "features [n, d] → probabilities [n, A], or an object with predict_proba"
         )
+    logs.require_order(f"{called} is a table [S, A], whose rows and columns go by position", "states", "actions")
     if array.shape != (logs.states, logs.actions):
         raise ValueError(
             f"{called} is a table of shape {array.shape}, but these logs have {logs.states} states and {logs.actions} "
@@ -125,24 +132,65 @@ def _table(policy: object, logs: Logs, called: str) -> np.ndarray:
     return _checked(array, logs.states, logs.actions, called)
 
 
-def _of_classifier(classifier: Any, actions: int, called: str) -> Callable[[np.ndarray], np.ndarray]:
-    """predict_proba with its columns put where `classes_` says; actions that it never saw have probability 0."""
+def refuse_frame(policy: object, called: str) -> None:
+    """A frame has names of its own, which nothing would look at."""
+    if hasattr(policy, "columns"):
+        raise TypeError(
+            f"{called} is a {type(policy).__name__}, whose names would not be looked at: give its numbers as an array [S, A], "
+            "and the names in their order to `read`: states=…, actions=…"
+        )
 
-    def ask(states: np.ndarray) -> np.ndarray:
-        found = np.asarray(classifier.predict_proba(states if states.ndim == 2 else states[:, None]))
-        classes = getattr(classifier, "classes_", None)
-        if classes is None:
-            return found
-        columns = np.asarray(classes)
-        if columns.dtype.kind not in "iuf" or np.any((columns < 0) | (columns >= actions) | (columns % 1 != 0)):
-            raise ValueError(
-                f"{called} predicts the classes {columns.tolist()}: they must be ids of actions, 0 … {actions - 1}"
-            )
-        probabilities = np.zeros((len(states), actions))
-        probabilities[:, columns.astype(int)] = found
-        return probabilities
+
+def _of_function(policy: Callable[[np.ndarray], object], logs: Logs, called: str) -> Callable[[np.ndarray], object]:
+    """The function, with a mapping that it returns as an array whose columns are in the order of the actions."""
+
+    def ask(states: np.ndarray) -> object:
+        found = policy(states)
+        if isinstance(found, Mapping):
+            return _by_name(list(found), list(found.values()), len(states), logs, called)
+        names = ", ".join(f"{name!r}: …" for name in logs.names("actions")[:2])
+        logs.require_order(
+            f"{called} gives an array [n, A], whose columns go by position (by name would be a mapping, {{{names}}})",
+            "actions",
+        )
+        return found
 
     return ask
+
+
+def _of_classifier(classifier: Any, logs: Logs, called: str) -> Callable[[np.ndarray], object]:
+    """predict_proba with its columns put where `classes_` says; actions that it never saw have probability 0."""
+
+    def ask(states: np.ndarray) -> object:
+        found = np.asarray(classifier.predict_proba(states if states.ndim == 2 else states[:, None]))
+        if (classes := getattr(classifier, "classes_", None)) is not None:
+            return _by_name(np.asarray(classes).tolist(), list(found.T), len(states), logs, called)
+        logs.require_order(
+            f"{called} has no classes_, so that the columns of its predictions go by position", "actions"
+        )
+        return found
+
+    return ask
+
+
+def _by_name(given: list[Any], columns: list[Any], n: int, logs: Logs, called: str) -> np.ndarray:
+    """Probabilities [n, A] from a column for each of these actions; others have probability 0."""
+    names = logs.names("actions")
+    place, found = {name: a for a, name in enumerate(names)}, np.zeros((n, len(names)))
+    for name, column in zip(given, columns, strict=True):
+        if name not in place:
+            raise ValueError(
+                f"{called} has the action {name!r}{did_you_mean(str(name), [str(each) for each in names])}, and these logs have "
+                f"{logs.order('actions') or f'the ids 0 … {len(names) - 1}'}. If it is one that a log does not show, give `read` "
+                "all of them: actions=…"
+            )
+        try:
+            found[:, place[name]] = as_array(column, called)
+        except ValueError:
+            raise ValueError(
+                f"{called} gave {np.shape(column)} for the action {name!r} in {n} states: it must be [n] = ({n},)"
+            ) from None
+    return found
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ import numpy as np
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace._shared.type_guards import is_array
 from offtrace.logs.estimators.fitted_iteration import Features
-from offtrace.logs.estimators.target_policy import Policy
+from offtrace.logs.estimators.target_policy import Policy, refuse_frame
 from offtrace.logs.partitions import one_file
 from offtrace.logs.partitions.episode_files import files_in, no_episode_in_two
 from offtrace.logs.partitions.executing import Executor, OnRay, Threads
@@ -214,6 +214,7 @@ def _policy(target: object, states: Names, actions: Names) -> tuple[object, Name
                 "need not show them all"
             )
         return target, None, actions
+    refuse_frame(target, "target")
     table = np.asarray(target)
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         raise TypeError(

@@ -53,6 +53,8 @@ def read(
     else:
         name, episodes = "the list of episodes", _listed(source)
         n = sum(len(_field(episode, "rewards", i)) for i, episode in enumerate(episodes))
+    given = states, actions
+    if isinstance(episodes, Sequence):
         states, actions = _of_all(episodes, "observations", states), _of_all(episodes, "actions", actions)
     if not n:
         raise LogsError(f"{name} has no steps")
@@ -85,7 +87,7 @@ def read(
         episode = int(order.episode(np.array([row]))[0])
         return f"{row:,} (episode {found.ids[episode]}, step {row - starts[episode]})"
 
-    return finished(filling, order, name, drop=drop, words=words)
+    return finished(filling, order, name, drop=drop, words=words, given=given)
 
 
 class _Episodes:

@@ -18,8 +18,19 @@ DENSE = 1 << 16
 """Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
 
 
-def finished(filling: Filling, order: Order, source: str, *, drop: float | None, words: Callable[[int], str]) -> Logs:
-    """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all."""
+def finished(
+    filling: Filling,
+    order: Order,
+    source: str,
+    *,
+    drop: float | None,
+    words: Callable[[int], str],
+    given: tuple[Names, Names],
+) -> Logs:
+    """The logs, if nothing is wrong with them, or without the episodes where something is: at most a share `drop` of all.
+
+    `given`: what the user, or the source's spaces, say of states and actions; the names of others are sorted.
+    """
     lengths, ends = np.diff(order.starts), order.starts[1:] - 1
     _check_ends(filling, order)
     filling.truncated[ends] &= ~filling.terminated[ends]
@@ -39,7 +50,7 @@ def finished(filling: Filling, order: Order, source: str, *, drop: float | None,
             f"{source}: nothing is left, since every episode is one truncated step whose next state is not known: "
             "declare Columns(next_state=…)"
         )
-    returns = _mean_returns(filling, good, lengths - cut if filling.at_once else lengths)
+    returns = _mean_returns(filling, good, lengths - cut if filling.at_once else lengths, nameless)
     beyond = np.concatenate(filling.beyond) if filling.at_once else filling.state[ends[cut]]
     beyond = beyond[(good & (lengths > 1))[cut]]
     if good.all() and (filling.at_once or not cut.any()):
@@ -69,20 +80,23 @@ def finished(filling: Filling, order: Order, source: str, *, drop: float | None,
         emptied=int((good & ~left).sum()),
         dropped_return=returns[0],
         kept_return=returns[1],
+        dropped_known=returns[2],
         never={what: tuple(names) for what, names in filling.never.items() if names},
         passed_over=filling.passed_over,
     )
-    return _logs(filling, starts, beyond, report)
+    return _logs(filling, starts, beyond, report, given)
 
 
-def _mean_returns(filling: Filling, good: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
-    """The mean sum of rewards of the episodes that are dropped, as far as rewards are known, and of the others."""
+def _mean_returns(filling: Filling, good: np.ndarray, lengths: np.ndarray, nameless: bool) -> tuple[float, float, int]:
+    """The mean sum of rewards of the episodes that are dropped, if all their rewards are known, that of the others, and how many
+    of the dropped are known. `nameless`: the first is no episode."""
+    nan = float("nan")
     if good.all():
-        return float("nan"), float("nan")
-    reward = filling.reward[: lengths.sum()]
-    known = np.where(np.isfinite(reward), reward, 0.0)
-    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), known, len(lengths))
-    return float(sums[~good].mean()), float(sums[good].mean())
+        return nan, nan, 0
+    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), filling.reward[: lengths.sum()], len(lengths))
+    known = np.isfinite(sums) & ~good
+    known[0] &= not nameless
+    return float(sums[known].mean()) if known.any() else nan, float(sums[good].mean()), int(known.sum())
 
 
 def _check_ends(filling: Filling, order: Order) -> None:
@@ -124,7 +138,9 @@ def _keep(filling: Filling, keep: np.ndarray | slice) -> None:
         vars(filling).update(zip(there, pool.map(compressed, there.values()), strict=True))
 
 
-def _logs(filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: ReadReport) -> Logs:
+def _logs(
+    filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: ReadReport, given: tuple[Names, Names]
+) -> Logs:
     states, state_names = (0, ())
     if not filling.features:
         others = beyond if filling.next_state is None else filling.next_state
@@ -148,6 +164,11 @@ def _logs(filling: Filling, starts: np.ndarray, beyond: np.ndarray, report: Read
         actions=actions,
         state_names=state_names,
         action_names=action_names,
+        sorted_names=tuple(
+            what
+            for what, known, names in zip(("states", "actions"), given, (state_names, action_names), strict=True)
+            if known is None and names
+        ),
         report=report,
     )
 

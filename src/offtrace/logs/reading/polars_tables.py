@@ -56,17 +56,26 @@ class Table:
 
 
 def files_of(source: str | Path) -> tuple[Path, ...]:
-    """A file, the tables below a folder, or what a pattern matches; sorted by name."""
-    path = Path(source)
+    """A file, the tables below a folder, or what a pattern matches; sorted by name. Links to folders are not followed."""
+    path, fixed = Path(source), Path(Path(source).anchor)
     if path.is_dir():
-        found = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in SUFFIXES and p.is_file()]
+        found = [p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and (p.is_file() or _leads_nowhere(p))]
         if not found:
             raise FileNotFoundError(f"{source} is a folder without tables: none of {', '.join(SUFFIXES)} is in it")
-        return tuple(found)
-    if path.exists():
-        return (path,)
-    fixed = Path(path.anchor)
-    return tuple(sorted(fixed.glob(str(path.relative_to(fixed)))))
+    elif path.exists() or path.is_symlink():
+        found = [path]
+    else:
+        found = list(fixed.glob(str(path.relative_to(fixed))))
+    for file in found:
+        if _leads_nowhere(file):
+            raise FileNotFoundError(
+                f"{file} is a link to {file.readlink()}, which is not there: mend the link, or remove it"
+            )
+    return tuple(sorted(found))
+
+
+def _leads_nowhere(file: Path) -> bool:
+    return file.is_symlink() and not file.exists()
 
 
 def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
@@ -78,9 +87,43 @@ def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
         )
     if kinds == ["csv"]:
         csv_files.check_heads(files, {column for _, column in columns.used()})
+        explain_columns(files)
     elif empty := [file for file in files if not file.stat().st_size]:
         raise LogsError(f"{empty[0]} is empty")
     return Table(scan(files, columns), source, files)
+
+
+def explain_columns(files: tuple[Path, ...]) -> None:
+    """Raise an error that names the first file whose columns are not those of the first file, if there is one."""
+    pl = polars()
+
+    def columns(file: Path) -> dict[str, str]:
+        of_csv = SUFFIXES[file.suffix.lower()] == "csv"  # where types depend on the rows that are looked at
+        scanned = pl.scan_csv(file, glob=False, infer_schema=False) if of_csv else scan((file,))
+        return {name: str(kind) for name, kind in scanned.collect_schema().items()}
+
+    if len(files) < 2:
+        return
+    first, *others = files
+    wanted = columns(first)
+    for file in others:
+        found = columns(file)
+        lacks = ", ".join(repr(name) for name in wanted if name not in found)
+        more = ", ".join(repr(name) for name in found if name not in wanted)
+        kinds = [
+            f"{name!r} is {found[name]}, not {kind}" for name, kind in wanted.items() if found.get(name, kind) != kind
+        ]
+        words = [*([f"lacks {lacks}"] if lacks else []), *([f"also has {more}"] if more else []), *kinds]
+        if words:
+            raise LogsError(
+                f"{file.name} has other columns than {first.name}: it {' and '.join(words)}. All files of a log must have the "
+                "same columns"
+            )
+        if list(found) != list(wanted):
+            raise LogsError(
+                f"{file.name} has the same columns, but in another order than {first.name}: {', '.join(found)}, not "
+                f"{', '.join(wanted)}. Write it in the same order"
+            )
 
 
 def counted_rows(table: Table) -> int:

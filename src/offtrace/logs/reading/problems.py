@@ -63,7 +63,9 @@ class ReadReport:
     passed_over: tuple[str, ...] = ()
     """Columns that were not declared, but whose names are those of optional columns."""
     dropped_return: float = float("nan")
-    """The mean sum of rewards of the dropped episodes, as far as their rewards are known."""
+    """The mean sum of rewards of the dropped episodes whose rewards are all known; NaN where there is none."""
+    dropped_known: int = 0
+    """How many these are."""
     kept_return: float = float("nan")
     """That of the others."""
     never: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -74,7 +76,10 @@ class ReadReport:
         """Who was dropped, in words; nothing where nobody was."""
         if not self.dropped:
             return ""
-        means = f", with a mean sum of rewards of {self.dropped_return:.4g} against {self.kept_return:.4g} of the rest"
+        part = (
+            f" (of the {self.dropped_known:,} whose rewards are all known)" if self.dropped_known < self.dropped else ""
+        )
+        means = f", with a mean sum of rewards of {self.dropped_return:.4g}{part} against {self.kept_return:.4g} of the rest"
         return (
             f"{self.dropped:,} of {self.episodes:,} episodes ({100 * self.dropped / self.episodes:.2g} %) were dropped"
             + (means if self.dropped_return == self.dropped_return else "")

@@ -57,7 +57,8 @@ def read(
       and Box spaces are so without it.
 
     Integers from 0 on are ids as they are. Strings, and integers below 0 or far above the number of steps, are numbered in sorted
-    order, and `state_names` or `action_names` has them.
+    order, and `state_names` or `action_names` has them. Where that order was not given as `states` or `actions`, nothing is
+    matched with it by position: a table [S, A] is refused.
 
     Without a column `next_state`, the next state is that of the next row. The last row of a truncated episode has none, and what
     its action led to is not known: then this row's state is the next state of the row before, which becomes the truncated one,
@@ -85,6 +86,7 @@ def read(
         try:
             return _table(found, polars_tables.counted_rows(found), columns, truncated, most, *given)
         except polars_tables.unreadable() as error:
+            polars_tables.explain_columns(found.files)
             raise LogsError(f"{found.name} cannot be read: {error}") from error
     return episodes.read(found, columns, truncated, most, *given)
 
@@ -151,4 +153,4 @@ def _table(
         code = found.episodes[found.episode(np.array([row]))[0]]
         return f"{table.words(row)} (episode {made.episode_name(int(code))})"
 
-    return finished(filling, found, table.name, drop=drop, words=words)
+    return finished(filling, found, table.name, drop=drop, words=words, given=(states, actions))

@@ -41,7 +41,7 @@ def html(result: Result, command: str | None = None) -> str:
         title=f"V(π) ≈ {Words(result).number(result.value)}: what the target policy is worth",
         eyebrow="Off-policy evaluation",
         question="What is the target policy worth?",
-        answer=_answer(result),
+        answer=answer(result),
         warnings=[_sentence(text) for text in result.warnings],
         facts=[
             Fact("Episodes", f"{result.episodes:,}", f"{result.steps:,} steps"),
@@ -60,7 +60,7 @@ def html(result: Result, command: str | None = None) -> str:
 # --- the head ---------------------------------------------------------------------------------------------------------
 
 
-def _answer(result: Result) -> list[str]:
+def answer(result: Result) -> list[str]:
     """The headline, V(μ), what the conservative interval says, and whether the others agree."""
     first = result.headline
     others = [row for row in result.estimates if row is not first]
@@ -69,6 +69,8 @@ def _answer(result: Result) -> list[str]:
     if not np.isnan(first.low):
         said[0] += f"; {level} bootstrap interval {say.interval(first.low, first.high)}"
     said[0] += "."
+    if result.instead:
+        said.insert(0, f"{result.instead}.")
     if first.failed:
         said.append("**No estimator passes its checks**, and this one fails fewest: do not rely on it.")
     observed = (
@@ -244,6 +246,8 @@ def _read(result: Result) -> Section:
         "Actions": f"{d.actions_seen:,} of {d.actions:,} occur"
         if d.actions
         else f"{d.actions_seen} real number{'s' * (d.actions_seen > 1)}",
+        "Order of states": d.state_order or None,
+        "Order of actions": d.action_order or None,
         "Rewards": f"{least:.4g} to {most:.4g}, mean {mean:.4g}".replace("-", "−"),
         "μ": result.behavior + (", from these very data" if result.mu_estimated else ""),
         "μ(a|s)": "not known" if d.mu is None else f"least {d.mu[0]:.3g}, median {d.mu[1]:.3g}",
