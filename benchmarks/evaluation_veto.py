@@ -5,7 +5,8 @@
 On logs whose truth is known: fits that are right (tables of Markov states), and fits that are wrong (features or states that are
 too coarse). The allowance for long tails of weights, `warnings_of_result.HEAVY`, was chosen on the tasks `choosing` with the
 seeds 0 to 39, so that fits which are right are turned down as rarely as three standard errors promise (0.27 %). The tasks
-`confirming`, with the seeds from 10,000 on, came afterwards, and it was not changed for them. Each log is evaluated once; veto and headline are
+`confirming`, with the seeds from 10,000 on, came afterwards, and it was not changed for them.
+Each log is evaluated once; veto and headline are
 then those of three choices of estimators, without the allowance (0, as it was before) and with it.
 """
 
