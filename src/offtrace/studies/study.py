@@ -86,7 +86,9 @@ class Study:
         """
         if folders.is_one(Path(study)):
             found = folders.study_of(Path(study), trust)
-            return found if subset is None and out is None else cls.declared(found.given, subset, out or found.out)
+            if out is not None:
+                found = replace(found, out=Path(out), recorded=None)
+            return found if subset is None else found.small(subset)
         given = declaration.read(study)
         beside = str(Path(study).resolve().parent)
         needs_files = given.get("modules") or SAVED in str(given.get("environments"))
@@ -124,6 +126,7 @@ class Study:
 
     def small(self, subset: str = "ci") -> Study:
         """Return the subset that takes seconds."""
+        self._require_trust()
         return Study.declared(self.given, subset, self.out)
 
     @property
@@ -199,22 +202,18 @@ class Study:
                 "to go on with rows of both in one folder, say so: other_code=True, or --other-code; to run its units again "
                 "there: rerun_changed=True, or --rerun-changed"
             )
-        self._check_names()
+        if not self.checked:
+            self._require_trust()
+            Study.declared(self.given)  # looks up every name
         for other in study_records.others(self) if not self.folder.is_dir() else ():
             warnings.warn(spelt_other(other), stacklevel=2)
         with as_ctrl_c():
             return study_run.run(self, on, workers, address, progress, rerun_changed, patience)
 
-    def _check_names(self) -> None:
-        """Look up what the declaration of a folder names; but do not import modules that nobody but the folder has named."""
-        if self.checked:
-            return
-        if self.modules:
-            raise StudyError(
-                f"{self.folder} names the modules {', '.join(self.modules)}, and to run it imports them, which executes their "
-                "code. If you trust them, say so: --trust, or --module NAME for each; Study.load(folder, trust=True)"
-            )
-        Study.declared(self.given)
+    def _require_trust(self) -> None:
+        """Refuse to look up a declaration that names modules, if nobody but its folder has named them."""
+        if not self.checked:
+            folders.require_trust(self.folder, self.given, self.declaration)
 
     def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Toml) -> int:
         """Write outcomes that were computed where records cannot be written; how many of them are new.
