@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
@@ -105,7 +106,13 @@ class Failure:
 
     unit: Unit
     error: str
-    """What happened, in words."""
+    """What happened, in one line."""
+    traceback: str = ""
+
+    @classmethod
+    def raised(cls, unit: Unit, error: Exception) -> Failure:
+        """A unit that raised an error."""
+        return cls(unit, f"it raised {type(error).__name__}: {error}".splitlines()[0], format_exc())
 
 
 class Plan:

@@ -181,9 +181,9 @@ class Study:
         Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`;
         with `rerun_changed`, the units that other code made are run again.
 
-        A worker that gives no sign of life for `patience` seconds is replaced. A unit that ends its worker three times is set
-        aside while the others go on, and is an error at the end. SIGTERM and SIGHUP end a study as Ctrl-C does: what has come
-        in is written.
+        A worker that gives no sign of life for `patience` seconds is replaced. A unit that raises or ends its worker three times
+        is set aside while the others go on, and is an error at the end; in this process it is tried once. SIGTERM and SIGHUP end
+        a study as Ctrl-C does: what has come in is written.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
