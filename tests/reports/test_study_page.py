@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from offtrace._shared import number_text
-from offtrace.reports.study import study_page, views, words
+from offtrace.reports.study import study_page, terminal_table, views, words
 from reports import synthetic
 
 MAKERS = {
@@ -133,6 +133,28 @@ def test_the_answer_claims_only_what_the_intervals_allow() -> None:
     assert said["far"].startswith("**RBIS** has the highest")
     assert "in pairs of the same seed, it is ahead of each of the other 7" in said["far"]
     assert "do not tell the traces apart" in said["same"]
+
+
+def test_a_score_above_that_of_the_best_is_explained() -> None:
+    """RBIS is best in both environments: 1 in each. Over their runs together, which are spread unequally, it is more."""
+    rows, curves, facts = synthetic.records(
+        seeds=8, environments=("Bifurcation 1", "Bifurcation 2"), traces=("Retrace", "RBIS")
+    )
+    skewed = (0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 27.0, 27.0)  # their interquartile mean is 3
+    wide = pl.col("seed").mod(100).replace_strict(dict(enumerate(skewed)), return_dtype=pl.Float64)
+    level = pl.when(pl.col("environment") == "Bifurcation 1").then(wide).otherwise(3.0)
+    shown = views.Views(rows.with_columns(value=level * (pl.col("trace") == "RBIS")), curves, facts)
+    first = shown.summary.iqm.row(0, named=True)
+    assert (first["method"], first["iqm"] > 1 + 1e-9) == ("RBIS", True)
+    said = words.answer(shown)[0]
+    assert (
+        "where, in each environment, 0 is the interquartile mean of the worst trace there, 1 that of the best" in said
+    )
+    assert "It can be above 1, since the middle half is that of the runs of all environments together." in said
+    assert "It can be above 1" in terminal_table.table(shown)
+    flat = views.Views(rows.with_columns(value=2.0 * (pl.col("trace") == "RBIS")), curves, facts)
+    assert flat.summary.iqm["iqm"][0] == 1.0
+    assert "above 1" not in words.answer(flat)[0] + terminal_table.table(flat)
 
 
 def test_the_front_of_a_map_is_what_nothing_beats() -> None:
