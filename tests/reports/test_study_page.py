@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+import offtrace
 from offtrace._shared import number_text
+from offtrace.reports.explorer import explorer_page
 from offtrace.reports.study import study_page, terminal_table, views, words
 from reports import synthetic
 
@@ -52,6 +55,19 @@ def test_the_page_asks_for_nothing() -> None:
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(|XMLHttpRequest', text)
     assert set(re.findall(r"https?://[\w./-]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not a place
     assert "default-src 'none'" in text
+
+
+def test_every_page_states_what_it_may_load_and_where_it_may_lead() -> None:
+    """`base-uri` and `form-action` do not follow from `default-src`. All pages are made from these templates."""
+    templates = [
+        path.read_text(encoding="utf-8")
+        for path in Path(offtrace.__file__).parent.rglob("*.html")
+        if "<html" in path.read_text(encoding="utf-8")
+    ]
+    assert len(templates) == 2
+    for text in (*templates, study_page.render(*synthetic.records(seeds=3)), explorer_page.html()):
+        (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
 
 
 def test_no_name_can_break_the_page() -> None:
