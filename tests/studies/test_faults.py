@@ -127,7 +127,7 @@ def test_commands_and_the_page_say_which_units_raised_and_why(
     report = ["study", "report", str(study.folder), "-o", str(page), "--no-open", "--no-figures"]
     assert cli.main(report) == 0
     text = page.read_text()
-    assert "3 units were set aside, and what they would give is missing on this page" in text
+    assert "3 units were set aside; the rows are missing on this page" in text
     assert text.count("on random-walk:states=7: it raised ValueError: &lt;no&gt; walk of 7") == 3
 
     monkeypatch.setitem(work.TASKS, "evaluation", whole)

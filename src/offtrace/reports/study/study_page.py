@@ -64,7 +64,7 @@ def _set_aside(facts: Facts) -> list[str]:
     if not failed:
         return []
     units = "1 unit was" if len(failed) == 1 else f"{len(failed)} units were"
-    return [f"{units} set aside, and what they would give is missing on this page; the next run tries again.", *failed]
+    return [f"{units} set aside; the rows are missing on this page, and the next run tries again.", *failed]
 
 
 def _listed(made: Section | list[Section] | None) -> list[Section]:
