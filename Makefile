@@ -3,6 +3,7 @@
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make check formatting, lint, layers and types
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
+# make peers the tests of rlax, torchrl, Stable-Baselines3, tianshou and verl with ours inside; counts into docs/libraries.md
 # make dist  wheel and sdist, installed and tried where nothing else is
 # make oldest the oldest versions of Python and of our dependencies that we claim, really tried
 # make docs  the documentation, into docs/_build/html
@@ -12,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check lint types docs bench dist oldest clean
+.PHONY: run test quick check lint types docs bench peers dist oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -43,6 +44,9 @@ docs: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py
+
+peers: $(VENV)/ready
+	$(BIN)/python benchmarks/peer_suites.py
 
 dist: $(VENV)/ready
 	$(BIN)/python benchmarks/installed.py

@@ -27,9 +27,24 @@ PEERS = {
     "tianshou": {"tianshou": [TORCH, "tianshou==2.0.1"]},
 }
 TESTED = ["rich", "jinja2", "pytest", "hypothesis"]
-LIBRARIES = {  # in which the tests of an adapter run, and nothing is measured
+LIBRARIES: dict[str, dict[str, list[str]]] = {  # in which tests of an adapter run, and nothing is measured
     "with-sb3": {"sb3": [TORCH, "stable-baselines3==2.9.2", "tqdm", *TESTED]},
     "with-tianshou": {"tianshou": [TORCH, "tianshou==2.0.1", "pandas<3", *TESTED]},
+    # verl alone: it asks for engines that need a GPU, and for older versions than its rollout correction does.
+    "with-verl": {
+        "what verl imports": [
+            TORCH,
+            "tensordict==0.10.0",
+            "hydra-core",
+            "codetiming",
+            "pandas",
+            "ray==2.60.0",
+            "transformers",
+            *TESTED,
+        ],
+        "verl": ["--no-deps", "verl==0.9.1"],
+    },
+    "with-trl": {"trl": [TORCH, "trl==1.16.0", "transformers", "datasets", "accelerate", *TESTED]},
 }
 
 

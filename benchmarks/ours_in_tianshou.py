@@ -1,4 +1,4 @@
-"""A plugin of pytest for compatibility_libraries.py: the returns of tianshou's `Algorithm` are ours."""
+"""A plugin of pytest for peer_suites.py: the returns of tianshou's `Algorithm` are ours."""
 
 from tianshou.algorithm import Algorithm  # pyright: ignore[reportMissingImports]
 

@@ -59,8 +59,8 @@ def tasks() -> list[Task]:
         ),
         Task(
             "Episodes that end",
-            "γ = 0.99. Action 0 leads to state 1, action 1 ends the episode. π(0|s) = 0.9 and 0.5, μ(0|s) = 0.1 in states 0 and 1, "
-            "whose features are 1 and 5; the first weight is 1.",
+            "γ = 0.99. Action 0 leads to state 1, action 1 ends the episode. π(0|s) = 0.9 and 0.5, μ(0|s) = 0.1 in states 0 "
+            "and 1, whose features are 1 and 5; the first weight is 1.",
             *one_step_to_the_end(), np.ones(1),
         ),
     ]  # fmt: skip

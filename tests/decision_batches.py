@@ -24,7 +24,6 @@ def batches(draw: Any, rows: int | None = None, steps: int | None = None) -> dic
     holes = draw(st.sampled_from(["none", "some", "many"]))
     if holes != "none":
         mask = rng.random((B, T)) < (0.7 if holes == "some" else 0.2)
-        mask[rng.integers(B), rng.integers(T)] = True  # at times all are masked but one
         for name in ("log_pi", "log_mu"):
             made[name][~mask] = np.nan
         made["mask"] = mask.astype(draw(st.sampled_from([bool, np.int64, np.float32])))

@@ -8,8 +8,16 @@ import numpy as np
 
 import offtrace as ot
 
-RULES = [ot.Retrace(lam=0.9), ot.PengQ(lam=0.8), ot.RBIS(lam=0.9), ot.TruncatedIS(bound=1.5)]
-"""One for each way in which shards are put together."""
+RULES: list[ot.Rule] = [
+    ot.Retrace(lam=0.9),
+    ot.PengQ(lam=0.8),
+    ot.NStep(5),
+    ot.RBIS(lam=0.9),
+    ot.TruncatedIS(bound=1.5),
+    ot.TruncatedIS(bound=(2.0, 0.5)),
+    ot.NonMarkovRetrace(lam=0.9, horizon=4),
+    ot.StepTrace(lambda xp, carry, now: (carry * 0.5 * now.rho, carry * 0.5 * now.rho), reads=("rho",)),
+]
 
 
 def batch(shape: tuple[int, int], dtype: Any = np.float64) -> dict[str, Any]:
@@ -21,3 +29,9 @@ def batch(shape: tuple[int, int], dtype: Any = np.float64) -> dict[str, Any]:
     made |= {"skip": rng.random(shape) < 0.2, "valid": np.ones(shape, bool)}
     made["valid"][1, -shape[1] // 3 :] = False
     return made
+
+
+def zigzag(T: int, size: int) -> list[np.ndarray]:
+    """The steps of each shard in zigzag context parallelism: of 2 · size parts, shard r has r and 2 · size − 1 − r."""
+    parts = np.array_split(np.arange(T), 2 * size)
+    return [np.concatenate([parts[r], parts[2 * size - 1 - r]]) for r in range(size)]

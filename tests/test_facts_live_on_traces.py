@@ -103,7 +103,6 @@ CHOSEN = {
     "gpu_report.py": "limits of speed that were promised for four rules",
     "against_tianshou.py": "the peer does the work of two rules",
     "policy_table.py": "the published table is of weights that trainers use",
-    "shards.py": "one rule of each kind of message",
     "stability_table.py": "the published table is of chosen traces at chosen λ",
 }
 

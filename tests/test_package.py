@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import runpy
 import subprocess
 import sys
@@ -36,6 +37,42 @@ print(len(saved))
         return int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout)
 
     assert compiled() == 0 or compiled() == 0
+
+
+COMPUTED = """
+import sys
+import numpy as np, offtrace as ot
+from offtrace import learners, mdps, operators
+from helpers import TRACES
+rng = np.random.default_rng(0)
+x = {name: rng.normal(size=(2, 12)) for name in ("reward", "q", "next_value")}
+x |= {name: np.log(rng.uniform(0.2, 0.8, (2, 12))) for name in ("log_pi", "log_mu")}
+x |= {"terminated": rng.random((2, 12)) < 0.1, "truncated": np.zeros((2, 12), bool), "gamma": 0.9}
+custom = {"pair": rng.integers(0, 3, (2, 12)), "greedy": rng.random((2, 12)) < 0.5}
+made = [ot.targets(trace, **x, **custom) for trace in TRACES if not trace.per_step]
+value = {("value" if name == "q" else name): array for name, array in x.items()}
+made += [ot.state_targets(**value).target, ot.state_targets(ot.RBIS(0.9), **value).target]
+made += [ot.weights(ot.ImportanceSampling(), log_pi=x["log_pi"], log_mu=x["log_mu"], level="prefix")]
+mdp = mdps.random_walk(5, gamma=0.9)
+policies = {"target": mdps.uniform(mdp), "behavior": mdps.uniform(mdp)}
+op = operators.Operator(ot.RBIS(0.9), mdp, **policies)
+made += [op.C, np.array([op.contraction.lower]), learners.evaluate(ot.Retrace(0.9), mdp, **policies, steps=300).Q]
+np.savetxt(sys.stdout, np.concatenate([one.ravel() for one in made]))
+"""
+
+
+def test_numba_s_switch_for_debugging_leaves_the_results_as_they_are() -> None:
+    """NUMBA_DISABLE_JIT=1: kernels have no form in Python, so they are compiled all the same, and that is said."""
+
+    def printed(**extra: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+        env = os.environ | {"PYTHONPATH": path} | extra
+        return subprocess.run([sys.executable, "-c", COMPUTED], env=env, check=True, capture_output=True, text=True)
+
+    usual, disabled = printed(), printed(NUMBA_DISABLE_JIT="1")
+    assert disabled.stdout == usual.stdout != ""
+    assert "NUMBA_DISABLE_JIT is set" in disabled.stderr
+    assert "NUMBA_DISABLE_JIT" not in usual.stderr
 
 
 def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,12 +151,9 @@ def test_triton(trace: Any, batch: dict[str, Any], wanted: Wanted) -> None:
     assert_close(found.numpy(), *wanted, np.float64)
 
 
-def test_jax(softened: Any, batch: dict[str, Any], wanted: Wanted) -> None:
-    """The rule is a pytree: another λ is not another program. Then by Pallas' interpreter, as on a GPU."""
+def test_jax(softened: Any, batch: dict[str, Any]) -> None:
+    """The rule is a pytree: another λ is not another program."""
     jax = pytest.importorskip("jax")
-    from jax_programs import changed
-    from offtrace.returns.jax import pallas_kernels
-
     compiled, trace = [], softened(power=0.5, lam=0.9)
 
     @jax.jit
@@ -170,9 +167,6 @@ def test_jax(softened: Any, batch: dict[str, Any], wanted: Wanted) -> None:
             found = np.asarray(corrections(rule, batch))
             assert_close(found, *correct_by_definition(rule, batch), np.float64)
         assert len(compiled) == 1
-        with changed(pallas_kernels, "INTERPRET", True):
-            found = np.asarray(corrections(trace, batch))
-            assert_close(found, *wanted, np.float64)
 
 
 def test_operators(trace: Any, softened: Any, small: Any) -> None:

@@ -135,7 +135,7 @@ def test_what_is_not_a_trace_is_refused() -> None:
 
 
 def test_a_custom_trace_that_misbehaves_is_refused() -> None:
-    with pytest.raises(ValueError, match="negative or not finite"):
+    with pytest.raises(ValueError, match="'custom' returned a β that is negative"):
         ot.targets(ot.HistoryTrace(lambda history: -1.0), **made())
     with pytest.raises(ValueError, match="'minus' returned a β that is negative"):
         ot.targets(ot.StepTrace(lambda xp, carry, now: (carry, -carry), title="minus"), **made())

@@ -10,6 +10,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def ends_apart(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse the keyword `done`, which most libraries have, with an error that says what is to be given in its place."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        if "done" in named:
+            raise TypeError(
+                f"{function.__name__} has no parameter 'done': give terminated, where the task ended, and truncated, where a "
+                "limit cut the episode; a truncated step still bootstraps. Where nothing is ever truncated, terminated=done and "
+                "truncated=np.zeros_like(done)"
+            )
+        return function(*arguments, **named)
+
+    return call
+
+
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuse these keywords with an error that names the ones that replaced them: `renamed(pi="target")`.
 

@@ -45,10 +45,18 @@ def one_discount(gamma: object) -> float:
 
 
 def _as_float(gamma: Any) -> float:
+    refuse_text_and_flags(gamma)
     try:
         return float(gamma)
     except (TypeError, ValueError):
         raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
+
+
+def refuse_text_and_flags(gamma: object) -> None:
+    """Refuse a discount that Python or NumPy would convert: a string, bytes, or a flag, also as an array of no dimension."""
+    dtype = getattr(gamma, "dtype", None)
+    if isinstance(gamma, str | bytes | bool) or getattr(dtype, "kind", "f") in "bSUO" or str(dtype) == "torch.bool":
+        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}: write it as a float")
 
 
 class ArrayKind(ABC, Generic[Array]):
@@ -96,8 +104,10 @@ class NumPyKind(ArrayKind[np.ndarray]):
             )
         else:
             array = np.asarray(value)
+        if array.dtype.kind == "c":
+            raise TypeError(f"{name} is complex ({array.dtype}), and must be real: pass {name}.real if that is meant")
         if array.dtype.kind not in "fiub":
-            raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__}")
+            raise TypeError(f"{name} is not an array of numbers, got {type(value).__name__} of dtype {array.dtype}")
         return array
 
     def native(self, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:

@@ -25,7 +25,8 @@ inside the compiled pass that reads them anyway (`returns.numpy.compiled_pass`);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, NoReturn
 
@@ -36,6 +37,7 @@ from offtrace.arrays import BOOL, FLOATS, Array, ArrayKind, Other, is_number, on
 
 REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
+LARGEST_LOG_RATIO = 709  # e to this power is near the largest float
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -77,6 +79,10 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
         if value is None:
             if name in REQUIRED:
                 raise TypeError(f"{name} is missing: pass an array of shape [T] or [B, T]")
+            if name == "gamma":
+                raise TypeError(
+                    "gamma is missing: pass the discount, a number in [0, 1] or an array of the batch's shape"
+                )
             continue
         if name == "gamma" and is_number(value):
             gamma = kind.discount(value)
@@ -87,6 +93,7 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
             _check_shape(name, shape)
             device = array.device if kind.has_devices else None
         elif array.shape != shape:
+            refuse_all_actions(name, array.shape, shape)
             raise ValueError(
                 f"{name} has shape {tuple(array.shape)} but {first} has shape {tuple(shape)}: all arrays must be [T] or all "
                 "[B, T], batch first, time last; nothing is broadcast"
@@ -105,6 +112,15 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
             dtype = _promoted(kind, name, array.dtype, dtype)
         ready[name] = array
     return Agreed(ready, ready.pop("gamma") if gamma is None else gamma, shape, dtype)
+
+
+def refuse_all_actions(name: str, found: Sequence[int], wanted: Sequence[int]) -> None:
+    """Refuse log-probabilities of all actions, [B, T, A], where those of the actions taken, [B, T], are read."""
+    if name in ("log_pi", "log_mu") and len(found) == len(wanted) + 1 and tuple(found[:-1]) == tuple(wanted):
+        raise ValueError(
+            f"{name} has shape {tuple(found)}, as if it were of all {found[-1]} actions; it must be that of the action taken at "
+            f"each step, {tuple(wanted)}: take it with take_along_axis or gather, or use from_action_values"
+        )
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
@@ -170,10 +186,46 @@ class Trajectory:
         if self.valid is not None:
             out[~self.valid] = 0.0
         wanted = self.given_back or self.dtype
-        if out.dtype is wanted:
-            return out.reshape(self.shape)
-        with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
-            return out.reshape(self.shape).astype(wanted, copy=False)
+        if out.dtype is not wanted:
+            with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
+                out = out.astype(wanted, copy=False)
+        warn_if_infinite(out)
+        return out.reshape(self.shape)
+
+
+def warn_if_infinite(out: np.ndarray) -> None:
+    """Warn if a result [B, T] is not finite, which finite inputs lead to where a sum or a product exceeds the largest float."""
+    finite = np.isfinite(out)
+    if not finite.all():
+        at = first_index(~finite)
+        warnings.warn(
+            f"the result at index {spell(at)} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
+            f"the largest {out.dtype}. Scale rewards and values, or use a trace that clips its ratios",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+_told: set[str] = set()
+"""The warnings that were given: each comes once in a process."""
+
+
+def warn_of_positive_logs(log_pi: np.ndarray, log_mu: np.ndarray, valid: np.ndarray | None) -> None:
+    """Warn once if both log-probabilities are above 0 at every step, as only densities of continuous actions can be.
+
+    Callers look at the first step before they call: that is nearly free.
+    """
+    if "positive logs" in _told:
+        return
+    read = np.ones(log_pi.shape, bool) if valid is None else valid
+    if read.any() and (log_pi[read] > TOLERANCE).all() and (log_mu[read] > TOLERANCE).all():
+        _told.add("positive logs")
+        warnings.warn(
+            f"log_pi and log_mu are above 0 at every step (the first are {log_pi[read][0]:g} and {log_mu[read][0]:g}), which "
+            "logarithms of probabilities never are. If these are probabilities or logits, pass their logarithms, as log_softmax "
+            "gives them. If they are densities of continuous actions, all is well; this is said once",
+            stacklevel=5,
+        )
 
 
 def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look: bool = True) -> Trajectory:
@@ -237,9 +289,39 @@ def explain_bad_value(trajectory: Trajectory) -> NoReturn:
                 place = spell(at if len(trajectory.shape) == 2 else at[1:])
                 name = trajectory.q_called if name == "q" else name
                 raise ValueError(f"{name} {wrong}: got {array[at]} at index {place}; {remedy}")
+    _explain_overflow(trajectory, read)
+
+
+def _explain_overflow(x: Trajectory, read: np.ndarray) -> NoReturn:
+    """Raise an error that names the ratio, or the TD error, that is too large though every input is finite."""
+
+    def place(bad: np.ndarray) -> tuple[tuple[int, ...], str]:
+        at = first_index(bad)
+        return at, spell(at if len(x.shape) == 2 else at[1:])
+
+    with np.errstate(all="ignore"):
+        if x.log_pi is not None and x.log_mu is not None:
+            log_ratio = np.where(read, x.log_pi.astype(float) - x.log_mu, 0.0)
+            if (bad := log_ratio >= LARGEST_LOG_RATIO).any():
+                at, where = place(bad)
+                raise ValueError(
+                    f"log_pi - log_mu is {log_ratio[at]:g} at index {where} ({x.log_pi[at]:g} and {x.log_mu[at]:g}): "
+                    f"a ratio of e^{LARGEST_LOG_RATIO} or more is too large to be represented. Both must be log-probabilities "
+                    "of the action taken; look for logits, or for a behaviour policy that is not the one that acted"
+                )
+        if x.reward is not None and x.next_value is not None:
+            γ = np.broadcast_to(x.gamma, read.shape)
+            ahead = np.where(x.terminated, 0.0, γ * x.next_value.astype(float))
+            delta = x.reward + ahead - (0.0 if x.q is None else x.q)
+            if (bad := read & ~np.isfinite(delta)).any():
+                at, where = place(bad)
+                own = "" if x.q is None else f", {x.q_called} {x.q[at]:g}"
+                raise ValueError(
+                    f"the TD error at index {where} is too large to be represented: reward is {x.reward[at]:g}, next_value "
+                    f"{x.next_value[at]:g}{own}. Scale rewards and values"
+                )
     raise ValueError(
-        "a TD error or a ratio is too large to be represented, though every input is finite: "
-        "look for rewards, values or log_pi - log_mu of extreme size"
+        "a sum is too large to be represented, though every input is finite: look for rewards, values or ratios of extreme size"
     )
 
 

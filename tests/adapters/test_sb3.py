@@ -1,4 +1,4 @@
-"""The adapter of Stable-Baselines3, against the library itself. benchmarks/compatibility_libraries.py makes its environment."""
+"""The adapter of Stable-Baselines3, against the library itself. `make peers` makes its environment."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("stable_baselines3")
 
 import torch
-from stable_baselines3 import DQN  # pyright: ignore[reportMissingImports]
+from stable_baselines3 import DQN, HerReplayBuffer  # pyright: ignore[reportMissingImports]
 from stable_baselines3.common.buffers import ReplayBuffer  # pyright: ignore[reportMissingImports]
 from stable_baselines3.common.vec_env import VecNormalize  # pyright: ignore[reportMissingImports]
 
@@ -166,6 +166,8 @@ def test_what_cannot_be_is_refused() -> None:
         model_of("CartPole-v1", n_steps=3)
     with pytest.raises(ValueError, match="loses the observation"):
         model_of("CartPole-v1", optimize_memory_usage=True)
+    with pytest.raises(TypeError, match="replay_buffer_class is HerReplayBuffer"):
+        model_of("CartPole-v1", replay_buffer_class=HerReplayBuffer)
     with pytest.raises(ValueError, match="sequence_length is 16"):
         model_of("CartPole-v1", buffer_size=10)
     with pytest.raises(ValueError, match="probability"):
@@ -187,4 +189,4 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = [block for block in blocks if "adapters.sb3" in block]
     assert ours
     for block in ours:
-        exec(block.replace("50_000", "60"), {})
+        exec(block.replace("50_000", "60").replace("100_000", "1_000").replace("=256", "=4"), {})

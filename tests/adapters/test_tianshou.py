@@ -1,4 +1,4 @@
-"""The adapter of tianshou, against the library itself. benchmarks/compatibility_libraries.py makes its environment."""
+"""The adapter of tianshou, against the library itself. `make peers` makes its environment."""
 
 from typing import Any
 

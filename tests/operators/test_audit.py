@@ -128,8 +128,8 @@ def on_policy(gamma=0.9):
 
 
 def calm():
-    """β = ∏ρ, importance sampling up to lag 19: Z = γ^20 P^20."""
-    return online.after_the_first_action()._replace(keep=np.ones((20, 2)))
+    """β = ∏ρ, importance sampling: Z = 0."""
+    return online.after_the_first_action()._replace(keep=np.ones((2, 2)))
 
 
 def far_too_large(xp, carry, now):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from helpers import KINDS
 from offtrace import policy
 
 B, T, A = 2, 3, 2
@@ -49,7 +50,6 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"log_mu": changed(LOG, [-np.inf, 0.0])}, ValueError, r"log_mu is −inf at index \[1, 2\]: that action was taken"),
     ({"q": changed(LOG, np.nan)}, ValueError, r"q must be finite, got nan at index \[1, 2, 0\]"),
-    ({"valid": np.zeros((B, T), bool)}, ValueError, "there is no decision to take a mean over: look at valid"),
     ({"valid": np.zeros((B, T))}, TypeError, "valid must be boolean or 0/1 integers, got float64"),
     ({"skip": np.full((B, T), 2)}, ValueError, "skip must hold 0 or 1, got 2"),
     ({"bound": -1.0}, ValueError, r"bound must lie in \[0, inf\]"),
@@ -87,10 +87,11 @@ ROLLOUT: dict[str, Any] = {"log_pi": ONE, "log_prox": ONE, "advantage": np.ones(
         ({"log_prox": changed(ONE, -np.inf)}, ValueError, r"log_prox is −inf at index \[1, 2\]"),
         ({"clip": 1.5}, ValueError, r"clip must lie in \[0, 1\]"),
         ({"clip": (0.1, 0.2, 0.3)}, ValueError, r"clip must be one number or \(low, high\)"),
+        ({"clip": "0.2"}, TypeError, r"clip must be one number, got '0.2'"),
+        ({"clip": [0.1, np.ones(2)]}, TypeError, r"clip must be one number, got an array of shape \(2,\)"),
         ({"dual": 0.9}, ValueError, "dual must be above 1, got 0.9"),
         ({"weight": ONE, "log_mu": ONE}, TypeError, "weight and log_mu are both given"),
         ({"trace": ot.Retrace()}, TypeError, "trace is given without log_mu"),
-        ({"mask": np.zeros((B, T))}, ValueError, "there is no decision to take a mean over: look at mask"),
         ({"log_mu": ONE, "level": "tokens"}, ValueError, "did you mean 'token'"),
         ({"log_mu": ONE, "segment": np.array([[1, 0, 0], [0, 0, 0]])}, ValueError, "segment"),
     ],
@@ -121,6 +122,26 @@ def test_groups() -> None:
     ):
         with pytest.raises(kind, match=message):
             policy.group_advantages(np.array(reward), np.array(group))
+    with pytest.raises(ValueError, match=r"eps must lie in \[0, inf\], got -1.0"):
+        policy.group_advantages(np.zeros(2), np.zeros(2, int), eps=-1.0)
+    with pytest.raises(ValueError, match=r"alone = 'zeros' is not known; did you mean 'zero'"):
+        policy.group_advantages(np.zeros(2), np.zeros(2, int), alone="zeros")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_clip_that_is_an_array_is_checked_as_a_number_is(kind: str) -> None:
+    rollout = {name: KINDS[kind](array) for name, array in ROLLOUT.items()}
+    bad, good = (tuple(KINDS[kind](np.array(x)) for x in pair) for pair in ((-5.0, 0.2), (0.2, 0.28)))
+    with pytest.raises(ValueError, match=r"clip must lie in \[0, 1\], got -5.0"):
+        policy.clipped(**rollout, clip=bad)
+    losses = [float(policy.clipped(**rollout, clip=clip).loss) for clip in (good, [0.2, 0.28], (0.2, 0.28))]
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
+
+
+def test_the_mean_is_known() -> None:
+    rollout = {"log_pi": ONE, "log_mu": ONE, "advantage": np.ones(B)}
+    with pytest.raises(ValueError, match="mean = 'token mean' is not known; did you mean 'token-mean'"):
+        policy.weighted(ot.Retrace(), **rollout, mean="token mean")
 
 
 def test_kinds_of_arrays_do_not_mix() -> None:

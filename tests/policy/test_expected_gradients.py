@@ -289,6 +289,66 @@ def test_with_its_own_ratio_whole_a_token_has_no_gradient_from_what_all_advantag
     assert np.abs(gradient(None)).max() > 1e-3
 
 
+def short_rows() -> tuple[np.ndarray, ...]:
+    """All rows of at most three tokens, of which 0 ends a row: tokens, which are there, and their chances under μ."""
+    token = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    there = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]], bool)
+    return token, there, np.array([0.5, 0.9, 2.0, -1.0])
+
+
+def gradient_of_batches(n: int, level: str, mean: str, advantage: str) -> tuple[np.ndarray, np.ndarray]:
+    """E_μ of minus the loss's gradient over all batches of n rows, and ∇J; π has a logit for each step."""
+    import torch
+
+    token, there, reward = short_rows()
+    logit, mu = torch.tensor([0.3, -0.5, 0.8], dtype=torch.float64), np.array([0.35, 0.6, 0.3])
+    pi = 1 / (1 + np.exp(-logit.numpy()))
+
+    def row_chances(p: np.ndarray) -> np.ndarray:
+        return np.where(there, np.where(token == 1, p, 1 - p), 1.0).prod(1)
+
+    def row_returns(p: np.ndarray) -> float:
+        return float(row_chances(p) @ reward)
+
+    step = 1e-6 * np.eye(3)
+    slope = pi * (1 - pi)
+    wanted = np.array([row_returns(pi + e) - row_returns(pi - e) for e in step]) / 2e-6 * slope
+    # Q^π(h, a): the mean return under π of the rows that begin alike
+    alike = [
+        [[(token[i, : t + 1] == token[j, : t + 1]).all() & there[i, t] for j in range(4)] for t in range(3)]
+        for i in range(4)
+    ]
+    later = np.array(alike) * row_chances(pi)
+    q = (later @ reward) / np.maximum(later.sum(-1), 1e-300)
+    given = q if advantage == "q" else np.repeat(reward[:, None], 3, axis=1)
+    log_mu = np.log(np.where(token == 1, mu, 1 - mu))
+    chance, found = row_chances(mu), np.zeros(3)
+    for rows in product(range(4), repeat=n):
+        theta = logit.clone().requires_grad_()
+        at = list(rows)
+        log_pi = torch.nn.functional.logsigmoid(torch.tensor(2 * token[at] - 1) * theta)
+        loss = policy.weighted(
+            ot.ImportanceSampling(), log_pi=log_pi, log_mu=torch.tensor(log_mu[at]), mask=torch.tensor(there[at]),
+            advantage=torch.tensor(given[at]), level=level, mean=mean,
+        ).loss  # fmt: skip
+        loss.backward()
+        assert theta.grad is not None
+        found -= chance[at].prod() * theta.grad.numpy()
+    return found, wanted
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_which_mean_is_the_gradient_of_the_return_where_rows_differ_in_length(n: int) -> None:
+    """By sequences with returns, and by prefixes with Q^π: each with the mean over rows of the sum over decisions."""
+    for level, advantage in (("sequence", "return"), ("sequence", "q"), ("prefix", "q")):
+        found, wanted = gradient_of_batches(n, level, "seq-mean-token-sum", advantage)
+        np.testing.assert_allclose(found, wanted, rtol=1e-8, err_msg=f"{level}, {advantage}")
+    turned, wanted = gradient_of_batches(n, "sequence", "token-mean", "return")
+    assert turned @ wanted / np.linalg.norm(turned) / np.linalg.norm(wanted) < 0.999  # no step size mends this
+    biased, wanted = gradient_of_batches(n, "prefix", "seq-mean-token-sum", "return")
+    assert np.linalg.norm(biased - wanted) > 0.05 * np.linalg.norm(wanted)
+
+
 @KIND
 def test_the_prefix_is_the_weight_with_which_the_gradient_is_that_of_the_return(kind: str) -> None:
     """∇J, with states as π visits them: by prefixes and by sequences, and not by tokens."""

@@ -305,6 +305,89 @@ def test_group_advantages(kind: str) -> None:
         assert (found[group == 4] == 0).all()  # although the mean of three times 0.1 is not 0.1
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rewards_that_differ_by_rounding_are_equal(kind: str, dtype: str) -> None:
+    """The same three parts, added in another order: a group has nothing to learn from, and noise must not become ±1."""
+    parts = np.array([0.3, 0.7, 0.9], dtype)
+    sums = [parts[list(order)].cumsum()[-1] for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1), (2, 0, 1))]
+    reward, group = np.array([*sums, 1.0, 1.0 + 1e-4], dtype), np.array([0, 0, 0, 0, 1, 1])
+    assert len(set(sums)) > 1
+    for std in (True, False):
+        found = np.asarray(policy.group_advantages(KINDS[kind](reward), KINDS[kind](group), std=std))
+        np.testing.assert_array_equal(found[:4], 0.0)
+        assert (found[4:] != 0).all()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_trainers_add_to_the_standard_deviation_and_a_group_of_one(kind: str) -> None:
+    reward, group = np.array([1.0, 0.9999, 1.0002, 5.0]), np.array([2, 2, 2, 8])
+    of = KINDS[kind](reward), KINDS[kind](group)
+    own = reward[:3] - reward[:3].mean()
+    for check in (None, False):
+        found = np.asarray(policy.group_advantages(*of, eps=1e-4, alone="zero", check=check))
+        np.testing.assert_allclose(found[:3], own / (own.std(ddof=1) + 1e-4), rtol=1e-6)
+        assert found[3] == 0.0
+    if kind != "numpy":  # whose values are always looked at
+        assert np.isnan(np.asarray(policy.group_advantages(*of, check=False))[3])
+
+
+@KIND
+@pytest.mark.parametrize("check", [None, False])
+def test_a_batch_without_a_decision_has_a_loss_of_0(kind: str, check: Any) -> None:
+    made = one_batch()
+    made = {n: a * np.nan if n in ("log_pi", "log_mu", "q", "value") else a for n, a in made.items() if n != "skip"}
+    made["valid"] = np.zeros((3, 4), bool)
+    of_states = without(made, "q", "action") | {"log_pi": made["value"], "log_mu": made["value"]}
+    rollout = {"log_pi": made["value"], "log_mu": made["value"], "advantage": made["value"], "mask": np.zeros((3, 4))}
+    ppo = without(rollout, "log_mu") | {"log_prox": made["value"]}
+    rule = ot.Retrace()
+    for loss, arrays, by in (
+        (lambda **x: policy.acer(rule, **x, check=check), without(made, "value"), ("log_pi", "q")),
+        (
+            lambda **x: policy.reactor(rule, **x, check=check),
+            without(made, "value") | {"log_mu": made["value"]},
+            ("log_pi", "q"),
+        ),
+        (lambda **x: policy.vtrace(**x, check=check), of_states, ("log_pi", "value")),
+        (lambda **x: policy.weighted(ot.RBIS(), **x, check=check), rollout, ("log_pi",)),
+        (lambda **x: policy.weighted(ot.RBIS(), **x, mean="seq-mean-token-sum", check=check), rollout, ("log_pi",)),
+        (lambda **x: policy.weighted(ot.RBIS(), **x, own=2.0, check=check), rollout, ("log_pi",)),
+        (lambda **x: policy.clipped(**x, check=check), rollout | ppo, ("log_pi",)),
+        (lambda **x: policy.clipped(**x, dual=3.0, check=check), ppo, ("log_pi",)),
+    ):
+        found, slopes = differentiated(kind, loss, arrays, by)
+        assert (found.loss.item(), int(found.decisions)) == (0.0, 0)
+        assert all(float(mean) == 0.0 for mean in found.means.values())
+        for slope in slopes:
+            np.testing.assert_array_equal(slope, 0.0)
+
+
+def test_means_have_no_gradient() -> None:
+    import torch
+
+    log = torch.zeros(2, 3, requires_grad=True)
+    found = policy.clipped(log_pi=log, log_prox=torch.zeros(2, 3), advantage=torch.ones(2))
+    assert found.loss.requires_grad
+    assert not found.means["policy"].requires_grad
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_mean_over_rows_of_the_sum_over_decisions(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    made = without(rollouts(rng, (4, 6)), "log_prox")
+    made["mask"][2] = False  # a row without a decision does not count
+    for ids in (np.zeros((4, 6), int), np.repeat([[0, 0, 1, 1, 1, 5]], 4, axis=0)):
+        packed = {"segment": ids} if ids.any() else {}
+        arrays = {name: KINDS[kind](a) for name, a in (made | packed).items()}
+        found = policy.weighted(ot.NonMarkovRetrace(), **arrays, mean="seq-mean-token-sum")
+        decision = made["mask"] & made["keep"]
+        count = len({(b, ids[b, t]) for b, t in np.argwhere(decision)})
+        total = float(np.asarray(found.terms["policy"]).sum())
+        assert float(found.loss) == pytest.approx(total / count, rel=1e-6)
+        assert int(found.decisions) == decision.sum()
+
+
 def test_group_advantages_of_many_rows_and_under_jit() -> None:
     import jax
 

@@ -134,3 +134,10 @@ def test_adapt_refuses_what_it_cannot_measure_and_skips_padding() -> None:
         ot.adapt(ot.Retrace(), gamma=0.9, **given)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="gamma must lie in"):
         ot.adapt(trace, gamma=1.0, **given)
+
+
+def test_cut_leaves_out_starts_at_the_last_step_of_their_episode() -> None:
+    """Such a trace has nothing to reach: of one-step traces all others are cut, whatever the number of episodes."""
+    ends = np.array([False, True, True, False, False])
+    found = ot.diagnose(ot.OneStep(), terminated=ends, truncated=np.zeros(5, bool), gamma=0.9)
+    assert found.pooled.cut == 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
 from functools import cache
@@ -206,17 +205,6 @@ def check_both_branches(call: Any, trace: Any) -> None:
         check(found, trace, names)
 
 
-@pytest.fixture
-def by_pallas() -> Iterator[None]:
-    """The kernel for GPUs, run by Pallas' interpreter."""
-    pytest.importorskip("jax")
-    from jax_programs import changed
-    from offtrace.returns.jax import pallas_kernels
-
-    with changed(pallas_kernels, "INTERPRET", True):
-        yield
-
-
 def on_triton(trace: Any, arrays: Any) -> Any:
     """The interpreter takes as long for many numbers as for one: so all starts of a program are walked at once."""
     torch = pytest.importorskip("torch")
@@ -401,15 +389,3 @@ def test_coefficients_have_the_dtype_of_the_log_probabilities(trace: Any, dtype:
     for matrix, default in kinds:
         assert matrix.dtype == (dtype if trace.needs_mu else default)
         np.testing.assert_allclose(matrix, wanted, rtol=2e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pallas(dtype: Any, by_pallas: None) -> None:
-    """The same: rules of one class are one program."""
-    for trace in CAPPED:
-        check(run(corrections, as_one_class(trace), given(SOME, dtype)), trace, SOME, dtype)
-    for name in SOME:  # alone: the other rows of the same program are padding
-        alone = given(SOME, dtype)
-        alone["valid"][[name != other for other in SOME]] = False
-        found = run(corrections, as_one_class(ot.RBIS(0.9)), alone)[SOME.index(name)]
-        check(found[None], ot.RBIS(0.9), (name,), dtype)

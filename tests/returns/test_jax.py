@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from decimal import Decimal, localcontext
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +19,7 @@ import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
 from jax_programs import changed  # noqa: E402
 from offtrace.returns import by_definition  # noqa: E402
-from offtrace.returns.jax import float64_programs, jax_backend, pallas_kernels, xla_kernels  # noqa: E402
+from offtrace.returns.jax import float64_programs, jax_backend, jax_operations, xla_kernels  # noqa: E402
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
 from offtrace.traces import pytrees  # noqa: E402
 
@@ -80,17 +82,9 @@ def test_corrections_are_the_definition(trace: ot.Trace, dtype: Any, data: Any) 
         assert_close(np.asarray(found), wanted, scale, dtype)
 
 
-@pytest.fixture
-def by_pallas() -> Any:
-    """The kernel for GPUs, run by Pallas' interpreter."""
-    with changed(pallas_kernels, "INTERPRET", True):
-        yield
-
-
-@pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("recursive", [True, False])
-def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> None:
-    """More starts than a program has; cuts, caps of 0 and 1e100, ratios of e^±69, weights of 1e-15; traces lost and found;
+def test_factors_of_every_size(recursive: bool) -> None:
+    """Cuts, caps of 0 and 1e100, ratios of e^±69, weights of 1e-15; traces lost and found;
     ratios of 1e200 after a cut, and before one in the same eight steps."""
     rng = np.random.default_rng(0)
     delta, g, ratio, cap = rng.uniform(0.2, 1.5, (4, 9, 160))
@@ -101,8 +95,6 @@ def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> N
     g[5:], ratio[5, 20:80], ratio[5, 80:140] = 0.99, 0.1, 10.0  # 10⁻⁶⁰ and back
     ratio[6, 20:80], ratio[6, 80:140] = 10.0, 0.1
     ratio[7:, 48:60], g[7, 40], g[8, 53] = 1e200, 0.0, 0.0
-    if single:
-        delta, g, ratio, cap = (a.clip(None, 1e38).astype(np.float32).astype(float) for a in (delta, g, ratio, cap))
     no_lags = np.empty(0)
     wanted = by_numba.correct(delta, g, ratio, cap, no_lags, recursive)
     scale = by_numba.correct(np.abs(delta), g, ratio, cap, no_lags, recursive)
@@ -110,22 +102,35 @@ def test_the_kernel_for_gpus(recursive: bool, single: bool, by_pallas: Any) -> N
     ends = (step == 0) | (g == 0)  # as `on_jax` hands them over
     with jax.enable_x64(True):
         arrays = [jnp.asarray(a) for a in (delta, np.where(ends, 0.0, g), np.where(ends, 1.0, step), cap)]
-        capped = jax.jit(lambda *arrays: pallas_kernels.capped(*arrays, recursive, single))
+        capped = jax.jit(lambda *arrays: jax_operations.capped(*arrays, recursive, False))
         together = capped(*arrays)
-        # A row that leaves the range of float32 takes its neighbours with it: so each is alone once, beside rows of nothing.
-        alone = []
-        for i in range(9):
-            only = (
-                np.where(np.arange(9)[:, None] == i, a, c) for a, c in zip(arrays, (0.0, 0.0, 1.0, 1.0), strict=True)
-            )
-            alone.append(np.asarray(capped(*only))[i])
-        if recursive and single:  # a program of one row
-            alone[5:6] = np.asarray(capped(*(a[5:6] for a in arrays)))
+        alone = [np.asarray(capped(*(a[i : i + 1] for a in arrays)))[0] for i in range(9)]
     for found in (together, np.stack(alone)):
-        assert (np.abs(np.asarray(found) - wanted) <= (2e-6 if single else 1e-12) * scale).all()
+        assert (np.abs(np.asarray(found) - wanted) <= 1e-12 * scale).all()
 
 
-def test_the_kernel_for_gpus_inside_vmap_and_grad(by_pallas: Any) -> None:
+@pytest.mark.parametrize("way", [xla_kernels.linear_by_steps, xla_kernels.linear_by_doubling])
+def test_the_reverse_recursion_on_every_platform(way: Any) -> None:
+    """Products that come back from 10^±400, a weight of 0 after an overflow, and rows of ordinary size, alone and together."""
+    rng = np.random.default_rng(0)
+    delta, weight = rng.normal(size=(5, 120)), rng.uniform(0.2, 1.2, (5, 120))
+    weight[0, 20:60], weight[0, 60:100] = 1e-10, 1e10
+    weight[1, 20:60], weight[1, 60:100] = 1e10, 1e-10
+    delta[:2, :-1] = 0.0
+    weight[2, ::7] = 0.0
+    weight[3, 20:60], weight[3, 19] = 1e10, 0.0
+    exact = np.zeros((5, 121), object)
+    with localcontext(prec=60, Emax=10**6, Emin=-(10**6)):
+        for b, k in product(range(5), range(119, -1, -1)):
+            exact[b, k] = Decimal(delta[b, k]) + Decimal(weight[b, k]) * exact[b, k + 1]
+    wanted = exact[:, :-1].astype(float)
+    with jax.enable_x64(True):
+        for rows in (slice(None), *(slice(b, b + 1) for b in range(5))):
+            found = np.asarray(jax.jit(way)(delta[rows], weight[rows]))
+            np.testing.assert_allclose(found, wanted[rows], rtol=1e-12, atol=1e-15)
+
+
+def test_caps_inside_vmap_and_grad() -> None:
     batch = sample(8, np.float64, (3, 10))
     gamma, trace = batch.pop("gamma"), ot.RBIS(0.9)
 
@@ -134,8 +139,7 @@ def test_the_kernel_for_gpus_inside_vmap_and_grad(by_pallas: Any) -> None:
         return (targets**2).sum(), targets
 
     arrays = in_jax({n: a.astype(np.float32) if a.dtype == np.float64 else a for n, a in batch.items()})
-    with jax.enable_x64(True):  # the interpreter has float64 only where it is on for all
-        gradient, found = jax.vmap(jax.jit(jax.grad(loss, has_aux=True)))(arrays["reward"], arrays)
+    gradient, found = jax.vmap(jax.jit(jax.grad(loss, has_aux=True)))(arrays["reward"], arrays)
     wanted = ot.targets(trace, **batch, gamma=gamma)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     for k in range(10):  # targets are linear in the rewards
@@ -344,6 +348,24 @@ def test_vmap_over_numpy_arrays_of_float64() -> None:
     found = jax.vmap(lambda x: ot.targets(ot.Retrace(0.9), **x, gamma=0.95))(batch)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, ot.targets(ot.Retrace(0.9), **batch, gamma=0.95), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rule", [ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.0, 0.9), ot.Retrace(0.9, horizon=3), ot.PengQ(0.5)]
+)
+def test_vmap_over_no_rows(rule: Any) -> None:
+    """As rlax's own tests do, which map over arrays [0, 8]."""
+    batch = {n: a for n, a in in_jax(sample(4)).items() if n not in ("pair", "gamma")}
+
+    def loss(reward: Any, arrays: Any) -> Any:
+        targets = ot.targets(rule, **{**arrays, "reward": reward}, gamma=0.9, differentiable=True)
+        return targets.sum(), targets
+
+    for shape in ((0,), (0, 3)):  # one row in each call, and several
+        none = {n: jnp.zeros((*shape, T), a.dtype) for n, a in batch.items()}
+        gradient, targets = jax.vmap(jax.grad(loss, has_aux=True))(none["reward"], none)
+        assert gradient.shape == targets.shape == (*shape, T)
+        assert targets.dtype == none["reward"].dtype
 
 
 def test_variable_lambda_inside_jit() -> None:

@@ -68,6 +68,39 @@ def test_several_at_once_on_every_kind_of_array(kind: str) -> None:
         np.testing.assert_array_equal(np.asarray(found), wanted)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_mu_never_draws_is_rejected_and_said(kind: str) -> None:
+    """By every criterion, also where only one side has a bound; and a sequence with such a decision where it is judged whole."""
+    log = np.full((3, 3), -1.0)
+    log_mu = log.copy()
+    log_mu[0, 1] = log_mu[1, 2] = -np.inf
+    log_pi = np.where(log_mu[:, ::-1] == -np.inf, -np.inf, log)  # at [0, 1] both are −∞
+    taken: dict[str, Any] = {"log_pi": log_pi, "log_mu": log_mu, "mask": np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1]])}
+    for name in KNOWN:
+        wanted = taken["mask"] != 0
+        if name.startswith("token"):
+            wanted[0, 1] = wanted[1, 0] = False
+        else:
+            wanted[:2] = False
+        with pytest.warns(UserWarning, match=r"log_mu is −inf at 1 decision\(s\), first at index \[0, 1\]"):
+            found = ot.reject(**arrays(kind, taken), by=name, upper=5.0)
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+        with by_tensors():
+            found = (
+                np.asarray(ot.reject(**arrays(kind, taken), by=name, upper=5.0, check=False))
+                if kind != "numpy"
+                else found
+            )
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def test_without_a_decision_nothing_is_kept() -> None:
+    zero = np.zeros((2, 3))
+    for kind in KINDS:
+        found = ot.reject(**arrays(kind, {"log_pi": zero, "log_mu": zero, "mask": zero}), by="token k3", upper=1.0)
+        np.testing.assert_array_equal(found, False)
+
+
 def test_reference() -> None:
     """Eleven masks of independent code, whose bounds of k1 are ratios."""
     stored = np.load(REFERENCE)
@@ -93,9 +126,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": "token k1", "lower": 2.0}, r"lower = 2 is above upper = 1"),
     ({"by": ["token k1", "token k2"]}, r"upper is one number for 2 criteria"),
     ({"by": ["token k1", "token k2"], "upper": [1.0]}, r"upper has 1 numbers for 2 criteria"),
-    ({"mask": np.zeros((2, 3), bool)}, r"mask has no decision"),
     ({"log_mu": None}, r"log_mu is missing"),
-    ({"log_mu": np.full((2, 3), -np.inf)}, r"log_mu is -inf"),
+    ({"log_mu": np.full((2, 3), np.inf)}, r"log_mu must be finite"),
     ({"segment": np.array([[1, 0, 0], [0, 0, 0]])}, r"segment falls along a row"),
 ]
 
@@ -140,6 +172,17 @@ def test_a_diagnosis_is_of_plain_sums() -> None:
         some = np.array([np.prod(row[: i + 1]) for row in rows if len(row) > i])
         if len(some) > 1:
             assert ot.diagnose_weights(ot.Retrace(), **taken).ess_by_position[i] == pytest.approx(share(some))
+
+
+@pytest.mark.parametrize("level", ["token", "prefix", "suffix", "sequence", "geometric"])
+def test_a_ratio_of_0_is_not_truncated(level: str) -> None:
+    log_pi = np.log([[0.2, 0.5, 0.3], [0.5, 0.4, 0.6]])
+    log_pi[0, 1] = log_pi[1, 2] = -np.inf
+    taken: dict[str, Any] = {"log_pi": log_pi, "log_mu": np.log(np.full((2, 3), 0.5))}
+    assert ot.diagnose_weights(ot.ImportanceSampling(), **taken, level=level)["truncated"] == 0.0
+    capped = ot.TruncatedIS(bound=0.5)
+    changed = ot.weights(capped, **taken, level=level) != ot.weights(ot.ImportanceSampling(), **taken, level=level)
+    assert ot.diagnose_weights(capped, **taken, level=level)["truncated"] == changed.mean()
 
 
 def sampled(top_p: float = 1.0, temperature: float = 1.0, other: float = 0.3) -> dict[str, Any]:

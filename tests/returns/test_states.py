@@ -245,7 +245,7 @@ def test_an_old_call_is_v_trace() -> None:
         (ot.QLambda(), {"log_mu": np.full(SHAPE, -np.inf)}, "log_mu is -inf"),
         (ot.WatkinsQ(), {}, "soft policy"),
         (ot.replacing(), {"pair": None}, "pair is missing"),
-        (ot.HistoryTrace(lambda history: history.rho.prod()), {}, "negative or not finite"),
+        (ot.HistoryTrace(lambda history: history.rho.prod()), {}, "is not a number: does it list all that it uses"),
         (ot.VariableLambda(np.ones(3)), {}, "holds an array of shape"),
     ],
 )

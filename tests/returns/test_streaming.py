@@ -351,3 +351,21 @@ def test_what_a_stream_refuses_on_its_way():
     with pytest.raises(OverflowError, match="a product of ratios overflowed; call reset"):  # noqa: PT012
         for _ in range(4):
             stream.step(0, **FULL | {"log_pi": 300.0, "log_mu": 0.0})
+
+
+def test_a_custom_trace_whose_product_of_ratios_overflows() -> None:
+    """An OverflowError, as that of every other rule, and the stream goes on after it."""
+    stream, far = Stream(ot.replacing(), size=2), FULL | {"log_pi": 300.0, "log_mu": 0.0}
+    stream.step(0, **far)
+    stream.step(1, pair=5, **far)
+    stream.step(1, pair=6, **far)
+    with pytest.raises(OverflowError, match="a product of ratios overflowed: 'replacing' gave an infinite β"):
+        stream.step(1, pair=7, **far)
+    np.testing.assert_array_equal(
+        np.sign(stream.step(0, **FULL)), np.sign(Stream(ot.OneStep(), size=2).step(0, **FULL))
+    )
+
+
+def test_a_single_ratio_that_is_too_large_is_an_error_of_the_step() -> None:
+    with pytest.raises(ValueError, match="the ratio is too large to be represented: log_pi is 800"):
+        Stream(ot.ImportanceSampling(), size=1).step(0, **FULL | {"log_pi": 800.0, "log_mu": 0.0})

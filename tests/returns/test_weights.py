@@ -223,6 +223,31 @@ def test_normalised(level: str) -> None:
     np.testing.assert_array_equal(ot.weights(IS, log_pi=nothing[0], log_mu=nothing[1], normalize="batch"), 0)
 
 
+@pytest.mark.parametrize("level", ["token", "prefix", "suffix"])
+def test_a_group_of_one_row_is_normalised_over_its_decisions(level: str) -> None:
+    rng = np.random.default_rng(1)
+    batch: dict[str, Any] = {"log_pi": -rng.random((3, 4)), "log_mu": -rng.random((3, 4)), "group": np.array([0, 0, 7])}
+    plain = ot.weights(IS, log_pi=batch["log_pi"], log_mu=batch["log_mu"], level=level)
+    wanted = np.concatenate([plain[:2] / plain[:2].mean(), plain[2:] / plain[2].mean()])
+    for kind in KINDS:
+        for check in (None, False):
+            with by_tensors() if check is False else nullcontext():
+                found = ot.weights(IS, **arrays(kind, batch), level=level, normalize="group", check=check)
+            np.testing.assert_allclose(found, wanted, rtol=1e-6 if kind == "jax" else 1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_without_a_decision_every_weight_is_0(kind: str, level: str) -> None:
+    batch: dict[str, Any] = {"log_pi": np.full((2, 3), np.nan), "log_mu": np.zeros((2, 3)), "mask": np.zeros((2, 3))}
+    group = np.zeros(2, int)
+    for check, options in product((None, False), ({}, {"normalize": "batch"}, {"normalize": "group", "group": group})):
+        with by_tensors() if check is False else nullcontext():
+            given = arrays(kind, batch | ({"group": group} if "group" in options else {}))
+            found = ot.weights(IS, **given, level=level, normalize=options.get("normalize"), check=check)
+        np.testing.assert_array_equal(found, 0.0)
+
+
 def cast(kind: str, array: np.ndarray, dtype: str) -> Any:
     """The array as one of a kind and a dtype."""
     made = KINDS[kind](array)
@@ -288,7 +313,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"level": "prefixes"}, r"level = 'prefixes' is not known; did you mean 'prefix'"),
     ({"outside": "clip"}, r"outside = 'clip' is not known.*truncate, mask"),
     ({"normalize": "rows"}, r"normalize = 'rows' is not known.*batch, group"),
-    ({"mask": np.zeros((2, 3))}, r"mask has no decision in any row"),
     ({"mask": np.full((2, 3), 0.5)}, r"mask must hold 0 or 1, got 0\.5 at index \[0, 0\]"),
     ({"mask": np.ones((3, 2))}, r"mask has shape \(3, 2\) but log_pi has shape \(2, 3\).*nothing is broadcast"),
     (
@@ -298,9 +322,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"segment": np.zeros((2, 3))}, r"segment must hold integer ids, got float64.*segment\.astype\(np\.int64\)"),
     ({"lower": 2.0, "upper": 1.0}, r"lower = 2 is above upper = 1"),
     ({"lower": -1.0}, r"lower must lie in \[0, inf\]"),
+    ({"lower": np.array([0.5, 0.6])}, r"lower must be one number, got an array of shape \(2,\)"),
+    ({"upper": True}, r"upper must be one number, got True"),
     ({"normalize": "group"}, r"go together"),
     ({"group": np.zeros(2, int)}, r"go together"),
-    ({"normalize": "group", "group": np.arange(2)}, r"group 0 has one row: over its own mean a weight is always 1"),
+    (
+        {"normalize": "group", "group": np.arange(2), "level": "sequence"},
+        r"group 0 has one weight to normalise: over its own mean a weight is always 1",
+    ),
+    ({"normalize": "group", "group": np.arange(2), "mask": np.eye(2, 3)}, r"group 0 has one weight to normalise"),
     ({"normalize": "group", "group": np.zeros(3, int)}, r"group has shape \(3,\).*one id for each row"),
     ({"normalize": "batch", "mask": np.eye(2, 3)[:1].repeat(2, 0) * [[1], [0]]}, r"one weight to normalise"),
     ({"process_group": object()}, r"process_group is that over which"),
@@ -325,6 +355,53 @@ def test_bad_input(change: dict[str, Any], message: str, block: int, monkeypatch
     given = {"trace": IS, "log_pi": np.zeros((2, 3)), "log_mu": np.zeros((2, 3))} | change
     with pytest.raises((ValueError, TypeError), match=message):
         ot.weights(given.pop("trace"), **given)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_may_be_arrays_without_axes(kind: str) -> None:
+    taken = arrays(kind, {"log_pi": np.log([[0.1, 1.0, 3.0]]), "log_mu": np.zeros((1, 3))})
+    bound = KINDS[kind](np.array(2.0))
+    np.testing.assert_allclose(ot.weights(IS, **taken, level="token", upper=bound), [[0.1, 1.0, 2.0]], rtol=1e-6)
+    two: Any = KINDS[kind](np.array([0.5, 2.0]))
+    with pytest.raises(TypeError, match=r"upper must be one number, got an array of shape \(2,\)"):
+        ot.weights(IS, **taken, upper=two)
+    with pytest.raises(ValueError, match=r"lower must lie in \[0, inf\], got -2.0"):
+        ot.weights(IS, **taken, lower=-bound)
+
+
+def test_lists_of_tensors_and_nested_tensors_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    rows = [torch.zeros(3), torch.zeros(3)]
+    message = r"log_pi is a list of tensors: stack them, .* torch.stack, or pad"
+    for many in (rows, tuple(rows), [rows]):
+        with pytest.raises(TypeError, match=message.replace("list", type(many).__name__)):
+            ot.weights(IS, log_pi=many, log_mu=many)  # pyright: ignore[reportArgumentType]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"log_pi is a nested tensor: .*to_padded_tensor\(log_pi, 0.0\).*mask"):
+        ot.weights(IS, log_pi=nested, log_mu=nested)
+    numbers = [[0.0, 0.0], [0.0, 0.0]]  # lists of numbers are NumPy arrays
+    np.testing.assert_array_equal(ot.weights(IS, log_pi=numbers, log_mu=numbers), 1.0)  # pyright: ignore
+
+
+MADE_INSIDE = """
+import torch, offtrace as ot
+
+def weigh(rule, log_pi, log_mu):
+    return ot.weights(rule(), log_pi=log_pi, log_mu=log_mu)
+
+log_pi, log_mu = -torch.rand(2, 3), -torch.rand(2, 3)
+for rule in (lambda: ot.TruncatedIS(bound=2.0), ot.Retrace, ot.RBIS, lambda: ot.TruncatedIS(bound=(0.5, 2.0))):
+    torch.compiler.reset()
+    once = torch.compile(lambda p, m: weigh(rule, p, m), backend="eager", fullgraph=True)
+    torch.testing.assert_close(once(log_pi, log_mu), weigh(rule, log_pi, log_mu))
+"""
+
+
+def test_rules_may_be_made_inside_a_compiled_program() -> None:
+    """In a process of its own: in this one every rule has been made before."""
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-c", MADE_INSIDE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

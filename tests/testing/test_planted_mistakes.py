@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -216,20 +217,19 @@ def normalised(reward, value, next_value, terminated, done, gamma, lam):
 GAE = ot.ImportanceSampling(lam=0.9)
 
 
-@pytest.mark.parametrize(
-    ("fn", "trace", "returns", "mistakes"),
-    [
-        (vtrace_of_torchrl, ot.VTrace(), ("target", "advantage"), ["boundary leak"]),
-        (gae_of_rl_triton, GAE, "correction", ["bootstrap counted twice"]),
-        (gae_of_one_file, GAE, "correction", ["truncation taken for termination"]),
-        (pqn_of_rejax, ot.PengQ(lam=0.9), "target", ["value of another step"]),
-        (retrace_of_trfl, ot.Retrace(lam=0.9), "target", ["value of another step"]),
-        (shifted_gae, GAE, "correction", ["boundary leak"]),
-        (normalised, GAE, "correction", ["not linear"]),
-        (gae_of_one_file, GAE, "target", ["target and correction mixed up", "truncation taken for termination"]),
-    ],
-    ids=lambda x: getattr(x, "__name__", None),
-)
+PUBLIC: list[Any] = [
+    (vtrace_of_torchrl, ot.VTrace(), ("target", "advantage"), ["boundary leak"]),
+    (gae_of_rl_triton, GAE, "correction", ["bootstrap counted twice"]),
+    (gae_of_one_file, GAE, "correction", ["truncation taken for termination"]),
+    (pqn_of_rejax, ot.PengQ(lam=0.9), "target", ["value of another step"]),
+    (retrace_of_trfl, ot.Retrace(lam=0.9), "target", ["value of another step"]),
+    (shifted_gae, GAE, "correction", ["boundary leak"]),
+    (normalised, GAE, "correction", ["not linear"]),
+    (gae_of_one_file, GAE, "target", ["target and correction mixed up", "truncation taken for termination"]),
+]
+
+
+@pytest.mark.parametrize(("fn", "trace", "returns", "mistakes"), PUBLIC, ids=lambda x: getattr(x, "__name__", None))
 def test_mistakes_of_public_libraries(fn: Any, trace: Any, returns: Any, mistakes: list[str]) -> None:
     check = check_estimator(fn, trace, returns=returns)
     assert found(check) == mistakes, check
@@ -260,16 +260,16 @@ def vtrace(reward, value, next_value, terminated, truncated, rho, gamma, lam, rh
     return target
 
 
-@pytest.mark.parametrize(
-    ("planted", "mistake"),
-    [
-        ("no ratio on delta", "ratio missing"),
-        ("as on actions", "ratio off by one"),
-        ("late", "ratio off by one"),
-        ("lambda on delta", "lambda misplaced"),
-        ("clips the product", "lambda misplaced"),
-    ],
-)
+ON_STATES = [
+    ("no ratio on delta", "ratio missing"),
+    ("as on actions", "ratio off by one"),
+    ("late", "ratio off by one"),
+    ("lambda on delta", "lambda misplaced"),
+    ("clips the product", "lambda misplaced"),
+]
+
+
+@pytest.mark.parametrize(("planted", "mistake"), ON_STATES)
 def test_on_state_values(planted: str, mistake: str) -> None:
     def fn(reward, value, next_value, terminated, truncated, rho, gamma, lam, rho_bar, c_bar):
         return vtrace(
@@ -311,3 +311,204 @@ def test_zero_over_zero() -> None:
     check = check_estimator(fn, ot.ImportanceSampling(), never=("terminated", "truncated"))
     assert found(check) == ["not a number"]
     assert "π = 0 is legal" in repr(check)
+
+
+# By the place in the batch, by padding, by the length of the row --------------------------------------------------------------
+
+
+def test_what_a_function_writes_at_padding_is_told_and_no_mistake() -> None:
+    def fn(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, lam):
+        made = retrace(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, lam)
+        return np.where(valid, made, np.nan)
+
+    check = check_estimator(fn, ot.Retrace(lam=0.8))
+    assert check
+    assert "writes other numbers than 0 at padding" in repr(check)
+    zeros = check_estimator(plain_returns.on_actions(ot.Retrace(lam=0.8)), ot.Retrace(lam=0.8))
+    assert "at padding" not in repr(zeros)
+
+
+def test_an_error_says_on_which_rows_it_came() -> None:
+    def fn(reward, q, terminated):
+        return reward + (np.linalg.inv(np.zeros((1, 1))) if terminated.any() else 0.0)
+
+    with pytest.raises(np.linalg.LinAlgError) as error:
+        check_estimator(fn, ot.QLambda(lam=0.9))
+    assert "rows that show terminations" in error.value.__notes__[0]
+
+
+def test_a_function_that_refuses_single_steps_is_right_and_it_is_told() -> None:
+    def fn(reward, q, next_value, terminated, truncated, gamma, lam):
+        made = one_pass()(reward, q, next_value, terminated, truncated, gamma, lam)
+        return made + 0.0 * reward[:, [1]]  # rows of one step have no step 1
+
+    check = check_estimator(fn, Q_LAMBDA)
+    assert check
+    assert "raised IndexError on rows of a single step" in repr(check)
+    assert "a single step" not in check.scenarios
+
+
+def of_rows(change: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """Retrace whose result is changed along the batch."""
+
+    def fn(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, lam):
+        return change(retrace(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, lam))
+
+    return fn
+
+
+def last_row_is(value: Any) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda made: np.concatenate([made[:-1], value(made[-1:])])
+
+
+def ratio_is(change: Callable[..., np.ndarray], rule: Any) -> Callable[..., np.ndarray]:
+    """A rule of ratios whose log_pi is changed first, so that π/μ is what the mistake makes of it."""
+
+    def fn(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, greedy):
+        with np.errstate(all="ignore"):
+            log_pi = np.log(change(np.exp(log_pi), np.exp(log_mu))) + log_mu
+        made = plain_returns.on_actions(rule)
+        return made(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, greedy)
+
+    return fn
+
+
+def on_states(rho_bar=1.0, c_bar=1.0, change=lambda rho: rho) -> Callable[..., np.ndarray]:
+    def fn(reward, value, next_value, terminated, truncated, rho, gamma, lam):
+        return vtrace(reward, value, next_value, terminated, truncated, change(rho), gamma, lam, rho_bar, c_bar)
+
+    return fn
+
+
+def one_pass(
+    *, trace_gamma=0, boot_power=1, last_power=1, steps=slice(None), horizon=None, boot_gamma=0, skip_own=False
+):
+    """The λ-return with a discount for each step, as a double loop; `…_gamma` moves a discount, `…_power` repeats it."""
+
+    def fn(reward, q, next_value, terminated, truncated, gamma, lam):
+        B, T = reward.shape
+        target = np.zeros((B, T))
+        gamma = np.broadcast_to(gamma, (B, T))
+        for b in range(B):
+            for k in range(T)[steps]:
+                target[b, k] = q[b, k]
+                weight = 1.0
+                for t in range(k, T):
+                    if horizon is not None and t - k >= horizon:
+                        break
+                    power = last_power if t + 1 == T else boot_power
+                    boot = 0.0 if terminated[b, t] else gamma[b, min(t + boot_gamma, T - 1)] ** power * next_value[b, t]
+                    if not (skip_own and t == k):
+                        target[b, k] += weight * (reward[b, t] + boot - q[b, t])
+                    if terminated[b, t] or truncated[b, t]:
+                        break
+                    weight *= lam * gamma[b, min(max(t + trace_gamma, 0), T - 1)]
+        return target
+
+    return fn
+
+
+def across_padding(reward, q, next_value, terminated, truncated, log_pi, log_mu, gamma, valid, lam):
+    """Credit passes over an invalid step inside a row: only what padding itself adds is masked."""
+    rho = np.exp(log_pi - log_mu)
+    target, ahead, c = np.zeros_like(q), 0.0, 0.0
+    for t in reversed(range(q.shape[1])):
+        delta = reward[:, t] + gamma * ~terminated[:, t] * next_value[:, t] - q[:, t]
+        here = delta + gamma * ~(terminated | truncated)[:, t] * c * ahead
+        ahead = np.where(valid[:, t], here, ahead)
+        c = np.where(valid[:, t], lam * np.minimum(1.0, rho[:, t]), c)
+        target[:, t] = np.where(valid[:, t], q[:, t] + ahead, 0.0)
+    return target
+
+
+def wrong_on_single_steps(reward, q, next_value, terminated, truncated, gamma, lam):
+    made = one_pass()(reward, q, next_value, terminated, truncated, gamma, lam)
+    return made if reward.shape[1] > 1 else reward + ~terminated * next_value
+
+
+def non_markov_started_at(own: float | None) -> Callable[..., np.ndarray]:
+    """b_t = λ min(1, b_{t-1} ρ_t) from b_k = λ in the place of 1; `own` is the weight of δ_k."""
+
+    def fn(reward, q, next_value, terminated, truncated, rho, gamma, lam):
+        target = q.copy()
+        for b, k in np.ndindex(q.shape):
+            weight, x = 1.0, lam
+            for t in range(k, q.shape[1]):
+                x = x if t == k else lam * min(1.0, x * rho[b, t])
+                boot = 0.0 if terminated[b, t] else gamma * next_value[b, t]
+                beta = own if t == k and own is not None else x
+                target[b, k] += weight * beta * (reward[b, t] + boot - q[b, t])
+                weight *= gamma
+                if terminated[b, t] or truncated[b, t]:
+                    break
+        return target
+
+    return fn
+
+
+def shifted_reward(by: int) -> Callable[..., np.ndarray]:
+    def fn(reward, q, next_value, terminated, truncated, gamma, lam):
+        return one_pass()(np.roll(reward, by, axis=1), q, next_value, terminated, truncated, gamma, lam)
+
+    return fn
+
+
+def last_step_lost(reward, q, next_value, terminated, truncated, gamma, lam):
+    short = [a[:, :-1] for a in (reward, q, next_value, terminated, truncated)]
+    return np.pad(one_pass()(*short, gamma=gamma, lam=lam), ((0, 0), (0, 1)))
+
+
+RETRACE, IS, Q_LAMBDA = ot.Retrace(lam=0.8), ot.ImportanceSampling(lam=0.8), ot.QLambda(lam=0.8)
+BY_STEP = {"gamma": "by step"}
+OTHERS: list[tuple[str, str, Callable[..., np.ndarray], Any, dict[str, Any]]] = [
+    ("rows reversed", "rows mixed up", of_rows(lambda made: made[::-1]), RETRACE, {}),
+    ("rows moved on", "rows mixed up", of_rows(lambda made: np.roll(made, 1, axis=0)), RETRACE, {}),
+    ("the last row is 0", "rows mixed up", of_rows(last_row_is(np.zeros_like)), RETRACE, {}),
+    ("the last row is double", "rows mixed up", of_rows(last_row_is(lambda row: 2 * row)), RETRACE, {}),
+    ("minus the mean of the batch", "rows mixed up", of_rows(lambda made: made - made.mean(axis=0)), RETRACE, {}),
+    ("credit across padding", "padding read", across_padding, RETRACE, {}),
+    ("T = 1", "discount misplaced", wrong_on_single_steps, Q_LAMBDA, {}),
+    ("γ² on every bootstrap", "discount misplaced", one_pass(boot_power=2, last_power=2), Q_LAMBDA, {}),
+    ("no γ on the bootstrap", "discount misplaced", one_pass(boot_power=0, last_power=0), Q_LAMBDA, {}),
+    ("γ² on the row's last bootstrap", "discount misplaced", one_pass(last_power=2), Q_LAMBDA, {}),
+    ("γ_{t+1} in the trace", "discount misplaced", one_pass(trace_gamma=1), Q_LAMBDA, BY_STEP),
+    ("γ_{t-1} in the trace", "discount misplaced", one_pass(trace_gamma=-1), Q_LAMBDA, BY_STEP),
+    ("γ_{t+1} in δ", "discount misplaced", one_pass(boot_gamma=1), Q_LAMBDA, BY_STEP),
+    ("c̄ = 2 on states", "another number", on_states(c_bar=2.0), ot.VTrace(lam=0.8), {}),
+    ("ρ̄ = 2 on states", "another number", on_states(rho_bar=2.0), ot.VTrace(lam=0.8), {}),
+    ("c̄ = 2 of Retrace", "another number", planted(c=lambda lam, rho: lam * np.minimum(2.0, rho)), RETRACE, {}),
+    ("λ = 0.95", "another number", planted(c=lambda lam, rho: 0.95 * np.minimum(1.0, rho)), RETRACE, {}),
+    ("bound 3 for 1.5", "another number", ratio_is(lambda pi, mu: pi / mu, ot.TruncatedIS(3.0)), ot.TruncatedIS(1.5), {}),
+    ("a horizon", "wrong horizon", one_pass(horizon=2), Q_LAMBDA, {}),
+    ("n + 1 for n", "wrong horizon", lambda reward, next_value, terminated, truncated, gamma: ot.targets(
+        ot.NStep(n=2), reward=reward, next_value=next_value, terminated=terminated, truncated=truncated, gamma=gamma,
+        time_major=False), ot.NStep(n=1), {}),
+    ("√ρ", "ratio altered", ratio_is(lambda pi, mu: np.sqrt(pi / mu), RETRACE), RETRACE, {}),
+    ("√ρ on states", "ratio altered", on_states(change=np.sqrt), ot.VTrace(lam=0.8), {}),
+    ("an ε in μ", "ratio altered", ratio_is(lambda pi, mu: pi / (mu + 0.01), RETRACE), RETRACE, {}),
+    ("an ε in π and μ", "ratio altered", ratio_is(lambda pi, mu: (pi + 0.2) / (mu + 0.2), IS), IS, {}),
+    ("a floor on ρ", "ratio altered", ratio_is(lambda pi, mu: np.maximum(pi / mu, 0.5), RETRACE), RETRACE, {}),
+    ("a low floor on ρ", "ratio altered", ratio_is(lambda pi, mu: np.maximum(pi / mu, 0.02), RETRACE), RETRACE, {}),
+    ("1/μ", "ratio altered", ratio_is(lambda pi, mu: 1 / mu, IS), IS, {}),
+    ("the first step lost", "step lost", one_pass(steps=slice(1, None)), Q_LAMBDA, {}),
+    ("the last step lost", "step lost", last_step_lost, Q_LAMBDA, {}),
+    ("δ_k lost", "step lost", one_pass(skip_own=True), Q_LAMBDA, {}),
+    ("Non-Markov Retrace from λ", "trace not started at 1", non_markov_started_at(None), ot.NonMarkovRetrace(0.8), {}),
+    ("the same but β_k = 1", "trace not started at 1", non_markov_started_at(1.0), ot.NonMarkovRetrace(0.8), {}),
+    ("r_{t-1}", "reward of another step", shifted_reward(1), Q_LAMBDA, {}),
+    ("r_{t+1}", "reward of another step", shifted_reward(-1), Q_LAMBDA, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mistake", "fn", "trace", "how"), [case[1:] for case in OTHERS], ids=[c[0] for c in OTHERS])
+def test_other_mistakes(mistake: str, fn: Any, trace: Any, how: dict[str, Any]) -> None:
+    check = check_estimator(fn, trace, **how)
+    assert found(check) == [mistake], check
+    holds_together(check)
+
+
+def test_the_docs_say_how_many_are_planted() -> None:
+    """Each test above demands the name of its mistake: all are seen and named, but for what is written at padding."""
+    named = len(ON_ACTIONS) + len(PUBLIC) + len(ON_STATES) + len(OTHERS) + 1  # 1: 0/0
+    page = (Path(__file__).parents[2] / "docs" / "checking.md").read_text(encoding="utf-8")
+    assert f"Of {named + 1} mistakes that are planted in its tests, {named} are seen and named" in page

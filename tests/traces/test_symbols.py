@@ -156,27 +156,6 @@ def on_triton(trace: Any) -> Any:
     return triton_launch.correct(trace, x, None, add_q=False)
 
 
-def on_pallas(trace: Any) -> Any:
-    """With a cap that never acts, so that the kernel for GPUs is used."""
-    pytest.importorskip("jax")
-    from jax_programs import changed
-    from offtrace.returns.jax import pallas_kernels
-
-    cls: Any = type(trace)
-    capped = type(cls.__name__, (cls,), {"per_decision": False, "factors": staticmethod(_capped(cls.factors))})()
-    with changed(pallas_kernels, "INTERPRET", True):
-        return on_jax(capped)
-
-
-def _capped(factors: Any) -> Any:
-    return lambda *arguments: (*factors(*arguments)[:2], 1e30)
-
-
-def all_together(xp: Any, pi: Any, mu: Any, rho: Any, c: Any) -> Any:
-    """One rule, since each costs a compilation."""
-    return sum((f(xp, pi, mu, rho, c) for f in OPERATIONS.values()), 0.0) * 0.05
-
-
 def each(backend: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     """What a backend makes of every operation, a rule for each."""
     return lambda make: [backend(make(formula)) for formula in OPERATIONS.values()]
@@ -202,11 +181,6 @@ def by_number(backend: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 def test_every_operation_on_every_backend(make: Any, backend: Any) -> None:
     for (name, formula), made in zip(OPERATIONS.items(), backend(make), strict=True):
         np.testing.assert_allclose(made, by_hand(formula), rtol=1e-13, err_msg=name)
-
-
-def test_all_operations_in_one_rule_on_pallas() -> None:
-    """It has no custom steps: XLA has."""
-    np.testing.assert_allclose(on_pallas(rule_of(all_together)), by_hand(all_together), rtol=1e-13)
 
 
 def test_rules_of_the_same_lines_are_compiled_once() -> None:

@@ -178,7 +178,15 @@ class TraceDQN(DQN):
         self.trace = named_trace(trace) if isinstance(trace, str) else as_rule(trace)
         self.target_epsilon, self.double = target_epsilon, double
         self._log_mu = np.zeros(0, np.float32)
-        named.setdefault("replay_buffer_class", SequenceReplayBuffer)
+        buffer = named.setdefault("replay_buffer_class", SequenceReplayBuffer)
+        if buffer is None:
+            buffer = named["replay_buffer_class"] = SequenceReplayBuffer
+        if not issubclass(buffer, SequenceReplayBuffer):
+            raise TypeError(
+                f"replay_buffer_class is {buffer.__name__}, and TraceDQN needs sequences with log μ: "
+                "derive from SequenceReplayBuffer. A HerReplayBuffer cannot be used: "
+                "relabelled goals have another log μ, and its samples are single steps"
+            )
         of_buffer = {"sequence_length": sequence_length} | (replay_buffer_kwargs or {})
         super().__init__(policy, env, *arguments, replay_buffer_kwargs=of_buffer, **named)
 

@@ -1,6 +1,7 @@
 """verl's `compute_rollout_correction_and_rejection_mask`, with the same arguments and results, and more levels and traces.
 
-It takes the place of the function of that name in verl's `trainer/ppo/rollout_corr_helper.py`; verl itself is not needed. What is
+It takes the place of the function of that name in verl's `trainer/ppo/rollout_corr_helper.py`, and `compute_is_metrics` and
+`compute_offpolicy_metrics` of those there; verl itself is not needed. Names and meanings are those of verl 0.9.1. What is
 otherwise there is told in the documentation of the function.
 """
 
@@ -16,13 +17,18 @@ except ModuleNotFoundError as error:
     raise ImportError(f"offtrace.adapters.verl needs PyTorch ({error}): pip install 'offtrace[torch]'") from None
 
 from offtrace._shared.suggestions import closest, ending
-from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_weights
+from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_training, of_weights
 from offtrace.returns import reject, weights
 from offtrace.returns.rejection import KNOWN, criteria
-from offtrace.returns.weight_arrays import LEVELS, Criterion
+from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Criterion
 from offtrace.traces import ImportanceSampling, Trace
 
-__all__ = ["Batch", "compute_rollout_correction_and_rejection_mask"]
+__all__ = [
+    "Batch",
+    "compute_is_metrics",
+    "compute_offpolicy_metrics",
+    "compute_rollout_correction_and_rejection_mask",
+]
 
 OPTIONS = {name.replace("sequence", "seq").replace(" ", "_"): name for name in KNOWN}
 """From verl's names of criteria to ours: "seq_mean_k3" is "sequence mean k3"."""
@@ -63,8 +69,12 @@ def compute_rollout_correction_and_rejection_mask(
     Returns a DataProto with "rollout_is_weights" (a `Batch` where verl is not installed; None without `rollout_is`), the mask,
     and metrics whose names begin with "rollout_corr/".
 
-    The numbers are verl's, but for this: log ratios are not clamped at ±20, means are over n and not n + 1e-8, and standard
-    deviations and effective sample sizes are of the very weights whose mean is given, not of clipped ones.
+    The numbers are those of verl 0.9.1, but for this: log ratios are not clamped at ±20, means are over n and not n + 1e-8, and
+    rows without a decision do not count.
+
+    With `rollout_rs`, a token whose log μ is −inf, although it was drawn, is rejected with a warning, and with it its row by
+    criteria of sequences; the metric "rollout_rs_never_drawn" counts such tokens. They have a weight of 0, and products of ratios
+    pass over them. Without `rollout_rs` they are an error.
 
     >>> import torch
     >>> log = torch.log(torch.tensor([[0.5, 0.5, 0.2], [0.4, 0.9, 0.1]]))
@@ -77,7 +87,7 @@ def compute_rollout_correction_and_rejection_mask(
     >>> mask.tolist()
     [[1, 1, 0], [0, 0, 0]]
     >>> round(metrics["rollout_corr/rollout_is_mean"], 3)
-    3.0
+    2.0
     """
     taken: Taken = {
         "log_pi": old_log_prob,
@@ -86,7 +96,16 @@ def compute_rollout_correction_and_rejection_mask(
         "segment": segment,
     }
     metrics: dict[str, float] = {}
-    made = None
+    made, mask = None, response_mask.clone()
+    if rollout_rs is not None:
+        names, chosen = _criteria(rollout_rs, rollout_rs_threshold)
+        lower, upper = ([getattr(c, side) for c in chosen] for side in ("lower", "upper"))
+        lower = [None if math.isinf(bound) else bound for bound in lower]
+        by = [OPTIONS[name] for name in names]
+        # On the host, as the metrics are: so a bad log μ is said on a GPU too.
+        mask = (response_mask * reject(**taken, by=by, lower=lower, upper=upper, check=True)).to(response_mask.dtype)
+        metrics |= of_rejections(taken, names, chosen)
+        taken["mask"] = _drawn(taken)
     if rollout_is is not None and rollout_is_threshold is not None:
         made, found = _weights(
             taken,
@@ -97,26 +116,78 @@ def compute_rollout_correction_and_rejection_mask(
             process_group,
         )
         metrics |= found
-    mask = response_mask.clone()
-    if rollout_rs is not None:
-        names, chosen = _criteria(rollout_rs, rollout_rs_threshold)
-        lower, upper = ([getattr(c, side) for c in chosen] for side in ("lower", "upper"))
-        lower = [None if math.isinf(bound) else bound for bound in lower]
-        by = [OPTIONS[name] for name in names]
-        mask = (response_mask * reject(**taken, by=by, lower=lower, upper=upper)).to(response_mask.dtype)
-        metrics |= of_rejections(taken, names, chosen)
     metrics |= of_policies(taken)
     return made, mask, {f"rollout_corr/{name}": value for name, value in metrics.items()}
+
+
+def _drawn(taken: Taken) -> Tensor:
+    """The mask without tokens that μ never draws."""
+    drawn = (taken["mask"] != 0) & ~taken["log_mu"].isneginf()
+    if not drawn.any():
+        raise ValueError("rollout_log_prob is −inf at every decision: no such token can have been drawn")
+    return drawn
+
+
+def compute_is_metrics(
+    rollout_is_weights: Tensor,
+    raw_rollout_is_weights: Tensor,
+    log_ratio_for_metrics: Tensor,
+    response_mask: Tensor,
+    rollout_is: str,
+    rollout_is_threshold: float,
+    rollout_is_threshold_lower: float | None = None,
+) -> dict[str, float]:
+    """The metrics of weights by the arguments of verl's function: after truncation, before it, and the logarithms of the latter.
+
+    By "sequence" and "geometric" the logarithms are one for each row, [B, 1], and are read in place of the weights before
+    truncation; else they are not read.
+
+    >>> import torch
+    >>> raw = torch.tensor([[1.0, 6.0], [0.9, 1.1]])
+    >>> metrics = compute_is_metrics(raw.clamp(max=2.0), raw, raw.log(), torch.ones(2, 2), "token", 2.0)
+    >>> metrics["rollout_is_max"], metrics["rollout_is_seq_fraction_high"]
+    (2.0, 0.5)
+    """
+    _check_level(rollout_is)
+    raw = raw_rollout_is_weights
+    if rollout_is in ONE_A_ROW:
+        raw = log_ratio_for_metrics.double().exp().expand_as(raw)
+    zero = torch.zeros_like(rollout_is_weights)
+    taken: Taken = {"log_pi": zero, "log_mu": zero, "mask": response_mask, "segment": None}
+    lower, upper = rollout_is_threshold_lower, rollout_is_threshold
+    made = of_weights(taken, rollout_is, raw, rollout_is_weights, lower, upper)
+    made.pop("rollout_is_oob_ratio", None)  # which verl adds elsewhere
+    return made
+
+
+def compute_offpolicy_metrics(
+    old_log_prob: Tensor, rollout_log_prob: Tensor | None, response_mask: Tensor
+) -> dict[str, float]:
+    """How far π and μ are apart, by the arguments of verl's function; of π alone where `rollout_log_prob` is None.
+
+    >>> import torch
+    >>> log = torch.log(torch.tensor([[0.5, 0.25]]))
+    >>> metrics = compute_offpolicy_metrics(log, log, torch.ones(1, 2))
+    >>> round(metrics["training_ppl"], 3), metrics["k3_kl"], len(metrics)
+    (2.828, 0.0, 13)
+    """
+    if rollout_log_prob is None:
+        return of_training(old_log_prob, response_mask)
+    return of_policies({"log_pi": old_log_prob, "log_mu": rollout_log_prob, "mask": response_mask, "segment": None})
+
+
+def _check_level(level: str) -> None:
+    if level not in LEVELS:
+        raise ValueError(
+            f"rollout_is = {level!r} is not known{ending(closest(level, LEVELS))} It is one of: {', '.join(LEVELS)}"
+        )
 
 
 def _weights(
     taken: Taken, level: str, threshold: str | float, normalize: bool, trace: Trace, process_group: object
 ) -> tuple[Any, dict[str, float]]:
     """The weights, as verl wraps them, and their metrics."""
-    if level not in LEVELS:
-        raise ValueError(
-            f"rollout_is = {level!r} is not known{ending(closest(level, LEVELS))} It is one of: {', '.join(LEVELS)}"
-        )
+    _check_level(level)
     lower, upper = _bounds("rollout_is_threshold", threshold)
     raw = weights(trace, **taken, level=level)
     options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": "truncate" if lower is None else "mask"}
@@ -144,16 +215,22 @@ def _wrapped(tensors: dict[str, Tensor]) -> Any:
 
 def _bounds(name: str, threshold: str | float) -> tuple[float | None, float]:
     """lower and upper of "lower_upper", or of one number, which is the upper one."""
+    _refuse_boolean(name, threshold)
     parts = str(threshold).split("_")
     try:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = []
-    if isinstance(threshold, bool) or len(numbers) not in (1, 2) or not all(n > 0 for n in numbers):
+    if len(numbers) not in (1, 2) or not all(n > 0 for n in numbers):
         raise ValueError(f"{name} = {threshold!r} is not a number above 0, nor two of them as in '0.5_2.0'")
     if len(numbers) == 2 and numbers[0] > numbers[1]:
         raise ValueError(f"{name} = {threshold!r}: the lower bound is above the upper one")
     return (None, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _refuse_boolean(name: str, threshold: str | float) -> None:
+    if isinstance(threshold, bool):
+        raise TypeError(f"{name} must be a number, or two as in '0.5_2.0', not a boolean: got {threshold}")
 
 
 def _criteria(rollout_rs: str, threshold: str | float | None) -> tuple[list[str], tuple[Criterion, ...]]:
@@ -165,6 +242,7 @@ def _criteria(rollout_rs: str, threshold: str | float | None) -> tuple[list[str]
             raise ValueError(f"rollout_rs = {name!r} is not known{hint} It is one of: {', '.join(OPTIONS)}")
     if threshold is None:
         raise ValueError("rollout_rs_threshold is missing: rollout_rs needs one bound, or one for each criterion")
+    _refuse_boolean("rollout_rs_threshold", threshold)
     specified = [part.strip() for part in str(threshold).split(",") if part.strip()]
     if len(specified) not in (1, len(names)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The figures that verl logs of weights, rejections and policies, by their plain definitions, in float64 on the host."""
+"""The figures that verl 0.9.1 logs of weights, rejections and policies, by their plain definitions, in float64 on the host."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Taken(TypedDict):
     segment: Tensor | None
 
 
-def _decisions(taken: Taken) -> tuple[np.ndarray, Sequences]:
-    """log ρ of each decision, and the sequences."""
+def _decisions(taken: Taken, *, never_drawn: bool = False) -> tuple[np.ndarray, Sequences]:
+    """log ρ of each decision, and the sequences; with `never_drawn` log ρ is NaN where log μ is −∞, which is else an error."""
     on_host = as_numpy({name: taken[name] for name in ("log_pi", "log_mu", "mask", "segment")})
-    return decisions_of(agreed(BACKEND, BACKEND.storable, on_host))
+    return decisions_of(agreed(BACKEND, BACKEND.storable, on_host), never_drawn=never_drawn)
 
 
 def _at_decisions(array: Tensor, found: Sequences) -> np.ndarray:
-    return found.of(np.asarray(array.detach().double().cpu().numpy()))
+    return found.of(np.atleast_2d(array.detach().double().cpu().numpy()))
 
 
 def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
@@ -38,31 +38,26 @@ def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
     return np.add.reduceat(values, found.starts) / found.lengths
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of weights beyond the floats, whose mean is infinite
 def of_weights(
     taken: Taken, level: str, raw: Tensor, applied: Tensor, lower: float | None, upper: float
 ) -> dict[str, float]:
-    """Return verl's metrics of the weights before truncation, `raw`, and, with "applied" in the name, of those after it."""
+    """Return verl's metrics of the weights as they are applied, and of how many lay outside of the bounds before, `raw`.
+
+    Where all decisions of a row have one weight, verl's largest and smallest are those before truncation.
+    """
     found = _decisions(taken)[1]
-    w, used = _at_decisions(raw, found), _at_decisions(applied, found)
-    each = w[found.starts] if level in ONE_A_ROW else w  # of which the shares are
+    before, w = _at_decisions(raw, found), _at_decisions(applied, found)
+    of_rows = level in ONE_A_ROW
+    each, extremes = (before[found.starts], before) if of_rows else (before, w)
     low = 1.0 / upper if lower is None else lower
-    means = _row_means(w, found)
-    made = _figures(w, each, used, means, low, upper)
-    if lower is not None:
-        made["rollout_is_oob_ratio"] = np.mean((w < lower) | (w > upper))
-    return {name: float(value) for name, value in made.items()}
-
-
-@np.errstate(over="ignore", invalid="ignore")  # of weights beyond the floats, whose mean is infinite
-def _figures(
-    w: np.ndarray, each: np.ndarray, used: np.ndarray, means: np.ndarray, low: float, upper: float
-) -> dict[str, np.floating | float]:
-    return {
+    means, means_before = _row_means(w, found), _row_means(before, found)
+    made = {
         "rollout_is_mean": w.mean(),
-        "rollout_is_max": w.max(),
-        "rollout_is_min": w.min(),
+        "rollout_is_max": extremes.max(),
+        "rollout_is_min": extremes.min(),
         "rollout_is_std": w.std(),
-        "rollout_is_eff_sample_size": _effective(w),
+        "rollout_is_eff_sample_size": w.mean() ** 2 / np.mean(w**2) if w.any() else 0.0,
         "rollout_is_ratio_fraction_high": np.mean(each > upper),
         "rollout_is_ratio_fraction_low": np.mean(each < low),
         "rollout_is_seq_mean": means.mean(),
@@ -70,35 +65,36 @@ def _figures(
         "rollout_is_seq_max": means.max(),
         "rollout_is_seq_min": means.min(),
         "rollout_is_seq_max_deviation": np.abs(means - 1.0).max(),
-        "rollout_is_seq_fraction_high": np.mean(means > upper),
-        "rollout_is_seq_fraction_low": np.mean(means < low),
-        "rollout_is_applied_mean": used.mean(),
-        "rollout_is_applied_eff_sample_size": _effective(used),
+        "rollout_is_seq_fraction_high": np.mean(means_before > upper),
+        "rollout_is_seq_fraction_low": np.mean(means_before < low),
     }
-
-
-def _effective(w: np.ndarray) -> float:
-    """(mean w)² / mean w²."""
-    return float(w.mean() ** 2 / np.mean(w**2)) if w.any() else 0.0
+    if lower is not None:
+        made["rollout_is_oob_ratio"] = np.mean((before < lower) | (before > upper))
+    return {name: float(value) for name, value in made.items()}
 
 
 def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
-    """Return verl's metrics of what each criterion looks at, and of how much it and all together reject."""
-    log_ratio, found = _decisions(taken)
-    made: dict[str, np.floating | float] = {}
+    """Return verl's metrics of what each criterion looks at, and of how much it and all together reject.
+
+    Beside them "rollout_rs_never_drawn" counts decisions whose log μ is −∞. They are rejected, and else in no figure.
+    """
+    log_ratio, found = _decisions(taken, never_drawn=True)
+    made: dict[str, np.floating | float] = {"rollout_rs_never_drawn": float(np.isnan(log_ratio).sum())}
     kept = np.ones(len(log_ratio), bool)
     for name, criterion in zip(names, chosen, strict=True):
         of = statistic(criterion, log_ratio, found)
         by_token = criterion.over == "token"
         by_decision = of if by_token else found.spread(of)
-        rows = _row_means(of, found) if by_token else of
         inside = (by_decision >= criterion.lower) & (by_decision <= criterion.upper)
         kept &= inside
+        rows = _known(_row_means(of, found) if by_token else of)
+        of, by_decision = _known(of), _known(by_decision)
+        clipped = np.clip(by_decision, criterion.lower if criterion.k == "k1" else 0.0, criterion.upper)
         for part, value in {
             "mean": by_decision.mean(),
             "max": of.max(),
             "min": of.min(),
-            "std": by_decision.std(),
+            "std": clipped.std(),
             "fraction_high": np.mean(of > criterion.upper),
             "fraction_low": np.mean(of < criterion.lower),
             "seq_mean": rows.mean(),
@@ -117,6 +113,12 @@ def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...])
     return {name: float(value) for name, value in made.items()}
 
 
+def _known(values: np.ndarray) -> np.ndarray:
+    """What is a number; one 0, as verl has it, where nothing is."""
+    known = values[~np.isnan(values)]
+    return known if len(known) else np.zeros(1)
+
+
 def of_policies(taken: Taken) -> dict[str, float]:
     """How far π and μ are apart. Rows without a decision do not count."""
     log_ratio, found = _decisions(taken)
@@ -125,12 +127,10 @@ def of_policies(taken: Taken) -> dict[str, float]:
     difference = rollout - training
     with np.errstate(over="ignore"):
         made = {
-            "training_ppl": np.exp(-training).mean(),
-            "training_log_ppl": -training.mean(),
+            **_of_one(training, "training"),
             "kl": -log_ratio.mean(),
             "k3_kl": (np.expm1(log_ratio) - log_ratio).mean(),
-            "rollout_ppl": np.exp(-rollout).mean(),
-            "rollout_log_ppl": -rollout.mean(),
+            **_of_one(rollout, "rollout"),
             "log_ppl_diff": difference.mean(),
             "log_ppl_abs_diff": np.abs(difference).mean(),
             "log_ppl_diff_max": difference.max(),
@@ -140,3 +140,15 @@ def of_policies(taken: Taken) -> dict[str, float]:
             "chi2_seq": np.exp(2.0 * whole).mean() - 1.0,
         }
     return {name: float(value) for name, value in made.items()}
+
+
+def of_training(log_pi: Tensor, mask: Tensor) -> dict[str, float]:
+    """What is known of π without μ."""
+    taken: Taken = {"log_pi": log_pi, "log_mu": log_pi, "mask": mask, "segment": None}
+    found = _decisions(taken)[1]
+    return _of_one(_row_means(_at_decisions(log_pi, found), found), "training")
+
+
+def _of_one(means: np.ndarray, name: str) -> dict[str, float]:
+    """The perplexity of one policy, and its logarithm."""
+    return {f"{name}_ppl": float(np.exp(-means).mean()), f"{name}_log_ppl": float(-means.mean())}

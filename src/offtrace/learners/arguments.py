@@ -9,7 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.core.acting import TABLE, Coded
+from offtrace.learners.core.acting import CONSTANT, TABLE, Coded
 from offtrace.learners.core.loop_settings import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.environments import Environment
@@ -155,7 +155,14 @@ def state_truth(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> Flo
 
 def require_support(where: Environment, trace: Trace, behavior: Coded, target: Coded) -> None:
     """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
-    if behavior.kind != TABLE or trace.target_share == 0.0:
+    if trace.target_share == 0.0:
+        return
+    if _stays_greedy(behavior) and not _stays_greedy(target):
+        raise ValueError(
+            "behavior is greedy in Q at every step, but target may take other actions: their values are never learned. Give "
+            "behavior some probability of them, e.g. EpsilonGreedy(0.1), or let target be greedy too"
+        )
+    if behavior.kind != TABLE:
         return
     wanted = target.table > 0.0 if target.kind == TABLE else np.ones(behavior.table.shape, bool)
     missing = wanted & (behavior.table == 0.0) & where.visited(behavior.table)[:, None]
@@ -165,6 +172,11 @@ def require_support(where: Environment, trace: Trace, behavior: Coded, target: C
             f"behavior never takes action {a} in state {s}, but target may: its value there cannot be learned, nor those "
             "that depend on it. Give the action some probability in behavior"
         )
+
+
+def _stays_greedy(policy: Coded) -> bool:
+    """Whether a policy in Q never explores: ε, or the temperature, is 0 from the first episode on."""
+    return policy.kind != TABLE and policy.level.kind == CONSTANT and policy.level.a == 0.0 and policy.explore == 0
 
 
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> None:

@@ -17,6 +17,7 @@ from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.policy_tables import uniform
 from offtrace.mdps.sampling import check_that_episodes_end, cumulative  # pyright: ignore[reportUnknownVariableType]
+from offtrace.trajectory import first_index
 
 if TYPE_CHECKING:  # Gymnasium is an extra
     from offtrace.learners.gymnasium.observations import Observations
@@ -154,8 +155,11 @@ def table_or_rows(
     if isinstance(features, TileCoding):
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = np.array(features, dtype=np.float64)
-    if x.ndim != 2 or len(x) != S or not np.isfinite(x).all():
+    if x.ndim != 2 or len(x) != S:
         raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
+    if (bad := ~np.isfinite(x)).any():
+        s, i = first_index(bad)
+        raise ValueError(f"features must be finite, got {x[s, i]} for state {s}, feature {i}")
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
     value = np.ascontiguousarray(np.take_along_axis(x, tile, axis=1))

@@ -19,6 +19,7 @@ import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
+from offtrace.arrays import one_discount
 from offtrace.mdps import exact_values, sampling, transition_tables
 from offtrace.mdps.policy_tables import check_policy
 from offtrace.mdps.randomness import Seed
@@ -71,7 +72,7 @@ class MDP:
         ready: dict[str, object] = {
             "P": P,
             "R": R,
-            "gamma": _discount(self.gamma),
+            "gamma": one_discount(self.gamma),
             "start": start,
             "terminal": terminal,
         }
@@ -216,16 +217,6 @@ class MDP:
     def _numbers(self) -> tuple[np.ndarray | None, ...]:
         P = self.P
         return P.indptr, P.indices, P.data, self.R, self.terminal, self.start, self.transition_rewards
-
-
-def _discount(gamma: float) -> float:
-    try:
-        number = float(gamma)
-    except (TypeError, ValueError):
-        raise TypeError(f"gamma must be a number in [0, 1], got {gamma!r}") from None
-    if not 0.0 <= number <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {number!r}")
-    return number
 
 
 _Name: TypeAlias = "str | float | Sequence[_Name]"

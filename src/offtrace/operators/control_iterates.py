@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from offtrace._renamed import renamed
 from offtrace.mdps import MDP, epsilon_greedy, greedy, mixture
 from offtrace.operators.operator import Operator
+from offtrace.operators.setting import finite_values
 from offtrace.traces import Trace
 
 Policy = Callable[[int, np.ndarray], np.ndarray]
@@ -138,9 +139,7 @@ def control_iterates(
     if not mdp.gamma < 1:
         raise ValueError("control_iterates needs gamma < 1: the bound divides by 1 − γ")
     π_k, μ_k = _policy("target", target), _policy("behavior", behavior)
-    q = np.array(q0, dtype=float)
-    if q.shape != (mdp.S, mdp.A) or not np.isfinite(q).all():
-        raise ValueError(f"q0 must be a finite array [S, A] = {[mdp.S, mdp.A]}, got shape {list(q.shape)}")
+    q = finite_values("q0", q0, (mdp.S, mdp.A), "[S, A]").copy()
     q[mdp.terminal] = 0.0
     operators: dict[bytes, Operator] = {}
     optimal, γ = mdp.optimal_q(), mdp.gamma

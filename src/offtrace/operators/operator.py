@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from functools import cached_property
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_leng
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, second_moment_radius, variance
-from offtrace.operators.setting import EPS, Setting, setting
+from offtrace.operators.setting import EPS, Setting, finite_values, setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
@@ -186,17 +187,21 @@ class Operator:
 
     def iterate(self, Q: ArrayLike, n: int = 1) -> np.ndarray:
         """M applied n times."""
+        if isinstance(n, bool) or not isinstance(n, Integral) or n < 0:
+            raise ValueError(f"n must be a whole number of applications, 0 or more, got {n!r}")
         q = self._checked(Q)
-        for _ in range(n):
-            q = self.apply(q)
+        for i in range(int(n)):
+            with np.errstate(over="ignore", invalid="ignore"):  # told below
+                q = self.apply(q)
+            if not np.isfinite(q).all():
+                raise OverflowError(
+                    f"the iterates leave the range of floats after {i + 1} of {n} applications: M diverges here"
+                )
         return q
 
     def _checked(self, Q: ArrayLike) -> np.ndarray:
-        q = np.asarray(Q, dtype=float)
-        if q.shape != self.shape:
-            name, axes = ("Q", "[S, A]") if len(self.shape) == 2 else ("V", "[S]")
-            raise ValueError(f"{name} must be an array {axes} = {list(self.shape)}, got shape {list(q.shape)}")
-        return q
+        name, axes = ("Q", "[S, A]") if len(self.shape) == 2 else ("V", "[S]")
+        return finite_values(name, Q, self.shape, axes)
 
     @cached_property
     def rates(self) -> tuple[np.ndarray, np.ndarray]:

@@ -17,9 +17,25 @@ from scipy import sparse
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import SparseMatrix
 from offtrace.traces import OneStep, Rule, Trace
-from offtrace.trajectory import distributions
+from offtrace.trajectory import distributions, first_index, spell
 
 EPS = float(np.finfo(float).eps)
+
+
+def finite_values(name: str, given: ArrayLike, shape: tuple[int, ...], axes: str = "") -> np.ndarray:
+    """Values that an operator is applied to, in float64; an error where the shape is another or a value is not finite."""
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} must be an array {axes + ' = ' if axes else ''}{list(shape)}, got shape {list(array.shape)}"
+        )
+    q = array.astype(float, copy=False)
+    if (bad := ~np.isfinite(q)).any():
+        at = first_index(bad)
+        raise ValueError(f"{name} must be finite, got {q[at]} at index {spell(at)}")
+    return q
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, per_decision
-from offtrace.operators.setting import EPS, Setting, checked, named
+from offtrace.operators.setting import EPS, Setting, checked, finite_values, named
 from offtrace.operators.solve import closed_form
 from offtrace.traces.base import Rule, UncorrectedReturn
 
@@ -44,7 +44,8 @@ class AffineOperator:
 
     def apply(self, X: ArrayLike) -> np.ndarray:
         """N X, of the operator's `shape`; X has that shape, or is flat."""
-        return (self.Z @ np.ravel(X) + self.b).reshape(self.shape)
+        shape = self.b.shape if np.ndim(X) == 1 else self.shape
+        return (self.Z @ finite_values("X", X, shape).ravel() + self.b).reshape(self.shape)
 
     @cached_property
     def fixed_point(self) -> np.ndarray:

@@ -12,15 +12,12 @@ FLAGS = ("valid", "mask", "skip", "keep")
 
 
 def look(seen: Mapping[str, np.ndarray], decision: np.ndarray, over_actions: tuple[str, ...]) -> None:
-    """Raise on the first value that is bad where there is a decision, and where there is none at all."""
+    """Raise on the first value that is bad where there is a decision."""
     for name in filter(seen.__contains__, FLAGS):
         bad = (seen[name] != 0) & (seen[name] != 1)
         if bad.any():
             at = first_index(bad)
             raise ValueError(f"{name} must hold 0 or 1, got {seen[name][at]} at index {spell(at)}")
-    if not decision.any():
-        flags = ", ".join(name for name in FLAGS if name in seen)
-        raise ValueError(f"there is no decision to take a mean over: look at {flags}, or leave this batch out")
     for name, array in seen.items():
         if name not in FLAGS:
             refuse_bad(name, array, decision[..., None] if name in over_actions else decision, logarithm="log_" in name)

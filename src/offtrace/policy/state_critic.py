@@ -9,6 +9,7 @@ from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import state_targets
 from offtrace.traces import Trace
 from offtrace.traces.base import number
+from offtrace.trajectory import refuse_all_actions
 
 
 def vtrace(
@@ -54,6 +55,8 @@ def vtrace(
     >>> round(float(found.loss), 6), {name: float(mean) for name, mean in found.means.items()}["value"]
     (0.471574, 0.25)
     """
+    for name, array in (("log_pi", log_pi), ("log_mu", log_mu)):
+        refuse_all_actions(name, np.shape(array), np.shape(value))
     own = {"log_pi": log_pi, "value": value, "entropy": entropy, "valid": valid, "skip": skip}
     beside = {"reward": reward, "next_value": next_value, "log_mu": log_mu, "gamma": gamma}
     x: Steps[Array] = Steps(own, beside=beside, check=check)

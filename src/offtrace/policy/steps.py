@@ -22,19 +22,24 @@ class Loss(NamedTuple, Generic[Array]):
     """A loss and what it was made of, for those who build their own."""
 
     loss: Array
-    """One number, to be differentiated: a mean over decisions."""
+    """One number, to be differentiated: a mean over decisions, unless the loss says otherwise. Without a decision it is 0."""
     terms: dict[str, Array]
     """The summands of each decision by name, in the shape of the arrays, with gradients; 0 where there is no decision."""
     arrays: dict[str, Array]
     """What the terms were made of, such as targets, advantages and weights, without gradients."""
     decisions: Array
-    """The number of decisions over which the mean is."""
+    """The number of decisions."""
 
     @property
     def means(self) -> dict[str, Array]:
-        """The mean of each term over decisions, for loggers."""
-        terms: dict[str, Any] = dict(self.terms)
-        return {name: term.sum() / self.decisions for name, term in terms.items()}
+        """The mean of each term over decisions, for loggers, without gradients; 0 where there is no decision."""
+        do: Backend[Any] = backend_of(self.terms)
+        return {name: do.constant(term).sum() / at_least_1(do, self.decisions) for name, term in self.terms.items()}
+
+
+def at_least_1(do: Backend[Array], count: Array) -> Array:
+    """A number to divide by, so that a sum over nothing is 0 and not NaN."""
+    return do.xp.where(count > 0, count, 1)
 
 
 class Steps(Generic[Array]):
@@ -116,13 +121,30 @@ class Steps(Generic[Array]):
         nothing = factor == 0
         return factor * self.xp.where(nothing, 0.0, log)
 
-    def loss(self, terms: Mapping[str, Any], costs: Mapping[str, float], **arrays: Array) -> Loss[Array]:
-        """The mean over decisions of Σ cost · term; a term whose cost is not given has cost 1."""
+    def loss(
+        self, terms: Mapping[str, Any], costs: Mapping[str, float], *, over: Array | None = None, **arrays: Array
+    ) -> Loss[Array]:
+        """The mean over decisions, or over as many as `over` says, of Σ cost · term; a term without a cost has cost 1."""
         terms = {name: self.xp.where(self.decision, term, 0.0) for name, term in terms.items()}
         count: Any = self.decision.sum()
         each: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
         made = {name: self.do.constant(array) for name, array in arrays.items()}
-        return Loss(each.sum() / count, terms, made, count)
+        return Loss(each.sum() / at_least_1(self.do, count if over is None else over), terms, made, count)
+
+    def decisions_first(self, decision: Array) -> Array:
+        """The order in which the decisions of each row come first, each in its order."""
+        place = self.xp.cumsum(decision | True, -1)
+        return self.xp.argsort(self.xp.where(decision, place, place + decision.shape[-1]), -1)
+
+    def sequences(self, segment: Array | None) -> Array:
+        """How many rows, or segments of rows, have a decision."""
+        found: Any = self.decision
+        if segment is None:
+            return found.any(-1).sum()
+        order = self.decisions_first(found)
+        ids = self.do.take(self.do.array("segment", segment), order)
+        new = self.xp.concatenate([ids[..., :1] == ids[..., :1], ids[..., 1:] != ids[..., :-1]], -1)
+        return (new & self.do.take(found, order)).sum()
 
     def _wide(self, array: Array) -> Array:
         half = self.do.letter(array.dtype) == "f" and array.dtype.itemsize < 4

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
 from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import weights
 from offtrace.traces import ImportanceSampling, Trace, TruncatedIS
-from offtrace.traces.base import number
+from offtrace.traces.base import number, option
+
+MEANS = ("token-mean", "seq-mean-token-sum")
 
 
 def weighted(
@@ -22,6 +25,7 @@ def weighted(
     advantage: Array,
     level: str = "prefix",
     own: float | None = None,
+    mean: str = "token-mean",
     mask: Array | None = None,
     segment: Array | None = None,
     keep: Array | None = None,
@@ -34,7 +38,7 @@ def weighted(
     greedy: Array | None = None,
     check: Option = None,
 ) -> Loss[Array]:
-    """The policy gradient of rollouts that μ made: the mean over decisions of −w_t A_t log π(a_t|s_t).
+    """The policy gradient of rollouts that μ made: the mean of −w_t A_t log π(a_t|s_t).
 
     The weight w is that of `weights(trace, level=level, …)`, by π now against μ, and carries no gradient; `log_pi` does.
     `advantage` is [B, T] as the other arrays, or [B], one for each row: `group_advantages` makes such. `mask` is true for
@@ -44,6 +48,11 @@ def weighted(
     With `own`, a bound or ∞, the trace weighs the past alone: the weight is the prefix up to the decision before, times the
     decision's own ratio, at most `own`. While that bound does not act, whatever is added to all advantages drops out of the
     expected gradient, with any trace; without `own` it does so only where the trace leaves the own ratio whole.
+
+    `mean` says what the sum is divided by: "token-mean" by the number of decisions, "seq-mean-token-sum" by that of rows, or
+    segments, with a decision. Only the latter is unbiased where rows differ in length: E_μ of its gradient is that of −J, for any
+    batch, if the weight is an uncapped prefix and the advantage Q^π, or Q^π less a baseline of the state; or if the weight is an
+    uncapped sequence and the advantage the row's return, or Q^π.
 
     The only term is "policy"; the arrays are "weight" and "advantage".
 
@@ -55,6 +64,8 @@ def weighted(
     (array([[1. , 1. ],
            [1. , 0.5]]), -0.1469)
     """
+    if mean not in MEANS:
+        raise ValueError(f"mean = {mean!r} is not known{ending(closest(mean, MEANS))} It is one of: {', '.join(MEANS)}")
     read = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "keep": keep}
     x: Steps[Array] = Steps(read, beside={"advantage": advantage, "segment": segment, "group": group}, check=check)
     advantage = x.of_rows("advantage", advantage)
@@ -77,7 +88,8 @@ def weighted(
         ratio = weights(TruncatedIS(bound=number("own", own, 0.0, np.inf)), **taken, level="token", check=check)
         weight = _before(x, prefix, mask, segment) * ratio
     terms = {"policy": -x.times_log(weight * advantage, x.read("log_pi"))}
-    return x.loss(terms, {}, weight=weight, advantage=advantage)
+    rows = None if mean == "token-mean" else x.sequences(segment)
+    return x.loss(terms, {}, over=rows, weight=weight, advantage=advantage)
 
 
 def _refuse_beside_own(level: str, options: Mapping[str, object]) -> None:
@@ -94,9 +106,8 @@ def _before(x: Steps[Array], weight: Array, mask: Array | None, segment: Array |
     Decisions are moved to the front of their row, so that the one before stands next to each, and back.
     """
     xp, take = x.xp, x.do.take
-    decision = x.decision | True if mask is None else x.do.array("mask", mask) != 0
-    place = xp.cumsum(decision | True, -1)
-    order = xp.argsort(xp.where(decision, place, place + weight.shape[-1]), -1)
+    decision: Any = x.decision | True if mask is None else x.do.array("mask", mask) != 0
+    order = x.decisions_first(decision)
     closed = take(weight, order)
     ids = closed * 0 if segment is None else take(x.do.array("segment", segment), order)
     first = xp.concatenate([ids[..., :1] == ids[..., :1] + 1, ids[..., 1:] == ids[..., :-1]], -1)
@@ -113,7 +124,7 @@ def clipped(
     trace: Trace | None = None,
     level: str = "token",
     weight: Array | None = None,
-    clip: float | tuple[float, float] = 0.2,
+    clip: float | Sequence[float] = 0.2,
     dual: float | None = None,
     mask: Array | None = None,
     segment: Array | None = None,
@@ -143,11 +154,11 @@ def clipped(
     >>> found.arrays["weight"], found.arrays["clipped"], round(float(found.loss), 4)
     (array([2., 1.]), array([1., 0.]), -1.6)
     """
-    low, high = _clip(clip)
     if dual is not None and number("dual", dual, 0.0, np.inf) <= 1.0:
         raise ValueError(f"dual must be above 1, got {dual!r}: it bounds ratios of decisions with a negative advantage")
     own = {"log_pi": log_pi, "log_prox": log_prox, "log_mu": log_mu, "weight": weight, "mask": mask, "keep": keep}
     x: Steps[Array] = Steps(own, beside={"advantage": advantage, "segment": segment}, check=check)
+    low, high = _clip(clip, checked=x.looks)
     advantage = x.of_rows("advantage", advantage)
     w = _weight(x, log_prox, log_mu, trace, level, weight, mask, segment, check)
     log_ratio = x.read("log_pi") - x.constant("log_prox")
@@ -163,12 +174,13 @@ def clipped(
     return x.loss({"policy": -w * surrogate}, {}, **made)
 
 
-def _clip(clip: float | tuple[float, float]) -> tuple[float, float]:
-    """How far below and above 1 a ratio may go."""
-    both = clip if isinstance(clip, tuple) else (clip, clip)
+def _clip(clip: float | Sequence[float], *, checked: bool) -> tuple[float, float]:
+    """How far below and above 1 a ratio may go. Arrays without axes are looked at only where the values of others are."""
+    both = clip if isinstance(clip, Sequence) and not isinstance(clip, str) else (clip, clip)
     if len(both) != 2:
         raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
-    return number("clip", both[0], 0.0, 1.0), number("clip", both[1], 0.0, np.inf)
+    of = option if checked else number
+    return of("clip", both[0], 0.0, 1.0), of("clip", both[1], 0.0, np.inf)
 
 
 def _weight(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of, seen_before
 from offtrace.returns.backend import UsualCall
@@ -11,6 +12,7 @@ from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_rule, as_trace
 
 
+@ends_apart
 def targets(
     trace: Rule,
     *,
@@ -57,6 +59,7 @@ def targets(
     )  # fmt: skip
 
 
+@ends_apart
 def corrections(
     trace: Rule,
     *,
@@ -93,6 +96,7 @@ def corrections(
     )  # fmt: skip
 
 
+@ends_apart
 def coefficients(
     trace: Trace,
     *,

@@ -55,6 +55,8 @@ def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool 
         if array is None or (name == "gamma" and is_number(array)):
             continue
         kind = _numpy if type(array) is np.ndarray else _loader(type(array))
+        if isinstance(array, list | tuple):
+            _refuse_tensors(name, array)
         if kind not in found:
             found[kind] = name
     if len(found) > 1:
@@ -75,6 +77,21 @@ def seen_before(array: object) -> Backend[Any] | None:
 def as_numpy(arrays: Mapping[str, Array | float | None]) -> dict[str, Any]:
     """Arrays of any one kind as NumPy arrays, without gradient. None and numbers stay."""
     return backend_of(arrays).all_as_numpy(arrays)
+
+
+def _refuse_tensors(name: str, rows: list[Any] | tuple[Any, ...]) -> None:
+    """An error where a list holds tensors or JAX arrays: NumPy would make one array of its own kind of them."""
+    first: Any = rows
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    load = _loader(type(first))
+    if load is not _numpy:
+        backend = load()
+        stack = "torch.stack" if backend.word == "tensor" else "jnp.stack"
+        raise TypeError(
+            f"{name} is a {type(rows).__name__} of {backend.word}s: stack them, e.g. by {stack}, or pad rows of unequal "
+            "length and mark the padding"
+        )
 
 
 def _loader(of: type) -> Loader:

@@ -53,7 +53,7 @@ MEANT = {
     "magnitude": "Σγᵗβ of a start, on average: how large an update is",
     "largest_magnitude": "the largest Σγᵗβ of a start",
     "horizon": "how many steps credit reaches, on average; one-step has 1",
-    "cut": "the share of traces that are 0 when their episode ends",
+    "cut": "the share of traces that are 0 when their episode ends, of those that start before its last step",
     "largest": "the largest β",
     "effective": "how many starts do the work: few where some have far larger updates",
 }

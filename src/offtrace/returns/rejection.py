@@ -39,6 +39,9 @@ def reject(
     only k1 has, since the others are never negative. By "token" each decision is judged by itself, by "sequence …" all decisions
     of a row, or of a segment, together. Several criteria at once are sequences of the same length; a decision must pass all.
 
+    A decision whose log_mu is −inf, although the action was taken, is rejected, with a warning that counts them, and so is its
+    sequence by "sequence …". The warning is left out where values are not looked at, as in `jit` and on a GPU without check=True.
+
     Nothing is multiplied into the weights, so that a mean can be one over what is kept: (w · A · keep).sum() / keep.sum(). Arrays
     are those of `weights`.
 

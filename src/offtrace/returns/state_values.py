@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple
 
+from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of, seen_before
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
@@ -23,6 +24,7 @@ class StateTargets(NamedTuple, Generic[Array]):
     """Δ_k, the λ-advantage: on-policy it is GAE(λ)'s. It knows the actions from k on, where `advantage` takes a_k as given."""
 
 
+@ends_apart
 def state_targets(
     trace: Trace | None = None,
     *,

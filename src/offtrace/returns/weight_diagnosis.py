@@ -135,16 +135,19 @@ def _plain(level: str, log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
     elif level == "sequence":
         logs = found.spread(whole)
     else:
-        up_to = _up_to(log_ratio, found)
-        logs = up_to if level == "prefix" else _up_to(log_ratio[::-1], _backward(found))[::-1] - log_ratio
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.exp(np.where(np.isnan(logs), -np.inf, logs))
+        logs = _up_to(log_ratio, found) if level == "prefix" else _after(log_ratio, found)
+    with np.errstate(over="ignore"):
+        return np.exp(logs)
 
 
-def _backward(found: Sequences) -> Sequences:
-    """The same decisions, the last one first."""
+def _after(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+    """Σ log ρ of the decisions after each one, up to the end of its sequence."""
     ends = np.append(found.starts[1:], len(found.rows)) - 1
-    return Sequences(found.rows[::-1], found.steps[::-1], (len(found.rows) - 1 - ends)[::-1])
+    backward = Sequences(found.rows[::-1], found.steps[::-1], (len(found.rows) - 1 - ends)[::-1])
+    from_here = _up_to(log_ratio[::-1], backward)[::-1]
+    after = np.append(from_here[1:], 0.0)
+    after[ends] = 0.0
+    return after
 
 
 def _up_to(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:

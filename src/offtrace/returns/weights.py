@@ -9,7 +9,7 @@ from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.weight_arrays import LEVELS, Weighing
 from offtrace.traces import Trace
-from offtrace.traces.base import number
+from offtrace.traces.base import option
 from offtrace.traces.trace_argument import as_trace
 
 OUTSIDE = ("truncate", "mask")
@@ -87,8 +87,8 @@ def options(
     _one_of("outside", outside, OUTSIDE)
     if normalize is not None:
         _one_of("normalize", normalize, NORMALIZE)
-    low = 0.0 if lower is None else number("lower", lower, 0.0, np.inf)
-    high = np.inf if upper is None else number("upper", upper, 0.0, np.inf)
+    low = 0.0 if lower is None else _bound("lower", lower)
+    high = np.inf if upper is None else _bound("upper", upper)
     if low > high:
         raise ValueError(f"lower = {low:g} is above upper = {high:g}: no weight lies between them")
     if (normalize == "group") != (group is not None):
@@ -96,6 +96,13 @@ def options(
     if process_group is not None and normalize is None:
         raise TypeError('process_group is that over which weights are normalised: pass normalize="batch" or "group"')
     return Weighing(level, low, high, outside == "mask", normalize, process_group)
+
+
+def _bound(name: str, value: object) -> float:
+    found = option(name, value, 0.0, np.inf)
+    if not isinstance(found, float):
+        raise TypeError(f"{name} is traced by JAX, but a program is compiled for its bounds: pass {name} as a float")
+    return found
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -12,15 +12,15 @@ from offtrace.testing.calling import PROBABILITIES, ArrayName, Estimator, Layout
 from offtrace.testing.explaining import Wrong, explained, finding_of
 from offtrace.testing.findings import EstimatorCheck, Finding
 from offtrace.testing.mistakes import Mistake
-from offtrace.testing.trials import Quantity, Scenario, Values, right, scale, scenarios
+from offtrace.testing.trials import SINGLE_STEP, Quantity, Scenario, Values, right, scale, scenarios
 from offtrace.traces import Rule
 from offtrace.traces.trace_argument import as_rule, as_trace
 
-Never = Literal["terminated", "truncated", "padding", "zero ratios"]
+Never = Literal["terminated", "truncated", "padding", "zero ratios", "one step"]
 TOLERANCE = 1e-4
 """Differences below this share of what is summed up are rounding: of float32, and of a γ that was rounded to it on the way."""
 HALF_TOLERANCE = 0.05
-ALL_OVER: set[Mistake] = {"value of another step", "not linear"}
+ALL_OVER: set[Mistake] = {"value of another step", "reward of another step", "not linear", "rows mixed up", "step lost"}
 """Mistakes that make every other number look wrong: what comes after them is not told."""
 STEPS, LONGEST = 6, 16
 
@@ -61,11 +61,13 @@ def check_estimator(
     - `arrays`, `dtype`, `layout`: what `fn` takes: "numpy", "torch" or "jax"; float32, which is the default of the latter two, or
       float64; "[B, T]", "[T]", "[T, B]", "[B, T, 1]" or "[T, B, 1]". Flags are booleans
     - `gamma`: the discount, or "by step" for arrays of them
-    - `never`: what never occurs in your data and need not be right: "terminated", "truncated", "padding", "zero ratios"
+    - `never`: what never occurs in your data and need not be right: "terminated", "truncated", "padding", "zero ratios",
+      "one step" (rows of T = 1)
     - `steps`: T, by default 6, or more where a horizon is longer
     - `tolerance`: which share of what is summed up counts as rounding; 0.0001, or more if `fn` returns half precision
 
-    What comes back is true if `fn` is right, and prints as a report. `assert check_estimator(…)` makes a test.
+    What comes back is true if `fn` is right, and prints as a report. `assert check_estimator(…)` makes a test. What `fn` writes
+    at padding is not compared, since most code masks it later; a note says so where it is not 0.
 
     >>> import numpy as np, offtrace as ot
     >>> def my_q_lambda(reward, q, next_value, done, gamma, lam):                        # [B, T]
@@ -76,7 +78,7 @@ def check_estimator(
     ...         target[:, t] = q[:, t] + ahead
     ...     return target
     >>> check_estimator(my_q_lambda, ot.QLambda(lam=0.9))
-    Q(λ), action values: wrong at 20 of 96 steps, 1 mistake.
+    Q(λ), action values: wrong at 21 of 100 steps, 1 mistake.
     1. truncation taken for termination
       A truncated step must bootstrap from its next_value, as if the episode went on.
       next_value[0, 2] counts 0 in target[0, 2]; it should count 0.83.
@@ -121,13 +123,19 @@ def check_estimator(
     tried = scenarios(
         rule, kind, steps=_steps(rule, steps), gamma=discount, on_policy=on_policy, never=never, seed=seed
     )
-    found, counted, wrong = list[Finding](), 0, 0
+    found, counted, wrong, notes = list[Finding](), 0, 0, list(_notes(rule, kind, asked, on_policy))
+    if tried[-1].shows == SINGLE_STEP:
+        try:
+            estimator(tried[-1].rows)
+        except Exception as error:  # refused, which is no wrong number
+            tried.pop()
+            notes.append(f"fn raised {type(error).__name__} on rows of a single step, which were left out: {error}")
     for quantity in quantities:
         outcome = _checked(estimator, tried, quantity, tolerance, on_policy)
         found, counted, wrong = found + outcome.findings, counted + outcome.steps, wrong + outcome.wrong
-    return EstimatorCheck(
-        rule, kind, tuple(found), counted, wrong, tuple(s.shows for s in tried), _notes(rule, kind, asked, on_policy)
-    )
+        if outcome.writes_at_padding:
+            notes.append(f"fn writes other numbers than 0 at padding; {quantity} is not compared there.")
+    return EstimatorCheck(rule, kind, tuple(found), counted, wrong, tuple(s.shows for s in tried), tuple(notes))
 
 
 def _refuse(rule: Rule, values: Values, returns: tuple[str, ...], gamma: object) -> None:
@@ -168,21 +176,27 @@ class _Outcome(NamedTuple):
     findings: list[Finding]
     steps: int
     wrong: int
+    writes_at_padding: bool
 
 
 def _checked(
     estimator: Estimator, tried: list[Scenario], quantity: Quantity, tolerance: float | None, on_policy: bool
 ) -> _Outcome:
     """Compare on all scenarios, then ask of those that failed, from the simplest on, what is wrong."""
-    counted, wrong, failed = 0, 0, list[Wrong]()
+    counted, wrong, failed, at_padding = 0, 0, list[Wrong](), False
     for scenario in tried:
-        got = estimator(scenario.rows)[quantity]
+        try:
+            got = estimator(scenario.rows)[quantity]
+        except Exception as error:
+            error.add_note(f"check_estimator called fn on rows that show {scenario.shows}.")
+            raise
         near = tolerance or (HALF_TOLERANCE if estimator.returned_half else TOLERANCE)
         of_rows = (estimator.rule, estimator.values, quantity)
         want, size = (np.stack([of(row, *of_rows) for row in scenario.rows]) for of in (right, scale))
         valid = np.stack([row.valid for row in scenario.rows])
         off = valid & ~(np.abs(got - want) <= near * size)
         counted, wrong = counted + int(valid.sum()), wrong + int(off.sum())
+        at_padding |= bool((got[~valid] != 0.0).any())
         if off.any():
             failed.append(Wrong(scenario, got, want, off, near))
     found: dict[Mistake, Finding] = {}
@@ -192,7 +206,7 @@ def _checked(
         for clue, b in explained(estimator, failure, quantity, on_policy, found=bool(found)):
             if clue.mistake not in found:
                 found[clue.mistake] = finding_of(estimator, failure, clue, b, quantity)
-    return _Outcome(list(found.values()), counted, wrong)
+    return _Outcome(list(found.values()), counted, wrong, at_padding)
 
 
 def _notes(rule: Rule, values: Values, asked: set[str], on_policy: bool) -> tuple[str, ...]:

@@ -27,12 +27,19 @@ Mistake = Literal[
     "termination bootstrapped",
     "row's end not bootstrapped",
     "value of another step",
+    "reward of another step",
+    "step lost",
     "later values missing",
     "target and correction mixed up",
     "ratio missing",
     "ratio upside down",
+    "ratio altered",
     "discount misplaced",
+    "trace not started at 1",
+    "wrong horizon",
+    "another number",
     "another rule",
+    "rows mixed up",
     "not linear",
     "not a number",
     "unknown",
@@ -59,11 +66,13 @@ def clues(
     rule: Rule, row: Row, values: Values, quantity: Quantity, seen: Credit, right: Credit, near: float
 ) -> list[Clue]:
     """All that is wrong on one row but for the coefficients inside episodes, nearest steps first. `near` is the tolerance."""
-    moved = list(_moved_values(rule, row, values, quantity, seen, near))
+    moved = list(_moved_rewards(row, seen, right, near)) or list(_moved_values(rule, row, values, quantity, seen, near))
     if moved:
         return moved
     beyond = list(_beyond_ends(row, seen, right, near))
-    found = beyond + list(_bootstraps(rule, row, seen, near, {clue.k for clue in beyond}))
+    found = beyond + list(_discounts(rule, row, values, quantity, seen, near))
+    if len(found) == len(beyond):
+        found += _bootstraps(rule, row, seen, near, {clue.k for clue in beyond})
     if not found:
         found = list(_inner_values(rule, row, values, quantity, seen, near))
     return sorted(found, key=lambda clue: abs(clue.t - clue.k))
@@ -113,10 +122,41 @@ def _bootstraps(rule: Rule, row: Row, seen: Credit, near: float, leaking: set[in
             yield Clue("termination bootstrapped", "A terminated step bootstraps; nothing follows it.", *numbers)
         elif abs(got) <= near:
             yield Clue(*_lost(row, t), *numbers)
+        elif abs(got - want * row.gamma[t]) <= near * abs(want):
+            yield Clue("discount misplaced", "The value after the last step is discounted twice.", *numbers)
+        elif abs(got - credit) <= near * abs(want):
+            yield Clue("discount misplaced", "The value after the last step is not discounted.", *numbers)
         elif got > want > 0:
             yield Clue("bootstrap counted twice", "The value after the last step counts more than once.", *numbers)
         else:
             yield Clue("unknown", "The value after the last step has a wrong weight.", *numbers)
+
+
+def _discounts(rule: Rule, row: Row, values: Values, quantity: Quantity, seen: Credit, near: float) -> Iterator[Clue]:
+    """Bootstraps that are all discounted by another γ than that of their step, compared with the credit of the rewards there."""
+    inner, γ = _inner(row), row.gamma
+    tried = {"twice": γ, "not at all": 1.0 / γ}
+    if (γ != γ[0]).any():
+        tried["by γ of the step after"] = np.append(γ[1:], np.nan) / γ  # NaN: not known
+        tried["by γ of the step before"] = np.append(np.nan, γ[:-1]) / γ
+
+    def differences(factor: np.ndarray) -> list[tuple[Input, np.ndarray, np.ndarray, np.ndarray]]:
+        made = _named_values(seen, _following(rule, row, values, quantity, seen.reward, factor))
+        return [
+            (n, got, want, inner & (np.abs(got - want) > near * np.maximum(1.0, abs(want)))) for n, got, want in made
+        ]
+
+    wrong = differences(np.ones(row.steps))
+    places = np.stack([off for *_, off in wrong])
+    for name, factor in tried.items():
+        left = np.stack([off for *_, off in differences(factor)])  # comparisons with NaN are false
+        explained = places & np.isfinite(factor)
+        if explained.any() and not left.any():
+            for which, got, want, off in wrong:
+                for k, t in np.argwhere(off):
+                    says = f"The value after a step is discounted {name}."
+                    yield Clue("discount misplaced", says, int(k), which, int(t), float(got[k, t]), float(want[k, t]))
+            return
 
 
 def _reads_next_episode(row: Row, seen: Credit, k: int, leaking: set[int], near: float) -> bool:
@@ -173,6 +213,22 @@ def _moved_values(
                     yield Clue("value of another step", says, int(k), name, int(t), float(got[k, t]), float(want[k, t]))
 
 
+def _moved_rewards(row: Row, seen: Credit, right: Credit, near: float) -> Iterator[Clue]:
+    """Rewards that count in the place of those of the step before or after, on a row of one episode whose values are right."""
+    if not row.goes_on[:-1].all() or np.abs(np.stack(seen[1:3]) - np.stack(right[1:3])).max() > near:
+        return
+    off = np.abs(seen.reward - right.reward) > near
+    for by, word in ((1, "early"), (-1, "late")):
+        moved = np.roll(right.reward, by, axis=1)
+        inside = slice(1, None) if by == 1 else slice(None, -1)
+        if off.any() and (np.abs(seen.reward - moved)[:, inside] <= near).all():
+            for k, t in np.argwhere(off):
+                says = f"The reward is that of another step: it counts one step too {word}."
+                numbers = (float(seen.reward[k, t]), float(right.reward[k, t]))
+                yield Clue("reward of another step", says, int(k), "reward", int(t), *numbers)
+            return
+
+
 def _named_values(
     seen: Credit, want: tuple[np.ndarray, np.ndarray]
 ) -> tuple[tuple[Input, np.ndarray, np.ndarray], tuple[Input, np.ndarray, np.ndarray]]:
@@ -207,9 +263,9 @@ def _named(
 
 
 def _following(
-    rule: Rule, row: Row, values: Values, quantity: Quantity, C: np.ndarray
+    rule: Rule, row: Row, values: Values, quantity: Quantity, C: np.ndarray, factor: float | np.ndarray = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The credit of `own` and of `next_value` that follows from that of rewards."""
+    """The credit of `own` and of `next_value` that follows from that of rewards; bootstraps are multiplied by `factor`."""
     goes_on = row.goes_on
     ahead = row.gamma * ~row.terminated * C  # of the value after step t, by δ_t
     own = np.eye(row.steps) * (quantity == "target")
@@ -220,6 +276,7 @@ def _following(
     else:
         own = own - C
         after = ahead
+    after = after * factor
     if values == "state":
         own = own + np.where(before, np.roll(after, 1, axis=1), 0.0)
         after = np.where(goes_on, 0.0, after)

@@ -21,6 +21,7 @@ Values = Literal["action", "state"]
 Quantity = Literal["target", "advantage", "correction"]
 Input = Literal["reward", "own", "next_value"]
 """What a return is linear in; `own` is q on action values and value on state values."""
+SINGLE_STEP = "a single step"
 JUNK = 30.0
 """About the size of what must not be read; other numbers are below 3."""
 BY_STEP = (
@@ -98,6 +99,16 @@ class Scenario(NamedTuple):
     rows: list[Row]
 
 
+class Setting(NamedTuple):
+    """What is checked."""
+
+    rule: Rule
+    values: Values
+    quantity: Quantity
+    on_policy: bool
+    one_gamma: bool
+
+
 def right(row: Row, rule: Rule, values: Values, quantity: Quantity) -> np.ndarray:
     """The return of every step of a row by its definition [T]."""
     given = {"reward": row.reward, "next_value": row.next_value, "terminated": row.terminated}
@@ -132,7 +143,7 @@ def scenarios(
     """From the simplest to the most involved, so that the first one that fails says most. `gamma` None: one for each step."""
     rng = np.random.default_rng(seed)
 
-    def rows(*marks: Mapping[str, Sequence[int]]) -> list[Row]:
+    def rows(*marks: Mapping[str, Sequence[int]], steps: int = steps) -> list[Row]:
         return [_row(rng, rule, values, steps, gamma, on_policy, mark) for mark in marks]
 
     made = [("one episode that goes on after the row", rows({}, {}, {}, {}))]
@@ -155,6 +166,12 @@ def scenarios(
         )
     if "zero ratios" not in never and not on_policy and not rule.needs_greedy:
         made.append(("actions that π never takes", rows(*({"zero": at} for at in ((2,), (1, 4), (0,), (-1,))))))
+    if "padding" not in never:
+        inside = ((2,), (1,), (2, 3), (1, 4))
+        made.append(("padding inside an episode", rows(*({"padding": at} for at in inside))))
+    if "one step" not in never and not rule.per_step:
+        ends = [{name: (0,)} for name in ("terminated", "truncated") if name not in never]
+        made.append((SINGLE_STEP, rows({}, {}, *ends, steps=1)))
     return [Scenario(*one) for one in made]
 
 

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from offtrace.returns import by_definition
 from offtrace.testing.credit import of_rewards
+from offtrace.testing.fitting import fitted
 from offtrace.testing.mistakes import Mistake
-from offtrace.testing.trials import Quantity, Row, Values
+from offtrace.testing.trials import Row, Setting
 from offtrace.traces import Rule, Trace, rules
 
 Variant = Callable[[Row], tuple[np.ndarray, np.ndarray]]
 """The coefficients [T, T] of one row, and where they are to be compared."""
-
-
-class Setting(NamedTuple):
-    """What is checked."""
-
-    rule: Rule
-    values: Values
-    quantity: Quantity
-    on_policy: bool
-    one_gamma: bool
+LONGEST = 16
+"""Horizons up to this one are tried."""
 
 
 def named(setting: Setting, rows: Sequence[Row], seen: Sequence[np.ndarray], near: float) -> tuple[Mistake, str]:
@@ -38,9 +30,13 @@ def named(setting: Setting, rows: Sequence[Row], seen: Sequence[np.ndarray], nea
     if found is not None:
         return found
     for mistake, says, variant in _variants(setting):
-        if all(_agrees(got, *variant(row), near) for row, got in zip(rows, seen, strict=True)):
+        try:
+            agrees = all(_agrees(got, *variant(row), near) for row, got in zip(rows, seen, strict=True))
+        except ArithmeticError:  # the mistake has no number there, as μ/π at π = 0
+            continue
+        if agrees:
             return mistake, says
-    found = _powers_of_gamma(setting, rows, seen, near)
+    found = _powers_of_gamma(setting, rows, seen, near) or fitted(setting, rows, seen, near)
     if found is not None:
         return found
     return "unknown", "The coefficients of later steps are not the rule's, nor those of a mistake that is known here."
@@ -68,6 +64,15 @@ def _variants(setting: Setting) -> Iterator[tuple[Mistake, str, Variant]]:
         yield "lambda misplaced", "λ acts inside of the clip of the ratio.", within
         other = replace(rule, lam=1.0 - lam)  # pyright: ignore[reportCallIssue]
         yield "lambda misplaced", "1 − λ stands where λ should.", _of(setting, other)
+    yield from _discounts(setting)
+    yield from _horizons(setting)
+    if isinstance(rule, Trace) and rule.recursive and lam is not None and setting.values == "action":
+        for own, says in ((1.0, "; that of its own step is 1"), (lam, "")):
+            yield (
+                "trace not started at 1",
+                f"The trace goes on from λ in the place of 1{says}.",
+                _started_at(rule, lam, own),
+            )
     for other in _other_rules(setting):
         yield "another rule", f"These are the coefficients of {_spelt(other)}.", _of(setting, other)
 
@@ -99,6 +104,63 @@ def _ratios(setting: Setting, rule: Trace) -> Iterator[tuple[Mistake, str, Varia
         "The ratio is μ/π.",
         _of(setting, rule, lambda row: replace(row, log_pi=row.log_mu, log_mu=row.log_pi)),
     )
+    if "rho" in rule.reads:
+        none = "The ratio is {}: {} is left out."
+        without_μ = _of(setting, rule, lambda row: replace(row, log_mu=np.zeros(row.steps)))
+        without_π = _of(setting, rule, lambda row: replace(row, log_pi=np.zeros(row.steps)))
+        yield "ratio altered", none.format("π", "μ"), without_μ
+        yield "ratio altered", none.format("1/μ", "π"), without_π
+
+
+def _discounts(setting: Setting) -> Iterator[tuple[Mistake, str, Variant]]:
+    """A trace that is discounted by γ of another step."""
+    if setting.one_gamma:
+        return
+    for by, word in ((-1, "after"), (1, "before")):
+        says = f"The trace is discounted by γ of the step {word}."
+        yield (
+            "discount misplaced",
+            says,
+            _of(setting, setting.rule, lambda row, by=by: _late_gamma(row, by), first=by == 1),
+        )
+
+
+def _late_gamma(row: Row, by: int) -> Row:
+    at = np.clip(np.arange(row.steps) - by, 0, row.steps - 1)
+    return replace(row, gamma=row.gamma[at])
+
+
+def _horizons(setting: Setting) -> Iterator[tuple[Mistake, str, Variant]]:
+    """The rule with another horizon, or another n."""
+    rule = setting.rule
+    name = "n" if rule.uncorrected else "horizon"
+    if name not in (f.name for f in fields(rule)):
+        return
+    now = getattr(rule, name)
+    for n in range(1, LONGEST):
+        if n != now:
+            says = f"β is 0 from lag {n} on, as with {name} = {n}; it should be {now}."
+            yield "wrong horizon", says, _of(setting, replace(rule, **{name: n}))  # pyright: ignore[reportArgumentType]
+    if now is not None and name == "horizon":
+        yield "wrong horizon", f"The horizon of {now} does not act.", _of(setting, replace(rule, horizon=None))  # pyright: ignore
+
+
+def _started_at(rule: Trace, x0: float, own: float) -> Variant:
+    """A recursive trace x_t = min(cap_t, ratio_t x_{t-1}) from x_k = x0; the weight of δ_k is `own`."""
+
+    def variant(row: Row) -> tuple[np.ndarray, np.ndarray]:
+        T, made = row.steps, np.zeros((row.steps, row.steps))
+        pi, mu = np.exp(row.log_pi), np.exp(row.log_mu)
+        decay, ratio, cap = (np.broadcast_to(part, T) for part in rule.normal_form(np, pi, mu, row.rho))
+        for k in range(T):
+            weight, x = 1.0, x0
+            made[k, k] = own
+            for t in range(k + 1, T):
+                x, weight = min(cap[t], ratio[t] * x), weight * row.gamma[t - 1] * decay[t]
+                made[k, t] = weight * x
+        return made, np.triu(np.ones((T, T), bool))
+
+    return variant
 
 
 def _ratios_of_states(setting: Setting, rule: Trace) -> Iterator[tuple[Mistake, str, Variant]]:

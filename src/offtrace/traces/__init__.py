@@ -43,3 +43,6 @@ __all__ = [
     "rules",
     "trace",
 ]
+
+# Making a rule prints its lines, which torch.compile does not follow: from here on a compiled program may make it.
+_ = [rule.typical() for rule in rules()]

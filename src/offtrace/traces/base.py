@@ -136,6 +136,11 @@ class Rule:
         return (cls(),)
 
     def __new__(cls, *arguments: object, **named: object) -> Self:
+        annotated = {} if "__dataclass_fields__" in cls.__dict__ else inspect.get_annotations(cls)
+        if own := [name for name, kind in annotated.items() if "ClassVar" not in str(kind)]:
+            raise TypeError(
+                f"{cls.__name__} declares {', '.join(own)} but is no dataclass: write @dataclass(frozen=True) above the class"
+            )
         if "jax" in sys.modules:
             pytrees.register(cls)
         return super().__new__(cls)
@@ -360,6 +365,18 @@ def number(name: str, value: object, low: float, high: float) -> Numbers:
     if not low <= value <= high:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
     return value
+
+
+def option(name: str, value: Any, low: float, high: float) -> Numbers:
+    """As `number`, of an option: an array without axes, of any kind, gives its number; only what JAX traces is let through."""
+    shape = tuple(getattr(value, "shape", ()))
+    if shape:
+        raise TypeError(f"{name} must be one number, got an array of shape {shape}")
+    try:
+        value = value.item() if hasattr(value, "item") else value
+    except TypeError:
+        return value
+    return number(name, value, low, high)
 
 
 def _from_numpy(value: object) -> TypeGuard[np.ndarray | np.generic]:

@@ -142,8 +142,19 @@ class HistoryTrace(Trace):
 
     @property
     def history_form(self) -> Callable[[History], float]:
-        """The function `beta` that was given."""
-        return self.beta
+        """The function `beta` that was given, which must return one number."""
+        return self._one_number
+
+    def _one_number(self, history: History) -> float:
+        made = self.beta(history)
+        if isinstance(made, Real) or (getattr(made, "shape", None) == () and not isinstance(made, str)):
+            return float(made)
+        shape = getattr(made, "shape", None)
+        what = repr(made) if shape is None else f"an array of shape {tuple(shape)}"
+        raise TypeError(
+            f"the beta of {self.title!r} returned {what}: it must return one number, β of the whole history, as "
+            "history.rho[1:].prod() is"
+        )
 
     @property
     def largest(self) -> float:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-import numpy as np
-
 from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, number
 from offtrace.traces.pytrees import STATIC
 from offtrace.traces.registry import register
@@ -118,7 +116,7 @@ class TruncatedIS(TrajectoryAware):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if np.ndim(self.bound) == 0:  # pyright: ignore[reportArgumentType]
+        if not isinstance(self.bound, list | tuple) and not getattr(self.bound, "ndim", 0):
             self._set("bound", number("bound", self.bound, 0.0, INFINITY))
             return
         self._set("bound", tuple(number("bound", d, 0.0, INFINITY) for d in self.bound))  # pyright: ignore

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
@@ -27,7 +28,8 @@ class _ByHistory(Protocol):
 
     reads: tuple[str, ...]
 
-    def beta(self, history: History, /) -> float: ...
+    @property
+    def history_form(self) -> Callable[[History], float]: ...
 
 
 class Past:
@@ -57,7 +59,7 @@ class Past:
             pi, mu, pairs = seen.T
             every = {"pi": pi, "mu": mu, "rho": pi / mu, "pair": pairs.astype(np.int64)}
             given = (every[name] if name in self.trace.reads else None for name in History._fields)
-            return float(self.trace.beta(History(*given)))
+            return self.trace.history_form(History(*given))
         except BaseException as error:  # raised again when the loop has come back
             self.error = error
             return math.nan

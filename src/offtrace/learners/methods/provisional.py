@@ -17,8 +17,8 @@ The forward view, with values of fixed weights (`returns` of the same episode, e
     Δ_{k,t} = Σ_{i=k+1}^{t−1} C_{k,i-1} [(1−γ) ε̄_{k,i} + γ(1−λ) ε_{k,i}] + C_{k,t-1} [(1−γ) ε̄_{k,t} + γ ε_{k,t}]
 
 where C_{k,i} = ∏_{j=k+1}^{i} γλρ_j, ε̄_{k,i} = r_k + … + r_{i-1} − θ·φ_k is the error of the return that ends at i, and ε_{k,i}
-that of the one which bootstraps there, θ·φ_i more (PTD). For PQ each later step j adds θ·φ̄_j − θ·φ_j to both, and ε_{k,i}
-bootstraps from θ·φ̄_i.
+that of the one which bootstraps there: θ·φ_i more (PTD), or θ·φ̄_i more (PQ). Nothing of the steps between stands in them: along
+an older trace c turns the θ·φ_j of δ_j into θ·φ̄_j, from which the step before has bootstrapped.
 """
 
 from __future__ import annotations

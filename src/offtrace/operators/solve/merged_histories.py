@@ -143,14 +143,14 @@ class HistoryWalk:
     ) -> tuple[np.ndarray, np.ndarray]:
         """One call of the trace's function for each history."""
         carry = np.concatenate([carry, pair[:, None]], axis=1)
-        β = np.empty(len(carry))
+        β, beta = np.empty(len(carry)), self.trace.history_form
         for i, row in enumerate(carry.astype(np.int64)):
             seen: dict[str, Any] = dict.fromkeys(History._fields)
             for name in (name for name in self.of if name in self.trace.reads):
                 seen[name] = self.of[name][row]
                 seen[name][: self.first] = np.nan
             seen["pair"] = self.ids[row] if "pair" in self.trace.reads else None
-            β[i] = self.trace.beta(History(**seen))
+            β[i] = beta(History(**seen))
         return carry, β
 
 

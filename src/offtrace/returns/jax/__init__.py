@@ -1,1 +1,1 @@
-"""JAX arrays: XLA's kernels, and Pallas' on a GPU."""
+"""JAX arrays: XLA's kernels, and Triton's on a GPU."""

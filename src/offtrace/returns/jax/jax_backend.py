@@ -20,7 +20,7 @@ from jax.core import Tracer
 from jax.sharding import Sharding
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
-from offtrace.arrays import FLOATS, one_discount
+from offtrace.arrays import FLOATS, one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
@@ -112,7 +112,10 @@ class JaxBackend(Backend[jax.Array]):
 
     def discount(self, gamma: jax.Array | float) -> jax.Array | float:
         """A number; or an array of no dimension, which may be traced."""
-        return gamma if isinstance(gamma, jax.Array) else one_discount(gamma)
+        if not isinstance(gamma, jax.Array):
+            return one_discount(gamma)
+        refuse_text_and_flags(gamma)
+        return gamma
 
     def converting(self, name: str, dtype: object) -> str:
         """Return the call of `astype` that converts it."""

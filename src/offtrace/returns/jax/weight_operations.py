@@ -75,6 +75,7 @@ def keep(given: GivenCriteria, numbers: Numbers, real: dict[str, Array], other: 
     """1 where a decision is kept, else 0."""
     flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items()}
     decision = flat["valid"] != 0
-    log_ratio = jnp.where(decision, flat["log_pi"] - flat["log_mu"], 0.0)
+    log_mu = jnp.where(jnp.isneginf(flat["log_mu"]), jnp.nan, flat["log_mu"])  # NaN passes no criterion
+    log_ratio = jnp.where(decision, flat["log_pi"] - log_mu, 0.0)
     found = kept(KIND, given.criteria, log_ratio, decision, flat.get("pair"))
     return jnp.where(found, 1.0, 0.0).reshape(given.shape)

@@ -4,7 +4,8 @@
 
 `step[t]` is ratio_{t+1}: what takes x from t to t+1, as g[t] takes D. Where a trace ends between t and t+1, g is 0 and step 1.
 
-**linear**: cap = ∞. The reverse recursion Δ_k = δ_k + g_k step_k Δ_{k+1}, as an associative scan. O(T), log T deep.
+**linear**: cap = ∞. The reverse recursion Δ_k = δ_k + g_k step_k Δ_{k+1}: on the CPU step by step, elsewhere as an associative
+scan, O(T) and log T deep.
 
 **capped**: both kinds of cap, in O(T log² T) and O(log² T) deep. Rows are halved and halved again. A start k in a left half
 arrives at the right half with X_k and D = W_k. In the right half, with P_t the product of ratios from the half's first step to t,
@@ -50,6 +51,7 @@ Factors = tuple[Array, Array, Array]
 LEAF = 16  # up to this many steps a block is done lag by lag: unrolled, and one loop to the compiler
 HUGE = 1e300  # products are held below it, so that no infinity meets a zero
 CHUNK = 16  # of running sums
+SMALLEST = 1e-290  # of a product that has all its digits
 
 
 def in_float64() -> AbstractContextManager[object]:
@@ -68,6 +70,9 @@ def rows_together(kernel: Callable[[*Arrays], Out]) -> Callable[[*Arrays], Out]:
     @call.def_vmap
     def rule(size: int, mapped: Sequence[bool], *arrays: Array) -> tuple[Out, object]:
         full = [a if m else jnp.broadcast_to(a, (size, *a.shape)) for a, m in zip(arrays, mapped, strict=True)]
+        if size == 0:  # kernels need a row
+            one = jax.eval_shape(call, *(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in full))
+            return tree_map(lambda a: jnp.zeros((0, *a.shape), a.dtype), one), tree_map(lambda _: True, one)
         T = full[0].shape[-1]
         out = call(*(a.reshape(-1, T) for a in full))
         return tree_map(lambda a: a.reshape(size, -1, T), out), tree_map(lambda _: True, out)
@@ -84,6 +89,26 @@ def linear(delta: Array, weight: Array) -> Array:
 @rows_together
 @jax.jit  # as are the other kernels that differ by nothing else: so JAX traces each once, for all rules
 def _linear(delta: Array, weight: Array) -> Array:
+    return lax.platform_dependent(delta, weight, cpu=linear_by_steps, default=linear_by_doubling)
+
+
+def linear_by_steps(delta: Array, weight: Array) -> Array:
+    """Compute Δ step by step, for one core; once more with numbers of any size, if a product may have left the range."""
+
+    def step(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+        (later, left), (d, w) = state, now
+        passed = jnp.where(w == 0, 0.0, w * later)
+        total = d + passed
+        lost = (jnp.abs(passed) < SMALLEST) & (w != 0) & (later != 0)
+        return (total, left | lost | ~(jnp.abs(total) < jnp.inf)), total
+
+    none = jnp.zeros_like(delta[:, 0])
+    (_, left), out = lax.scan(step, (none, none != none), (delta.T, weight.T), reverse=True)
+    return lax.cond(jnp.any(left), xla_scaled_numbers.linear, lambda *_: out.T, delta, weight)
+
+
+def linear_by_doubling(delta: Array, weight: Array) -> Array:
+    """Compute Δ by an associative scan, log T deep, for devices that do much at once."""
     return lax.cond(all_in_range(weight), _linear_in_range, xla_scaled_numbers.linear, delta, weight)
 
 

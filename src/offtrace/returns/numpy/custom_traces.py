@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from numba import njit
@@ -56,16 +56,26 @@ def sweep(
         )
     else:
         raise TypeError(f"{trace.title} is no custom trace")
-    if np.isnan(peak):
-        raise ValueError(
-            f"the custom trace {trace.title!r} returned a β that is negative or not finite; "
-            "does it list all that it uses in `reads`?"
-        )
+    if not 1.0 <= peak < np.inf:
+        _refuse(trace, peak)
     return out, peak
 
 
+def _refuse(trace: Trace, beta: float) -> NoReturn:
+    """Say what is wrong with a β that is infinite, NaN or negative."""
+    if beta == np.inf:
+        why = "infinite: a product of its ratios exceeds the largest float. Clip what it carries, or give it a horizon"
+    elif beta < 0.0:
+        why = "negative, and a coefficient must be 0 or more"
+    else:
+        why = f"not a number: does it list all that it uses in `reads`, which is {trace.reads}? Or did it multiply ∞ by 0?"
+    raise ValueError(f"the custom trace {trace.title!r} returned a β that is {why}")
+
+
 def _each_pair(next_beta, first, constants, seen, delta, discount, reach, matrix, out):
-    """Every start, every later step: (carry, β) = next_beta(carry, constants, seen, b, k, t). The largest β; NaN if one is bad.
+    """Every start, every later step: (carry, β) = next_beta(carry, constants, seen, b, k, t).
+
+    It returns the largest β, or the first that is bad: ∞, NaN, or −1 for a negative one.
 
     It is compiled around a custom step, and runs as it stands around a Python function of the history.
     """
@@ -80,7 +90,7 @@ def _each_pair(next_beta, first, constants, seen, delta, discount, reach, matrix
                     break
                 carry, β = next_beta(carry, constants, seen, b, k, t)
                 if not 0.0 <= β < np.inf:
-                    return np.nan
+                    return -1.0 if β < 0.0 else β
                 peak = max(peak, β)
                 total += w * β * delta[b, t]
                 if len(matrix):

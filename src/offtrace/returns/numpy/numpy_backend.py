@@ -30,7 +30,14 @@ from offtrace.returns.numpy.whole_arrays import goes_on
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
+from offtrace.trajectory import (
+    Trajectory,
+    agree,
+    explain_bad_value,
+    laid_out,
+    warn_if_infinite,
+    warn_of_positive_logs,
+)
 
 
 class NumPyBackend(NumPyKind, Backend[np.ndarray]):
@@ -67,8 +74,13 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         is_read = NOT_BY_STEP[BOOL] if valid is None else valid
         read = reward, q, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
         out = corrected(plan, read, np.empty(shape, dtype), add_q)
-        if valid is not None and out is not None:
+        if out is None:
+            return None
+        if valid is not None:
             out[~valid] = 0.0
+        if plan.needs_pi and plan.needs_mu:
+            _look_at_logs(log_pi, log_mu, valid)
+        warn_if_infinite(out)
         return out
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
@@ -118,9 +130,13 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         nothing, is_read = NOT_BY_STEP[dtype], NOT_BY_STEP[BOOL] if valid is None else valid
         read = reward, value, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
         made = corrected_states(plan, read, shape, dtype)
-        if valid is not None and made is not None:
+        if made is None:
+            return None
+        if valid is not None:
             for out in made:
                 out[~valid] = 0.0
+        _look_at_logs(log_pi, log_mu, valid)
+        warn_if_infinite(made[0])
         return made
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
@@ -188,6 +204,7 @@ def _are_plain(reals: tuple[object, ...], flags: tuple[object, ...]) -> bool:
 
 def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     """q + Δ, or Δ, [B, T]; None where a value is bad, which `explain_bad_value` then names. Invalid steps hold anything."""
+    _look_at_logs(x.log_pi, x.log_mu, x.valid)
     uncorrected = trace.uncorrected_return
     if uncorrected is not None:
         out = uncorrected_returns.of(uncorrected, x)
@@ -197,6 +214,11 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
         return _by_compiled_pass(trace, x, add_q=add_q)
     out = custom_traces.correct(trace, x)
     return x.read("q") + out if add_q and out is not None else out
+
+
+def _look_at_logs(log_pi: np.ndarray | None, log_mu: np.ndarray | None, valid: np.ndarray | None) -> None:
+    if log_pi is not None and log_mu is not None and log_pi.item(0) > 0.0 < log_mu.item(0):
+        warn_of_positive_logs(log_pi, log_mu, valid)
 
 
 def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
@@ -210,6 +232,7 @@ def _by_compiled_pass(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray
 
 def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
+    _look_at_logs(x.log_pi, x.log_mu, x.valid)
     if trace.custom:
         return state_rows.of_custom(trace, x)
     B, T = x.terminated.shape

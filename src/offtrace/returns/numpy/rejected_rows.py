@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from offtrace.returns.numpy.sequences import Sequences, sequences
 from offtrace.returns.numpy.weight_rows import trajectory
 from offtrace.returns.numpy.whole_arrays import probabilities
 from offtrace.returns.weight_arrays import Criterion, Decisions, estimate
-from offtrace.trajectory import explain_bad_value
+from offtrace.trajectory import explain_bad_value, first_index, spell
 
 
-def decisions_of(given: Decisions[np.ndarray]) -> tuple[np.ndarray, Sequences]:
-    """log ρ of each decision, [N], checked, and where its sequences begin."""
+def decisions_of(given: Decisions[np.ndarray], *, never_drawn: bool = False) -> tuple[np.ndarray, Sequences]:
+    """log ρ of each decision, [N], checked, and where its sequences begin.
+
+    With `never_drawn` a log μ of −∞ at a decision is no error, and log ρ is NaN there.
+    """
+    never = _never_drawn(given)
+    if never_drawn and never.any():
+        given = given._replace(log_mu=np.where(never, 0.0, given.arrays()["log_mu"]))
     x = trajectory(given, ())
     if probabilities(x, ("rho",)) is None:
         explain_bad_value(x)
     found = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
     if not len(found.rows):
         raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
-    return np.subtract(found.of(x.read("log_pi")), found.of(x.read("log_mu")), dtype=np.float64), found
+    log_ratio = np.subtract(found.of(x.read("log_pi")), found.of(x.read("log_mu")), dtype=np.float64)
+    return np.where(found.of(np.atleast_2d(never)), np.nan, log_ratio), found
+
+
+def _never_drawn(given: Decisions[np.ndarray]) -> np.ndarray:
+    """Whether an action was taken that μ never takes, by log_mu."""
+    never = np.isneginf(given.arrays()["log_mu"])
+    return never if given.mask is None else never & (given.mask != 0)
 
 
 def statistic(criterion: Criterion, log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
@@ -35,8 +50,17 @@ def statistic(criterion: Criterion, log_ratio: np.ndarray, found: Sequences) -> 
 
 
 def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.ndarray:
-    """Whether each decision passes all criteria; False where there is no decision."""
-    log_ratio, found = decisions_of(given)
+    """Whether each decision passes all criteria; False where there is no decision. What is not a number passes none."""
+    if given.mask is not None and not given.mask.any():
+        return np.zeros(given.shape, bool)
+    never = _never_drawn(given)
+    if never.any():
+        warnings.warn(
+            f"log_mu is −inf at {never.sum()} decision(s), first at index {spell(first_index(never))}: that action was taken, so "
+            "its probability under μ was not 0. Such decisions are rejected, and sequences with one where a sequence is judged",
+            stacklevel=4,
+        )
+    log_ratio, found = decisions_of(given, never_drawn=True)
     out = np.zeros(given.shape if len(given.shape) == 2 else (1, *given.shape), bool)
     passed = np.ones(len(log_ratio), bool)
     for criterion in criteria:

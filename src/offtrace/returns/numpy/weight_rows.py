@@ -27,8 +27,8 @@ BLOCK = 1 << 16  # so many steps at a time: their factors stay in the cache
 NO_MASK, NO_SEGMENT = np.empty((0, 0), np.bool_), np.empty((0, 0), np.int64)
 TOKEN, PREFIX, SUFFIX, SEQUENCE, GEOMETRIC = range(len(LEVELS))
 
-Totals = Mapping[int, tuple[float, int, int]]
-"""For each group the sum of its weights, how many there are, and in how many rows."""
+Totals = Mapping[int, tuple[float, int]]
+"""For each group the sum of its weights, and how many there are."""
 Merge = Callable[[Totals], Totals]
 """From the totals of this process to those of all."""
 
@@ -64,8 +64,6 @@ def weigh(
 ) -> np.ndarray:
     """The weights as float64 [B, T]. `whole` asks for the factors of all rows at once, since the rule has numbers for each."""
     B, T = x.terminated.shape
-    if x.valid is not None and merge is None and not x.valid.any():
-        raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
     found = None
     if how.normalize is not None or x.pair is not None:
         found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
@@ -118,23 +116,18 @@ def _normalize(
     ids = np.zeros(len(weights), np.int64) if group is None else np.asarray(group, np.int64)
     names, place = np.unique(ids, return_inverse=True)
     sums, counts = np.bincount(place[rows], values, len(names)), np.bincount(place[rows], minlength=len(names))
-    filled = np.bincount(place[np.unique(found.rows)], minlength=len(names))
-    totals: Totals = {
-        int(n): (float(s), int(c), int(r)) for n, s, c, r in zip(names, sums, counts, filled, strict=True)
-    }
+    totals: Totals = {int(n): (float(s), int(c)) for n, s, c in zip(names, sums, counts, strict=True)}
     totals = totals if merge is None else merge(totals)
     check_totals(totals, grouped=group is not None)
-    means = np.array([totals[int(n)][0] / max(1, totals[int(n)][1]) for n in names])
+    means = np.array([total / max(1, count) for total, count in (totals[int(n)] for n in names)])
     weights /= np.where(means > 0.0, means, 1.0)[place][:, None]  # where the mean is 0, all weights are
 
 
 def check_totals(totals: Totals, *, grouped: bool) -> None:
-    """An error where a mean says nothing: of one weight, of one row in a group, or of an infinite weight."""
-    if not sum(count for _, count, _ in totals.values()):
-        raise ValueError("mask has no decision in any row of any process: there is nothing to normalise")
-    for name, (total, count, rows) in totals.items():
-        if count and (rows if grouped else count) < 2:
-            what = f"group {name} has one row" if grouped else "there is one weight to normalise"
+    """An error where a mean says nothing: of one weight, or of an infinite one."""
+    for name, (total, count) in totals.items():
+        if count == 1:
+            what = f"group {name} has one weight to normalise" if grouped else "there is one weight to normalise"
             raise ValueError(
                 f"{what}: over its own mean a weight is always 1. Normalise over more rows, or pass normalize=None"
             )
@@ -147,11 +140,11 @@ def check_totals(totals: Totals, *, grouped: bool) -> None:
 
 def merged(all_totals: Iterable[Totals]) -> Totals:
     """The totals of all processes together."""
-    made: dict[int, tuple[float, int, int]] = {}
+    made: dict[int, tuple[float, int]] = {}
     for totals in all_totals:
-        for name, (total, count, rows) in totals.items():
-            before = made.get(name, (0.0, 0, 0))
-            made[name] = before[0] + total, before[1] + count, before[2] + rows
+        for name, (total, count) in totals.items():
+            before = made.get(name, (0.0, 0))
+            made[name] = before[0] + total, before[1] + count
     return made
 
 

@@ -31,6 +31,8 @@ class _Starts(ABC):
         self.live = NOBODY
 
     def advance(self, discount: float, now: Now) -> None:
+        if not len(self.live):  # as after an error
+            return
         self.live["lag"] += 1
         self.live["weight"] *= discount
         self.live = self.live[(self.live["lag"] < self.reach) & (self.live["weight"] > 0.0)]
@@ -38,6 +40,10 @@ class _Starts(ABC):
         bad = ~((β >= 0.0) & (β < np.inf))
         if bad.any():
             self.clear()
+            if (β == np.inf).any():
+                raise OverflowError(
+                    f"a product of ratios overflowed: {self.trace.title!r} gave an infinite β; call reset()"
+                )
             raise ValueError(
                 f"the trace {self.trace.title!r} gave a β that is negative or not finite: {β[bad][0]}; "
                 "does it list all that it uses in `reads`?"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offtrace.arrays import one_discount
+from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, rejected_rows
@@ -66,6 +66,11 @@ class TorchBackend(Backend[Tensor]):
     def array(self, name: str, value: object) -> Tensor:
         """The tensor."""
         if isinstance(value, Tensor):
+            if value.is_nested:
+                raise TypeError(
+                    f"{name} is a nested tensor: pad it, e.g. torch.nested.to_padded_tensor({name}, 0.0), and mark the padding "
+                    "by mask or valid"
+                )
             return value
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
@@ -75,7 +80,10 @@ class TorchBackend(Backend[Tensor]):
 
     def discount(self, gamma: Tensor | float) -> Tensor | float:
         """A number; or a tensor of no dimension, which may have a gradient."""
-        return gamma if isinstance(gamma, Tensor) else one_discount(gamma)
+        if not isinstance(gamma, Tensor):
+            return one_discount(gamma)
+        refuse_text_and_flags(gamma)
+        return gamma
 
     def converting(self, name: str, dtype: object) -> str:
         """Return the call of `to` that converts it."""

@@ -44,7 +44,7 @@ def _shared(found: Tensor, given: Decisions[Tensor], how: Weighing) -> Tensor:
     if how.normalize is not None:
         decision, segment = decision_of(given, found.device), rows_of(given).get("segment")
         counted = starts(KIND, decision, segment) if how.level in ONE_A_ROW else decision
-        found = _normalized(found, counted, decision.any(1), given.group, how)
+        found = _normalized(found, counted, given.group, how)
     return found.reshape(given.shape)
 
 
@@ -84,11 +84,12 @@ def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
     rows = rows_of(given)
     decision = decision_of(given, rows["log_pi"].device)
-    log_ratio = torch.where(decision, rows["log_pi"].double() - rows["log_mu"].double(), 0.0)
+    log_mu = torch.where(rows["log_mu"].isneginf(), torch.nan, rows["log_mu"].double())  # NaN passes no criterion
+    log_ratio = torch.where(decision, rows["log_pi"].double() - log_mu, 0.0)
     return kept(KIND, criteria, log_ratio, decision, rows.get("segment")).reshape(given.shape)
 
 
-def _normalized(weights: Tensor, counted: Tensor, filled: Tensor, group: Tensor | None, how: Weighing) -> Tensor:
+def _normalized(weights: Tensor, counted: Tensor, group: Tensor | None, how: Weighing) -> Tensor:
     """Weights over their mean, in the batch or in their group."""
     total, count = torch.where(counted, weights, 0.0).sum(1), counted.sum(1)
     if group is None and how.process_group is None:
@@ -99,9 +100,7 @@ def _normalized(weights: Tensor, counted: Tensor, filled: Tensor, group: Tensor 
     ids = torch.zeros_like(count) if group is None else group.detach()
     names, place = torch.unique(ids, return_inverse=True)
     parts = [torch.zeros(len(names), dtype=p.dtype, device=p.device).index_add_(0, place, p) for p in (total, count)]
-    rows = torch.zeros_like(parts[1]).index_add_(0, place, filled.to(count.dtype))
-    all_parts = zip(names.tolist(), *(p.tolist() for p in (*parts, rows)), strict=True)
-    totals: Totals = {name: (s, c, r) for name, s, c, r in all_parts}
+    totals: Totals = {name: (s, c) for name, s, c in zip(names.tolist(), *(p.tolist() for p in parts), strict=True)}
     totals = totals if how.process_group is None else over(how.process_group)(totals)
     check_totals(totals, grouped=group is not None)
     means = [totals[name][0] / max(1, totals[name][1]) or 1.0 for name in names.tolist()]

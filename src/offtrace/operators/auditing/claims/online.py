@@ -11,12 +11,13 @@ radius below 1 implies the first alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import offtrace.traces as ot
 from offtrace.mdps import MDP, alternating, garnet, one_state_two_actions, random_policy
@@ -33,7 +34,7 @@ def algorithm_1(
     mdp: MDP,
     pi: np.ndarray,
     visited: Sequence[int],
-    betas: Callable[[int], Iterable[float]],
+    betas: Callable[[int], ArrayLike],
     Q: np.ndarray,
     alpha: Callable[[int], float],
     held: bool = False,
@@ -43,12 +44,13 @@ def algorithm_1(
     `betas(t)` are β_{t:t}, β_{t-1:t}, …; those that are left out are 0. `held` keeps the Q of every δ as it was at the
     beginning: the updates of an episode are added up, as offline.
     """
-    before, Q = Q, Q.copy()
+    before, Q, pairs = Q, Q.copy(), np.asarray(visited)
     for t, (z, after) in enumerate(pairwise(visited)):
         seen, s = before if held else Q, after // mdp.A
         δ = mdp.R.ravel()[z] + mdp.gamma * expected_value(pi[s], seen[s]) - seen.ravel()[z]
-        for lag, β in enumerate(betas(t)):
-            Q.ravel()[visited[t - lag]] += alpha(t) * mdp.gamma**lag * β * δ
+        β = np.asarray(betas(t))
+        lags = np.arange(len(β))
+        np.add.at(Q.ravel(), pairs[t - lags], alpha(t) * mdp.gamma**lags * β * δ)
     return Q
 
 
@@ -100,14 +102,15 @@ class Masked(NamedTuple):
     pi: np.ndarray
     mu: np.ndarray
     keep: np.ndarray
-    """[lags, S·A] of 0 and 1; keep[0] = 1."""
+    """[lags, S·A] of 0 and 1; keep[0] = 1, and the last row is that of all later lags."""
 
     @property
     def Z(self) -> np.ndarray:
         """I − Σ γ^tK_t (I − γP_π)."""
-        P, one = self.mdp.P_pi(self.pi).toarray(), np.eye(self.mdp.pairs)
-        C = sum(self.mdp.gamma**t * np.linalg.matrix_power(P, t) * kept for t, kept in enumerate(self.keep))
-        return one - C @ (one - self.mdp.gamma * P)
+        one, γP = np.eye(self.mdp.pairs), self.mdp.gamma * self.mdp.P_pi(self.pi).toarray()
+        *first, later = (np.linalg.matrix_power(γP, t) for t in range(len(self.keep)))
+        C = sum(power * kept for power, kept in zip(first, self.keep[:-1], strict=True))
+        return one - (C + later @ np.linalg.inv(one - γP) * self.keep[-1]) @ (one - γP)
 
     @property
     def growth(self) -> float:
@@ -124,8 +127,8 @@ class Masked(NamedTuple):
         L = np.cumsum(np.log(self.pi / self.mu).ravel()[visited])
 
         def betas(t: int) -> np.ndarray:
-            lags = np.arange(min(t + 1, len(self.keep)))
-            return np.exp(L[t] - L[t - lags]) * self.keep[lags, visited[t]]
+            lags = np.arange(t + 1)
+            return np.exp(L[t] - L[t - lags]) * self.keep[np.minimum(lags, len(self.keep) - 1), visited[t]]
 
         Q = rng.normal(size=self.pi.shape)
         learned = algorithm_1(
@@ -136,15 +139,14 @@ class Masked(NamedTuple):
 
 def skipping() -> Masked:
     """`alternating` with β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …): no step size makes M converge."""
-    keep = np.ones((4, 4))
-    keep[2] = 0.0
+    keep = np.ones((5, 4))
+    keep[[2, 4]] = 0.0
     return Masked("β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …), alternating", *alternating(), keep)
 
 
 def after_the_first_action() -> Masked:
-    """One state; β = ∏ρ after the first action, up to lag 19, else 0: M converges, and its norm is above 1."""
-    keep = np.zeros((20, 2))
-    keep[0] = keep[:, 0] = 1.0
+    """One state; β = ∏ρ after the first action, else 0: M converges, and its norm is above 1."""
+    keep = np.array([[1.0, 1.0], [1.0, 0.0]])
     made = one_state_two_actions(target=(0.2, 0.8), behavior=(0.15, 0.85), gamma=0.9)
     return Masked("β_t = ∏ρ where a_t is the first action, else 0, one state", *made, keep)
 

@@ -1,0 +1,300 @@
+"""Rows that are split along time over processes or devices (context parallelism).
+
+Each shard holds all rows and some of their steps. Its arrays hold one number a step, so all shards get the whole rows (one
+all_gather), compute what the ordinary function computes, and keep the steps that are theirs. So every rule works, and every
+option.
+
+A process whose arrays are bad says so before anything is gathered, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from offtrace.arrays import is_number
+from offtrace.returns import api
+from offtrace.returns.layouts import layout_of
+from offtrace.returns.state_values import StateTargets
+from offtrace.returns.state_values import state_targets as state_targets_of_rows
+from offtrace.returns.weights import weights as weights_of_rows
+from offtrace.traces import Rule, Trace
+from offtrace.traces.trace_argument import as_rule, as_trace
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["corrections", "state_targets", "targets", "weights"]
+
+STEPS = frozenset(
+    ("reward", "q", "value", "next_value", "terminated", "truncated", "log_pi", "log_mu", "gamma", "valid", "skip", "greedy",
+     "pair", "mask", "segment")
+)  # fmt: skip
+"""The arguments that hold something for each step. All others are options."""
+
+
+def targets(
+    trace: Rule,
+    *,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    position: Any = None,
+    **arrays: Any,
+) -> Any:
+    """The targets of `offtrace.targets` for one shard of rows that are split along time, as the whole rows give them.
+
+    Arrays and options are those of `offtrace.targets`, the arrays of this shard alone: [B, T] or [T], with all rows and some of
+    their steps. A rule that holds numbers for each step, as `VariableLambda`, holds those of the shard. `next_value` at a
+    shard's last step is the value of the true next state, as everywhere. Every shard must make the same call. Where the
+    others are is said by one of:
+
+    - `process_group`, of torch.distributed, for tensors. Shards may differ in length. If the arrays of one process are bad, all
+      raise an error
+    - `axis_name`, an axis of the mesh, for JAX arrays inside of `jax.shard_map`
+
+    Shards hold the steps in the order of ranks, or of the axis. In any other order, as in zigzag context parallelism,
+    `position` [T] says which steps of the whole row these are, the same ones of all rows. If no permutation comes together,
+    that is an error, and NaN under JAX. There are no gradients: `differentiable=True` is refused.
+
+    This example is one shard alone, in a group of one:
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> no = torch.zeros(3, dtype=torch.bool)
+    >>> ot.sharded.targets(ot.QLambda(lam=1.0), reward=torch.ones(3), q=torch.zeros(3),
+    ...                    next_value=torch.zeros(3), terminated=no,
+    ...                    truncated=no, gamma=0.5, process_group=distributed.group.WORLD)
+    tensor([1.7500, 1.5000, 1.0000])
+    >>> distributed.destroy_process_group()
+    """
+    return _on_shards(api.targets, trace, arrays, process_group, axis_name, position)
+
+
+def corrections(
+    trace: Rule,
+    *,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    position: Any = None,
+    **arrays: Any,
+) -> Any:
+    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> zero, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    >>> row = {"reward": torch.ones(3), "q": zero, "next_value": zero, "terminated": no,
+    ...        "truncated": no}
+    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), **row, gamma=1.0,
+    ...                        process_group=distributed.group.WORLD)
+    tensor([3., 2., 1.])
+    >>> distributed.destroy_process_group()
+    """
+    return _on_shards(api.corrections, trace, arrays, process_group, axis_name, position)
+
+
+def state_targets(
+    trace: Trace | None = None,
+    *,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    position: Any = None,
+    **arrays: Any,
+) -> Any:
+    """The targets and advantages of `offtrace.state_targets` for one shard of rows that are split along time.
+
+    Arrays and options are those of `offtrace.state_targets`; where the other shards are is said as in `sharded.targets`.
+
+    >>> import torch
+    >>> import offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> one, none, no = torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool)
+    >>> ot.sharded.state_targets(ot.RBIS(), reward=one, value=none, next_value=none, terminated=no,
+    ...                          truncated=no, log_pi=none,
+    ...                          log_mu=none, gamma=0.5, process_group=distributed.group.WORLD).target
+    tensor([1.7500, 1.5000, 1.0000])
+    >>> distributed.destroy_process_group()
+    """
+    return _on_shards(state_targets_of_rows, trace, arrays, process_group, axis_name, position)
+
+
+def weights(
+    trace: Trace,
+    *,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    position: Any = None,
+    **arrays: Any,
+) -> Any:
+    """The weights of `offtrace.weights` for one shard of rows that are split along time, as the whole rows give them.
+
+    Arrays and options are those of `offtrace.weights`; where the other shards are is said as in `sharded.targets`. Ids of
+    segments hold over all shards, and do not fall along the whole row.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> rho = torch.tensor([[0.5, 4.0, 2.0]]).log()
+    >>> ot.sharded.weights(ot.NonMarkovRetrace(lam=1.0), log_pi=rho, log_mu=0 * rho,
+    ...                    process_group=distributed.group.WORLD)
+    tensor([[0.5000, 1.0000, 1.0000]])
+    >>> distributed.destroy_process_group()
+    """
+    return _on_shards(weights_of_rows, trace, arrays, process_group, axis_name, position)
+
+
+def _on_shards(
+    function: Callable[..., Any],
+    trace: Rule | None,
+    arrays: Mapping[str, Any],
+    process_group: ProcessGroup | None,
+    axis_name: Hashable | None,
+    position: Any,
+) -> Any:
+    """Gather the rows, compute, and keep this shard's steps."""
+    if (process_group is None) == (axis_name is None):
+        raise TypeError(
+            "say where the other shards are: process_group=torch.distributed.group.WORLD, or another group, for tensors "
+            "(it is None before init_process_group has been called); "
+            'axis_name="…", an axis of the mesh, for JAX arrays inside of jax.shard_map'
+        )
+    if arrays.get("differentiable"):
+        raise TypeError("targets of shards have no gradient: leave out differentiable=True")
+    options = {name: value for name, value in arrays.items() if name not in STEPS or is_number(value)}
+    of_steps = {name: a for name, a in arrays.items() if name not in options and a is not None}
+    rule, held = _numbers_of(None if trace is None else as_rule(trace))
+    gather = _gather_along_axis if process_group is None else _gather_from_processes
+    where: Any = axis_name if process_group is None else process_group
+    alike = f"{function.__name__}({rule}, {', '.join(of_steps)}, {options})"
+    whole, keep = gather(where, of_steps | held, options.get("time_major"), position, alike)
+    if held and trace is not None:
+        parts = iter([whole.pop(name) for name in held])
+        trace = as_trace(trace).mapped(lambda _: next(parts))
+    made: Any = function(trace, **whole, **options)
+    if function is state_targets_of_rows:
+        return StateTargets(*(keep(part) for part in made))
+    return keep(made)
+
+
+def _numbers_of(rule: Rule | None) -> tuple[str, dict[str, Any]]:
+    """The rule's title and numbers as text, which all shards must have alike, and the arrays that it holds for each step."""
+    if rule is None:
+        return "no trace", {}
+    held: list[Any] = []
+    if rule.per_step:
+        as_trace(rule).mapped(lambda numbers: held.append(numbers) or numbers)
+    numbers = [getattr(rule, field.name) for field in fields(rule)] if is_dataclass(rule) else []
+    alike = [number for number in numbers if is_number(number)]
+    return f"{rule.title} {alike}", {f"number {i} of the rule": numbers for i, numbers in enumerate(held)}
+
+
+def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
+    """The axis of time, if all arrays have one shape."""
+    name, first = next(iter(arrays.items()), ("", None))
+    if first is None:
+        raise TypeError("there is no array of steps: pass log_pi and log_mu, or the mask of the decisions")
+    if "reward" in arrays:
+        layout_of(arrays, time_major)  # an error if [N, 1] may be either
+        name, first = "reward", arrays["reward"]
+    shape = tuple(np.shape(first))
+    for other, array in arrays.items():
+        if tuple(np.shape(array)) != shape:
+            raise ValueError(
+                f"{other} has shape {tuple(np.shape(array))} but {name} has shape {shape}: nothing is broadcast"
+            )
+    if not shape or 0 in shape:
+        raise ValueError(f"{name} has shape {shape}: a shard needs a row and a step; give it a step with valid=False")
+    return 0 if time_major or len(shape) == 1 else 1
+
+
+def _gather_from_processes(
+    group: ProcessGroup, arrays: Mapping[str, Any], time_major: bool | None, position: Any, alike: str
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """The whole rows, and what takes a result to this shard's steps."""
+    import torch
+    import torch.distributed
+
+    distributed: Any = torch.distributed  # its annotations are not complete
+    size, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    if rank < 0:
+        raise ValueError("this process is not in the process_group: only those that hold shards may call")
+    ours: dict[str, torch.Tensor] = {}
+    axis, shape, error = 0, (0,), None
+    try:
+        ours = {name: torch.as_tensor(a).detach() for name, a in arrays.items()}
+        axis = _time_axis(ours, time_major)
+        shape = tuple(next(iter(ours.values())).shape)
+        if position is not None and tuple(np.shape(position)) != shape[axis : axis + 1]:
+            raise ValueError(f"position has shape {tuple(np.shape(position))}, and the shard has {shape[axis]} steps")
+    except (TypeError, ValueError, RuntimeError) as problem:
+        error = problem
+    shards: list[Any] = [None] * size
+    rows = (*shape[:axis], *shape[axis + 1 :])
+    distributed.all_gather_object(shards, (error is not None, rows, alike, position is None, shape[axis]), group=group)
+    if error is not None:
+        raise error
+    for other, (bad, theirs, call, ordered, _) in enumerate(shards):
+        if bad:
+            raise RuntimeError(
+                f"the arrays of rank {other} of the process group are bad: its own error says what is wrong"
+            )
+        if theirs != rows:
+            raise ValueError(
+                f"this shard has rows of shape {rows}, but that of rank {other} has {theirs}: "
+                "each rank must hold its part of every row"
+            )
+        if (call, ordered) != (alike, position is None):
+            raise ValueError(f"rank {other} called {call}, this rank {alike}: all ranks must call alike")
+    lengths = [shard[-1] for shard in shards]
+    device = next(iter(ours.values())).device
+    first = sum(lengths[:rank])
+    mine = torch.arange(first, first + lengths[rank]) if position is None else torch.as_tensor(position)
+    mine = mine.to(device)
+    # One message of float64, which holds every float, flag and id; a shard is padded to the longest.
+    packed = torch.stack([a.to(device, torch.float64).movedim(axis, -1) for a in ours.values()]).reshape(
+        -1, lengths[rank]
+    )
+    packed = torch.nn.functional.pad(torch.cat([packed, mine[None].double()]), (0, max(lengths) - lengths[rank]))
+    parts = [torch.empty_like(packed) for _ in range(size)]
+    distributed.all_gather(parts, packed, group=group)
+    joined = torch.cat([part[:, :length] for part, length in zip(parts, lengths, strict=True)], 1)
+    order = joined[-1].argsort()
+    if not torch.equal(joined[-1, order], torch.arange(sum(lengths), device=device).double()):
+        raise ValueError("position: the shards together must hold each step of the whole row once, 0, 1, …")
+    whole = joined[:-1, order].reshape(len(ours), *rows, -1).movedim(-1, axis + 1)
+    gathered = {name: part.to(a.dtype) for (name, a), part in zip(ours.items(), whole, strict=True)}
+    return gathered, lambda result: result.index_select(axis, mine)
+
+
+def _gather_along_axis(
+    axis_name: Hashable, arrays: Mapping[str, Any], time_major: bool | None, position: Any, alike: str
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """The whole rows, and what takes a result to this shard's steps. All devices run one program, so that they call alike."""
+    import jax
+
+    jnp: Any = jax.numpy  # JAX's annotations are not complete
+    lax: Any = jax.lax
+    try:
+        place = lax.axis_index(axis_name)
+    except NameError:
+        raise ValueError(
+            f"axis_name = {axis_name!r} is no axis here: call this inside of jax.shard_map, over a mesh with an axis of this name"
+        ) from None
+    ours = {name: jnp.asarray(a) for name, a in arrays.items()}
+    axis = _time_axis(ours, time_major)
+    T = next(iter(ours.values())).shape[axis]
+    mine = place * T + jnp.arange(T) if position is None else jnp.asarray(position)
+    whole = {name: lax.all_gather(a, axis_name, axis=axis, tiled=True) for name, a in ours.items()}
+    if position is None:
+        return whole, lambda result: lax.dynamic_slice_in_dim(result, place * T, T, axis)
+    positions = lax.all_gather(mine, axis_name, tiled=True)
+    order = jnp.argsort(positions)
+    each_once = jnp.all(positions[order] == jnp.arange(len(order)))
+    whole = {name: jnp.take(a, order, axis) for name, a in whole.items()}
+    return whole, lambda result: jnp.where(each_once, jnp.take(result, mine, axis), jnp.nan)
