@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import offtrace
 from offtrace._shared.cores import cores
+from offtrace._shared.extras import install
 from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
 from offtrace.studies.plan import Failure, Job, Outcome
@@ -56,7 +57,7 @@ class RayPool:
             try:
                 import ray
             except ImportError:
-                raise ImportError("running on Ray needs Ray: pip install 'offtrace[ray]'") from None
+                raise ImportError(f"running on Ray needs Ray: {install('ray')}") from None
             self.ray, self.own = ray, False
             if not ray.is_initialized():
                 self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared.extras import install
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration, folders, study_records, study_run, study_words
@@ -243,7 +244,7 @@ class Study:
         try:
             import tomli_w
         except ImportError:
-            raise ImportError("writing a study needs tomli-w: pip install 'offtrace[studies]'") from None
+            raise ImportError(f"writing a study needs tomli-w: {install('studies')}") from None
         return tomli_w.dumps(declaration.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
