@@ -27,14 +27,14 @@ NEEDED = (
 )
 COMMANDS = (["--version"], ["doctor"], ["explore", "--no-open", "--output", "explorer.html"], ["audit", "--help"])
 LACKING = {
-    "import offtrace.adapters.rlax": "offtrace[jax]",
-    "import offtrace.adapters.torchrl": "offtrace[torchrl]",
-    "from offtrace import deep; deep.train": "offtrace[deep]",
-    "from offtrace import logs; open('a.csv', 'w').write('episode'); logs.read('a.csv')": "offtrace[logs]",
-    "from offtrace import studies; studies.load('bifurcation', 'ci').run()": "offtrace[studies]",
-    "from offtrace import reports; reports.write('out')": "offtrace[reports]",
-    "import offtrace.adapters.sb3": "offtrace[sb3]",
-    "import offtrace.adapters.tianshou": "offtrace[tianshou]",
+    "import offtrace.adapters.rlax": "pip install '.[jax]'",
+    "import offtrace.adapters.torchrl": "pip install '.[torchrl]'",
+    "from offtrace import deep; deep.train": "pip install '.[deep]'",
+    "from offtrace import logs; open('a.csv', 'w').write('episode'); logs.read('a.csv')": "pip install '.[logs]'",
+    "from offtrace import studies; studies.load('bifurcation', 'ci').run()": "pip install '.[studies]'",
+    "from offtrace import reports; reports.write('out')": "pip install '.[reports]'",
+    "import offtrace.adapters.sb3": "pip install '.[sb3]'",
+    "import offtrace.adapters.tianshou": "pip install '.[tianshou]'",
 }
 
 

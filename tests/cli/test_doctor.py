@@ -48,7 +48,7 @@ def test_the_command_without_other_backends(
     said = capsys.readouterr().out
     assert f"offtrace {offtrace.__version__}" in said
     assert "✓ NumPy: targets are the definition's" in said
-    assert "– JAX: it is not installed\n      pip install 'offtrace[jax]'" in said
+    assert "– JAX: it is not installed\n      pip install '.[jax]'" in said
     assert said.endswith("All that is there works.\n")
 
 

@@ -310,7 +310,7 @@ def test_what_each_error_becomes(capsys: Any) -> None:
         assert deep._said(raises(error), argparse.Namespace()) == 2
         assert capsys.readouterr().err == "offtrace: words\n"
     assert deep._said(raises(ImportError("no jax", name="jax")), argparse.Namespace()) == 2
-    assert "pip install 'offtrace[deep]'" in capsys.readouterr().err
+    assert "pip install '.[deep]'" in capsys.readouterr().err
     assert deep._said(raises(KeyboardInterrupt()), argparse.Namespace()) == 130
     with pytest.raises(RuntimeError, match="a bug"):
         deep._said(raises(RuntimeError("a bug")), argparse.Namespace())

@@ -120,5 +120,5 @@ def test_what_has_no_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="must be a name or a Gymnasium environment, got int"):
         mdps.from_gymnasium(3)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(ImportError, match=r"pip install 'offtrace\[gymnasium\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[gymnasium\]'"):
         mdps.from_gymnasium("FrozenLake-v1")

@@ -73,6 +73,16 @@ def is_drawn(page: Any) -> None:
     assert "NaN" not in page.locator("main").inner_html()
 
 
+MARKS = """(cells) => [...new Set(cells.map((cell) => getComputedStyle(cell, "::before").content))]"""
+
+
+def test_the_marks_of_the_table_are_shown(opened: Any) -> None:
+    """The words above it say what ★ and ≈ mean."""
+    page = opened("control")
+    for kind, mark in (("best", '"★ "'), ("level", '"≈ "')):
+        assert page.locator(f"table.data td.{kind}").evaluate_all(MARKS) == [mark]
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_phone_needs_no_sideways_scrolling(opened: Any, name: str) -> None:
     page = opened(name, width=320)

@@ -95,7 +95,7 @@ def test_a_random_policy_has_score_0_and_the_best_trace_1() -> None:
     assert "0 is a random policy" in terminal_table.table(shown)
     unknown = pl.col("environment").str.replace("breakout", "pong")
     other = views.Views(rows.with_columns(environment=unknown), curves.with_columns(environment=unknown), facts)
-    assert "0 is the worst trace" in words.answer(other)[0]
+    assert "0 is the interquartile mean of the worst trace" in words.answer(other)[0]
 
 
 def test_curves_are_means_over_seeds_of_one_age() -> None:

@@ -83,12 +83,14 @@ def test_text_that_is_no_expression_is_a_mistake_at_a_place_in_it(explorer_engin
     tab, rng = explorer_engine, np.random.default_rng(1)
     signs = [*"()+-*/<>=!&|~,.^$ 19eλρ∞", "**", "rho", "min(", "where(", "\u2028", "é", "😀"]
     texts = ["".join(rng.choice(signs, rng.integers(0, 9))) for _ in range(400)]
+    inherited = ["constructor", "toString", "__proto__", "valueOf(1)", "hasOwnProperty(rho, 1)"]  # of every object
     call = """(texts) => texts.map((text) => {
         try { engine.parsed(text); return null; }
         catch (error) { return error instanceof engine.Mistake ? [error.at, error.length, error.message] : String(error); }
     })"""
-    for text, said in zip(texts, tab.evaluate(call, texts), strict=True):
+    for text, said in zip([*texts, *inherited], tab.evaluate(call, [*texts, *inherited]), strict=True):
         if said is None:
+            assert text not in inherited
             continue
         at, length, message = said
         units = len(text.encode("utf-16-le")) // 2

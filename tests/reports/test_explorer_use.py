@@ -117,6 +117,25 @@ def test_a_link_that_makes_no_sense_is_the_first_preset_and_the_page_says_so(ope
     assert tab.said == []
 
 
+INHERITED = ("constructor", "toString", "__proto__", "valueOf(1)", "hasOwnProperty(rho, 1)", "rho + isPrototypeOf")
+
+
+def test_what_every_object_of_javascript_has_is_no_name_of_a_rule(opened_explorer: Any) -> None:
+    for text in INHERITED:
+        tab = opened_explorer("#" + urlencode({"rules": "Own lam:0.9;Retrace lam:0.9", "mdp": "one", "decay": text}))
+        wrong = tab.locator("#wrong-decay", has_text="there is no")
+        wrong.wait_for()
+        assert tab.locator('[data-part="decay"]').get_attribute("aria-invalid") == "true"
+        assert tab.locator("#measures tbody tr").count() == 2  # the other rule is drawn
+        assert tab.locator("#operators tbody tr").nth(1).locator("[data-v]").count() > 0
+        assert tab.said == []
+    link = "#rules=constructor;toString+lam:1;Retrace+__proto__:1+valueOf:1&mdp=constructor&gamma=toString"
+    tab = opened_explorer(link)
+    assert tab.locator("#measures tbody tr").count() == 1
+    tab.locator("#preset", has_text="mdp=constructor, constructor, toString, __proto__:1 of Retrace").wait_for()
+    assert tab.said == []
+
+
 def test_a_phone_needs_no_sideways_scrolling(opened_explorer: Any) -> None:
     tab = opened_explorer("#rules=TruncatedIS+bound:0,inf,0;FlattenedIS;ABQ;Own", width=320)
     for width in (320, 390, 768):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+import offtrace
 from offtrace._shared import number_text
-from offtrace.reports.study import study_page, views, words
+from offtrace.reports.explorer import explorer_page
+from offtrace.reports.study import study_page, terminal_table, views, words
 from reports import synthetic
 
 MAKERS = {
@@ -52,6 +55,19 @@ def test_the_page_asks_for_nothing() -> None:
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(|XMLHttpRequest', text)
     assert set(re.findall(r"https?://[\w./-]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not a place
     assert "default-src 'none'" in text
+
+
+def test_every_page_states_what_it_may_load_and_where_it_may_lead() -> None:
+    """`base-uri` and `form-action` do not follow from `default-src`. All pages are made from these templates."""
+    templates = [
+        path.read_text(encoding="utf-8")
+        for path in Path(offtrace.__file__).parent.rglob("*.html")
+        if "<html" in path.read_text(encoding="utf-8")
+    ]
+    assert len(templates) == 2
+    for text in (*templates, study_page.render(*synthetic.records(seeds=3)), explorer_page.html()):
+        (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        assert {"default-src 'none'", "base-uri 'none'", "form-action 'none'"} <= set(policy.split("; "))
 
 
 def test_no_name_can_break_the_page() -> None:
@@ -133,6 +149,28 @@ def test_the_answer_claims_only_what_the_intervals_allow() -> None:
     assert said["far"].startswith("**RBIS** has the highest")
     assert "in pairs of the same seed, it is ahead of each of the other 7" in said["far"]
     assert "do not tell the traces apart" in said["same"]
+
+
+def test_a_score_above_that_of_the_best_is_explained() -> None:
+    """RBIS is best in both environments: 1 in each. Over their runs together, which are spread unequally, it is more."""
+    rows, curves, facts = synthetic.records(
+        seeds=8, environments=("Bifurcation 1", "Bifurcation 2"), traces=("Retrace", "RBIS")
+    )
+    skewed = (0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 27.0, 27.0)  # their interquartile mean is 3
+    wide = pl.col("seed").mod(100).replace_strict(dict(enumerate(skewed)), return_dtype=pl.Float64)
+    level = pl.when(pl.col("environment") == "Bifurcation 1").then(wide).otherwise(3.0)
+    shown = views.Views(rows.with_columns(value=level * (pl.col("trace") == "RBIS")), curves, facts)
+    first = shown.summary.iqm.row(0, named=True)
+    assert (first["method"], first["iqm"] > 1 + 1e-9) == ("RBIS", True)
+    said = words.answer(shown)[0]
+    assert (
+        "where, in each environment, 0 is the interquartile mean of the worst trace there, 1 that of the best" in said
+    )
+    assert "It can be above 1, since the middle half is that of the runs of all environments together." in said
+    assert "It can be above 1" in terminal_table.table(shown)
+    flat = views.Views(rows.with_columns(value=2.0 * (pl.col("trace") == "RBIS")), curves, facts)
+    assert flat.summary.iqm["iqm"][0] == 1.0
+    assert "above 1" not in words.answer(flat)[0] + terminal_table.table(flat)
 
 
 def test_the_front_of_a_map_is_what_nothing_beats() -> None:

@@ -24,6 +24,15 @@ def deadly(states: int, gate: str) -> MDP:
     return random_walk(states)
 
 
+def raising(states: int, gate: str) -> MDP:
+    """The file `tried` counts how often it raised."""
+    if _closed(gate):
+        with Path(gate).with_name("tried").open("a") as file:
+            file.write("x")
+        raise ValueError(f"no walk of {states}\nbefore the gate is open")
+    return random_walk(states)
+
+
 def wait(gate: str) -> None:
     """A worker leaves a file that says so."""
     if _closed(gate):
@@ -39,3 +48,4 @@ def _closed(gate: str) -> bool:
 if "gated" not in GALLERY:  # pytest, too, imports this file, by another name
     register_environment("gated", gated)
     register_environment("deadly", deadly)
+    register_environment("raising", raising)

@@ -1,7 +1,8 @@
 """Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
 
 STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine
-while one of them dies, and once more while the head is lost. Between them, logs are swept, too, while a node dies.
+while one of them dies, and once more while the head is lost. Between them, logs are swept, too, while a node dies, and a study is
+run whose units raise in one environment.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from offtrace import cli
 from offtrace.logs import sweep
 from offtrace.studies import Study, StudyError, on_ray
 from studies import gated
+from studies.small import declared
 
 
 def main(file: str, out: Path, gate: Path) -> None:
@@ -46,6 +48,13 @@ def main(file: str, out: Path, gate: Path) -> None:
     found = sweep(log, test_partitions.TARGET, **test_partitions.ASKED, on="ray", address=cluster.address)
     print(f"swept: {found.value!r}", flush=True)
     gate.unlink()
+    places = [f"raising:states=5,gate={gate}", "random-walk:states=5"]
+    given = declared(modules=["studies.gated"], environments=places, traces=["Retrace"])
+    raises = Study.declared(given, out=out / "raises")
+    try:
+        raises.run("ray", address=cluster.address, progress=False)
+    except StudyError as error:
+        print(f"raised {raises.status().done}: {error}", flush=True)
     lost = Study.load(file, out=out / "lost")
     on_ray.HEAD = 0.5  # without its head, Ray keeps a core busy
     killer = threading.Thread(target=lose_head, args=(cluster, lost), daemon=True)

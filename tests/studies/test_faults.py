@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from offtrace.studies import DeclarationError, Study, StudyError
-from offtrace.studies.local_processes import LocalPool
-from offtrace.studies.plan import Plan
+from offtrace import cli
+from offtrace.studies import DeclarationError, Study, StudyError, work
+from offtrace.studies.local_processes import ATTEMPTS, LocalPool
+from offtrace.studies.plan import Job, Plan
 from studies.forked import Forks
 from studies.small import declared, equal, exhaust, half_way
 
@@ -75,6 +76,85 @@ def test_a_unit_that_kills_its_workers_is_set_aside_while_others_go_on(
     assert not study.status().failed
 
 
+def test_a_unit_that_raises_in_its_workers_is_set_aside_while_others_go_on(tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    places = [f"raising:states=5,gate={gate}", "random-walk:states=5"]
+    given = declared(modules=["studies.gated"], environments=places, traces=["Retrace"])
+    study = Study.declared(given, out=tmp_path)
+    with pytest.raises(
+        StudyError, match="3 units were set aside; the others are done, but for tests that wait for them"
+    ):
+        study.run(workers=1, progress=False)
+    assert (tmp_path / "tried").read_text() == 3 * ATTEMPTS * "x"
+    assert study.status().done == {"tuning": (3, 6), "test": (1, 2)}
+    for alpha, words in zip((0.1, 0.3, 0.5), sorted(study.status().failed), strict=True):
+        assert words == f"Retrace λ = 0.5 α = {alpha} on {places[0]}: it raised ValueError: no walk of 5"
+    gate.touch()
+    assert study.run(workers=1, progress=False).status().finished
+    assert not study.status().failed
+
+
+def test_commands_and_the_page_say_which_units_raised_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(job: Job) -> Any:
+        if job.unit.environment == "random-walk:states=7" and job.unit.phase == "tuning":
+            raise ValueError("<no> walk of 7\x1b[2J\ntoday")
+        return whole(job)
+
+    whole, file = work.TASKS["evaluation"], tmp_path / "study.toml"
+    study = Study.declared(declared(traces=["Retrace"]), out=tmp_path)
+    file.write_text(study.as_toml())
+    run = ["study", "run", str(file), "--out", str(tmp_path), "--workers", "0", "-q"]
+    monkeypatch.setitem(work.TASKS, "evaluation", broken)
+    for _ in range(2):  # the second run tries them again
+        assert cli.main(run) == 2
+        said = capsys.readouterr().err
+        assert "3 units were set aside" in said
+        assert said.count("on random-walk:states=7: it raised ValueError: <no> walk of 7") == 3
+        assert f"The tracebacks are in {study.folder / 'failed'}" in said
+    kept = [text.read_text() for text in (study.folder / "failed").iterdir()]
+    assert len(kept) == 3
+    assert all("Traceback" in text and "today" in text for text in kept)
+
+    assert cli.main(["study", "status", str(study.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "begun; units: tuning 3/6, test 1/2" in said
+    assert said.count("  set aside: Retrace") == 3
+    assert "\x1b" not in said
+
+    page = tmp_path / "page.html"
+    report = ["study", "report", str(study.folder), "-o", str(page), "--no-open", "--no-figures"]
+    assert cli.main(report) == 0
+    text = page.read_text()
+    assert "3 units were set aside; the rows are missing on this page" in text
+    assert text.count("on random-walk:states=7: it raised ValueError: &lt;no&gt; walk of 7") == 3
+
+    monkeypatch.setitem(work.TASKS, "evaluation", whole)
+    assert cli.main(run) == 0
+    assert "set aside" not in capsys.readouterr().out
+    assert cli.main(report) == 0
+    assert "set aside" not in page.read_text()
+
+
+def test_a_study_of_which_every_unit_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no page then, and the report says why."""
+
+    def broken(job: Job) -> Any:
+        raise ValueError("no walk")
+
+    study = Study.declared(declared(**ONE), out=tmp_path)
+    monkeypatch.setitem(work.TASKS, "evaluation", broken)
+    with pytest.raises(StudyError, match="3 units were set aside"):
+        study.run(workers=0, progress=False)
+    assert cli.main(["study", "report", str(study.folder), "--no-open"]) == 2
+    said = capsys.readouterr().err
+    assert "there are no rows to report" in said
+    assert said.count("set aside: Retrace") == 3
+
+
 def test_workers_that_are_killed_while_they_start_do_not_count() -> None:
     plan = Plan(Study.declared(declared(**ONE)))
     pool, found = LocalPool(1), []
@@ -90,7 +170,7 @@ def test_workers_that_are_killed_while_they_start_do_not_count() -> None:
     finally:
         pool.close()
     assert found[0][0].unit == next(plan.left())
-    assert not pool.deaths
+    assert not pool.failures
 
 
 def test_workers_that_cannot_start_end_the_study(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,8 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
     assert f"swept: {swept.value!r}\n" in ran.stdout  # sums are in the order of the files: equal to the bit
     by_features = sweep(tmp_path / "log", test_partitions.policy, **test_partitions.FEATURES)
     assert f"of features: {by_features.value!r} {by_features.low!r} with 1 nodes left\n" in ran.stdout
+    assert "raised {'tuning': (3, 6), 'test': (1, 2)}: 3 units were set aside; the others are done" in ran.stdout
+    assert (tmp_path / "tried").read_text() == 9 * "x"
     assert "lost: the head of the Ray cluster at " in ran.stdout
     assert "no longer answers" in ran.stdout
     lost = local.at(tmp_path / "lost")

@@ -17,12 +17,10 @@ import tomli_w
 
 import offtrace as ot
 from offtrace import cli, mdps
-from offtrace.studies import DeclarationError, Study, StudyError, records, register_environment, running
-from offtrace.studies.local_processes import LocalPool
-from offtrace.studies.plan import Plan
+from offtrace.studies import DeclarationError, Study, records, register_environment, running
 from offtrace.traces.registry import unregister
 from studies.forked import Forks, Started
-from studies.small import declared, equal, exhaust, half_way
+from studies.small import declared, equal, half_way
 
 
 @pytest.fixture(scope="module")
@@ -199,20 +197,6 @@ print(Study.declared(declared()).run(out={str(tmp_path)!r}, workers=1).records()
     found = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "104"
     assert "32/32 units done" in found.stderr
-
-
-def test_a_unit_that_fails_is_named_and_the_rest_is_kept(tmp_path: Path) -> None:
-    study = Study.declared(declared())
-    jobs = [Plan(study).job(unit) for unit in list(Plan(study).units.values())[:1]]
-    pool = LocalPool(1)
-    try:
-        pool.submit(jobs[0].__class__(**{**jobs[0].__dict__, "task": "nonsense"}))
-        with pytest.raises(
-            StudyError, match=r"a unit failed: Retrace λ = 0.5 α = 0.1 on random-walk:states=5\n[\s\S]*KeyError"
-        ):
-            exhaust(pool)
-    finally:
-        pool.close()
 
 
 HALVED = '''

@@ -17,12 +17,14 @@ Where this differs from rlax:
 
 from __future__ import annotations
 
+from offtrace._shared.extras import install
+
 try:
     import jax.numpy as jnp
     from jax import Array
     from jax.typing import ArrayLike
 except ModuleNotFoundError as error:
-    raise ImportError(f"offtrace.adapters.rlax needs JAX ({error}): pip install 'offtrace[jax]'") from None
+    raise ImportError(f"offtrace.adapters.rlax needs JAX ({error}): {install('jax')}") from None
 
 from offtrace._shared.typed_jax import asarray
 from offtrace.adapters.rlax_returns import (

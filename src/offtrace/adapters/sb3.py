@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from offtrace._shared.extras import install
+
 try:
     import numpy as np
     import torch
@@ -22,7 +24,7 @@ try:
     from torch import Tensor
     from torch.nn.functional import one_hot, smooth_l1_loss
 except ModuleNotFoundError as error:
-    raise ImportError(f"offtrace.adapters.sb3 needs Stable-Baselines3 ({error}): pip install 'offtrace[sb3]'") from None
+    raise ImportError(f"offtrace.adapters.sb3 needs Stable-Baselines3 ({error}): {install('sb3')}") from None
 
 from offtrace.returns import from_action_values, targets
 from offtrace.traces import Retrace, Rule

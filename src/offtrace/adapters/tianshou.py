@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from offtrace._shared.extras import install
+
 try:
     import numpy as np
     import torch
     from tianshou.data import ReplayBuffer, to_numpy, to_torch_as  # pyright: ignore[reportMissingImports]
     from torch import Tensor
 except ModuleNotFoundError as error:
-    raise ImportError(
-        f"offtrace.adapters.tianshou needs tianshou ({error}): pip install 'offtrace[tianshou]'"
-    ) from None
+    raise ImportError(f"offtrace.adapters.tianshou needs tianshou ({error}): {install('tianshou')}") from None
 
 from offtrace.returns import state_targets, targets
 from offtrace.traces import NStep, QLambda, Rule, Trace

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from offtrace._shared.extras import install
+
 try:
     import torch
     from tensordict import TensorDictBase, is_tensor_collection
@@ -24,7 +26,7 @@ try:
     from torch import Tensor
     from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
 except ModuleNotFoundError as error:
-    raise ImportError(f"offtrace.adapters.torchrl needs torchrl ({error}): pip install 'offtrace[torchrl]'") from None
+    raise ImportError(f"offtrace.adapters.torchrl needs torchrl ({error}): {install('torchrl')}") from None
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, entry_or_none, found, registered, under_next, write
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from offtrace._shared.extras import install
+
 try:
     import torch
     from torch import Tensor, distributed
 except ModuleNotFoundError as error:
-    raise ImportError(f"offtrace.adapters.verl needs PyTorch ({error}): pip install 'offtrace[torch]'") from None
+    raise ImportError(f"offtrace.adapters.verl needs PyTorch ({error}): {install('torch')}") from None
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_training, of_weights

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
+from offtrace._shared.extras import install
 from offtrace.cli import trace_options
 from offtrace.cli.commands import INTERRUPTED, Commands, Run, commands_of
 from offtrace.cli.options import add_option, integer
@@ -221,7 +222,7 @@ def _said(run: Run, args: argparse.Namespace) -> int:
     try:
         return run(args)
     except ImportError as error:
-        hint = ": pip install 'offtrace[deep]'" if error.name in ("jax", "flax", "optax", "PIL") else ""
+        hint = f": {install('deep')}" if error.name in ("jax", "flax", "optax", "PIL") else ""
         print(f"offtrace: {error}{hint}", file=sys.stderr)
     except KeyboardInterrupt:
         print(

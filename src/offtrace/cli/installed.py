@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 import offtrace
 from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.extras import install
 from offtrace.returns import by_definition
 from offtrace.traces import Trace, rules
 
@@ -147,11 +148,6 @@ def _float(array: np.ndarray) -> DTypeLike:
 def missing(name: str, extra: str) -> Found:
     """A backend that is not installed."""
     return Found(None, name, "it is not installed", install(extra))
-
-
-def install(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install 'offtrace[{extra}]'"
 
 
 def extras() -> Iterator[Found]:

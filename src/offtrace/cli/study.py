@@ -141,9 +141,11 @@ def _list_studies(args: argparse.Namespace) -> int:
 
 def _report_study(args: argparse.Namespace) -> int:
     from offtrace import reports
-    from offtrace.studies import Study
+    from offtrace.studies import Study, StudyError
 
     study = Study.load(args.study, args.subset, args.out)
+    if study.records().is_empty():
+        raise StudyError(f"there are no rows to report: run the study first\n{study.status()}")
     page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
     print(reports.summary(study), f"\nThe page: {page}", sep="\n")
     return 0

@@ -8,6 +8,8 @@ fresh = train(PQN(game="minatar/breakout"), seeds=5)
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from offtrace._shared.extras import install
+
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
     from offtrace.deep.config import ACER, PQN, Config
@@ -54,4 +56,4 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"deep agents need more than is here ({error}): pip install 'offtrace[deep]'") from None
+        raise ImportError(f"deep agents need more than is here ({error}): {install('deep')}") from None

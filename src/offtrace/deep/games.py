@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from offtrace._shared.extras import install
 from offtrace._shared.suggestions import closest, ending
 from offtrace.deep.settings import Settings
 
@@ -110,7 +111,7 @@ def _gymnax() -> ModuleType:
     try:
         return import_module("gymnax")
     except ImportError as error:
-        raise ImportError(f"compiled games need gymnax ({error}): pip install 'offtrace[deep]'") from error
+        raise ImportError(f"compiled games need gymnax ({error}): {install('deep')}") from error
     finally:
         for name, module in later.items():
             if sys.modules.get(name) is module:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from offtrace._shared.extras import install
 from offtrace._shared.progress_bar import in_notebook
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def grid(
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'offtrace[plot]'") from error
+        raise ImportError(f"figures need matplotlib: {install('plot')}") from error
     left, right, top, bottom = margin
     width = left + right + columns * panel[0] + (columns - 1) * gap[0]
     height = top + bottom + rows * panel[1] + (rows - 1) * gap[1]
@@ -103,7 +104,7 @@ def pyplot_and_colors() -> tuple[ModuleType, ModuleType]:
         from matplotlib import colors
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'offtrace[plot]'") from error
+        raise ImportError(f"figures need matplotlib: {install('plot')}") from error
     return plt, colors
 
 

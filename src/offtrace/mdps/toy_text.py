@@ -5,7 +5,7 @@ So a state that is only ever entered by terminated transitions becomes terminal,
 entered both ways (as Taxi's are), one more state, the last, is the end, and terminated transitions to such states lead to
 it. Either way the first states are the environment's, number for number, and behave as there.
 
-Gymnasium is imported only here, when it is asked for: `pip install offtrace[gymnasium]`.
+Gymnasium is imported only here, when it is asked for: the extra `gymnasium`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 
+from offtrace._shared.extras import install
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import entries_divided
 
@@ -68,7 +69,7 @@ def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Published
         try:
             import gymnasium
         except ImportError:
-            raise ImportError("from_gymnasium needs Gymnasium: pip install 'offtrace[gymnasium]'") from None
+            raise ImportError(f"from_gymnasium needs Gymnasium: {install('gymnasium')}") from None
         # Gymnasium leaves open what its environments observe and do.
         made = gymnasium.make(environment, **kwargs)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         try:

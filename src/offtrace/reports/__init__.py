@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from offtrace._shared.extras import install
 from offtrace.reports.report_files import put
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _extra_named() -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ImportError(f"reports need more than is here ({error}): pip install 'offtrace[reports]'") from error
+        raise ImportError(f"reports need more than is here ({error}): {install('reports')}") from error
 
 
 def _opened(study: object) -> Reported:

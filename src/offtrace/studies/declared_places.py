@@ -35,6 +35,8 @@ def places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
         for picked in named_environments.grid(arguments):
             label = named_environments.join(name, picked)
             if task == "deep":
+                if picked:  # Gymnasium would take what stands before the colon for a module
+                    raise DeclarationError(key, entry, "a game without arguments")
                 named_environments.known_game(key, label)
             elif task == "stale":
                 named_environments.known_token_task(key, label)

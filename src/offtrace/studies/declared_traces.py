@@ -41,6 +41,8 @@ def traces(given: object, lams: tuple[float | None, ...], task: str) -> tuple[Tr
             name, parameters = entry, {}
         else:
             name, parameters = named_environments.split(key, entry)
+        if ":" in name:  # workers would not know it, and the digest not cover its code
+            raise DeclarationError(key, name, "a trace without a colon: list its module in `modules`")
         for made in _grid_of(key, name, parameters, lams, task):
             if any((made.title, made.parameters) == (t.title, t.parameters) for t in found):
                 raise DeclarationError(key, entry, "each trace with the same parameters once")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared.type_guards import is_list
 from offtrace._shared.whole_files import DamagedError
 from offtrace.studies import code_digest, declaration, part_files, recorded_declaration, study_file
-from offtrace.studies.declaration_checks import DeclarationError, StudyError, Table
+from offtrace.studies.declaration_checks import DeclarationError, StudyError, Table, Toml, is_table
 
 if TYPE_CHECKING:
     from offtrace.studies.study import Study
@@ -49,20 +51,67 @@ def _declared(folder: Path, about: Table, out: Path, trust: bool | Collection[st
 
     toml = about.get("toml")
     given = declaration.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
-    modules = [str(module) for module in given.get("modules") or []]
-    if trust is True or (modules and not isinstance(trust, bool) and set(modules) <= set(trust)):
+    trusted = trust if isinstance(trust, bool) else bool(trust) and set(modules_named(given)) <= set(trust)
+    if trusted:
         return Study.declared(given, None, out)
     try:
         fields = recorded_declaration.restored(about.get("study"))
     except DeclarationError as error:
-        if modules:
+        try:
+            require_trust(folder, given)
+        except StudyError as refused:
             raise StudyError(
-                f"{folder / study_file.NAME} cannot be read ({error}). To read study.toml instead imports the modules {modules}, "
-                "which executes their code. If you trust them, say so: --trust"
+                f"{folder / study_file.NAME} cannot be read ({error}), and study.toml: {refused}"
             ) from error
         return Study.declared(given, None, out)
     code = code_digest.of(fields["task"], fields["modules"])
     return Study(**fields, given=given, out=out, code=code, checked=False)
+
+
+def require_trust(folder: Path, *declared: Toml) -> None:
+    """Refuse to look up what a folder declares if that would import a module: the one gate before `Study.declared`."""
+    if named := sorted({module for each in declared for module in modules_named(each)}):
+        raise StudyError(
+            f"{folder} names the modules {', '.join(named)}, and to run it imports them, which executes their "
+            "code. If you trust them, say so: --trust, or --module NAME for each; Study.load(folder, trust=True)"
+        )
+
+
+def modules_named(declared: Toml) -> list[str]:
+    """Return the modules that a declaration and its subsets name. Nothing is looked up.
+
+    `modules` lists them; elsewhere they stand before a colon: in a trace, and in an id of Gymnasium. The arguments of an
+    environment, which stand after one, are no module.
+
+    >>> modules_named({"modules": ["a"], "traces": ["b:Capped"], "environments": [{"name": "gym/c:Maze-v0"}, "garnet:seed=1"]})
+    ['a', 'b', 'c']
+    """
+    modules = declared.get("modules")
+    found = [str(module) for module in modules] if is_list(modules) else []
+    for entry in _entries(declared, "traces"):
+        name = str(entry.get("name", entry.get("title"))) if is_table(entry) else str(entry)
+        found += [name.rpartition(":")[0]] if ":" in name else []
+    for entry in _entries(declared, "environments"):
+        named = {k: v for k, v in entry.items() if k != "protocol"} if is_table(entry) else entry
+        for text in map(str.strip, _texts(named)):
+            if text.startswith("gym/") or not re.fullmatch(r"[^:]*(:[^:]*=[^:]*)?", text):
+                found += [text.removeprefix("gym/").rpartition(":")[0]] if ":" in text else []
+    subsets = declared.get("subsets")
+    for subset in subsets.values() if is_table(subsets) else ():
+        found += modules_named(subset) if is_table(subset) else []
+    return list(dict.fromkeys(found))
+
+
+def _entries(declared: Toml, key: str) -> list[object]:
+    entries = declared.get(key)
+    return list(entries) if is_list(entries) else []
+
+
+def _texts(given: object) -> Iterator[str]:
+    if isinstance(given, str):
+        yield given
+    for inner in given.values() if is_table(given) else given if is_list(given) else ():
+        yield from _texts(inner)
 
 
 def _by_parts(folder: Path) -> Table:

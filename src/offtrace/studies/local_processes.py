@@ -23,7 +23,7 @@ from offtrace.studies.plan import Failure, Job, Outcome
 AHEAD = 2
 """Jobs that a worker holds: one under way, and one so that it need not wait."""
 ATTEMPTS = 3
-"""So often may a unit take its worker down with it; then it is set aside."""
+"""So often may a unit raise, or take its worker down with it; then it is set aside."""
 STARTS = 20
 """So many workers in a row may end before they begin a unit."""
 PATIENCE = 60.0
@@ -35,8 +35,8 @@ ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", 
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
 
-Answer = Outcome | str | Literal[True] | None
-"""Of a worker: an outcome, a traceback, that it begins a unit, that it is gone."""
+Answer = Outcome | Failure | Literal[True] | None
+"""Of a worker: an outcome, a failure, that it begins a unit, that it is gone."""
 
 
 class _Worker:
@@ -108,7 +108,7 @@ class LocalPool:
         self.answers: queue.Queue[tuple[_Worker, Answer]] = queue.Queue()
         self.workers = [self._started() for _ in range(workers or cores())]
         self.returned: deque[Job] = deque()
-        self.deaths: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
         self.false_starts = 0
         self.failure: StudyError | None = None
         self.looked = time.monotonic()
@@ -154,13 +154,12 @@ class LocalPool:
                     found += self._replace(worker)
                 elif answer is True:
                     worker.begun, self.false_starts = True, 0
-                elif isinstance(answer, str):
-                    self.failure = StudyError(f"a unit failed: {worker.held[0].unit}\n{answer}")
-                    return found
                 else:
-                    worker.held.popleft()
-                    worker.begun = False
-                    found.append((answer, f"local:{worker.process.pid}"))
+                    job, worker.begun = worker.held.popleft(), False
+                    if isinstance(answer, Failure) and not self._failed_for_good(job):
+                        self.returned.append(job)
+                    else:
+                        found.append((answer, f"local:{worker.process.pid}"))
                 worker, answer = self.answers.get_nowait()
         except queue.Empty:
             pass
@@ -184,13 +183,16 @@ class LocalPool:
                     stacklevel=2,
                 )
 
+    def _failed_for_good(self, job: Job) -> bool:
+        """Count a failure of a unit; whether it was the last one that it may have."""
+        self.failures[job.unit.id] = self.failures.get(job.unit.id, 0) + 1
+        return self.failures[job.unit.id] >= ATTEMPTS
+
     def _replace(self, worker: _Worker) -> list[tuple[Failure, str]]:
         """Another worker in its place, which gets its units; but not one that has ended too many."""
         status, failed = worker.end(), []
         if worker.begun:
-            unit = worker.held[0].unit
-            self.deaths[unit.id] = self.deaths.get(unit.id, 0) + 1
-            if self.deaths[unit.id] >= ATTEMPTS:
+            if self._failed_for_good(worker.held[0]):
                 error = f"it has ended its worker {ATTEMPTS} times, the last time with status {_spelt(status)}"
                 failed.append((Failure(worker.held.popleft().unit, error), f"local:{worker.process.pid}"))
         else:

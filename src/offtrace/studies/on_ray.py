@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 import offtrace
 from offtrace._shared.cores import cores
+from offtrace._shared.extras import install
 from offtrace.studies.declaration_checks import StudyError
 from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
 from offtrace.studies.plan import Failure, Job, Outcome
 
 RETRIES = 20
-"""So often may a unit be lost with its node; with its worker alone, as often as a local one."""
+"""So often may a unit be lost with its node. It may raise, or be lost with its worker alone, as often as a local one."""
 START = 300.0
 """Seconds within which a cluster must have run a first, empty task."""
 HEAD = 5.0
@@ -34,11 +35,15 @@ def nothing() -> None:
     """A task that shows that the cluster runs tasks."""
 
 
-def task(job: Job) -> tuple[Outcome, str, str]:
-    """On a node: the outcome, the worker, its version of offtrace."""
+def task(job: Job) -> tuple[Outcome | Failure, str, str]:
+    """On a node: the outcome or the failure, the worker, its version of offtrace."""
     from offtrace.studies import work
 
-    return work.run(job), f"{platform.node()}:{os.getpid()}", offtrace.__version__
+    try:
+        answer: Outcome | Failure = work.run(job)
+    except Exception as error:
+        answer = Failure.raised(job.unit, error)
+    return answer, f"{platform.node()}:{os.getpid()}", offtrace.__version__
 
 
 class RayPool:
@@ -52,7 +57,7 @@ class RayPool:
             try:
                 import ray
             except ImportError:
-                raise ImportError("running on Ray needs Ray: pip install 'offtrace[ray]'") from None
+                raise ImportError(f"running on Ray needs Ray: {install('ray')}") from None
             self.ray, self.own = ray, False
             if not ray.is_initialized():
                 self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)
@@ -63,7 +68,7 @@ class RayPool:
         settings = {} if self.own else {"runtime_env": ENVIRONMENT}
         self.remote = ray.remote(task).options(num_cpus=1, max_retries=0, name="offtrace unit", **settings)
         self.waiting: dict[object, Job] = {}
-        self.deaths: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
         self.failure: StudyError | None = None
 
     def _connect(self, address: str, workers: int | None) -> None:
@@ -122,25 +127,34 @@ class RayPool:
         for ref in ready:
             job = self.waiting.pop(ref)
             try:
-                outcome, worker, version = self.ray.get(ref)
+                answer, worker, version = self.ray.get(ref)
             except self.ray.exceptions.RayTaskError as error:
                 self.failure = StudyError(f"a unit failed: {job.unit}\n{error}")
                 continue
             except self.ray.exceptions.RayError as error:
-                self.deaths[job.unit.id] = self.deaths.get(job.unit.id, 0) + 1
                 crashed = isinstance(error, self.ray.exceptions.WorkerCrashedError)
-                if self.deaths[job.unit.id] >= (ATTEMPTS if crashed else RETRIES):
-                    found.append((Failure(job.unit, f"it was lost {self.deaths[job.unit.id]} times: {error}"), "ray"))
-                else:
-                    self.submit(job)
+                lost = Failure(
+                    job.unit,
+                    f"it was lost with its {'worker' if crashed else 'node'}: {error}".splitlines()[0],
+                    str(error),
+                )
+                found += self._again_or(lost, job, ATTEMPTS if crashed else RETRIES)
                 continue
             if version != offtrace.__version__:
                 self.failure = StudyError(
                     f"{worker} has offtrace {version}, and this is {offtrace.__version__}: install the same on all nodes"
                 )
                 continue
-            found.append((outcome, worker))
+            found += self._again_or(answer, job, ATTEMPTS) if isinstance(answer, Failure) else [(answer, worker)]
         return found
+
+    def _again_or(self, failure: Failure, job: Job, attempts: int) -> list[tuple[Outcome | Failure, str]]:
+        """Try a unit again, or return its failure if it has failed so often."""
+        self.failures[job.unit.id] = self.failures.get(job.unit.id, 0) + 1
+        if self.failures[job.unit.id] >= attempts:
+            return [(failure, "ray")]
+        self.submit(job)
+        return []
 
     def _look_at_head(self) -> None:
         """Count the CPUs anew; an error if the head no longer answers, of which Ray itself would not tell."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from offtrace._shared.extras import install
 from offtrace._shared.whole_files import checksum
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def polars() -> ModuleType:
     try:
         import polars
     except ImportError:
-        raise ImportError("records of studies need polars: pip install 'offtrace[studies]'") from None
+        raise ImportError(f"records of studies need polars: {install('studies')}") from None
     return polars
 
 

@@ -12,7 +12,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from traceback import format_exc
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offtrace.studies.task_protocols import HIGHER_IS_BETTER
 
@@ -105,7 +106,22 @@ class Failure:
 
     unit: Unit
     error: str
-    """What happened, in words."""
+    """What happened, in one line."""
+    traceback: str = ""
+
+    @classmethod
+    def raised(cls, unit: Unit, error: Exception) -> Failure:
+        """A unit that raised an error."""
+        return cls(unit, f"it raised {type(error).__name__}: {error}".splitlines()[0], format_exc())
+
+
+class Best(NamedTuple):
+    """The best trace on an environment."""
+
+    unit: Unit
+    """Of its units, that of the first age."""
+    score: float
+    """The mean over the ages."""
 
 
 class Plan:
@@ -193,6 +209,36 @@ class Plan:
         """The test with the step size of the best mean; the smaller one if two are equal. A NaN is worst."""
         best = min(group, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha))
         return self._unit(self.last_phase, best.group, best.alpha)
+
+    def best(self) -> dict[str, Best]:
+        """The best trace on each environment, as a report marks it: at the λ that tuning chose, by the mean over all ages.
+
+        On a map nothing is best, and of units with several λ's the scores do not tell.
+        """
+        study, tested = self.study, any(self.units[id].phase == self.last_phase for id in self.done)
+        if study.task == "map" or (study.task == "deep" and any(len(trace.lams) > 1 for trace in study.traces)):
+            return {}
+        by_lam: dict[Group, list[tuple[Unit, float]]] = {}
+        for group in self.groups.values():
+            tuned = [unit for unit in group if unit.id in self.done]
+            if not tuned or (self.tunes and tested and len(tuned) < len(group)):
+                continue
+            first = min(tuned, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha or 0.0))
+            unit = self.test_of(group) if self.tunes and tested else first
+            if unit.id in self.done:
+                by_lam.setdefault((*unit.group[:-1], None), []).append((unit, self.done[first.id]))
+        by_trace: dict[Group, list[tuple[float, Best]]] = {}
+        for (place, trace, _, parameters, _), units in by_lam.items():
+            mean = sum(self.done[unit.id] for unit, _ in units) / len(units)
+            chosen_by = self.rank(sum(score for _, score in units) / len(units))
+            by_trace.setdefault((place, trace, None, parameters, None), []).append((chosen_by, Best(units[0][0], mean)))
+        found: dict[str, Best] = {}
+        for candidates in by_trace.values():
+            _, best = min(candidates, key=lambda each: (each[0], each[1].unit.lam or 0.0))
+            known = found.get(best.unit.environment)
+            if known is None or self.rank(best.score) < self.rank(known.score):
+                found[best.unit.environment] = best
+        return found
 
     def rank(self, score: float) -> float:
         """The score as a number that is smaller the better it is."""

@@ -25,9 +25,6 @@ class Display:
         self.before, self.total_cost, self.cost = len(plan.done), plan.total_cost, 0.0
         self.left_cost = self.total_cost - sum(plan.job(plan.units[id]).cost for id in plan.done)
         self.started = time.monotonic()
-        self.best: dict[str, tuple[Unit, float]] = {}
-        for id, score in plan.done.items():
-            self._judge(plan.units[id], score)
 
     def __enter__(self) -> Display:
         return self
@@ -38,19 +35,6 @@ class Display:
     def step(self, unit: Unit, score: float, cost: float) -> None:
         """Take note that one more unit is done."""
         self.cost += cost
-        self._judge(unit, score)
-
-    def _judge(self, unit: Unit, score: float) -> None:
-        """The best on each environment; a test counts for more than tuning. On a map nothing is best."""
-        if self.plan.study.task == "map":
-            return
-
-        def rank(unit: Unit, score: float) -> tuple[bool, float]:
-            return unit.phase != self.plan.last_phase, self.plan.rank(score)
-
-        known = self.best.get(unit.environment)
-        if known is None or rank(unit, score) < rank(*known):
-            self.best[unit.environment] = unit, score
 
     @property
     def rate(self) -> float:
@@ -63,13 +47,22 @@ class Display:
         spent = time.monotonic() - self.started
         return spent * max(0.0, self.left_cost - self.cost) / self.cost if self.cost else float("inf")
 
-    def spelt_best(self, environment: str) -> str:
-        """The best there, in words."""
-        unit, score = self.best[environment]
-        numbers = ", ".join(
-            f"{n} = {v:g}" for n, v in (("λ", unit.lam), ("α", unit.alpha), ("age", unit.age)) if v is not None
-        )
-        return f"{unit.trace} ({numbers}): {self.plan.study.metric} {score:.5g} in {unit.phase}"
+    def best_there(self, unit: Unit) -> str:
+        """The best so far in the environment of a unit, in words that follow others; empty where nothing is best."""
+        best = spelt_best(self.plan)
+        return f"; best on {unit.environment}: {best[unit.environment]}" if unit.environment in best else ""
+
+
+def spelt_best(plan: Plan) -> dict[str, str]:
+    """The best trace on each environment, in words."""
+    several, found = len(plan.study.ages) > 1, {}
+    for environment, (unit, score) in plan.best().items():
+        numbers = (("λ", unit.lam), ("α", None if several else unit.alpha))
+        settings = [unit.parameters, *(f"{n} = {v:g}" for n, v in numbers if v is not None)]
+        words = f"{unit.trace} ({', '.join(filter(None, settings))})" if any(settings) else unit.trace
+        over = " over all ages" if several else ""
+        found[environment] = f"{words}: {plan.study.metric} {score:.5g} in {unit.phase}{over}"
+    return found
 
 
 class Lines(Display):
@@ -89,7 +82,7 @@ class Lines(Display):
             self.last = time.monotonic()
             self._say(
                 f"{len(self.plan.done)}/{self.plan.total} units, {self.rate:.2g}/s, {duration(self.seconds_left)} left"
-                + (f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else "")
+                + self.best_there(unit)
             )
 
     def __exit__(self, *_: object) -> None:
@@ -111,8 +104,7 @@ class Notebook(Display):
     def step(self, unit: Unit, score: float, cost: float) -> None:
         """Take note of a unit, and show it."""
         super().step(unit, score, cost)
-        best = f"; best on {unit.environment}: {self.spelt_best(unit.environment)}" if self.best else ""
-        self._show(f"{self.rate:.2g}/s, {duration(self.seconds_left)} left{best}")
+        self._show(f"{self.rate:.2g}/s, {duration(self.seconds_left)} left{self.best_there(unit)}")
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
@@ -160,8 +152,8 @@ class Live(Display):
             Text(self.where, style="dim"),
         )
         best = Table.grid(padding=(0, 2))
-        for environment in list(self.best)[:SHOWN]:
-            best.add_row(Text(f"  best on {environment}", style="dim"), self.spelt_best(environment))
+        for environment, words in list(spelt_best(plan).items())[:SHOWN]:
+            best.add_row(Text(f"  best on {environment}", style="dim"), words)
         return Group(head, best)
 
 

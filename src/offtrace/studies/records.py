@@ -30,7 +30,7 @@ from offtrace._shared.whole_files import DamagedError, checksum, why_not_written
 from offtrace.studies import part_files, study_file
 from offtrace.studies.declaration_checks import StudyError, Table
 from offtrace.studies.part_files import SCHEMA, NotReadError, polars
-from offtrace.studies.plan import Outcome, Unit
+from offtrace.studies.plan import Failure, Outcome, Unit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -84,7 +84,7 @@ class Found:
     codes: dict[str, str] = field(default_factory=dict)
     """The digest of the code that ran each unit; "" where that was not kept."""
     failed: dict[str, str] = field(default_factory=dict)
-    """How each unit failed that has ended its workers and is not done."""
+    """How each unit failed that was set aside and is not done, in one line."""
     workers: set[str] = field(default_factory=set)
 
 
@@ -160,11 +160,12 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             path.rename(target)
 
-    def fail(self, unit: Unit, error: str) -> None:
-        """Keep how a unit failed, while others go on."""
+    def fail(self, failure: Failure) -> None:
+        """Keep how a unit failed, while others go on: in one line, and the traceback below it."""
+        text = f"{failure.unit}: {failure.error}\n{failure.traceback}"
         with self._writing():
             (self.path / "failed").mkdir(exist_ok=True)
-            self._write(self.path / "failed" / f"{unit.id}.txt", f"{unit}: {error}\n".encode())
+            self._write(self.path / "failed" / f"{failure.unit.id}.txt", text.encode(errors="replace"))
 
     def write(self, batch: Sequence[Finished], versions: dict[str, str]) -> None:
         """Write finished units as one more part."""
@@ -252,7 +253,8 @@ class Folder:
         self._look_at_others(found, claimed)
         for file in sorted((self.path / "failed").glob("*.txt")):
             if file.stem in units and file.stem not in found.done:
-                found.failed[file.stem] = file.read_text(encoding="utf-8", errors="replace").strip()
+                line = file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+                found.failed[file.stem] = "".join(c if c.isprintable() else "�" for c in line)  # a terminal shows it
         return found
 
     def _look_at_others(self, found: Found, claimed: set[Path]) -> None:

@@ -21,6 +21,10 @@ FLUSH = 1.0
 """Seconds between two writes: what a SIGKILL may cost."""
 
 
+SHOWN = 8
+"""Units that were set aside and are named at the end."""
+
+
 class Pool(Protocol):
     """Where units are run."""
 
@@ -64,7 +68,7 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
         for answer, worker in pool.answered(timeout=0.25 if batch else 1.0):
             if isinstance(answer, Failure):
                 failed.append(answer)
-                folder.fail(answer.unit, answer.error)
+                folder.fail(answer)
             elif answer.unit.id not in plan.done:
                 batch.append(Finished(answer, worker, datetime.now(UTC)))
                 if following := plan.mark(answer.unit, answer.score):
@@ -91,10 +95,11 @@ def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict
     finally:
         flush()
     if failed:
-        each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed)
+        each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed[:SHOWN])
+        more = f"\n  and {len(failed) - SHOWN} more: `offtrace study status` names them" if len(failed) > SHOWN else ""
         raise StudyError(
             f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
-            f"wait for them. The same command tries again.{each}"
+            f"wait for them. The same command tries again. The tracebacks are in {folder.path / 'failed'}{each}{more}"
         )
 
 

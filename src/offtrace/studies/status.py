@@ -34,7 +34,7 @@ class Status:
     changed: tuple[str, ...] = ()
     """The units that other code made, in words."""
     failed: tuple[str, ...] = ()
-    """The units that were set aside because they ended their workers, and how."""
+    """The units that were set aside because they raised or ended their workers, and how."""
     others: tuple[Path, ...] = ()
     """Folders with rows of the same declaration that other code made: they are not used here."""
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared.extras import install
 from offtrace._shared.html_templates import rendered
 from offtrace.studies import code_digest as code_of
 from offtrace.studies import declaration, folders, study_records, study_run, study_words
@@ -86,7 +87,9 @@ class Study:
         """
         if folders.is_one(Path(study)):
             found = folders.study_of(Path(study), trust)
-            return found if subset is None and out is None else cls.declared(found.given, subset, out or found.out)
+            if out is not None:
+                found = replace(found, out=Path(out), recorded=None)
+            return found if subset is None else found.small(subset)
         given = declaration.read(study)
         beside = str(Path(study).resolve().parent)
         needs_files = given.get("modules") or SAVED in str(given.get("environments"))
@@ -124,6 +127,7 @@ class Study:
 
     def small(self, subset: str = "ci") -> Study:
         """Return the subset that takes seconds."""
+        self._require_trust()
         return Study.declared(self.given, subset, self.out)
 
     @property
@@ -178,9 +182,9 @@ class Study:
         Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`;
         with `rerun_changed`, the units that other code made are run again.
 
-        A worker that gives no sign of life for `patience` seconds is replaced. A unit that ends its worker three times is set
-        aside while the others go on, and is an error at the end. SIGTERM and SIGHUP end a study as Ctrl-C does: what has come
-        in is written.
+        A worker that gives no sign of life for `patience` seconds is replaced. A unit that raises or ends its worker three times
+        is set aside while the others go on, and is an error at the end; in this process it is tried once. SIGTERM and SIGHUP end
+        a study as Ctrl-C does: what has come in is written.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
@@ -199,22 +203,18 @@ class Study:
                 "to go on with rows of both in one folder, say so: other_code=True, or --other-code; to run its units again "
                 "there: rerun_changed=True, or --rerun-changed"
             )
-        self._check_names()
+        if not self.checked:
+            self._require_trust()
+            Study.declared(self.given)  # looks up every name
         for other in study_records.others(self) if not self.folder.is_dir() else ():
             warnings.warn(spelt_other(other), stacklevel=2)
         with as_ctrl_c():
             return study_run.run(self, on, workers, address, progress, rerun_changed, patience)
 
-    def _check_names(self) -> None:
-        """Look up what the declaration of a folder names; but do not import modules that nobody but the folder has named."""
-        if self.checked:
-            return
-        if self.modules:
-            raise StudyError(
-                f"{self.folder} names the modules {', '.join(self.modules)}, and to run it imports them, which executes their "
-                "code. If you trust them, say so: --trust, or --module NAME for each; Study.load(folder, trust=True)"
-            )
-        Study.declared(self.given)
+    def _require_trust(self) -> None:
+        """Refuse to look up a declaration that names modules, if nobody but its folder has named them."""
+        if not self.checked:
+            folders.require_trust(self.folder, self.given, self.declaration)
 
     def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Toml) -> int:
         """Write outcomes that were computed where records cannot be written; how many of them are new.
@@ -244,7 +244,7 @@ class Study:
         try:
             import tomli_w
         except ImportError:
-            raise ImportError("writing a study needs tomli-w: pip install 'offtrace[studies]'") from None
+            raise ImportError(f"writing a study needs tomli-w: {install('studies')}") from None
         return tomli_w.dumps(declaration.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:

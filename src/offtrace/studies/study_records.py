@@ -86,14 +86,12 @@ def read(study: Study, kind: str) -> pl.DataFrame:
 
 def status(study: Study) -> Status:
     """Return what there is of the study: what has been run, and what its folder says."""
-    from offtrace.studies.progress_display import Display
+    from offtrace.studies.progress_display import spelt_best
 
     plan, folder = Plan(study), folder_of(study)
     found = folder.look(plan.units)
     plan.take(found.done)
     changed = [unit for unit, code in found.codes.items() if unit in plan.done and code != study.code.digest]
-    shown = Display(plan, "")
-    places = [place.name for place in study.environments if place.name in shown.best]
     return Status(
         name=study.name,
         folder=folder.path,
@@ -103,7 +101,7 @@ def status(study: Study) -> Status:
         workers=len(found.workers),
         versions=tuple(sorted(found.versions)),
         problems=tuple(found.problems) + folders.problems(folder.path),
-        best=tuple(f"{name}: {shown.spelt_best(name)}" for name in places),
+        best=tuple(f"{name}: {words}" for name, words in spelt_best(plan).items()),
         code=differences(study, found.codes.values()) if changed else "",
         changed=tuple(str(plan.units[unit]) for unit in sorted(changed, key=plan.order.__getitem__)),
         failed=tuple(found.failed.values()),

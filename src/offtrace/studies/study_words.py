@@ -32,6 +32,7 @@ def facts(study: Study) -> Table:
         "versions": about.get("versions", {}),
         "counts": {"units": units, "rows": status.rows, "workers": status.workers},
         "problems": status.problems,
+        "failed": status.failed,
         "code": {"words": status.code, "commit": about.get("code", {}).get("commit")},
         "declaration": study.as_toml(),
     }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import traceback
 
 from offtrace.studies.declaration_checks import StudyError
-from offtrace.studies.plan import Job, Outcome
+from offtrace.studies.plan import Failure, Job, Outcome
 
 
 class ThisProcess:
@@ -32,15 +31,17 @@ class ThisProcess:
         """Keep a job until its answer is asked for."""
         self.waiting.append(job)
 
-    def answered(self, timeout: float) -> list[tuple[Outcome, str]]:
-        """Run the unit that waits: (outcome, worker)."""
+    def answered(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+        """Run the unit that waits: (outcome or failure, worker)."""
         from offtrace.studies import work
 
-        job = self.waiting.pop()
+        job, worker = self.waiting.pop(), f"local:{os.getpid()}"
         try:
-            return [(work.run(job), f"local:{os.getpid()}")]
-        except Exception:
-            raise StudyError(f"a unit failed: {job.unit}\n{traceback.format_exc()}") from None
+            return [(work.run(job), worker)]
+        except StudyError:  # it was interrupted
+            raise
+        except Exception as error:
+            return [(Failure.raised(job.unit, error), worker)]
 
     def close(self) -> None:
         """There is nothing to end."""

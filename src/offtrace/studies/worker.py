@@ -3,7 +3,7 @@
 It is a plain subprocess and not one of `multiprocessing`, which would import the caller's main module again: so a study runs from
 a script, a notebook or a prompt alike. When the coordinator is gone, however it went, the worker ends at once.
 
-It answers True when it begins a unit, and then the outcome, or the traceback as a text. Meanwhile its heart beats: every so many
+It answers True when it begins a unit, and then the outcome, or the failure. Meanwhile its heart beats: every so many
 SECONDS it writes a byte into PIPE. The system's timer and Python's C code do that, so that a unit which holds Python's lock for
 hours does not stop it; a process that is stopped, or frozen, beats no more.
 """
@@ -16,7 +16,6 @@ import queue
 import signal
 import sys
 import threading
-import traceback
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ def main() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     inward, outward = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print must not get between the answers
-    from offtrace.studies import (
-        work,
-    )  # before a thread reads jobs: two that import at the same time wait for each other
+    # before a thread reads jobs: two that import at the same time wait for each other
+    from offtrace.studies import work
+    from offtrace.studies.plan import Failure
 
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_listen, args=(inward, jobs), daemon=True).start()
@@ -43,8 +42,8 @@ def main() -> None:
         _say(True, outward)
         try:
             answer: object = work.run(job)
-        except Exception:
-            answer = traceback.format_exc()
+        except Exception as error:
+            answer = Failure.raised(job.unit, error)
         _say(answer, outward)
 
 

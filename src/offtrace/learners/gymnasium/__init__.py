@@ -4,5 +4,5 @@ Observations become numbers (Discrete, MultiDiscrete, MultiBinary, and Tuple or 
 environment feeds one learner with all its copies. Every learner has an environment of its own, seeded from the learner's
 seed when it begins, and a second one for evaluation episodes, so that looking at a learner does not change it.
 
-Gymnasium is imported only here, when it is asked for: `pip install offtrace[gymnasium]`.
+Gymnasium is imported only here, when it is asked for: the extra `gymnasium`.
 """

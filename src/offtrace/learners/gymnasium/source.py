@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from offtrace._shared.extras import install
+
 try:
     import gymnasium
     from gymnasium import Space
     from gymnasium.vector import VectorEnv
 except ImportError:
-    raise ImportError(
-        "env is not an MDP, and other environments need Gymnasium: pip install 'offtrace[gymnasium]'"
-    ) from None
+    raise ImportError(f"env is not an MDP, and other environments need Gymnasium: {install('gymnasium')}") from None
 
 Single: TypeAlias = gymnasium.Env[Any, Any]
 Vector: TypeAlias = VectorEnv[Any, Any, Any]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from offtrace._shared.extras import install
 from offtrace.logs.container import Logs
 from offtrace.logs.description import counts
 from offtrace.logs.estimators.target_policy import as_policy
@@ -95,7 +96,7 @@ def _cross_fitted(logs: Logs, classifier: object, folds: int, seed: int) -> np.n
     try:
         from sklearn.base import clone
     except ImportError:
-        raise ImportError("estimating μ from features needs scikit-learn: pip install 'offtrace[logs]'") from None
+        raise ImportError(f"estimating μ from features needs scikit-learn: {install('logs')}") from None
     states = logs.state if logs.state.ndim == 2 else logs.state[:, None]
     fold = np.repeat(deal(logs, folds, seed), np.diff(logs.starts))
     taken = np.zeros(len(logs))
@@ -135,7 +136,7 @@ def _default_classifier(seed: int) -> object:
         from sklearn.ensemble import HistGradientBoostingClassifier
     except ImportError:
         raise ImportError(
-            "these logs have no μ, and to estimate it from features needs scikit-learn: pip install 'offtrace[logs]'. "
+            f"these logs have no μ, and to estimate it from features needs scikit-learn: {install('logs')}. "
             "Tree Backup and Q(λ) need no μ: behavior=False"
         ) from None
     made: Any = HistGradientBoostingClassifier  # its stubs know early_stopping as a string only

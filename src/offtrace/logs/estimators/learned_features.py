@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.extras import install
 from offtrace.logs.container import Logs
 
 if TYPE_CHECKING:
@@ -203,4 +204,4 @@ def sklearn(name: str) -> ModuleType:
 
         return import_module(f"sklearn.{name}")
     except ImportError:
-        raise ImportError("this model needs scikit-learn: pip install 'offtrace[logs]'") from None
+        raise ImportError(f"this model needs scikit-learn: {install('logs')}") from None

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Protocol, TypeVar
 
 from offtrace._shared.cores import cores
+from offtrace._shared.extras import install
 
 T = TypeVar("T")
 Begun = TypeVar("Begun")
@@ -57,7 +58,7 @@ class OnRay:
                 warnings.simplefilter("ignore")
                 import ray
         except ImportError:
-            raise ImportError("sweeps on Ray need Ray: pip install 'offtrace[ray]'") from None
+            raise ImportError(f"sweeps on Ray need Ray: {install('ray')}") from None
         self.ray: ModuleType = ray
         self.own = not self.ray.is_initialized()
         if self.own:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
@@ -283,7 +284,7 @@ def _minari(source: str | Path) -> MinariDataset:
     try:
         import minari
     except ImportError:
-        raise ImportError("Minari datasets need minari: pip install 'offtrace[logs]'", name="minari") from None
+        raise ImportError(f"Minari datasets need minari: {install('logs')}", name="minari") from None
     if folder.is_dir():
         return minari.MinariDataset(folder / "data" if (folder / "data").is_dir() else folder)
     try:

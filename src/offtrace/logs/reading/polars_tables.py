@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from offtrace._shared.extras import install
 from offtrace.logs.reading import csv_files
 from offtrace.logs.reading.columns import Columns
 from offtrace.logs.reading.problems import LogsError
@@ -23,7 +24,7 @@ def polars() -> ModuleType:
     try:
         import polars
     except ImportError:
-        raise ImportError("logs in tables need polars: pip install 'offtrace[logs]'", name="polars") from None
+        raise ImportError(f"logs in tables need polars: {install('logs')}", name="polars") from None
     return polars
 
 

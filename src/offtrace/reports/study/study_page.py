@@ -43,6 +43,7 @@ def html(shown: Views) -> str:
         question=question,
         answer=said,
         care=care,
+        warnings=_set_aside(facts),
         facts=[
             Fact("Metric", metric(facts), "higher is better" if summary.better > 0 else "lower is better"),
             Fact("Environments", str(len(summary.environments))),
@@ -55,6 +56,15 @@ def html(shown: Views) -> str:
         data=_data(shown),
         version=str(facts.get("versions", {}).get("offtrace", "")),
     ).html()
+
+
+def _set_aside(facts: Facts) -> list[str]:
+    """Which units could not be run, and why."""
+    failed = [str(words) for words in facts.get("failed") or ()]
+    if not failed:
+        return []
+    units = "1 unit was" if len(failed) == 1 else f"{len(failed)} units were"
+    return [f"{units} set aside; the rows are missing on this page, and the next run tries again.", *failed]
 
 
 def _listed(made: Section | list[Section] | None) -> list[Section]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offtrace._shared.number_text import interval, number
 from offtrace.reports.study.views import Views
-from offtrace.reports.study.words import metric, settings, zero
+from offtrace.reports.study.words import above_one, metric, scaled, settings
 
 
 def table(shown: Views) -> str:
@@ -17,8 +17,8 @@ def table(shown: Views) -> str:
     }
     lines = [["", *environments, "interquartile mean"]]
     for row in iqm.iter_rows(named=True):
-        scaled = f"{number(row['iqm'], (row['high'] - row['low']) / 2)} {interval(row['low'], row['high'])}"
-        lines.append([row["method"], *(cells.get((row["method"], e), "–") for e in environments), scaled])
+        score = f"{number(row['iqm'], (row['high'] - row['low']) / 2)} {interval(row['low'], row['high'])}"
+        lines.append([row["method"], *(cells.get((row["method"], e), "–") for e in environments), score])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     text = [
         "  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
@@ -28,9 +28,9 @@ def table(shown: Views) -> str:
     note = (
         f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
     )
-    worst = zero(shown) if shown.summary.zeros else "the worst trace of an environment"
-    best = "the best trace of an environment" if shown.summary.zeros else "the best"
-    return "\n".join([*text, note, f"The last column is scaled: 0 is {worst}, 1 {best}."])
+    return "\n".join(
+        [*text, note, f"The last column is scaled: in each environment, {scaled(shown)}.{above_one(shown)}"]
+    )
 
 
 def _cell(mean: float, low: float, high: float, mark: str | None) -> str:

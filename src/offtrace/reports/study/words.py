@@ -50,6 +50,14 @@ def scaled(shown: Views) -> str:
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
 
+def above_one(shown: Views) -> str:
+    """A sentence that says why an interquartile mean is above that of the best trace, where one is."""
+    above = not shown.summary.iqm.is_empty() and shown.summary.iqm["iqm"][0] > 1 + 1e-9
+    return (
+        " It can be above 1, since the middle half is that of the runs of all environments together." if above else ""
+    )
+
+
 def zero(shown: Views) -> str:
     """What 0 is, where it is not the worst trace."""
     return "no reward" if shown.facts.get("task") == "stale" else "a random policy"
@@ -98,8 +106,7 @@ def _standing(shown: Views) -> str:
     equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
     who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
     said = f"{who} the highest interquartile mean {place}: **{score}**"
-    worst = zero(shown) if shown.summary.zeros else "the worst trace of each environment"
-    said += f" on a scale where 0 is {worst} and 1 the best{' trace of each environment' * shown.summary.zeros}."
+    said += f" on a scale where, in each environment, {scaled(shown)}.{above_one(shown)}"
     leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
     others = len(rest) - len(equal)
     if not math.isfinite(first["low"]):

@@ -1,9 +1,9 @@
 // --- a rule of the visitor's own: expressions of the operations that a rule may use (`traces/symbols.py`), read by descent ---
 
-const NAMES = { rho: "rho", "ρ": "rho", pi: "pi", "π": "pi", mu: "mu", "μ": "mu", "µ": "mu", lam: "lam", "λ": "lam" };
-const CONSTANTS = { inf: Infinity, infinity: Infinity, "∞": Infinity };
+const NAMES = { __proto__: null, rho: "rho", "ρ": "rho", pi: "pi", "π": "pi", mu: "mu", "μ": "mu", "µ": "mu", lam: "lam", "λ": "lam" };
+const CONSTANTS = { __proto__: null, inf: Infinity, infinity: Infinity, "∞": Infinity };
 const FUNCTIONS = {
-  min: ["minimum", 2, least], minimum: ["minimum", 2, least], max: ["maximum", 2, most], maximum: ["maximum", 2, most],
+  __proto__: null, min: ["minimum", 2, least], minimum: ["minimum", 2, least], max: ["maximum", 2, most], maximum: ["maximum", 2, most],
   abs: ["abs", 1, Math.abs], sqrt: ["sqrt", 1, Math.sqrt], exp: ["exp", 1, Math.exp], log: ["log", 1, Math.log], where: ["where", 3, null],
 };
 const COMPARISONS = {

@@ -1,0 +1,15 @@
+"""How to install an extra of offtrace, for messages about what is missing."""
+
+from __future__ import annotations
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra, from a checkout or from a wheel: offtrace is on no package index yet.
+
+    >>> install("studies")
+    "pip install '.[studies]' in a checkout of offtrace, or pip install 'offtrace-0.1.0-py3-none-any.whl[studies]'"
+    """
+    from offtrace import __version__
+
+    wheel = f"offtrace-{__version__}-py3-none-any.whl"
+    return f"pip install '.[{extra}]' in a checkout of offtrace, or pip install '{wheel}[{extra}]'"
