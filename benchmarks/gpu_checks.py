@@ -219,7 +219,7 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
         for trace in long:
             yield f"2^20 steps, ends {ends}, {np.dtype(dtype)}, {trace!r}", close("torch", trace, row)
     many = batch((70_000, 64), np.float32)  # more rows than a grid has blocks along its second axis
-    for trace in (ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.0, 0.9)):
+    for trace in (ot.Retrace(0.9), *{rule.recursive: rule for rule in trajectory_aware(0.9)}.values()):
         yield f"70000 rows, {trace!r}", close("torch", trace, many)
     row = batch((1, 1 << 20), np.float32, ends=0.001)
     for trace in (ot.Retrace(0.9), *(rule for rule in trajectory_aware(0.9) if rule.recursive)):

@@ -26,7 +26,7 @@ def test_every_extra_that_a_message_names_exists() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = {extra for text in SOURCES for extra in re.findall(r"\binstall\(['\"]([\w-]+)['\"]\)", text)}
     assert {"studies", "reports", "logs", "deep", "jax", "torch"} <= named <= set(known)
-    assert f"offtrace-{offtrace.__version__}-py3-none-any.whl[logs]" in install("logs")
+    assert "'WHEEL[logs]'" in install("logs")
 
 
 def test_an_adapter_whose_library_is_missing_says_how_to_install_it() -> None:

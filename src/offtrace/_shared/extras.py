@@ -7,9 +7,6 @@ def install(extra: str) -> str:
     """The command that installs an extra, from a checkout or from a wheel: offtrace is on no package index yet.
 
     >>> install("studies")
-    "pip install '.[studies]' in a checkout of offtrace, or pip install 'offtrace-0.1.0-py3-none-any.whl[studies]'"
+    "pip install '.[studies]' in a checkout of offtrace, or pip install 'WHEEL[studies]' with the path of its wheel"
     """
-    from offtrace import __version__
-
-    wheel = f"offtrace-{__version__}-py3-none-any.whl"
-    return f"pip install '.[{extra}]' in a checkout of offtrace, or pip install '{wheel}[{extra}]'"
+    return f"pip install '.[{extra}]' in a checkout of offtrace, or pip install 'WHEEL[{extra}]' with the path of its wheel"
