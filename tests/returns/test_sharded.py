@@ -86,6 +86,7 @@ def work(rank):
     assert ("nothing is broadcast" if rank == 1 else "RuntimeError: the arrays of rank 1") in change(q=lambda a: a[:, :2])
     assert "all ranks must call alike" in change(skip=lambda a: None)
     assert "all ranks must call alike" in change(ot.Retrace(0.5 + 0.1 * (rank == 2)))
+    assert "all ranks must call alike" in change(reward=lambda a: a.float())
     fewer = {n: (lambda a: a[:1]) for n in given}
     assert "each rank must hold its part of every row" in change(**fewer)
     twice = errors(lambda: ot.sharded.targets(ot.Retrace(), **part(given, at), gamma=0.97, process_group=four, position=range(6)))

@@ -232,7 +232,8 @@ def _gather_from_processes(
         shape = tuple(next(iter(ours.values())).shape)
         if position is not None and tuple(np.shape(position)) != shape[axis : axis + 1]:
             raise ValueError(f"position has shape {tuple(np.shape(position))}, and the shard has {shape[axis]} steps")
-    except (TypeError, ValueError, RuntimeError) as problem:
+        alike = f"{alike} of {[str(a.dtype) for a in ours.values()]}"
+    except Exception as problem:  # whatever it is, the others must hear of it
         error = problem
     shards: list[Any] = [None] * size
     rows = (*shape[:axis], *shape[axis + 1 :])
@@ -257,9 +258,8 @@ def _gather_from_processes(
     mine = torch.arange(first, first + lengths[rank]) if position is None else torch.as_tensor(position)
     mine = mine.to(device)
     # One message of float64, which holds every float, flag and id; a shard is padded to the longest.
-    packed = torch.stack([a.to(device, torch.float64).movedim(axis, -1) for a in ours.values()]).reshape(
-        -1, lengths[rank]
-    )
+    packed = torch.stack([a.to(device, torch.float64).movedim(axis, -1) for a in ours.values()])
+    packed = packed.reshape(-1, lengths[rank])
     packed = torch.nn.functional.pad(torch.cat([packed, mine[None].double()]), (0, max(lengths) - lengths[rank]))
     parts = [torch.empty_like(packed) for _ in range(size)]
     distributed.all_gather(parts, packed, group=group)
