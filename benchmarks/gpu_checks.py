@@ -254,11 +254,11 @@ def in_graphs(trace: ot.Trace, shape: tuple[int, int]) -> str:
         return {n: torch.as_tensor(a).cuda() for n, a in x.items()} | {"gamma": 0.99}
 
     def one_by_one(x: dict[str, Any]) -> Any:
-        usual, repeated_calls.usual = repeated_calls.usual, lambda call: None
+        repeat, repeated_calls.repeat = repeated_calls.repeat, lambda call: None
         try:
             return ot.targets(trace, **x)
         finally:
-            repeated_calls.usual = usual
+            repeated_calls.repeat = repeat
 
     given = [drawn(seed) for seed in range(8)]
     wanted = [one_by_one(x) for x in given]
