@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 from offtrace._shared.number_text import interval, number
 from offtrace.reports.study.views import Views
 from offtrace.reports.study.words import above_one, metric, scaled, settings
+
+WIDTH = 98  # characters of a line of text below the table
 
 
 def table(shown: Views) -> str:
@@ -28,9 +32,8 @@ def table(shown: Views) -> str:
     note = (
         f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
     )
-    return "\n".join(
-        [*text, note, f"The last column is scaled: in each environment, {scaled(shown)}.{above_one(shown)}"]
-    )
+    scale = f"The last column is scaled: in each environment, {scaled(shown)}.{above_one(shown)}"
+    return "\n".join([*text, note, fill(scale, WIDTH)])
 
 
 def _cell(mean: float, low: float, high: float, mark: str | None) -> str:
