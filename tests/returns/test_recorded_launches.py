@@ -15,7 +15,7 @@ triton = pytest.importorskip("triton")
 import triton_interpreter  # noqa: E402, F401
 
 repeated_calls = pytest.importorskip("offtrace.returns.torch.repeated_calls")
-from offtrace.returns.torch import kernel_graphs, recorded_launches, torch_backend, triton_launch  # noqa: E402
+from offtrace.returns.torch import recorded_launches, torch_backend, triton_launch  # noqa: E402
 from offtrace.returns.triton import plans  # noqa: E402
 
 
@@ -159,21 +159,3 @@ def test_what_cannot_be_repeated_is_not() -> None:
         assert (repeated is not None) == repeatable
         if repeated is not None:
             assert repeated([torch.full((3,), 5.0)], []).tolist() == [10.0] * 3
-
-
-def test_arguments_lie_as_the_driver_wants_them() -> None:
-    """Each at a multiple of its size, as in C; an address of Triton's own comes last."""
-    arguments = kernel_graphs.layout(["*fp32", "i32", "i64", "fp32", "*u8"], 1)
-    assert arguments is not None
-    assert kernel_graphs.places(arguments) == [(0, 8), (8, 4), (16, 8), (24, 4), (32, 8), (40, 8)]
-    assert kernel_graphs.layout(["*fp32", "nvTmaDesc"], 2) is None
-
-
-def test_a_graph_takes_what_is_not_compiled_in() -> None:
-    place = recorded_launches._Place(3, 1, 64, (torch.float32, torch.Size([1]), (1,)))
-    arguments = kernel_graphs.layout(["i32", "*fp32", "fp32"], 2)
-    assert arguments is not None
-    kernel = kernel_graphs.Kernel(7, 5, 32, 0, arguments, (0, 3, 4), 2)
-    launch = recorded_launches._Launch(print, (5, 1, 1), (), (12, 1, True, None, 0.5), {}, (place,), ((4, 2),), kernel)
-    taken = recorded_launches.arguments_of(launch, kernel)
-    assert taken.filled([1000, 2000], [0.1, 0.2, 0.3]) == [12, 2064, 0.3, 0, 0]

@@ -3,8 +3,7 @@
 To launch a kernel takes Triton's own Python tens of microseconds: it finds out types, alignment and constants of each argument,
 and with them the compiled kernel. All of these are the same whenever shapes, dtypes and alignment are. So the first call with
 some such is recorded: which compiled kernels were launched, with which arguments, and what memory was allocated between. A call
-after it allocates that memory in one piece and launches the same kernels at the new addresses, as one CUDA graph
-(`kernel_graphs`) where it can, or one by one.
+after it allocates that memory in one piece and launches the same kernels at the new addresses.
 
 What may be done while a call is recorded: allocate by `torch.empty` and its like, take views, and launch kernels that were
 passed through `recorded`. Another operation of PyTorch's makes the call one that is not repeated. A kernel that was not passed
@@ -16,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,9 +22,6 @@ import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import driver
-
-from offtrace.returns.torch import kernel_graphs
-from offtrace.returns.torch.kernel_graphs import Kernel, KernelGraph
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -81,35 +76,6 @@ class _Launch(NamedTuple):
     tensors: tuple[_Place, ...]
     numbers: tuple[tuple[int, int], ...]
     """The places of numbers among the arguments, and which these are."""
-    kernel: Kernel | None
-    """The same for a graph."""
-
-
-class _Arguments(NamedTuple):
-    """What a kernel of a graph takes."""
-
-    known: tuple[Any, ...]
-    tensors: tuple[tuple[int, int, int], ...]
-    """The places of tensors, from which source and how far from its beginning."""
-    numbers: tuple[tuple[int, int], ...]
-
-    def filled(self, addresses: Sequence[int], numbers: Sequence[float]) -> list[float]:
-        """Return the arguments of a launch, these addresses and numbers put where they belong."""
-        given = list(self.known)
-        for index, which in self.numbers:
-            given[index] = numbers[which]
-        for index, source, offset in self.tensors:
-            given[index] = addresses[source] + offset
-        return given
-
-
-def arguments_of(launch: _Launch, kernel: Kernel) -> _Arguments:
-    """The arguments of a launch that the kernel takes, and those that Triton adds."""
-    at = {index: i for i, index in enumerate(kernel.taken)}
-    known = [launch.given[index] or 0 for index in kernel.taken] + [0] * kernel.added
-    tensors = [(at[place.argument], place.source, place.offset) for place in launch.tensors if place.argument in at]
-    numbers = [(at[index], which) for index, which in launch.numbers if index in at]
-    return _Arguments(tuple(known), tuple(tensors), tuple(numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,11 +98,7 @@ class Repeated:
         addresses = [tensor.data_ptr() for tensor in sources]
         gpu: Any = driver.active if self.device.type == "cuda" else None
         stream = None if gpu is None else gpu.get_current_stream(self.device.index)
-        if stream is not None and not torch.cuda.is_current_stream_capturing() and self._graph is not None:
-            graph, arguments = self._graph
-            graph.launch([one.filled(addresses, numbers) for one in arguments], stream)
-            return out
-        for run, programs, about, known, flags, tensors, places, _ in self.launches:
+        for run, programs, about, known, flags, tensors, places in self.launches:
             given = list(known)
             for index, which in places:
                 given[index] = numbers[which]
@@ -149,19 +111,6 @@ class Repeated:
                     given[index] = addresses[source] + offset
                 run(*programs, stream, *about, *given)
         return out
-
-    @cached_property
-    def _graph(self) -> tuple[KernelGraph, list[_Arguments]] | None:
-        """The launches as one, if they can be."""
-        kernels, arguments = list[Kernel](), list[_Arguments]()
-        for launch in self.launches:
-            kernel = launch.kernel
-            if kernel is None:
-                return None
-            kernels.append(kernel)
-            arguments.append(arguments_of(launch, kernel))
-        graph = KernelGraph(kernels)
-        return (graph, arguments) if graph.works else None
 
 
 def _tensor_at(source: Tensor, place: _Place) -> Tensor:
@@ -217,15 +166,14 @@ class _Recorder(TorchDispatchMode):
         finally:
             self.launching = False
         if compiled is None:  # the interpreter
-            self.launches.append(_Launch(kernel[programs], programs, None, given, flags, (), (), None))
+            self.launches.append(_Launch(kernel[programs], programs, None, given, flags, (), ()))
             return
         # As `compiled[programs](…)` does it, without looking for the stream and for whoever watches launches, each time.
         about = getattr(compiled, "function", None), getattr(compiled, "packed_metadata", None), None, None, None
         if about[0] is None or about[1] is None or not hasattr(compiled, "run"):  # another Triton
             self.known = False
         else:
-            arguments, graphed = tuple(seen.values()), kernel_graphs.kernel(compiled, *programs)
-            self.launches.append(_Launch(compiled.run, (*programs, 1, 1), about, arguments, {}, (), (), graphed))
+            self.launches.append(_Launch(compiled.run, (*programs, 1, 1), about, tuple(seen.values()), {}, (), ()))
 
     def repeated(self, out: Tensor) -> Repeated | None:
         """The call that made `out`, if it can be repeated."""
