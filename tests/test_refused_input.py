@@ -85,6 +85,12 @@ def test_log_probabilities_that_are_all_above_0_are_told_once(kind: str, monkeyp
     ot.targets(ot.Retrace(), **of_kind(kind, given(**chances)))  # warnings are errors, but this is said once
 
 
+def test_they_are_told_by_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trajectory, "_told", set())
+    with pytest.warns(UserWarning, match="above 0 at every step"):
+        ot.weights(ot.ImportanceSampling(), log_pi=np.full((B, T), 0.4), log_mu=np.full((B, T), 0.5))
+
+
 @pytest.mark.parametrize("rows", ["usual", "flat", "padded"])
 def test_they_are_told_on_state_values_and_whatever_the_layout(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trajectory, "_told", set())

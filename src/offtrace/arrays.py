@@ -49,14 +49,16 @@ def _as_float(gamma: Any) -> float:
     try:
         return float(gamma)
     except (TypeError, ValueError):
-        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}") from None
+        raise TypeError(f"gamma must be a number, or for trajectories an array of their shape, got {gamma!r}") from None
 
 
 def refuse_text_and_flags(gamma: object) -> None:
     """Refuse a discount that Python or NumPy would convert: a string, bytes, or a flag, also as an array of no dimension."""
     dtype = getattr(gamma, "dtype", None)
     if isinstance(gamma, str | bytes | bool) or getattr(dtype, "kind", "f") in "bSUO" or str(dtype) == "torch.bool":
-        raise TypeError(f"gamma must be a number or an array of the batch's shape, got {gamma!r}: write it as a float")
+        raise TypeError(
+            f"gamma must be a number, or for trajectories an array of their shape, got {gamma!r}: write it as a float"
+        )
 
 
 class ArrayKind(ABC, Generic[Array]):

@@ -109,6 +109,13 @@ def test_learners_follow_the_matrix_where_episodes_end(name: str) -> None:
     assert np.mean(ends) == pytest.approx(wanted, abs=0.02)
 
 
+def test_features_that_are_not_finite_are_named() -> None:
+    mdp, π, μ, X = small_mdp_with_an_end()
+    X[1, 0] = np.nan
+    with pytest.raises(ValueError, match="got nan for state 1, feature 0"):
+        stability(method("td"), mdp, features=X, target=π, behavior=μ)
+
+
 def test_runs_that_end_in_different_parts_have_no_stationary_distribution() -> None:
     P = np.zeros((3, 1, 3))
     P[0, 0, 1:] = 0.5

@@ -134,7 +134,10 @@ def test_a_clip_that_is_an_array_is_checked_as_a_number_is(kind: str) -> None:
     bad, good = (tuple(KINDS[kind](np.array(x)) for x in pair) for pair in ((-5.0, 0.2), (0.2, 0.28)))
     with pytest.raises(ValueError, match=r"clip must lie in \[0, 1\], got -5.0"):
         policy.clipped(**rollout, clip=bad)
-    losses = [float(policy.clipped(**rollout, clip=clip).loss) for clip in (good, [0.2, 0.28], (0.2, 0.28))]
+    losses = [
+        float(policy.clipped(**rollout, clip=clip).loss)
+        for clip in (good, [0.2, 0.28], (0.2, 0.28), np.array([0.2, 0.28]))
+    ]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
 
 

@@ -369,6 +369,7 @@ def test_bounds_may_be_arrays_without_axes(kind: str) -> None:
         ot.weights(IS, **taken, lower=-bound)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_lists_of_tensors_and_nested_tensors_are_refused() -> None:
     torch = pytest.importorskip("torch")
     rows = [torch.zeros(3), torch.zeros(3)]
@@ -377,6 +378,17 @@ def test_lists_of_tensors_and_nested_tensors_are_refused() -> None:
         with pytest.raises(TypeError, match=message.replace("list", type(many).__name__)):
             ot.weights(IS, log_pi=many, log_mu=many)  # pyright: ignore[reportArgumentType]
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    strided = torch.nested.nested_tensor(rows)
+    with pytest.raises(TypeError, match="reward is a nested tensor"):
+        ot.targets(
+            ot.QLambda(),
+            reward=strided,
+            q=strided,
+            next_value=strided,
+            terminated=strided,
+            truncated=strided,
+            gamma=0.9,
+        )
     with pytest.raises(TypeError, match=r"log_pi is a nested tensor: .*to_padded_tensor\(log_pi, 0.0\).*mask"):
         ot.weights(IS, log_pi=nested, log_mu=nested)
     numbers = [[0.0, 0.0], [0.0, 0.0]]  # lists of numbers are NumPy arrays

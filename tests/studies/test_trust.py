@@ -113,6 +113,19 @@ def _subsets(given: dict[str, Any]) -> str:
     return tomli_w.dumps({"subsets": given["subsets"]}) if "subsets" in given else ""
 
 
+@pytest.mark.parametrize("field", ["modules", "a trace", "a game"])
+def test_nor_what_the_declaration_in_it_names(tmp_path: Path, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """FOLDER/study.toml in the place of FOLDER: it came with the folder."""
+    toml = foreign(tmp_path, field) / "study.toml"
+    for command, *options in COMMANDS:
+        assert cli.main(["study", command, str(toml), *options]) == 2
+        assert f"names the modules {EVIL}" in capsys.readouterr().err
+        assert EVIL not in sys.modules
+    if field == "modules":
+        Study.load(toml, trust=[EVIL])
+        assert EVIL in sys.modules
+
+
 @pytest.mark.parametrize("readable", [True, False])
 @pytest.mark.parametrize("field", FIELDS)
 def test_no_command_imports_what_a_folder_names(

@@ -87,8 +87,11 @@ def stability(
     method = method.for_policies((π, π), (μ, μ))
     S = len(mdp.start)
     X = np.eye(S) if features is None else np.array(features, dtype=np.float64)
-    if X.ndim != 2 or len(X) != S or not np.isfinite(X).all():
-        raise ValueError(f"features must be finite numbers [{S}, d], a row for each state, got shape {X.shape}")
+    if X.ndim != 2 or len(X) != S:
+        raise ValueError(f"features must be an array [{S}, d], a row for each state, got shape {X.shape}")
+    if not np.isfinite(X).all():
+        s, i = np.argwhere(~np.isfinite(X))[0]
+        raise ValueError(f"features must be finite, got {X[s, i]} for state {s}, feature {i}")
     G = _matrix(method, _means(method, mdp, X, π, μ))
     basis = _told_apart(X)
     seen = np.kron(np.eye(len(G) // X.shape[1]), basis)

@@ -176,7 +176,7 @@ def clipped(
 
 def _clip(clip: float | Sequence[float], *, checked: bool) -> tuple[float, float]:
     """How far below and above 1 a ratio may go. Arrays without axes are looked at only where the values of others are."""
-    both = clip if isinstance(clip, Sequence) and not isinstance(clip, str) else (clip, clip)
+    both: Any = clip if (isinstance(clip, Sequence) and not isinstance(clip, str)) or np.ndim(clip) else (clip, clip)
     if len(both) != 2:
         raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
     of = option if checked else number

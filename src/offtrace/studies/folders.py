@@ -51,8 +51,7 @@ def _declared(folder: Path, about: Table, out: Path, trust: bool | Collection[st
 
     toml = about.get("toml")
     given = declaration.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
-    trusted = trust if isinstance(trust, bool) else bool(trust) and set(modules_named(given)) <= set(trust)
-    if trusted:
+    if is_trusted(given, trust):
         return Study.declared(given, None, out)
     try:
         fields = recorded_declaration.restored(about.get("study"))
@@ -66,6 +65,16 @@ def _declared(folder: Path, about: Table, out: Path, trust: bool | Collection[st
         return Study.declared(given, None, out)
     code = code_digest.of(fields["task"], fields["modules"])
     return Study(**fields, given=given, out=out, code=code, checked=False)
+
+
+def holds_records(folder: Path) -> bool:
+    """Whether records were written into a folder, so that it may have come from anybody."""
+    return (folder / study_file.NAME).exists() or (folder / "rows").is_dir()
+
+
+def is_trusted(declared: Toml, trust: bool | Collection[str]) -> bool:
+    """Whether one trusts all modules that a declaration names."""
+    return trust if isinstance(trust, bool) else bool(trust) and set(modules_named(declared)) <= set(trust)
 
 
 def require_trust(folder: Path, *declared: Toml) -> None:

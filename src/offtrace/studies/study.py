@@ -82,8 +82,9 @@ class Study:
     ) -> Study:
         """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
 
-        The `modules` of a TOML file, and files of MDPs, are looked for beside it, too. From a folder, which may be anybody's,
-        nothing is imported: its records can be read. To run it, say `trust`, or name the modules that it may import.
+        The `modules` of a TOML file, and files of MDPs, are looked for beside it, too. From a folder of records, which may be
+        anybody's, nothing is imported, not by its study.toml either: its records can be read. To run it, say `trust`, or name
+        the modules that it may import.
         """
         if folders.is_one(Path(study)):
             found = folders.study_of(Path(study), trust)
@@ -91,6 +92,8 @@ class Study:
                 found = replace(found, out=Path(out), recorded=None)
             return found if subset is None else found.small(subset)
         given = declaration.read(study)
+        if folders.holds_records(Path(study).parent) and not folders.is_trusted(given, trust):
+            folders.require_trust(Path(study).parent, given)
         beside = str(Path(study).resolve().parent)
         needs_files = given.get("modules") or SAVED in str(given.get("environments"))
         if needs_files and Path(study).is_file() and beside not in sys.path:

@@ -51,11 +51,14 @@ def scaled(shown: Views) -> str:
 
 
 def above_one(shown: Views) -> str:
-    """A sentence that says why an interquartile mean is above that of the best trace, where one is."""
-    above = not shown.summary.iqm.is_empty() and shown.summary.iqm["iqm"][0] > 1 + 1e-9
-    return (
-        " It can be above 1, since the middle half is that of the runs of all environments together." if above else ""
-    )
+    """A sentence that says why an interquartile mean is outside of the scale, where one is."""
+    iqm = shown.summary.iqm
+    if iqm.is_empty():
+        return ""
+    outside = ["below 0"] * bool((iqm["iqm"] < -1e-9).any()) + ["above 1"] * bool((iqm["iqm"] > 1 + 1e-9).any())
+    if not outside:
+        return ""
+    return f" It can be {' or '.join(outside)}, since the middle half is that of the runs of all environments together."
 
 
 def zero(shown: Views) -> str:

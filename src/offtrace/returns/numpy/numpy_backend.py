@@ -181,6 +181,7 @@ def weigh(
 ) -> np.ndarray:
     """The weights of decisions on the host, in float64; `merge` puts together what several processes have to be normalised by."""
     x = weight_rows.trajectory(given, bounded(trace))
+    _look_at_logs(x.log_pi, x.log_mu, x.valid)
     lags = lag_caps(trace, x.terminated.shape[1] + 1)
     made = weight_rows.weigh(
         lambda rows: normal_form(trace, rows),
