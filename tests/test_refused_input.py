@@ -232,6 +232,13 @@ def test_values_that_are_not_finite(call: str, bad: float) -> None:
         getattr(op, call)(Q)
 
 
+def test_values_whose_squares_overflow() -> None:
+    op = operators.Operator(ot.Retrace(0.9), MDP, target=UNIFORM, behavior=UNIFORM)
+    with pytest.raises(ValueError, match=r"values up to 1e\+200 were given, whose squares exceed the largest float"):
+        op.variance(np.full((4, 2), 1e200))
+    assert np.isfinite(op.variance(np.full((4, 2), 1e140))).all()
+
+
 def test_values_of_other_operators() -> None:
     on_states = operators.StateOperator(ot.Retrace(0.9), MDP, target=UNIFORM, behavior=UNIFORM)
     with pytest.raises(ValueError, match=r"V must be finite, got nan at index \[2\]"):

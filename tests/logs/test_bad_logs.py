@@ -297,6 +297,15 @@ def test_files_with_other_columns_are_named(tmp_path: Path, suffix: str) -> None
         assert "has the same columns, but in another order" in str(error)  # noqa: PT017
 
 
+def test_a_sweep_names_the_file_that_lacks_a_column(tmp_path: Path) -> None:
+    rows = pl.DataFrame(good())
+    rows[:6].write_parquet(tmp_path / "a.parquet")
+    rows[6:].drop("truncated").write_parquet(tmp_path / "b.parquet")
+    S, A = (len(set(rows[name])) for name in ("state", "action"))
+    with pytest.raises(ValueError, match=r"b\.parquet: the source has no column 'truncated'"):
+        sweep(tmp_path, np.full((S, A), 1 / A), trace=ot.TreeBackup(), gamma=0.9)
+
+
 def test_the_sum_of_rewards_that_are_missing_is_not_known() -> None:
     """Neither 0, where all are missing, nor what the others sum to."""
     rows = good(100)  # 3 steps an episode

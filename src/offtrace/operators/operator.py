@@ -32,6 +32,8 @@ from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
 from offtrace.traces import Trace
 
+LARGEST_SQUARED = 1e150  # beyond it a square, times what an episode sums, is not below the largest float
+
 
 class Magnitude(NamedTuple):
     """E_μ[Σ_t γ^tβ_t] by start: the paper's measure of an update's size."""
@@ -300,7 +302,13 @@ class Operator:
         Rounding alone separates them for the closed form and the exact chain; for Monte Carlo they are four standard errors
         to either side, and no guarantee.
         """
-        low, high = variance(self, self.solution, TemporalDifferences(self.setting, self._checked(Q)))
+        values = self._checked(Q)
+        if np.abs(values).max(initial=0.0) > LARGEST_SQUARED:
+            raise ValueError(
+                f"values up to {np.abs(values).max():.3g} were given, whose squares exceed the largest float: "
+                "scale rewards and values"
+            )
+        low, high = variance(self, self.solution, TemporalDifferences(self.setting, values))
         return tuple(np.where(self._live, v, 0.0).reshape(self.shape) for v in (low, high))  # pyright: ignore[reportReturnType]
 
     @property

@@ -124,7 +124,7 @@ def clipped(
     trace: Trace | None = None,
     level: str = "token",
     weight: Array | None = None,
-    clip: float | Sequence[float] = 0.2,
+    clip: float | Sequence[float] | np.ndarray = 0.2,
     dual: float | None = None,
     mask: Array | None = None,
     segment: Array | None = None,
@@ -174,7 +174,7 @@ def clipped(
     return x.loss({"policy": -w * surrogate}, {}, **made)
 
 
-def _clip(clip: float | Sequence[float], *, checked: bool) -> tuple[float, float]:
+def _clip(clip: float | Sequence[float] | np.ndarray, *, checked: bool) -> tuple[float, float]:
     """How far below and above 1 a ratio may go. Arrays without axes are looked at only where the values of others are."""
     both: Any = clip if (isinstance(clip, Sequence) and not isinstance(clip, str)) or np.ndim(clip) else (clip, clip)
     if len(both) != 2:

@@ -41,7 +41,12 @@ class Question:
 
     def logs(self, file: Path) -> Logs:
         """The logs of a file, whose states and actions are those of the policy."""
-        found = read(file, columns=self.columns, truncated=self.truncated, states=self.states, actions=self.actions)
+        try:
+            found = read(file, columns=self.columns, truncated=self.truncated, states=self.states, actions=self.actions)
+        except ValueError as error:
+            if file.name not in str(error):
+                error.args = (f"{file.name}: {error}", *error.args[1:])
+            raise
         if self.states is None and found.tabular:
             raise TypeError(
                 "the target policy is a function, so that states should be features, but the files have ids: give the policy "
