@@ -6,7 +6,7 @@ from textwrap import fill
 
 from offtrace._shared.number_text import interval, number
 from offtrace.reports.study.views import Views
-from offtrace.reports.study.words import above_one, metric, scaled, settings
+from offtrace.reports.study.words import metric, outside_scale, scaled, settings
 
 WIDTH = 98  # characters of a line of text below the table
 
@@ -32,7 +32,7 @@ def table(shown: Views) -> str:
     note = (
         f"{metric(shown.facts)}, mean ± 95% interval, each at its {settings(shown)}; ★ best, ≈ not told apart from it."
     )
-    scale = f"The last column is scaled: in each environment, {scaled(shown)}.{above_one(shown)}"
+    scale = f"The last column is scaled: in each environment, {scaled(shown)}.{outside_scale(list(iqm['iqm']))}"
     return "\n".join([*text, note, fill(scale, WIDTH)])
 
 

@@ -50,15 +50,15 @@ def scaled(shown: Views) -> str:
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
 
-def above_one(shown: Views) -> str:
-    """A sentence that says why an interquartile mean is outside of the scale, where one is."""
-    iqm = shown.summary.iqm
-    if iqm.is_empty():
-        return ""
-    outside = ["below 0"] * bool((iqm["iqm"] < -1e-9).any()) + ["above 1"] * bool((iqm["iqm"] > 1 + 1e-9).any())
-    if not outside:
-        return ""
-    return f" It can be {' or '.join(outside)}, since the middle half is that of the runs of all environments together."
+def outside_scale(iqm: Sequence[float]) -> str:
+    """A sentence that says why an interquartile mean is below that of the worst trace or above that of the best, where one is.
+
+    >>> outside_scale([1.1, 0.5])
+    ' It can be above 1, since the middle half is that of the runs of all environments together.'
+    """
+    outside = ["below 0"] * (min(iqm, default=0.0) < -1e-9) + ["above 1"] * (max(iqm, default=0.0) > 1 + 1e-9)
+    together = "since the middle half is that of the runs of all environments together"
+    return f" It can be {' or '.join(outside)}, {together}." if outside else ""
 
 
 def zero(shown: Views) -> str:
@@ -109,7 +109,7 @@ def _standing(shown: Views) -> str:
     equal = [row["method"] for row in rest if first["iqm"] - row["iqm"] < 1e-9]
     who = f"**{first['method']}** has" if not equal else f"**{listed([first['method'], *equal])}** share"
     said = f"{who} the highest interquartile mean {place}: **{score}**"
-    said += f" on a scale where, in each environment, {scaled(shown)}.{above_one(shown)}"
+    said += f" on a scale where, in each environment, {scaled(shown)}.{outside_scale([first['iqm']])}"
     leaders = [method for method in shown.summary.leaders()[1:] if method not in equal]
     others = len(rest) - len(equal)
     if not math.isfinite(first["low"]):
