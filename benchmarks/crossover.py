@@ -24,11 +24,11 @@ from offtrace.returns.numpy import call_plans, cap_at_readout, every_pair
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
-PLANS = {"ours": call_plans.cached_plan}
+PLANS = {"ours": call_plans.usual_plan}
 
 
 def with_kernel(kernel: Any) -> Any:
-    """In place of `call_plans.cached_plan`: the same with another kernel."""
+    """In place of `call_plans.usual_plan`: the same with another kernel."""
 
     @cache
     def plan(trace: ot.Trace, T: int) -> Any:
@@ -47,7 +47,7 @@ PLANS |= {
 
 def calling(rule: ot.Trace, plan: str) -> Competitor:
     def call(x: dict[str, Any]) -> np.ndarray:
-        call_plans.cached_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        call_plans.usual_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
         return ot.targets(rule, **x)
 
     return Competitor(Batch.for_targets, call)

@@ -254,11 +254,11 @@ def repeated(trace: ot.Trace, shape: tuple[int, int]) -> str:
         return {n: torch.as_tensor(a).cuda() for n, a in x.items()} | {"gamma": 0.99}
 
     def one_by_one(x: dict[str, Any]) -> Any:
-        repeat, repeated_calls.repeat = repeated_calls.repeat, lambda call: None
+        usual, repeated_calls.usual = repeated_calls.usual, lambda call: None
         try:
             return ot.targets(trace, **x)
         finally:
-            repeated_calls.repeat = repeat
+            repeated_calls.usual = usual
 
     given = [drawn(seed) for seed in range(8)]
     wanted = [one_by_one(x) for x in given]

@@ -50,12 +50,12 @@ def measure(name: str, B: int, T: int) -> None:
     repeated = least(rule, first)
     as_repeated = ot.targets(rule, **second)
     ways = [call for call in repeated_calls._calls.values() if call is not None]
-    repeat, repeated_calls.repeat = repeated_calls.repeat, lambda call: None
+    usual, repeated_calls.usual = repeated_calls.usual, lambda call: None
     try:
         one_by_one = least(rule, first)
         same = torch.equal(as_repeated, ot.targets(rule, **second))
     finally:
-        repeated_calls.repeat = repeat
+        repeated_calls.usual = usual
     launches = len(ways[-1].launches) if ways else None
     emit("host", rule=name, shape=[B, T], us=repeated, unrecorded_us=one_by_one, same=same, launches=launches)
 

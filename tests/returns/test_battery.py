@@ -37,7 +37,7 @@ def test_long_row_kernels_are_the_definition_on_short_rows_too(given: dict[str, 
         wanted, scale = correct_by_definition(trace, given)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(call_plans, "SHORT", 0)
-            patch.setattr(call_plans, "cached_plan", call_plans.cached_plan.__wrapped__)  # not one that was made before
+            patch.setattr(call_plans, "usual_plan", call_plans.usual_plan.__wrapped__)  # not one that was made before
             assert_close(ot.corrections(trace, **given), wanted, scale, np.float64, name_of(trace))
 
 

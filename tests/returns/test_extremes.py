@@ -70,7 +70,7 @@ def ways(trace: ot.Trace, given: dict[str, Any]) -> dict[str, np.ndarray]:
         "torch, differentiable": ot.corrections(trace, **tensors, differentiable=True).numpy(),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call_plans, "cached_plan", call_plans.cached_plan.__wrapped__)  # not one that was made before
+        patch.setattr(call_plans, "usual_plan", call_plans.usual_plan.__wrapped__)  # not one that was made before
         patch.setattr(call_plans, "SHORT", 0)
         found["long"] = ot.corrections(trace, **given)
         patch.setattr(call_plans, "SHORT", 1 << 30)

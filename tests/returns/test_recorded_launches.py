@@ -9,13 +9,14 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
+from offtrace.returns.backend import UsualCall
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 import triton_interpreter  # noqa: E402, F401
 
 repeated_calls = pytest.importorskip("offtrace.returns.torch.repeated_calls")
-from offtrace.returns.torch import recorded_launches, torch_backend, triton_launch  # noqa: E402
+from offtrace.returns.torch import recorded_launches, triton_launch  # noqa: E402
 from offtrace.returns.triton import plans  # noqa: E402
 
 
@@ -28,13 +29,11 @@ def call(
     flags = [torch.from_numpy(rng.random(shape) < 0.1) for _ in range(2)]
     valid = torch.from_numpy(rng.random(shape) < 0.9) if padded else None
     (reward, q, next_value), (log_pi, log_mu), (terminated, truncated) = real, logs, flags
-    return repeated_calls.PlainCall(
-        trace, add_q, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid
-    )
+    return UsualCall(trace, add_q, None, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid)
 
 
 def on_numpy(given: Any) -> np.ndarray:
-    trace, add_q, *arrays = given
+    trace, add_q, _, *arrays = given
     names = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid")
     rows = {n: a.numpy() if isinstance(a, torch.Tensor) else a for n, a in zip(names, arrays, strict=True)}
     return (ot.targets if add_q else ot.corrections)(trace, **rows)
@@ -49,21 +48,9 @@ def test_a_repeated_call_is_the_call(trace: Any, shape: tuple[int, int]) -> None
     for padded, add_q in ((False, True), (True, False)):
         for seed, (lam, gamma) in enumerate(((0.9, 0.95), (0.5, 0.99))):
             given = call(trace(lam=lam), shape, seed, gamma, padded=padded, add_q=add_q)
-            found = repeated_calls.repeat(given)
+            found = repeated_calls.usual(given)
             np.testing.assert_allclose(found, on_numpy(given), rtol=1e-5, atol=1e-5)
     assert [type(kept) for kept in repeated_calls._calls.values()] == [recorded_launches.Repeated] * 2
-
-
-def test_the_backend_hands_its_arrays_to_recorded_calls() -> None:
-    """As `TorchBackend.correct` does on a GPU."""
-    given = call(ot.RBIS(0.9), (2, 20), 0, 0.9, padded=True)
-    names = ("reward", "q", "next_value", "terminated", "truncated", "gamma", "log_pi", "log_mu", "valid")
-    arrays: dict[str, Any] = dict(zip(names, given[2:], strict=True))
-    found: Any = torch_backend._repeated(given.trace, arrays, add_q=True)
-    np.testing.assert_allclose(found, on_numpy(given), rtol=1e-5, atol=1e-5)
-    others: list[dict[str, Any]] = [{"q": None}, {"gamma": torch.ones(2, 20)}, {"greedy": given.valid}]
-    for change in others:
-        assert torch_backend._repeated(given.trace, arrays | change, add_q=True) is None
 
 
 def test_memory_in_between_is_handed_out_anew(monkeypatch: Any) -> None:
@@ -73,7 +60,7 @@ def test_memory_in_between_is_handed_out_anew(monkeypatch: Any) -> None:
     repeated_calls._calls.clear()
     for seed in range(2):
         given = call(ot.Retrace(0.9), (1, 40), seed, 0.9)
-        np.testing.assert_allclose(repeated_calls.repeat(given), on_numpy(given), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(repeated_calls.usual(given), on_numpy(given), rtol=1e-5, atol=1e-5)
     (kept,) = repeated_calls._calls.values()
     assert len(kept.launches) == 4
     assert kept.space > 0
@@ -88,7 +75,7 @@ def test_parts_of_a_batch_use_the_same_memory(trace: Any, monkeypatch: Any) -> N
         monkeypatch.setattr(triton_launch, "AT_ONCE", at_once)
         for seed in range(2):
             given = call(trace, (rows, 20), seed, 0.9)
-            np.testing.assert_allclose(repeated_calls.repeat(given), on_numpy(given), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(repeated_calls.usual(given), on_numpy(given), rtol=1e-5, atol=1e-5)
     alone, in_parts = repeated_calls._calls.values()
     assert len(in_parts.launches) == 3 * len(alone.launches)
     assert in_parts.space == alone.space > 0
@@ -116,8 +103,8 @@ def test_memory_beside_a_large_batch_is_three_arrays(shape: tuple[int, int], rec
 @pytest.mark.parametrize(
     "trace", [ot.Retrace(0.9, horizon=3), ot.replacing(), ot.PengQ(0.9), ot.WatkinsQ(0.9), "retrace"], ids=name_of
 )
-def test_other_kinds_of_calls_are_left_to_others(trace: Any) -> None:
-    assert repeated_calls.repeat(call(trace, (2, 5), 0, 0.9)) is None
+def test_what_is_not_usual_is_left_to_others(trace: Any) -> None:
+    assert repeated_calls.usual(call(trace, (2, 5), 0, 0.9)) is None
 
 
 def test_tensors_that_are_not_alike_are_left_to_others() -> None:
@@ -131,7 +118,7 @@ def test_tensors_that_are_not_alike_are_left_to_others() -> None:
         {"log_mu": None},
     ]
     for change in odd:
-        assert repeated_calls.repeat(given._replace(**change)) is None, change
+        assert repeated_calls.usual(given._replace(**change)) is None, change
 
 
 @triton.jit

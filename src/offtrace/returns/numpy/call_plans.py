@@ -21,6 +21,7 @@ from offtrace.returns.numpy.normal_form import lag_caps, parameter
 from offtrace.returns.numpy.scratch_rows import NOT_BY_STEP
 from offtrace.traces import Trace
 from offtrace.traces.symbols import Traced
+from offtrace.traces.trace_argument import as_state_rule
 
 SHORT = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 
@@ -60,7 +61,7 @@ class StatePlan(NamedTuple):
 
 
 @lru_cache(1024)
-def cached_plan(trace: object, T: int) -> Plan | None:
+def usual_plan(trace: object, T: int) -> Plan | None:
     """The plan of a rule that holds numbers only, from the last call with it; None for what a call must look at more closely.
 
     Its arguments are all that a plan depends on. The rule must be `hashable`.
@@ -72,9 +73,19 @@ def cached_plan(trace: object, T: int) -> Plan | None:
     return _plan(trace, 1, T)
 
 
+@lru_cache(1024, typed=True)  # a λ of True is an error, and one of 1.0 is not
+def usual_state_plan(
+    trace: Trace | None, lam: float | None, rho_bar: float | None, c_bar: float | None, T: int
+) -> StatePlan | None:
+    """The same on state values."""
+    rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    plan = usual_plan(rule, T)
+    return None if plan is None else state_plan(plan, rule, float(rule.advantage_lam))
+
+
 def plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
     """The plan of a rule, kept if it may be."""
-    kept = cached_plan(trace, T) if trace.hashable else None
+    kept = usual_plan(trace, T) if trace.hashable else None
     return _plan(trace, B, T, valid) if kept is None else kept
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike
 
-from offtrace.arrays import NumPyKind
-from offtrace.returns.backend import Backend
+from offtrace.arrays import BOOL, FLOATS, NumPyKind
+from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import (
     call_plans,
@@ -35,6 +35,7 @@ from offtrace.trajectory import (
     agree,
     explain_bad_value,
     laid_out,
+    warn_if_infinite,
     warn_of_positive_logs,
 )
 
@@ -57,6 +58,31 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         out = attempt(trace, x, add_q=add_q)
         return explain_bad_value(x) if out is None else x.restore(out)
 
+    def usual(self, call: UsualCall[np.ndarray]) -> np.ndarray | None:
+        """q + Δ, or Δ, of a usual call; else None."""
+        trace, add_q, _, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+        if not _are_plain((reward, q, next_value, log_pi, log_mu), (terminated, truncated, valid)):
+            return None
+        if not isinstance(trace, Rule) or not trace.hashable:
+            return None
+        shape, dtype = reward.shape, reward.dtype
+        plan = call_plans.usual_plan(trace, shape[1])
+        if plan is None or (log_pi is None and plan.needs_pi) or (log_mu is None and plan.needs_mu):
+            return None
+        nothing = NOT_BY_STEP[dtype]
+        log_pi, log_mu = log_pi if plan.needs_pi else nothing, log_mu if plan.needs_mu else nothing
+        is_read = NOT_BY_STEP[BOOL] if valid is None else valid
+        read = reward, q, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
+        out = corrected(plan, read, np.empty(shape, dtype), add_q)
+        if out is None:
+            return None
+        if valid is not None:
+            out[~valid] = 0.0
+        if plan.needs_pi and plan.needs_mu:
+            _look_at_logs(log_pi, log_mu, valid)
+        warn_if_infinite(out)
+        return out
+
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
         """β_{k:t} of one trajectory [T] as [T, T]."""
         x = self.trajectory(trace, {**arrays, "gamma": 1.0})
@@ -71,6 +97,47 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
         made = attempt_on_states(trace, x)
         return explain_bad_value(x) if made is None else restored_states(x, made)
+
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: np.ndarray,
+        value: np.ndarray,
+        next_value: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        gamma: float,
+        log_pi: np.ndarray,
+        log_mu: np.ndarray,
+        valid: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Target, advantage and correction of a usual call; else None."""
+        if value is None or next_value is None or log_pi is None or log_mu is None:
+            return None
+        if not _are_plain((reward, value, next_value, log_pi, log_mu), (terminated, truncated, valid)):
+            return None
+        if not all(n is None or type(n) in (float, int) for n in (lam, rho_bar, c_bar)):
+            return None
+        if trace is not None and not (isinstance(trace, Rule) and trace.hashable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return None
+        shape, dtype = reward.shape, reward.dtype
+        plan = call_plans.usual_state_plan(trace, lam, rho_bar, c_bar, shape[1])
+        if plan is None:
+            return None
+        nothing, is_read = NOT_BY_STEP[dtype], NOT_BY_STEP[BOOL] if valid is None else valid
+        read = reward, value, next_value, terminated, truncated, gamma, nothing, log_pi, log_mu, is_read
+        made = corrected_states(plan, read, shape, dtype)
+        if made is None:
+            return None
+        if valid is not None:
+            for out in made:
+                out[~valid] = 0.0
+        _look_at_logs(log_pi, log_mu, valid)
+        warn_if_infinite(made[0])
+        return made
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -109,6 +176,30 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
 
 
 BACKEND = NumPyBackend()
+
+
+def _are_plain(reals: tuple[object, ...], flags: tuple[object, ...]) -> bool:
+    """Whether arrays are all as compiled kernels take them: of one shape [B, T], in one piece, of one dtype or booleans.
+
+    The first of each is there; None in the place of another means that it was not given.
+    """
+    first = reals[0]
+    if type(first) is not np.ndarray or first.dtype not in FLOATS or first.ndim != 2:
+        return False
+    shape, dtype = first.shape, first.dtype
+    if 0 in shape or (shape[1] == 1 and shape[0] > 1):  # [N, 1] may be N steps
+        return False
+    for array in reals:
+        if array is not None and not (
+            type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
+        ):
+            return False
+    for array in flags:
+        if array is not None and not (
+            type(array) is np.ndarray and array.dtype is BOOL and array.shape == shape and array.flags.carray
+        ):
+            return False
+    return flags[0] is not None and flags[1] is not None
 
 
 def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from offtrace.returns.backend import UsualCall
 from offtrace.returns.torch import triton_launch
 from offtrace.returns.torch.recorded_launches import Repeated, record
 from offtrace.returns.triton.plans import split
@@ -23,22 +24,6 @@ NAMES = ("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_
 """The tensors of a call, in the order in which they are handed to a recorded one."""
 _calls: dict[object, Repeated | None] = {}
 """Recorded calls; None for one that cannot be repeated."""
-
-
-class PlainCall(NamedTuple):
-    """A call of `targets` or `corrections` without gradient, skip, pair and greedy, with one γ."""
-
-    trace: Rule
-    add_q: bool
-    reward: Tensor
-    q: Tensor
-    next_value: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    gamma: float
-    log_pi: Tensor | None
-    log_mu: Tensor | None
-    valid: Tensor | None
 
 
 class _Facts(NamedTuple):
@@ -61,9 +46,9 @@ def _facts(trace: Rule) -> _Facts | None:
     return _Facts(compiled_in, numbers, trace.needs_pi, trace.needs_mu)
 
 
-def repeat(call: PlainCall) -> Tensor | None:
-    """q + Δ, or Δ, recorded if this is the first such call; None if a call of this kind cannot be repeated."""
-    trace, add_q, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+def usual(call: UsualCall[Tensor]) -> Tensor | None:
+    """q + Δ, or Δ, of a usual call (`Backend.usual`) of tensors on a GPU; else None."""
+    trace, add_q, _, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
     facts = _facts(trace) if isinstance(trace, Rule) and trace.hashable else None
     if facts is None or (facts.needs_pi and log_pi is None) or (facts.needs_mu and log_mu is None):
         return None
@@ -85,7 +70,7 @@ def repeat(call: PlainCall) -> Tensor | None:
     return None if repeated is None else repeated(given, [*split(gamma), *facts.numbers])
 
 
-def _recorded(key: object, call: PlainCall, inputs: list[Tensor | None], numbers: list[float]) -> Tensor:
+def _recorded(key: object, call: UsualCall[Tensor], inputs: list[Tensor | None], numbers: list[float]) -> Tensor:
     trace, T = call.trace, call.reward.shape[-1]
     assert isinstance(trace, Trace)
     rows = {

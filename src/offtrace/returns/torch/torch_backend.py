@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
-from offtrace.returns.backend import Backend
+from offtrace.returns.backend import Backend, UsualCall
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
@@ -33,6 +33,25 @@ NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float32),
     torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16
 }
+
+
+HOST_DTYPES = (torch.float32, torch.float64)
+"""The dtypes in which the compiled kernels read the memory of tensors."""
+
+
+def views(arrays: tuple[Tensor | None, ...]) -> list[Any] | None:
+    """The memory of tensors on the CPU, and None in the place of None; None for all if one has no memory that NumPy can read."""
+    found: list[object] = []
+    try:
+        for array in arrays:
+            if array is not None:
+                if type(array) is not Tensor:  # a subclass may mean something else by its memory
+                    return None
+                array = array.detach().numpy() if array.requires_grad else array.numpy()
+            found.append(array)
+    except (TypeError, RuntimeError):
+        return None
+    return found
 
 
 class TorchBackend(Backend[Tensor]):
@@ -85,15 +104,61 @@ class TorchBackend(Backend[Tensor]):
                 explain_bad_value(x)
         elif self.looks(check, arrays):
             look(_on_host(found, trace), trace.reads)
-        if reward.is_cuda and not (differentiable or seen):
-            out = _repeated(trace, arrays, add_q=add_q)
-            if out is not None:
-                return out
         if not differentiable:
             found = found.mapped(Tensor.detach, found.dtype)
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
         return in_tensors(trace, found, add_q=add_q)
+
+    def usual(self, call: UsualCall[Tensor]) -> Tensor | None:
+        """q + Δ, or Δ, of a usual call; else None."""
+        if seen_by_torch():
+            return None
+        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
+        if reward.is_cuda:
+            from offtrace.returns.torch import repeated_calls
+
+            return None if check else repeated_calls.usual(call)
+        if reward.dtype not in HOST_DTYPES:
+            return None
+        found = views((reward, q, next_value, terminated, truncated, log_pi, log_mu, valid))
+        if found is None:
+            return None
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
+        out = numpy_backend.BACKEND.usual(on_host)
+        return None if out is None else torch.from_numpy(out)
+
+    def usual_states(
+        self,
+        trace: Trace | None,
+        lam: float | None,
+        rho_bar: float | None,
+        c_bar: float | None,
+        reward: Tensor,
+        value: Tensor,
+        next_value: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        gamma: float,
+        log_pi: Tensor,
+        log_mu: Tensor,
+        valid: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Target, advantage and correction of a usual call; else None."""
+        if seen_by_torch() or not reward.is_cpu or reward.dtype not in HOST_DTYPES:
+            return None
+        found = views((reward, value, next_value, terminated, truncated, log_pi, log_mu, valid))
+        if found is None:
+            return None
+        r, v, ahead, ends, cut, log_π, log_μ, read = found
+        made = numpy_backend.BACKEND.usual_states(
+            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
+        )
+        if made is None:
+            return None
+        target, advantage, correction = made
+        return torch.from_numpy(target), torch.from_numpy(advantage), torch.from_numpy(correction)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
@@ -206,16 +271,6 @@ def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
     from offtrace.returns.torch import triton_launch
 
     return triton_launch.takes(trace)
-
-
-def _repeated(trace: Rule, arrays: Mapping[str, Any], *, add_q: bool) -> Tensor | None:
-    """q + Δ, or Δ, by launches that an earlier call of this kind recorded; None if such calls are not recorded."""
-    from offtrace.returns.torch import repeated_calls
-
-    if arrays["q"] is None or type(arrays["gamma"]) is not float or arrays.get("greedy") is not None:
-        return None
-    given: dict[str, Any] = {name: arrays.get(name) for name in (*repeated_calls.NAMES, "gamma")}
-    return repeated_calls.repeat(repeated_calls.PlainCall(trace, add_q, **given))
 
 
 def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Calls one after the other: nothing that changes the result may be kept from an earlier one. And dtypes."""
+"""Calls that skip checks since their like has passed them: nothing that changes the result may be forgotten. And dtypes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_kind(arrays: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def by_rows(trace: Any, arrays: dict[str, Any], **more: Any) -> np.ndarray:
-    """Row by row as [T]."""
+    """Row by row as [T], which no usual call is."""
     one = [{n: a[b] if isinstance(a, np.ndarray) else a for n, a in arrays.items()} for b in range(B)]
     return np.stack([ot.targets(trace, **row, **more) for row in one])
 
@@ -46,7 +46,7 @@ def as_numpy(array: Any) -> np.ndarray:
 @pytest.mark.parametrize("trace", SOME, ids=name_of)
 def test_whatever_changes_from_call_to_call_counts(trace: Any, kind: str) -> None:
     arrays = batch(dtype=np.float32)
-    ot.targets(trace, **in_kind(arrays, kind), gamma=0.9)
+    ot.targets(trace, **in_kind(arrays, kind), gamma=0.9)  # from here on such calls are usual
     other = batch(1, dtype=np.float32)
     changes: list[dict[str, Any]] = [
         {},
