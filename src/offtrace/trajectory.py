@@ -37,7 +37,7 @@ from offtrace.arrays import BOOL, FLOATS, Array, ArrayKind, Other, is_number, on
 
 REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
-LARGEST_LOG_RATIO = 709  # e to this power is near the largest float
+LARGEST_LOG = 709.0  # e to this power is near the largest float
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -305,11 +305,11 @@ def _explain_overflow(x: Trajectory, read: np.ndarray) -> NoReturn:
     with np.errstate(all="ignore"):
         if x.log_pi is not None and x.log_mu is not None:
             log_ratio = np.where(read, x.log_pi.astype(float) - x.log_mu, 0.0)
-            if (bad := log_ratio >= LARGEST_LOG_RATIO).any():
+            if (bad := log_ratio >= LARGEST_LOG).any():
                 at, where = place(bad)
                 raise ValueError(
                     f"log_pi - log_mu is {log_ratio[at]:g} at index {where} ({x.log_pi[at]:g} and {x.log_mu[at]:g}): "
-                    f"a ratio of e^{LARGEST_LOG_RATIO} or more is too large to be represented. Both must be log-probabilities "
+                    f"a ratio of e^{LARGEST_LOG:g} or more is too large to be represented. Both must be log-probabilities "
                     "of the action taken; look for logits, or for a behaviour policy that is not the one that acted"
                 )
         if x.reward is not None and x.next_value is not None:

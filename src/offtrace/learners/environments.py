@@ -145,6 +145,19 @@ def environment(
     return observations.environment(env, gamma, features, states)
 
 
+def feature_rows(features: ArrayLike, S: int) -> Floats:
+    """The features of states as an array [S, d]; an error where the shape is another or a number is not finite."""
+    x = np.array(features, dtype=np.float64)
+    if x.ndim != 2 or len(x) != S:
+        raise ValueError(
+            f"features must be a finite array [S, d] with S = {S}, a row for each state, got shape {x.shape}"
+        )
+    if (bad := ~np.isfinite(x)).any():
+        s, i = first_index(bad)
+        raise ValueError(f"features must be finite, got {x[s, i]} for state {s}, feature {i}")
+    return x
+
+
 def table_or_rows(
     features: ArrayLike | TileCoding | None, S: int, A: int, states: bool = False
 ) -> tuple[Features, int]:
@@ -154,12 +167,7 @@ def table_or_rows(
         return Features(A, not states, np.arange(S)[:, None].copy(), np.ones((S, 1)), states), S * each
     if isinstance(features, TileCoding):
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
-    x = np.array(features, dtype=np.float64)
-    if x.ndim != 2 or len(x) != S:
-        raise ValueError(f"features must be a finite array [S, d] with S = {S}, got shape {x.shape}")
-    if (bad := ~np.isfinite(x)).any():
-        s, i = first_index(bad)
-        raise ValueError(f"features must be finite, got {x[s, i]} for state {s}, feature {i}")
+    x = feature_rows(features, S)
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
     value = np.ascontiguousarray(np.take_along_axis(x, tile, axis=1))

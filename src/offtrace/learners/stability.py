@@ -20,12 +20,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
 from offtrace.learners.core.record_arrays import Floats
+from offtrace.learners.environments import feature_rows
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, TDRC, GradientTD
 from offtrace.learners.methods.trace_learner import StateTraceLearner
+from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.state_operator import StateOperator
 from offtrace.trajectory import distributions
@@ -86,12 +89,7 @@ def stability(
     )
     method = method.for_policies((π, π), (μ, μ))
     S = len(mdp.start)
-    X = np.eye(S) if features is None else np.array(features, dtype=np.float64)
-    if X.ndim != 2 or len(X) != S:
-        raise ValueError(f"features must be an array [{S}, d], a row for each state, got shape {X.shape}")
-    if not np.isfinite(X).all():
-        s, i = np.argwhere(~np.isfinite(X))[0]
-        raise ValueError(f"features must be finite, got {X[s, i]} for state {s}, feature {i}")
+    X = np.eye(S) if features is None else feature_rows(features, S)
     G = _matrix(method, _means(method, mdp, X, π, μ))
     basis = _told_apart(X)
     seen = np.kron(np.eye(len(G) // X.shape[1]), basis)
@@ -103,8 +101,9 @@ def stability(
 def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Means:
     trace = method.trace
     operator = StateOperator(trace, mdp, target=π, behavior=μ)
-    Z, P = operator.Z, _transitions(mdp, μ)
     live = ~np.asarray(mdp.terminal, dtype=bool)
+    Z = operator.Z
+    P: Floats = (over_pairs(μ, live) @ mdp.P).toarray()
     x, d, on = X * live[:, None], _visits(P, live, np.asarray(mdp.start)), P * live
     weighted = x.T * d
 
@@ -115,20 +114,10 @@ def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Mean
     return _Means(weighted @ (np.eye(len(P)) - Z) @ x, weighted @ x, behavior_matrix)
 
 
-def _transitions(mdp: MDP, policy: Floats) -> Floats:
-    """P(s'|s) under `policy`, [S, S], with the columns of terminal states, whose rows are 0."""
-    weighted = mdp.P.multiply(policy.reshape(-1, 1)).toarray()
-    return weighted.reshape(mdp.S, mdp.A, mdp.S).sum(axis=1)
-
-
 def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:
     """The stationary distribution over states in which an action is taken, [S]; after an end an episode begins."""
     chain = P * live + np.outer(P[:, ~live].sum(axis=1), start)
-    reached, new = start > 0, start > 0
-    while new.any():
-        new = (chain[new] > 0).any(axis=0) & ~reached
-        reached |= new
-    at = np.flatnonzero(reached)
+    at = np.flatnonzero(visited(sp.csr_array(chain), start > 0))
     stacked = np.vstack([chain[np.ix_(at, at)].T - np.eye(len(at)), np.ones(len(at))])
     solution, _, rank, _ = np.linalg.lstsq(stacked, np.append(np.zeros(len(at)), 1.0), rcond=None)
     if rank < len(at):

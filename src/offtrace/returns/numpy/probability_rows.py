@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.by_address import kernel_part
-from offtrace.returns.numpy.scalar_math import LARGEST_LOG, exp
-from offtrace.trajectory import TOLERANCE
+from offtrace.returns.numpy.scalar_math import exp
+from offtrace.trajectory import LARGEST_LOG, TOLERANCE
 
 
 @kernel_part

@@ -37,7 +37,7 @@ C2, C3, C4, C5, C6 = (
 )
 C7, C8, C9 = 0.00019841269506578428, 2.4801493097261263e-05, 2.7557586370338387e-06
 C10, C11 = 2.763024893189953e-07, 2.5000063549257597e-08
-LARGEST_LOG, SMALLEST_LOG = 709.0, -708.0  # between them e^x is a normal number
+SMALLEST_LOG = -708.0  # between it and LARGEST_LOG e^x is a normal number
 
 
 @part_njit(error_model="numpy", fastmath={"contract"})
