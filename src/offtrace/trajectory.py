@@ -38,6 +38,7 @@ from offtrace.arrays import BOOL, FLOATS, Array, ArrayKind, Other, is_number, on
 REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 LARGEST_LOG = 709.0  # e to this power is near the largest float
+SMALLEST_LOG = -708.0  # and to this one, near the smallest with all its digits: below it e^x counts as 0
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.

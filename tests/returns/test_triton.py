@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import offtrace as ot
 import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
-from offtrace.returns.numpy import given_factors as by_numba
+from offtrace.returns.numpy import gradients as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
 triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")

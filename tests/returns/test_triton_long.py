@@ -16,7 +16,7 @@ import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
 from offtrace.returns.jax.xla_kernels import in_float64
-from offtrace.returns.numpy import given_factors as by_numba
+from offtrace.returns.numpy import gradients as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
 plans = pytest.importorskip("offtrace.returns.triton.plans")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
-from offtrace.trajectory import LARGEST_LOG, TOLERANCE, Trajectory, explain_bad_value
+from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE, Trajectory, explain_bad_value
 
 
 def goes_on(x: Trajectory) -> np.ndarray:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
-from offtrace.returns.backend import Backend, UsualCall
+from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import numpy_backend, rejected_rows
+from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
@@ -109,56 +110,6 @@ class TorchBackend(Backend[Tensor]):
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
         return in_tensors(trace, found, add_q=add_q)
-
-    def usual(self, call: UsualCall[Tensor]) -> Tensor | None:
-        """q + Δ, or Δ, of a usual call; else None."""
-        if seen_by_torch():
-            return None
-        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
-        if reward.is_cuda:
-            from offtrace.returns.torch import repeated_calls
-
-            return None if check else repeated_calls.usual(call)
-        if reward.dtype not in HOST_DTYPES:
-            return None
-        found = views((reward, q, next_value, terminated, truncated, log_pi, log_mu, valid))
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
-        out = numpy_backend.BACKEND.usual(on_host)
-        return None if out is None else torch.from_numpy(out)
-
-    def usual_states(
-        self,
-        trace: Trace | None,
-        lam: float | None,
-        rho_bar: float | None,
-        c_bar: float | None,
-        reward: Tensor,
-        value: Tensor,
-        next_value: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        gamma: float,
-        log_pi: Tensor,
-        log_mu: Tensor,
-        valid: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Target, advantage and correction of a usual call; else None."""
-        if seen_by_torch() or not reward.is_cpu or reward.dtype not in HOST_DTYPES:
-            return None
-        found = views((reward, value, next_value, terminated, truncated, log_pi, log_mu, valid))
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        made = numpy_backend.BACKEND.usual_states(
-            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
-        )
-        if made is None:
-            return None
-        target, advantage, correction = made
-        return torch.from_numpy(target), torch.from_numpy(advantage), torch.from_numpy(correction)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""

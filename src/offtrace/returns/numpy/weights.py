@@ -6,7 +6,7 @@ For decision 1, 2, … of a row, whose trace starts one step before it with x_0 
     prefix_i = decay_1 ··· decay_i min(cap_i, x_i)
 
 The suffix is the same of the decisions after i. For a recursive cap it goes backward by maps x ↦ min(A x, B): if first comes
-min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Products are numbers of any size (`scaled_numbers`).
+min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Products are numbers of any size (`big_float`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from offtrace.returns.numpy import compiled_pass
-from offtrace.returns.numpy.by_address import kernel_part
-from offtrace.returns.numpy.scaled_numbers import clipped, raised, times
+from offtrace.returns.numpy.big_float import clipped, raised, times
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.numpy.sequences import Sequences, sequences
 from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
 from offtrace.traces import Factors
@@ -68,7 +67,6 @@ def weigh(
     if how.normalize is not None or x.pair is not None:
         found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
-    run = compiled_pass.compiled(_weigh)
     rows = B if whole else max(1, BLOCK // T)
     for b in range(0, B, rows):
         block = _rows(x, slice(b, b + rows)) if rows < B else x
@@ -79,7 +77,7 @@ def weigh(
                 raise
             explain_bad_value(x)  # in the whole batch it finds the index that the user knows
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
-        run(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
+        _weigh(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
         _within(how, out)
         if x.valid is not None:
@@ -148,7 +146,7 @@ def merged(all_totals: Iterable[Totals]) -> Totals:
     return made
 
 
-@kernel_part
+@part
 def _product(f, n, r):
     """f · 2^{512n} · r, which is 0 where either is, even if the other is infinite."""
     if f == 0.0 or r == 0.0:
@@ -156,7 +154,7 @@ def _product(f, n, r):
     return times(f, n, r)
 
 
-@kernel_part
+@part
 def _least(f, n, g, m):
     """The smaller of f · 2^{512n} and g · 2^{512m}."""
     if f == 0.0 or g == 0.0:
@@ -164,7 +162,7 @@ def _least(f, n, g, m):
     return (f, n) if raised(f, n - m) < g else (g, m)
 
 
-@kernel_part
+@part
 def _read(D, Dn, x, xn, cap, lag, lags):
     """D min(cap, d_lag, x), as a number and its power; 0 from the horizon on."""
     if len(lags) and lag > 0:
@@ -175,7 +173,7 @@ def _read(D, Dn, x, xn, cap, lag, lags):
     return (0.0, 0) if D == 0.0 or f == 0.0 else (D * f, Dn + n)
 
 
-@kernel_part
+@kernel
 def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
     """The weights of rows into `out` [n, T]. An empty mask or segment stands for none."""
     B, T = out.shape
@@ -206,7 +204,7 @@ def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
             out[b, t] = raised(w, wn)
 
 
-@kernel_part
+@part
 def _fill(w, wn, n, level, mask, b, start, stop, out):
     """The weight of a sequence of n decisions, or its n-th root, at each of them."""
     value = raised(w, wn)
@@ -217,7 +215,7 @@ def _fill(w, wn, n, level, mask, b, start, stop, out):
             out[b, t] = value
 
 
-@kernel_part
+@part
 def _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out):
     """β after the last decision, of a trace that starts at t and has not met the action of t."""
     D, Dn, A, An, B, Bn, lag, after = 1.0, 0, 1.0, 0, np.inf, 0, 0, -1

@@ -1,0 +1,157 @@
+"""The arrays of a block of steps → TD errors, discounts and probabilities in float64, and whether a value is bad.
+
+    δ_t = r_t + γ_t (1 − terminated_t) next_value_t − value_t        (0 at invalid steps)
+    passed_t = γ_t, or 0 where no trace goes on from t to t+1: at an end, at padding and at the row's end
+
+Rows follow each other in memory, so a block is a range of flat indices: some rows, or a stretch of one. What is summed is
+float64, whatever comes in: a float32 δ that cancels would lose what the sum needs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace.returns.numpy.compiling import kernel, part
+from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE
+
+
+class Steps(NamedTuple):
+    """The arrays of a call, flat; an array without elements is one that is not given or not read."""
+
+    reward: np.ndarray
+    value: np.ndarray
+    """q, or V where state values are meant."""
+    next_value: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    gamma: float
+    gammas: np.ndarray
+    """γ by step, in place of `gamma`."""
+    log_pi: np.ndarray
+    log_mu: np.ndarray
+    valid: np.ndarray
+
+
+@kernel
+def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
+    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
+    e = at + n
+    reward, value, next_value = steps.reward[at:e], steps.value[at:e], steps.next_value[at:e]
+    terminated, truncated = steps.terminated[at:e], steps.truncated[at:e]
+    log_pi, log_mu, gammas = steps.log_pi[at:e], steps.log_mu[at:e], steps.gammas[at:e]
+    if len(steps.valid):
+        valid = steps.valid[at:e]
+        truncated = truncated | ~valid
+        next_is_valid = steps.valid[at + 1 : e + 1]
+        truncated[: len(next_is_valid)] |= ~next_is_valid
+        reward, value, next_value = (
+            where_valid(valid, reward),
+            where_valid(valid, value),
+            where_valid(valid, next_value),
+        )
+        log_pi, log_mu, gammas = where_valid(valid, log_pi), where_valid(valid, log_mu), where_valid(valid, gammas)
+    bad = False
+    if len(gammas):
+        for t in range(n):
+            passed[t] = gammas[t]
+            bad |= not (0.0 <= passed[t] <= 1.0)
+    else:
+        for t in range(n):
+            passed[t] = steps.gamma
+    # Short loops of one kind each: these vectorise, one long loop would not.
+    for t in range(n):
+        ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+        delta[t] = np.float64(reward[t]) + passed[t] * ahead - np.float64(value[t])
+        bad |= not abs(delta[t]) < np.inf
+    for t in range(n):
+        passed[t] = 0.0 if terminated[t] | truncated[t] else passed[t]
+    for t in range(T - 1 - at % T, n, T):
+        passed[t] = 0.0
+    return bad | probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+
+
+@part
+def where_valid(valid, array):
+    """A copy with 0 at invalid steps; an array without elements stays so."""
+    out = np.zeros_like(array)
+    for t in range(len(array)):
+        out[t] = array[t] if valid[t] else out[t]
+    return out
+
+
+@part
+def probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
+    """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
+    bad = False
+    if reads_rho:
+        for t in range(n):
+            log_μ = np.float64(log_mu[t])
+            log_ρ = np.float64(log_pi[t]) - log_μ
+            rho[t] = exp(log_ρ)
+            bad |= not ((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
+    if reads_pi:
+        for t in range(n):
+            log_π = np.float64(log_pi[t])
+            pi[t] = exp(log_π)
+            bad |= not log_π <= TOLERANCE
+    if reads_mu:
+        for t in range(n):
+            log_μ = np.float64(log_mu[t])
+            mu[t] = exp(log_μ)
+            bad |= not ((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+    return bad
+
+
+@kernel
+def write(at, n, correction, value, out):
+    """Write the corrections of n steps, with the values added if there are any."""
+    into = out[at : at + n]
+    if len(value):
+        q = value[at : at + n]
+        for t in range(n):
+            into[t] = np.float64(q[t]) + correction[t]
+    else:
+        for t in range(n):
+            into[t] = correction[t]
+
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01
+LN2_LOW = 1.90821492927058770002e-10
+ROUNDED = 1.5 * 2.0**52
+"""What is added to it is rounded to an integer, which is then in the lowest bits."""
+C2, C3, C4, C5, C6 = (
+    0.5000000000000011,
+    0.16666666666666413,
+    0.04166666666653015,
+    0.008333333333494465,
+    0.0013888888943631803,
+)
+C7, C8, C9 = 0.00019841269506578428, 2.4801493097261263e-05, 2.7557586370338387e-06
+C10, C11 = 2.763024893189953e-07, 2.5000063549257597e-08
+
+
+@part
+def exp(x):
+    """e^x to about a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
+
+    The C library's is a call for each element, which no loop vectorises. x = n ln 2 + r, |r| ≤ ½ ln 2; for e^r the polynomial
+    1 + r + r² (C2 + C3 r + …) whose largest relative error there is the least, 4e-18; n is added in the exponent's bits.
+    """
+    shifted = x * LOG2_E + ROUNDED
+    n = shifted - ROUNDED
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    p = C11 * r + C10
+    p = p * r + C9
+    p = p * r + C8
+    p = p * r + C7
+    p = p * r + C6
+    p = p * r + C5
+    p = p * r + C4
+    p = p * r + C3
+    p = p * r + C2
+    p = p * (r * r) + r + 1.0
+    bits = np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52))
+    return 0.0 if x < SMALLEST_LOG else bits.view(np.float64)
