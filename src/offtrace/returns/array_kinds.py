@@ -51,11 +51,13 @@ def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool 
     for name, array in arrays.items():
         if array is None or (name == "gamma" and is_number(array)):
             continue
-        kind = _numpy if type(array) is np.ndarray else _loader(type(array))
-        if getattr(array, "is_nested", False):
-            kind().array(name, array)  # says that a nested tensor must be padded
-        if isinstance(array, list | tuple):
-            _refuse_tensors(name, array)
+        kind = _numpy
+        if type(array) is not np.ndarray:
+            kind = _loader(type(array))
+            if getattr(array, "is_nested", False):
+                kind().array(name, array)  # says that a nested tensor must be padded
+            if isinstance(array, list | tuple):
+                _refuse_tensors(name, array)
         if kind not in found:
             found[kind] = name
     if len(found) > 1:

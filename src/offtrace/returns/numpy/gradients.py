@@ -26,7 +26,8 @@ def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
     a, c = _float64(a), _float64(c).copy()
     c[:, -1] = 0.0
     ones, out = np.ones(a.shape), np.empty(a.shape)
-    if not linear.solve(a, c, ones.reshape(-1), np.array([0.0, FLOOR]), np.empty(a.size), out):
+    flat = (array.reshape(-1) for array in (a, c, ones))
+    if not linear.solve(*a.shape, *flat, np.array([0.0, FLOOR]), np.empty(a.size), out.reshape(-1)):
         linear.solve_big_rows(a, c, ones, out)
     return out
 

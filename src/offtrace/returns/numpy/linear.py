@@ -16,47 +16,41 @@ SIDE_BY_SIDE = 4
 
 
 @kernel
-def solve(delta, passed, factor, after, room, x):
-    """Solve rows [n, T] with c_k = passed_k factor_k into x; `room` takes c. Returns whether all is within the range of floats.
+def solve(B, T, delta, passed, factor, after, c, x):
+    """Solve B rows of T steps, one after the other in flat arrays, into x; c_k = passed_k factor_k is kept in `c`.
 
-    `after` holds x and m beyond the last step of each row; of one row it then holds those of its first step.
+    `after` holds x and m beyond the last step of each row; of one row it then holds those of its first step. Returns whether
+    all is within the range of floats.
     """
-    B, T = delta.shape
-    flat, fine, is_calm = passed.ravel(), True, True
-    for t in range(len(flat)):
-        room[t] = flat[t] * factor[t]
+    fine, is_calm = True, True
+    for t in range(B * T):
+        c[t] = passed[t] * factor[t]
         is_calm &= factor[t] <= 1.0
-    c = room[: B * T].reshape(B, T)
     for b in range(0, B, SIDE_BY_SIDE):
         if is_calm and B - b >= SIDE_BY_SIDE:
-            four_rows(delta, c, after[0], b, x)
-        else:
-            for i in range(b, min(b + SIDE_BY_SIDE, B)):
-                y, m = row(delta[i], c[i], after[0], after[1], x[i])
-                fine &= m < np.inf
-                if B == 1:
-                    after[0], after[1] = y, m
+            four_rows(b, T, delta, c, after[0], x)
+            continue
+        for i in range(b * T, min(b + SIDE_BY_SIDE, B) * T, T):
+            y, m = row(delta[i : i + T], c[i : i + T], after[0], after[1], x[i : i + T])
+            fine &= m < np.inf
+            if B == 1:
+                after[0], after[1] = y, m
     for b in range(B):
-        fine &= abs(x[b, 0]) < np.inf  # what is infinite, or was, stays so or is NaN
+        fine &= abs(x[b * T]) < np.inf  # what is infinite, or was, stays so or is NaN
     return fine
 
 
 @part
-def four_rows(delta, c, after, b, x):
+def four_rows(b, T, delta, c, after, x):
     """Four rows from row b on, whose factors are at most 1."""
-    T = delta.shape[1]
-    r0, r1, r2, r3 = (
-        np.uintp(b),
-        np.uintp(b + 1),
-        np.uintp(b + 2),
-        np.uintp(b + 3),
-    )  # unsigned: no test for negative ones
+    w = np.uintp(T)  # unsigned indices spare the test for a negative one
     x0 = x1 = x2 = x3 = after
     for i in range(T):
-        k = np.uintp(T - 1 - i)
-        x0, x1 = delta[r0, k] + c[r0, k] * x0, delta[r1, k] + c[r1, k] * x1
-        x2, x3 = delta[r2, k] + c[r2, k] * x2, delta[r3, k] + c[r3, k] * x3
-        x[r0, k], x[r1, k], x[r2, k], x[r3, k] = x0, x1, x2, x3
+        k0 = np.uintp(b) * w + np.uintp(T - 1 - i)
+        k1, k2, k3 = k0 + w, k0 + w + w, k0 + w + w + w
+        x0, x1 = delta[k0] + c[k0] * x0, delta[k1] + c[k1] * x1
+        x2, x3 = delta[k2] + c[k2] * x2, delta[k3] + c[k3] * x3
+        x[k0], x[k1], x[k2], x[k3] = x0, x1, x2, x3
 
 
 @part

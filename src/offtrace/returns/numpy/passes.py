@@ -13,6 +13,7 @@ factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,16 +30,34 @@ from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory
 
-BLOCK = 8192  # steps of a block
+BLOCK = 16384  # steps of a block
 LONG = 4096  # a row of more steps without a cap is solved in stretches
 FEW_STEPS = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
-NOTHING = {dtype: np.empty(0, dtype) for dtype in (BOOL, *FLOATS)}
+NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (BOOL, *FLOATS)}
 """Arrays without elements: what is not given."""
 
 
 class BadValue(Exception):
     """A value that breaks the contract was read: `explain_bad_value` names it."""
+
+
+class RuleMath:
+    """NumPy's functions, as rules call them. `clip` takes a third of the time of `minimum` where one argument is a number."""
+
+    where, abs, sqrt, exp, log = np.where, np.abs, np.sqrt, np.exp, np.log
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        """The smaller of two arrays or numbers, elementwise; NaN where either is."""
+        array, number = (b, a) if isinstance(a, float) else (a, b)
+        return array.clip(-np.inf, number) if isinstance(number, float) and np.ndim(array) else np.minimum(a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        """The larger of two arrays or numbers, elementwise; NaN where either is."""
+        array, number = (b, a) if isinstance(a, float) else (a, b)
+        return array.clip(number, np.inf) if isinstance(number, float) and np.ndim(array) else np.maximum(a, b)
 
 
 class Plan(NamedTuple):
@@ -89,8 +108,16 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, n: int) -> Scratch:
-        """Arrays for n steps."""
-        return cls(*np.empty((len(cls._fields) - 1, n + 1)), np.array([0.0, FLOOR]))
+        """Arrays for n steps or more. Those of a block are used again by the same thread: fresh memory costs page faults."""
+        scratch = getattr(_of_thread, "scratch", None)
+        if scratch is None or len(scratch.x) <= n:
+            scratch = cls(*np.empty((len(cls._fields) - 1, n + 1)), np.empty(2))
+            if n <= BLOCK:
+                _of_thread.scratch = scratch
+        return scratch
+
+
+_of_thread = threading.local()
 
 
 @lru_cache(1024)
@@ -123,14 +150,12 @@ def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any]
 
 def steps_of(x: Trajectory) -> Steps:
     """The arrays of a trajectory as the kernels take them."""
-    nothing = NOTHING[x.dtype]
-    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma.reshape(-1))
-    log_pi = nothing if x.log_pi is None else x.log_pi.reshape(-1)
-    log_mu = nothing if x.log_mu is None else x.log_mu.reshape(-1)
-    valid = NOTHING[BOOL] if x.valid is None else x.valid.reshape(-1)
+    nothing, no_flags = NOTHING[x.dtype], NOTHING[BOOL]
+    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma)
     return Steps(
-        x.read("reward").reshape(-1), x.read("q").reshape(-1), x.read("next_value").reshape(-1),
-        x.terminated.reshape(-1), x.truncated.reshape(-1), gamma, gammas, log_pi, log_mu, valid,
+        x.read("reward"), x.read("q"), x.read("next_value"), x.terminated, x.truncated, gamma, gammas,
+        nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu,
+        no_flags if x.valid is None else x.valid,
     )  # fmt: skip
 
 
@@ -138,11 +163,11 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     """q + Δ, or Δ, [B, T]; None where a value is bad. Invalid steps hold anything."""
     B, T = x.terminated.shape
     plan, steps, out = plan_of(trace, B, T, x.valid), steps_of(x), np.empty((B, T), x.dtype)
-    value, flat = steps.value if add_q else NOTHING[x.dtype], out.reshape(-1)
+    value = steps.value if add_q else NOTHING[x.dtype]
 
     def correct_rows(first: int, stop: int) -> None:
         for at, n, block in solved_blocks(plan, steps, None, T, first, stop):
-            write(at, n, block.x, value, flat)
+            write(at, n, block.x, value, out)
 
     return out if _run(plan, correct_rows, B, T) else None
 
@@ -154,12 +179,13 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     lam, lams = (lam, every_pair.NO_LAGS) if isinstance(lam, float) else (1.0, lam.reshape(-1))
     states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
     plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
-    target, advantage, correction = (np.empty((B, T), x.dtype) for _ in range(3))
-    into = target.reshape(-1), advantage.reshape(-1), correction.reshape(-1)
+    target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
 
     def correct_rows(first: int, stop: int) -> None:
         for at, n, block in solved_blocks(plan, steps, states, T, first, stop):
-            write_states(at, n, block.delta, block.weight, block.x, steps.value, steps.next_value, *into)
+            write_states(
+                at, n, block.delta, block.weight, block.x, steps.value, steps.next_value, target, advantage, correction
+            )
 
     return (target, advantage, correction) if _run(plan, correct_rows, B, T) else None
 
@@ -168,8 +194,7 @@ def _run(plan: Plan, correct_rows: Callable[[int, int], None], B: int, T: int) -
     """Call the function for all rows, a large batch in threads; returns whether all values are good."""
     is_large = (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T
     try:
-        with np.errstate(all="ignore"):  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
-            run_in_threads(correct_rows, B) if is_large else correct_rows(0, B)
+        run_in_threads(correct_rows, B) if is_large else correct_rows(0, B)
     except BadValue:
         return False
     return True
@@ -215,6 +240,7 @@ def _stretches(
         yield b * T + begin, n, block
 
 
+@np.errstate(all="ignore")  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
 def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int, n: int, block: Scratch) -> None:
     """Fill δ, passed and the rule's factors of n steps."""
     delta, passed, pi, mu, rho = block[:5]
@@ -224,7 +250,7 @@ def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int,
     if states is not None and weigh_errors(at, n, *states, rho, delta, passed, block.weight):
         raise BadValue
     parameters = (p if isinstance(p, float) else p[at : at + n] for p in plan.parameters)
-    decay, ratio, cap = plan.factors(np, pi[:n], mu[:n], rho[:n], *parameters)
+    decay, ratio, cap = plan.factors(RuleMath, pi[:n], mu[:n], rho[:n], *parameters)
     place = slice(0, n) if states is None else slice(1, n + 1)
     if plan.kernel is None:
         np.multiply(decay, ratio, out=block.ratio[place])
@@ -238,9 +264,9 @@ def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int,
 def _solve(plan: Plan, n: int, T: int, block: Scratch) -> bool:
     """Compute Δ of rows of T steps; returns whether all is within the range of floats."""
     shape = n // T, T
-    delta, passed, x = block.delta[:n].reshape(shape), block.passed[:n].reshape(shape), block.x[:n].reshape(shape)
     if plan.kernel is None:
-        return linear.solve(delta, passed, block.ratio[1 : n + 1], block.after, block.decay, x)
+        return linear.solve(*shape, block.delta, block.passed, block.ratio[1:], block.after, block.decay, block.x)
+    delta, passed, x = block.delta[:n].reshape(shape), block.passed[:n].reshape(shape), block.x[:n].reshape(shape)
     plan.kernel(delta, passed, block.ratio[:n].reshape(shape), block.cap[:n].reshape(shape), plan.lags, x)
     return True
 

@@ -18,7 +18,7 @@ from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE
 
 
 class Steps(NamedTuple):
-    """The arrays of a call, flat; an array without elements is one that is not given or not read."""
+    """The arrays of a call, [B, T] each; an array without elements is one that is not given or not read."""
 
     reward: np.ndarray
     value: np.ndarray
@@ -37,14 +37,16 @@ class Steps(NamedTuple):
 @kernel
 def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
     """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
-    e = at + n
-    reward, value, next_value = steps.reward[at:e], steps.value[at:e], steps.next_value[at:e]
-    terminated, truncated = steps.terminated[at:e], steps.truncated[at:e]
-    log_pi, log_mu, gammas = steps.log_pi[at:e], steps.log_mu[at:e], steps.gammas[at:e]
-    if len(steps.valid):
-        valid = steps.valid[at:e]
+    reward, value, next_value = (
+        part_of(steps.reward, at, n),
+        part_of(steps.value, at, n),
+        part_of(steps.next_value, at, n),
+    )
+    terminated, truncated = part_of(steps.terminated, at, n), part_of(steps.truncated, at, n)
+    log_pi, log_mu, gammas = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n), part_of(steps.gammas, at, n)
+    if steps.valid.size:
+        valid, next_is_valid = part_of(steps.valid, at, n), part_of(steps.valid, at + 1, n)
         truncated = truncated | ~valid
-        next_is_valid = steps.valid[at + 1 : e + 1]
         truncated[: len(next_is_valid)] |= ~next_is_valid
         reward, value, next_value = (
             where_valid(valid, reward),
@@ -53,23 +55,33 @@ def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, 
         )
         log_pi, log_mu, gammas = where_valid(valid, log_pi), where_valid(valid, log_mu), where_valid(valid, gammas)
     bad = False
+    # Short loops of one kind each: these vectorise, one long loop would not.
     if len(gammas):
         for t in range(n):
-            passed[t] = gammas[t]
-            bad |= not (0.0 <= passed[t] <= 1.0)
-    else:
+            γ = np.float64(gammas[t])
+            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+            bad |= not (0.0 <= γ <= 1.0)
         for t in range(n):
-            passed[t] = steps.gamma
-    # Short loops of one kind each: these vectorise, one long loop would not.
+            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+            delta[t] = np.float64(reward[t]) + gammas[t] * ahead - np.float64(value[t])
+    else:
+        γ = steps.gamma
+        for t in range(n):
+            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+        for t in range(n):
+            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+            delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
     for t in range(n):
-        ahead = 0.0 if terminated[t] else np.float64(next_value[t])
-        delta[t] = np.float64(reward[t]) + passed[t] * ahead - np.float64(value[t])
         bad |= not abs(delta[t]) < np.inf
-    for t in range(n):
-        passed[t] = 0.0 if terminated[t] | truncated[t] else passed[t]
     for t in range(T - 1 - at % T, n, T):
         passed[t] = 0.0
     return bad | probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+
+
+@part
+def part_of(array, at, n):
+    """The n elements from flat index `at` on, fewer where the array ends."""
+    return array.ravel()[at : at + n]
 
 
 @part
@@ -107,9 +119,8 @@ def probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
 @kernel
 def write(at, n, correction, value, out):
     """Write the corrections of n steps, with the values added if there are any."""
-    into = out[at : at + n]
-    if len(value):
-        q = value[at : at + n]
+    into, q = part_of(out, at, n), part_of(value, at, n)
+    if len(q):
         for t in range(n):
             into[t] = np.float64(q[t]) + correction[t]
     else:

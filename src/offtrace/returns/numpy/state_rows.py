@@ -12,6 +12,7 @@ import numpy as np
 
 from offtrace.returns.numpy import custom
 from offtrace.returns.numpy.compiling import kernel
+from offtrace.returns.numpy.read_steps import part_of
 from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities, td_errors
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory
@@ -22,12 +23,13 @@ def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
     """δ becomes w δ, and weight λ w passed, of n steps from flat index `at` on; returns whether a w δ is bad."""
     bad = False
     for t in range(n):
-        w = min(share * rho[t] + (1.0 - share), bound)
+        w = share * rho[t] + (1.0 - share)
+        w = w if w < bound else bound
         delta[t] *= w
         weight[t] = w * passed[t]
         bad |= not abs(delta[t]) < np.inf
-    if len(lams):
-        of_steps = lams[at : at + n]
+    of_steps = lams[at : at + n]
+    if len(of_steps):
         for t in range(n):
             weight[t] *= of_steps[t]
     else:
@@ -39,12 +41,12 @@ def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
 @kernel
 def write_states(at, n, delta, weight, x, value, next_value, target, advantage, correction):
     """Write the results of n steps from flat index `at` on; x has one number more, that of the step after the last."""
-    v, then = value[at : at + n], next_value[at : at + n]
-    goal, gain, change = target[at : at + n], advantage[at : at + n], correction[at : at + n]
+    v, then = part_of(value, at, n), part_of(next_value, at, n)
+    goal, gain, change = part_of(target, at, n), part_of(advantage, at, n), part_of(correction, at, n)
     for t in range(n):
         change[t] = x[t]
         goal[t] = np.float64(v[t]) + x[t]
-    v, later = value[at + 1 : at + n + 1], x[1:]
+    v, later = part_of(value, at + 1, n), x[1:]
     for t in range(len(v)):
         ahead = np.float64(v[t]) + later[t] - np.float64(then[t])
         gain[t] = delta[t] + (weight[t] * ahead if weight[t] > 0.0 else 0.0)
