@@ -19,7 +19,7 @@ from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import custom, gradients
 from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
-from offtrace.returns.numpy.whole_arrays import goes_on as going_on
+from offtrace.returns.numpy.read_steps import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.base import number
 from offtrace.traces.trace_argument import as_trace

@@ -29,7 +29,7 @@ from offtrace.returns.jax.weight_operations import weights as weigh
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
-from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.trace_argument import as_trace

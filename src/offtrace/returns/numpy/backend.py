@@ -13,10 +13,10 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import custom, every_pair, gradients, passes, rejected_rows, state_rows, uncorrected_returns
+from offtrace.returns.numpy import custom, every_pair, gradients, passes, rejected_rows, uncorrected_returns
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
-from offtrace.returns.numpy.whole_arrays import goes_on
+from offtrace.returns.numpy.read_steps import goes_on
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
@@ -124,7 +124,7 @@ def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarr
     """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
     _look_at_logs(x.log_pi, x.log_mu, x.valid)
     if trace.custom:
-        return state_rows.of_custom(trace, x)
+        return custom.correct_states(trace, x)
     return passes.correct_states(trace, x)
 
 

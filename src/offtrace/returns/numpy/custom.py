@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from offtrace.returns.numpy.whole_arrays import probabilities, td_errors
+from offtrace.returns.numpy.read_steps import probabilities, td_errors
 from offtrace.traces import History, Step, Trace
 from offtrace.traces.base import StepForm
 from offtrace.trajectory import Trajectory
@@ -22,6 +22,32 @@ def correct(trace: Trace, x: Trajectory) -> np.ndarray | None:
     errors = td_errors(x)
     swept = None if errors is None else sweep(trace, x, *errors)
     return None if swept is None else swept[0]
+
+
+def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
+    errors, seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
+    if errors is None or seen is None:
+        return None
+    delta, discount = errors
+    weight = trace.delta_ratio(np, seen["rho"])
+    met = {name: _preceding(array) for name, array in seen.items() if name in trace.reads}
+    swept = sweep(trace, x, weight * delta, discount, seen=met)
+    assert swept is not None, "the log-probabilities were good"
+    correction, value = swept[0], x.read("q").astype(np.float64)
+    ahead = np.where(discount > 0.0, _following(value + correction) - x.read("next_value"), 0.0)
+    advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
+    return value + correction, advantage, correction
+
+
+def _preceding(array: np.ndarray) -> np.ndarray:
+    """What is one step earlier, [B, T]; NaN before the first."""
+    return np.concatenate([np.full_like(array[:, :1], np.nan), array[:, :-1]], axis=1)
+
+
+def _following(array: np.ndarray) -> np.ndarray:
+    """What is one step later, [B, T]; 0 after the last."""
+    return np.concatenate([array[:, 1:], np.zeros_like(array[:, :1])], axis=1)
 
 
 def sweep(

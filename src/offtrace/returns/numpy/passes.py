@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from offtrace.arrays import BOOL, FLOATS
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
-from offtrace.returns.numpy.read_steps import Steps, read, write
+from offtrace.returns.numpy.read_steps import NO_NUMBERS, NOTHING, Steps, read, steps_of, write
 from offtrace.returns.numpy.state_rows import weigh_errors, write_states
 from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
@@ -34,8 +33,6 @@ BLOCK = 16384  # steps of a block
 LONG = 4096  # a row of more steps without a cap is solved in stretches
 FEW_STEPS = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
-NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (BOOL, *FLOATS)}
-"""Arrays without elements: what is not given."""
 
 
 class BadValue(Exception):
@@ -135,7 +132,7 @@ def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
     parameters = (parameter(trace, p, (B, T), valid) for p in trace.parameters)
     flat = tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters)
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
-    return Plan(trace.traced.call, flat, reads, _kernel(trace, T, lags), every_pair.NO_LAGS if lags is None else lags)
+    return Plan(trace.traced.call, flat, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
 
 
 def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any] | None:
@@ -146,17 +143,6 @@ def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any]
     if trace.recursive:
         return recursive_cap.kernel_for(trace.constant_cap)
     return every_pair.sweep if T <= FEW_STEPS else readout_cap.sweep
-
-
-def steps_of(x: Trajectory) -> Steps:
-    """The arrays of a trajectory as the kernels take them."""
-    nothing, no_flags = NOTHING[x.dtype], NOTHING[BOOL]
-    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma)
-    return Steps(
-        x.read("reward"), x.read("q"), x.read("next_value"), x.terminated, x.truncated, gamma, gammas,
-        nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu,
-        no_flags if x.valid is None else x.valid,
-    )  # fmt: skip
 
 
 def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
@@ -176,7 +162,7 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
     B, T = x.terminated.shape
     lam = parameter(trace, trace.advantage_lam, (B, T), x.valid)
-    lam, lams = (lam, every_pair.NO_LAGS) if isinstance(lam, float) else (1.0, lam.reshape(-1))
+    lam, lams = (lam, NO_NUMBERS) if isinstance(lam, float) else (1.0, lam.reshape(-1))
     states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
     plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
     target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)

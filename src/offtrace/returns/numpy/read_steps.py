@@ -9,12 +9,18 @@ float64, whatever comes in: a float32 δ that cancels would lose what the sum ne
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from offtrace.arrays import BOOL, FLOATS
 from offtrace.returns.numpy.compiling import kernel, part
-from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE
+from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE, Trajectory, explain_bad_value
+
+NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (BOOL, *FLOATS)}
+"""Arrays without elements: what is not given."""
+NO_NUMBERS = np.empty(0)
 
 
 class Steps(NamedTuple):
@@ -75,7 +81,7 @@ def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, 
         bad |= not abs(delta[t]) < np.inf
     for t in range(T - 1 - at % T, n, T):
         passed[t] = 0.0
-    return bad | probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+    return bad | fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
 
 
 @part
@@ -93,8 +99,8 @@ def where_valid(valid, array):
     return out
 
 
-@part
-def probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
+@kernel
+def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
     """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
     bad = False
     if reads_rho:
@@ -126,6 +132,54 @@ def write(at, n, correction, value, out):
     else:
         for t in range(n):
             into[t] = correction[t]
+
+
+def steps_of(x: Trajectory) -> Steps:
+    """The arrays of a trajectory as the kernels take them."""
+    nothing, no_flags = NOTHING[x.dtype], NOTHING[BOOL]
+    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma)
+    return Steps(
+        x.read("reward"), x.read("q"), x.read("next_value"), x.terminated, x.truncated, gamma, gammas,
+        nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu,
+        no_flags if x.valid is None else x.valid,
+    )  # fmt: skip
+
+
+def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
+    """δ and passed, [B, T] each; `without_q`, δ is the one-step target r + γ next_value. None where a value is bad."""
+    steps = steps_of(replace(x, q=np.zeros_like(x.read("reward"))) if without_q else x)
+    delta, passed = np.empty((2, *x.terminated.shape))
+    flat, T = (delta.reshape(-1), passed.reshape(-1)), delta.shape[1]
+    bad = read(0, delta.size, T, steps, False, False, False, *flat, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
+    return None if bad else (delta, passed)
+
+
+def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. None where one is bad."""
+    shape, valid = x.terminated.shape, np.True_ if x.valid is None else x.valid
+    logs = (0.0 if log is None else np.where(valid, log, 0.0) for log in (x.log_pi, x.log_mu))
+    flat = (np.array(np.broadcast_to(log, shape), np.float64).reshape(-1) for log in logs)
+    is_read = tuple(name in reads for name in ("pi", "mu", "rho"))
+    into = [np.empty(shape) if read else NO_NUMBERS for read in is_read]
+    if fill_probabilities(x.terminated.size, *flat, *is_read, *(array.reshape(-1) for array in into)):
+        return None
+    return {name: array for name, read, array in zip(("pi", "mu", "rho"), is_read, into, strict=True) if read}
+
+
+def goes_on(x: Trajectory) -> np.ndarray:
+    """Whether a trace may pass from t to t+1, bool [B, T]: not at an end, at padding or at the row's end."""
+    goes_on = ~(x.terminated | x.truncated)
+    goes_on[:, -1] = False
+    if x.valid is not None:
+        goes_on &= x.valid
+        goes_on[:, :-1] &= x.valid[:, 1:]
+    return goes_on
+
+
+def look(x: Trajectory, reads: tuple[str, ...]) -> None:
+    """Raise an error that names the first bad value, if there is one."""
+    if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:
+        explain_bad_value(x)
 
 
 LOG2_E = 1.4426950408889634

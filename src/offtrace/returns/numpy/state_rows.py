@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy import custom
 from offtrace.returns.numpy.compiling import kernel
 from offtrace.returns.numpy.read_steps import part_of
-from offtrace.returns.numpy.whole_arrays import following, preceding, probabilities, td_errors
-from offtrace.traces import Trace
-from offtrace.trajectory import Trajectory
 
 
 @kernel
@@ -52,19 +48,3 @@ def write_states(at, n, delta, weight, x, value, next_value, target, advantage, 
         gain[t] = delta[t] + (weight[t] * ahead if weight[t] > 0.0 else 0.0)
     if len(v) < n:  # the batch ends here, and no trace goes on
         gain[n - 1] = delta[n - 1]
-
-
-def of_custom(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Target, advantage and correction of a custom trace by the direct kernel; None where a value is bad."""
-    errors, seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
-    if errors is None or seen is None:
-        return None
-    delta, discount = errors
-    weight = trace.delta_ratio(np, seen["rho"])
-    met = {name: preceding(array) for name, array in seen.items() if name in trace.reads}
-    swept = custom.sweep(trace, x, weight * delta, discount, seen=met)
-    assert swept is not None, "the log-probabilities were good"
-    correction, value = swept[0], x.read("q").astype(np.float64)
-    ahead = np.where(discount > 0.0, following(value + correction) - x.read("next_value"), 0.0)
-    advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
-    return value + correction, advantage, correction

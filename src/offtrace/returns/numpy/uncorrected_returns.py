@@ -6,7 +6,7 @@ import numpy as np
 
 from offtrace.returns.numpy import gradients
 from offtrace.returns.numpy.compiling import kernel
-from offtrace.returns.numpy.whole_arrays import td_errors
+from offtrace.returns.numpy.read_steps import td_errors
 from offtrace.traces.base import UncorrectedReturn
 from offtrace.trajectory import Trajectory
 

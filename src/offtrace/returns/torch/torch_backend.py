@@ -20,7 +20,7 @@ from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
-from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
