@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
