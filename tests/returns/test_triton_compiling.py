@@ -52,7 +52,7 @@ driver.set_active(NoGPU())
 import offtrace as ot
 from offtrace.returns.torch import tensor_operations as on_torch, triton_launch as triton_calls
 from offtrace.returns.triton import plans
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from decision_batches import batches, by_rows
 from helpers import BUILT_IN
 from offtrace.returns.inputs import decisions
 from offtrace.returns.torch.torch_backend import TorchBackend
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 
 triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
 

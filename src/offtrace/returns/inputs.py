@@ -15,7 +15,7 @@ import numpy as np
 
 from offtrace.arrays import Array, Module, is_number
 from offtrace.returns.backend import Backend
-from offtrace.returns.weight_arrays import Decisions, agreed
+from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import TOLERANCE, first_index, spell

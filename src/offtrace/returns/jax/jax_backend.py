@@ -30,7 +30,7 @@ from offtrace.returns.jax.weight_operations import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
-from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out

@@ -17,7 +17,7 @@ from offtrace.returns.numpy import custom, every_pair, gradients, passes, reject
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on
-from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import (

@@ -23,7 +23,7 @@ from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.torch import weight_tensors
 from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
-from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out

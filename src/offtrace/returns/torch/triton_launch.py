@@ -16,7 +16,7 @@ from offtrace.returns.torch.recorded_launches import ALIGNED, Recorded, recorded
 from offtrace.returns.triton import plans, scan, walks, weight_kernel
 from offtrace.returns.triton.plans import count, of_rule, parameters, split
 from offtrace.returns.triton.rules import MOST, bound, changes, log_factors, step
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 from offtrace.traces import Trace
 from offtrace.traces.symbols import Lines
 
