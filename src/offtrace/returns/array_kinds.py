@@ -35,11 +35,13 @@ def _jax() -> Backend[Any]:
 
 
 _loaders: dict[str, Loader] = {"torch": _torch, "jax": _jax, "jaxlib": _jax}
+_by_type: dict[type, Loader] = {}  # not functools.cache: torch.compile looks into this
 
 
 def register(package: str, load: Loader) -> None:
     """Let arrays whose class is defined in a package be computed with by the backend that `load` gives."""
     _loaders[package] = load
+    _by_type.clear()
 
 
 def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool = False) -> Backend[Array]:
@@ -89,11 +91,10 @@ def _refuse_tensors(name: str, rows: list[Any] | tuple[Any, ...]) -> None:
 
 
 def _loader(of: type) -> Loader:
-    for base in of.__mro__:  # a subclass of Tensor may come from any package
-        load = _loaders.get(base.__module__.partition(".")[0])
-        if load is not None:
-            return load
-    return _numpy
+    if of not in _by_type:
+        packages = (base.__module__.partition(".")[0] for base in of.__mro__)  # a subclass may come from any package
+        _by_type[of] = next((_loaders[package] for package in packages if package in _loaders), _numpy)
+    return _by_type[of]
 
 
 def _refuse(found: dict[Loader, str], arrays: Mapping[str, object]) -> NoReturn:
