@@ -190,15 +190,13 @@ class Trajectory:
         if out.dtype is not wanted:
             with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
                 out = out.astype(wanted, copy=False)
-        warn_if_infinite(out)
+            warn_if_infinite(out, self.valid)
         return out.reshape(self.shape)
 
 
-def warn_if_infinite(out: np.ndarray) -> None:
+def warn_if_infinite(out: np.ndarray, valid: np.ndarray | None) -> None:
     """Warn if a result [B, T] is not finite, which finite inputs lead to where a sum or a product exceeds the largest float."""
-    if out.size <= SMALL and np.vdot(out, out) < np.inf:  # half the time of the next line, on a small batch
-        return
-    finite = np.isfinite(out)
+    finite = np.isfinite(out) | (False if valid is None else ~valid)
     if not finite.all():
         at = first_index(~finite)
         warnings.warn(
@@ -209,7 +207,6 @@ def warn_if_infinite(out: np.ndarray) -> None:
         )
 
 
-SMALL = 4096
 _told: set[str] = set()
 """The warnings that were given: each comes once in a process."""
 

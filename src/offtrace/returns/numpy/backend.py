@@ -25,6 +25,7 @@ from offtrace.trajectory import (
     agree,
     explain_bad_value,
     laid_out,
+    warn_if_infinite,
     warn_of_positive_logs,
 )
 
@@ -107,12 +108,15 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     uncorrected = trace.uncorrected_return
     if uncorrected is not None:
         out = uncorrected_returns.of(uncorrected, x)
-        return out if add_q or out is None else out - x.read("q")
-    trace = as_trace(trace)
-    if not trace.custom:
-        return passes.correct(trace, x, add_q=add_q)
-    out = custom.correct(trace, x)
-    return x.read("q") + out if add_q and out is not None else out
+        out = out if add_q or out is None else out - x.read("q")
+    elif as_trace(trace).custom:
+        out = custom.correct(as_trace(trace), x)
+        out = x.read("q") + out if add_q and out is not None else out
+    else:
+        return passes.correct(as_trace(trace), x, add_q=add_q)
+    if out is not None:
+        warn_if_infinite(out, x.valid)
+    return out
 
 
 def _look_at_logs(log_pi: np.ndarray | None, log_mu: np.ndarray | None, valid: np.ndarray | None) -> None:
@@ -123,9 +127,12 @@ def _look_at_logs(log_pi: np.ndarray | None, log_mu: np.ndarray | None, valid: n
 def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
     _look_at_logs(x.log_pi, x.log_mu, x.valid)
-    if trace.custom:
-        return custom.correct_states(trace, x)
-    return passes.correct_states(trace, x)
+    if not trace.custom:
+        return passes.correct_states(trace, x)
+    states = custom.correct_states(trace, x)
+    for out in states or ():
+        warn_if_infinite(out, x.valid)
+    return states
 
 
 def restored_states(x: Trajectory, made: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
