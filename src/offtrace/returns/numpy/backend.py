@@ -60,8 +60,8 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Target, advantage and correction of state values."""
         x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
-        made = attempt_on_states(trace, x)
-        return explain_bad_value(x) if made is None else restored_states(x, made)
+        states = attempt_on_states(trace, x)
+        return explain_bad_value(x) if states is None else restored_states(x, states)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -135,9 +135,9 @@ def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarr
     return states
 
 
-def restored_states(x: Trajectory, made: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def restored_states(x: Trajectory, states: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The three results in the shape and dtype that came in."""
-    target, advantage, correction = map(x.restore, made)
+    target, advantage, correction = map(x.restore, states)
     return target, advantage, correction
 
 
@@ -146,17 +146,17 @@ def weights(trace: Trace, x: Trajectory) -> np.ndarray:
     T, passes = x.terminated.shape[1], goes_on(x)[0].astype(float)
     valid = np.ones(T, bool) if x.valid is None else x.valid[0]
     if trace.custom:
-        made = np.diag(valid.astype(float))
-        if custom.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=made) is None:
+        β = np.diag(valid.astype(float))
+        if custom.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=β) is None:
             explain_bad_value(x)
     else:
         decay, ratio, cap = (factor[0] for factor in normal_form(trace, x))
         lags = lag_caps(trace, T)
         passes[:-1] *= decay[1:]
-        made = gradients.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
-        made[~valid] = 0.0
+        β = gradients.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
+        β[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
-        return made.astype(x.given_back or x.dtype, copy=False)
+        return β.astype(x.given_back or x.dtype, copy=False)
 
 
 def weigh(
@@ -166,7 +166,7 @@ def weigh(
     x = weights_of_rows.trajectory(given, bounded(trace))
     _look_at_logs(x.log_pi, x.log_mu, x.valid)
     lags = lag_caps(trace, x.terminated.shape[1] + 1)
-    made = weights_of_rows.weigh(
+    out = weights_of_rows.weigh(
         lambda rows: normal_form(trace, rows),
         x,
         every_pair.NO_LAGS if lags is None else lags,
@@ -176,4 +176,4 @@ def weigh(
         group=given.group,
         merge=merge,
     )
-    return made.reshape(given.shape)
+    return out.reshape(given.shape)
