@@ -17,9 +17,8 @@ import jax.numpy as jnp  # noqa: E402
 
 import offtrace as ot  # noqa: E402
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories  # noqa: E402
-from jax_programs import changed  # noqa: E402
 from offtrace.returns import by_definition  # noqa: E402
-from offtrace.returns.jax import float64_programs, jax_backend, jax_operations, xla_kernels  # noqa: E402
+from offtrace.returns.jax import backend, by_lag, float64_programs, kernels  # noqa: E402
 from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
 from offtrace.traces import pytrees  # noqa: E402
 
@@ -31,13 +30,6 @@ quick = settings(
 TRACES = [*BUILT_IN, *CUSTOM[:3]]
 SOME = [ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)]
 B, T = 6, 12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_leaves() -> Any:
-    """Halve short rows too: what is compiled for one shape is then tested whole. `test_extremes_on_accelerators` does not."""
-    with changed(xla_kernels, "LEAF", 4):
-        yield
 
 
 def to_one_shape(batch: dict[str, Any]) -> dict[str, Any]:
@@ -102,14 +94,14 @@ def test_factors_of_every_size(recursive: bool) -> None:
     ends = (step == 0) | (g == 0)  # as `on_jax` hands them over
     with jax.enable_x64(True):
         arrays = [jnp.asarray(a) for a in (delta, np.where(ends, 0.0, g), np.where(ends, 1.0, step), cap)]
-        capped = jax.jit(lambda *arrays: jax_operations.capped(*arrays, recursive, False))
+        capped = jax.jit(lambda *arrays: by_lag.capped(*arrays, None, recursive, False))
         together = capped(*arrays)
         alone = [np.asarray(capped(*(a[i : i + 1] for a in arrays)))[0] for i in range(9)]
     for found in (together, np.stack(alone)):
         assert (np.abs(np.asarray(found) - wanted) <= 1e-12 * scale).all()
 
 
-@pytest.mark.parametrize("way", [xla_kernels.linear_by_steps, xla_kernels.linear_by_doubling])
+@pytest.mark.parametrize("way", [kernels.linear_by_steps, kernels.linear_by_doubling])
 def test_the_reverse_recursion_on_every_platform(way: Any) -> None:
     """Products that come back from 10^±400, a weight of 0 after an overflow, and rows of ordinary size, alone and together."""
     rng = np.random.default_rng(0)
@@ -224,7 +216,7 @@ def test_another_length_is_rarely_another_program(trace: Any) -> None:
 
 
 def test_state_targets_of_another_length(monkeypatch: Any) -> None:
-    monkeypatch.setattr(jax_backend, "where_from", lambda *trees: (False, False))  # as on a GPU
+    monkeypatch.setattr(backend, "where_from", lambda *trees: (False, False))  # as on a GPU
     batch = {n: a for n, a in sample(3, np.float32, (2, 21)).items() if n != "pair"}
     batch["value"] = batch.pop("q")
     for found, wanted in zip(ot.state_targets(**in_jax(batch)), ot.state_targets(**batch), strict=True):
