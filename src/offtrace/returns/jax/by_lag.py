@@ -11,7 +11,7 @@ With a cap the loop ends, as a rule after some tens of lags, once each start k h
     or what is left is negligible:   D_{k:p} (max cap) Σ_{t>p} D_{p:t} |δ_t| is nothing beside Δ_k
 
 for the maximum and both sums obey the reverse recursion. The first is exact, and comes soon where x falls, as it does if actions
-were drawn from μ; the second comes once the discount has faded. In a gradient, which knows neither, there are T lags.
+were drawn from μ; the second comes once the discount has faded. A gradient has the first only.
 
 If a product leaves the range of float64, all is done again with numbers of any size (`big_float`).
 """
@@ -61,7 +61,7 @@ def _big_term(w: big_float.Number, y: big_float.Number, source: Array) -> Array:
     return jnp.where(w[0] == 0, 0.0, big_float.value(w[0] * y[0] * source, w[1] + y[1]))
 
 
-PLAIN = Numbers(8, lambda a: a, jnp.multiply, jnp.minimum, lambda w, y, source: w * y * source, lambda w: w == 0)
+PLAIN = Numbers(4, lambda a: a, jnp.multiply, jnp.minimum, lambda w, y, source: w * y * source, lambda w: w == 0)
 BIG = Numbers(1, big_float.split, big_float.times, big_float.least, _big_term, lambda w: w[0] == 0)
 
 
@@ -117,7 +117,7 @@ def _capped(
 ) -> Array:  # fmt: skip
     """Compute Δ of δ; or if `transposed`, ∂L/∂δ of ∂L/∂Δ."""
     limits = None if bounds is None else jnp.asarray(bounds, jnp.float64)
-    rest = None if transposed or limits is not None else _rest(source, g, step, cap, NEGLIGIBLE[single])
+    rest = None if limits is not None else _rest(source, g, step, cap, NEGLIGIBLE[single])
     walk = partial(_walk, limits=limits, recursive=recursive, transposed=transposed)
     given = tuple(a.T for a in (source, g, step, cap))  # time first: a lag is then a slice in one piece
     out, lost = walk(PLAIN, *given, rest=rest)
@@ -174,7 +174,9 @@ def _walk(
         status = jnp.where(ended, 0, 1)
         if rest is not None:
             most, _, size = (at(a, lag + lags - 1) for a in ahead)
-            status = jnp.where((x * most <= 1.0) | (w * rest.highest * size <= rest.small * jnp.abs(total)), 0, status)
+            status = jnp.where(x * most <= 1.0, 0, status)
+            if not transposed:
+                status = jnp.where(w * rest.highest * size <= rest.small * jnp.abs(total), 0, status)
         if numbers is PLAIN:
             faint = is_high & (w < 2.0**-FAR)
             status = jnp.where(~ended & ((low < 2.0**-FAR) | (x > 2.0**FAR) | faint), LOST, status)
@@ -187,8 +189,17 @@ def _walk(
     total = total[:T]
     if rest is not None:
         most, linear, _ = (at(a, lag - 1) for a in ahead)
-        total = total + jnp.where((w != 0) & (x * most <= 1.0), w * x * linear, 0.0)
+        share = jnp.where((w != 0) & (x * most <= 1.0), w * x, 0.0)
+        total = total + (_spread(share * source, lag - 1, g * step) if transposed else share * linear)
     return total, (status == LOST) | ~jnp.all(jnp.abs(total) < jnp.inf)
+
+
+def _spread(share: Array, lag: Array, product: Array) -> Array:
+    """Return e_t = product_{t-1} (e_{t-1} + share_{t-1}), [T, N], of shares that have come as many steps far as `lag` says."""
+    T = len(share)
+    arrived = lax.dynamic_slice_in_dim(jnp.pad(share, ((T, 0), (0, 0))), T - lag, T)
+    earlier, product = (jnp.pad(a, ((1, 0), (0, 0)))[:-1] for a in (product * arrived, product))
+    return recursion(earlier[::-1].T, product[::-1].T).T[::-1]
 
 
 def by_lag(delta: Array, g: Array, reach: int, first: Carry, beta: Beta[Carry]) -> Array:
