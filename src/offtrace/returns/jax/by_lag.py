@@ -40,6 +40,7 @@ Factors = tuple[Array, Array, Array]
 """g, step and cap."""
 HIGH = 2.0**100  # a cap above it does not keep D x small
 LOST = 2  # the status of a walk; else 1 while there is something left
+IN_CACHE, LEAST = 512, 4
 NEGLIGIBLE = {True: 2.0**-34, False: 2.0**-60}
 """What is nothing beside Δ, in single precision and in double."""
 
@@ -63,16 +64,6 @@ def _big_term(w: big_float.Number, y: big_float.Number, source: Array) -> Array:
 
 PLAIN = Numbers(4, lambda a: a, jnp.multiply, jnp.minimum, lambda w, y, source: w * y * source, lambda w: w == 0)
 BIG = Numbers(1, big_float.split, big_float.times, big_float.least, _big_term, lambda w: w[0] == 0)
-
-
-class Rest(NamedTuple):
-    """What comes after each step p, [T, N]: the module's maximum and both sums, and the highest cap; `small` is negligible."""
-
-    most: Array
-    linear: Array
-    size: Array
-    highest: Array
-    small: float
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -112,41 +103,51 @@ capped.defvjp(_forward, _backward)
     jax.jit, static_argnames=("bounds", "recursive", "single", "transposed")
 )  # so JAX traces it once, for all rules
 def _capped(
-    source: Array, g: Array, step: Array, cap: Array,
-    *, bounds: tuple[float, ...] | None, recursive: bool, single: bool, transposed: bool = False,
-) -> Array:  # fmt: skip
-    """Compute Δ of δ; or if `transposed`, ∂L/∂δ of ∂L/∂Δ."""
+    *given: Array, bounds: tuple[float, ...] | None, recursive: bool, single: bool, transposed: bool = False
+) -> Array:
+    """Compute Δ of δ, g, step and cap; or if `transposed`, ∂L/∂δ of ∂L/∂Δ in the place of δ."""
     limits = None if bounds is None else jnp.asarray(bounds, jnp.float64)
-    rest = None if limits is not None else _rest(source, g, step, cap, NEGLIGIBLE[single])
-    walk = partial(_walk, limits=limits, recursive=recursive, transposed=transposed)
-    given = tuple(a.T for a in (source, g, step, cap))  # time first: a lag is then a slice in one piece
-    out, lost = walk(PLAIN, *given, rest=rest)
-    return lax.cond(lost, lambda *given: walk(BIG, *given)[0], lambda *_: out, *given).T
+    small = NEGLIGIBLE[single]
+    walk = partial(_walk, limits=limits, small=small, recursive=recursive, transposed=transposed)
+
+    def together(*arrays: Array) -> Array:
+        in_time = tuple(a.T for a in arrays)  # time first: a lag is then a slice in one piece
+        out, lost = walk(PLAIN, *in_time[:4], rest=in_time[4:])
+        return lax.cond(lost, lambda *given: walk(BIG, *given)[0], lambda *_: out, *in_time[:4]).T
+
+    arrays = given if limits is not None else (*given, *_rest(*given))
+    N, T = given[0].shape
+    few = max(LEAST, IN_CACHE // T)
+    if few >= N:
+        return together(*arrays)
+
+    def some_at_a_time(*arrays: Array) -> Array:
+        groups = (jnp.pad(a, ((0, -N % few), (0, 0))).reshape(-1, few, T) for a in arrays)
+        return lax.map(lambda some: together(*some), tuple(groups)).reshape(-1, T)[:N]
+
+    return lax.platform_dependent(*arrays, cpu=some_at_a_time, default=together)
 
 
-def _rest(delta: Array, g: Array, step: Array, cap: Array, small: float) -> Rest:
-    """Return what comes after each step."""
+def _rest(delta: Array, g: Array, step: Array, cap: Array) -> tuple[Array, Array, Array]:
+    """Return the maximum and both sums of the module's first lines, of what comes after each step p."""
     after = partial(jnp.pad, pad_width=((0, 0), (0, 1)))
     delta, below, step = after(delta[:, 1:]), after(1.0 / cap[:, 1:]), jnp.where(g == 0, 0.0, step)
     most = recursion(times(step, below), step, jnp.maximum)
-    linear = recursion(g * step * delta, g * step)
-    size = recursion(g * jnp.abs(delta), g)
-    highest = jnp.max(cap)
-    return Rest(jnp.where(highest <= HIGH, most, jnp.inf).T, linear.T, size.T, highest, small)
+    return most, recursion(g * step * delta, g * step), recursion(g * jnp.abs(delta), g)
 
 
 def _walk(
     numbers: Numbers, source: Array, g: Array, step: Array, cap: Array,
-    *, limits: Array | None, recursive: bool, transposed: bool, rest: Rest | None = None,
+    *, limits: Array | None, recursive: bool, transposed: bool, small: float = 0.0, rest: tuple[Array, ...] = (),
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return Δ [T, N], or its transpose, and whether a product has left the range of float64. Time first."""
     T, lags = len(source), numbers.lags
     reach = T if limits is None else min(T, len(limits) + 1)
     beyond = partial(jnp.pad, pad_width=((0, reach + lags), (0, 0)))
     factors = [numbers.split(a) for a in (beyond(g), beyond(step, constant_values=1), beyond(cap, constant_values=1))]
-    ahead = [beyond(a) for a in rest[:3]] if rest is not None else []
+    ahead = [beyond(a) for a in rest]
     by_lag = None if limits is None else numbers.split(jnp.pad(limits, (0, lags)))  # 0: the trace has ended
-    is_high = jnp.max(cap) > HIGH
+    highest = jnp.max(cap)
 
     def at(a: Any, lag: Array) -> Any:
         return tree_map(lambda part: lax.dynamic_slice_in_dim(part, lag, T), a)
@@ -172,13 +173,13 @@ def _walk(
             low = jnp.minimum(low, x) if numbers is PLAIN else low
         ended = numbers.is_zero(w)
         status = jnp.where(ended, 0, 1)
-        if rest is not None:
+        if rest:
             most, _, size = (at(a, lag + lags - 1) for a in ahead)
-            status = jnp.where(x * most <= 1.0, 0, status)
+            status = jnp.where((highest <= HIGH) & (x * most <= 1.0), 0, status)
             if not transposed:
-                status = jnp.where(w * rest.highest * size <= rest.small * jnp.abs(total), 0, status)
+                status = jnp.where(w * highest * size <= small * jnp.abs(total), 0, status)
         if numbers is PLAIN:
-            faint = is_high & (w < 2.0**-FAR)
+            faint = (highest > HIGH) & (w < 2.0**-FAR)
             status = jnp.where(~ended & ((low < 2.0**-FAR) | (x > 2.0**FAR) | faint), LOST, status)
         return lag + lags, x, w, total, jnp.max(status)
 
@@ -187,9 +188,9 @@ def _walk(
     state = jnp.int32(1), one, one, total, jnp.max(jnp.where(source == source, 1, 1))
     lag, x, w, total, status = lax.while_loop(lambda s: (s[0] < reach) & (s[4] == 1), body, state)
     total = total[:T]
-    if rest is not None:
+    if rest:
         most, linear, _ = (at(a, lag - 1) for a in ahead)
-        share = jnp.where((w != 0) & (x * most <= 1.0), w * x, 0.0)
+        share = jnp.where((w != 0) & (highest <= HIGH) & (x * most <= 1.0), w * x, 0.0)
         total = total + (_spread(share * source, lag - 1, g * step) if transposed else share * linear)
     return total, (status == LOST) | ~jnp.all(jnp.abs(total) < jnp.inf)
 
