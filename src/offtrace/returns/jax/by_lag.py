@@ -40,7 +40,7 @@ Factors = tuple[Array, Array, Array]
 """g, step and cap."""
 HIGH = 2.0**100  # a cap above it does not keep D x small
 LOST = 2  # the status of a walk; else 1 while there is something left
-IN_CACHE, LEAST = 512, 4
+SHORT = 32  # on rows of up to this many steps a loop ends soon enough
 NEGLIGIBLE = {True: 2.0**-34, False: 2.0**-60}
 """What is nothing beside Δ, in single precision and in double."""
 
@@ -99,13 +99,11 @@ def _backward(
 capped.defvjp(_forward, _backward)
 
 
-@partial(
-    jax.jit, static_argnames=("bounds", "recursive", "single", "transposed")
-)  # so JAX traces it once, for all rules
+@partial(jax.jit, static_argnames=("bounds", "recursive", "single", "transposed"))
 def _capped(
     *given: Array, bounds: tuple[float, ...] | None, recursive: bool, single: bool, transposed: bool = False
 ) -> Array:
-    """Compute Δ of δ, g, step and cap; or if `transposed`, ∂L/∂δ of ∂L/∂Δ in the place of δ."""
+    """Compute Δ of δ, g, step and cap; or if `transposed`, ∂L/∂δ of ∂L/∂Δ in the place of δ. All rules share one trace of it."""
     limits = None if bounds is None else jnp.asarray(bounds, jnp.float64)
     small = NEGLIGIBLE[single]
     walk = partial(_walk, limits=limits, small=small, recursive=recursive, transposed=transposed)
@@ -115,9 +113,9 @@ def _capped(
         out, lost = walk(PLAIN, *in_time[:4], rest=in_time[4:])
         return lax.cond(lost, lambda *given: walk(BIG, *given)[0], lambda *_: out, *in_time[:4]).T
 
-    arrays = given if limits is not None else (*given, *_rest(*given))
     N, T = given[0].shape
-    few = max(LEAST, IN_CACHE // T)
+    arrays = given if limits is not None or T <= SHORT else (*given, *_rest(*given))
+    few = max(4, 512 // T, N // 64)  # more rows take longer, as the CPU's nearest caches do not hold them
     if few >= N:
         return together(*arrays)
 

@@ -94,11 +94,16 @@ def linear_by_steps(delta: Array, weight: Array) -> Array:
     """Compute Δ step by step; once more with numbers of any size, if a product may have left the range and come back."""
 
     def careful(delta: Array, weight: Array) -> Array:
-        out = by_steps(delta, weight)
-        later = jnp.pad(out[:, 1:], ((0, 0), (0, 1)))
-        lost = (jnp.abs(weight * later) < SMALLEST) & (weight != 0) & (later != 0)
-        fine = jnp.all((jnp.abs(out) < jnp.inf) & ~lost)
-        return lax.cond(fine, lambda *_: out, big_float.linear, delta, weight)
+        def body(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+            (later, left), (d, w) = state, now
+            passed = jnp.where(w == 0, 0.0, w * later)
+            total = d + passed
+            lost = (jnp.abs(passed) < SMALLEST) & (w != 0) & (later != 0)
+            return (total, left | lost | ~(jnp.abs(total) < jnp.inf)), total
+
+        none = jnp.zeros_like(delta[:, 0])
+        (_, left), out = lax.scan(body, (none, none != none), (delta.T, weight.T), reverse=True)
+        return lax.cond(jnp.any(left), big_float.linear, lambda *_: out.T, delta, weight)
 
     return lax.cond(jnp.all(weight <= 1.0), by_steps, careful, delta, weight)  # then no product rises
 
