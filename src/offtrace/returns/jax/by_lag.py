@@ -18,6 +18,7 @@ If a product leaves the range of float64, all is done again with numbers of any 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -144,7 +145,7 @@ def _walk(
     beyond = partial(jnp.pad, pad_width=((0, reach + lags), (0, 0)))
     factors = [numbers.split(a) for a in (beyond(g), beyond(step, constant_values=1), beyond(cap, constant_values=1))]
     ahead = [beyond(a) for a in rest]
-    by_lag = None if limits is None else numbers.split(jnp.pad(limits, (0, lags)))  # 0: the trace has ended
+    bounds = None if limits is None else numbers.split(jnp.pad(limits, (0, lags)))  # 0: the trace has ended
     highest = jnp.max(cap)
 
     def at(a: Any, lag: Array) -> Any:
@@ -161,8 +162,8 @@ def _walk(
             w, x = numbers.times(w, at(factors[0], now - 1)), numbers.times(x, at(factors[1], now - 1))
             y = numbers.least(x, at(factors[2], now))
             x = y if recursive else x
-            if by_lag is not None:
-                y = numbers.least(y, at_lag(by_lag, now - 1))
+            if bounds is not None:
+                y = numbers.least(y, at_lag(bounds, now - 1))
             if transposed:
                 term = at(total, now) + numbers.term(w, y, source)
                 total = lax.dynamic_update_slice_in_dim(total, term, now, 0)
@@ -225,20 +226,18 @@ def by_lag(delta: Array, g: Array, reach: int, first: Carry, beta: Beta[Carry]) 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def linear_within(delta: Array, weight: Array, reach: int) -> Array:
     """Compute Δ_k = Σ_{t<k+reach} (weight_k ··· weight_{t-1}) δ_t."""
-
-    def kernel(delta: Array, weight: Array) -> Array:
-        return lax.cond(all_in_range(weight), partial(_plainly, reach), partial(_in_big_floats, reach), delta, weight)
-
-    return rows_together(kernel)(delta, weight)
+    return _within(delta, weight, reach)
 
 
-def _plainly(reach: int, delta: Array, weight: Array) -> Array:
-    return by_lag(delta, weight, reach, (), lambda carry, lag, later: (carry, 1.0))
+def _within(source: Array, weight: Array, reach: int, transposed: bool = False) -> Array:
+    """Compute Δ of δ, or ∂L/∂δ of ∂L/∂Δ: weights are discounts, x is 1, and no cap acts."""
 
+    def kernel(source: Array, weight: Array) -> Array:
+        one, bounds = jnp.ones_like(source), (math.inf,) * (min(reach, source.shape[1]) - 1)
+        given = source, weight, one, jnp.full_like(one, jnp.inf)
+        return _capped(*given, bounds=bounds, recursive=False, single=False, transposed=transposed)
 
-def _in_big_floats(reach: int, source: Array, weight: Array, transposed: bool = False) -> Array:
-    one, limits = jnp.ones_like(source).T, jnp.ones(min(reach, source.shape[1]) - 1)
-    return _walk(BIG, source.T, weight.T, one, one, limits=limits, recursive=False, transposed=transposed)[0].T
+    return rows_together(kernel)(source, weight)
 
 
 def _within_forward(delta: Array, weight: Array, reach: int) -> tuple[Array, tuple[Array, Array]]:
@@ -248,16 +247,11 @@ def _within_forward(delta: Array, weight: Array, reach: int) -> tuple[Array, tup
 def _within_backward(reach: int, seen: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     """Outside the range of float64 only δ has a gradient: that of the weights is NaN there, rather than wrong."""
 
-    def plainly(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
-        return jax.vjp(partial(_plainly, reach), delta, weight)[1](gradient)
+    def of_weights(gradient: Array, delta: Array, weight: Array) -> Array:
+        plain = partial(by_lag, delta, reach=reach, first=(), beta=lambda carry, lag, later: (carry, 1.0))
+        return jnp.where(all_in_range(weight), jax.vjp(plain, weight)[1](gradient)[0], jnp.nan)
 
-    def big(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
-        return _in_big_floats(reach, gradient, weight, transposed=True), jnp.full_like(weight, jnp.nan)
-
-    def kernel(gradient: Array, delta: Array, weight: Array) -> tuple[Array, Array]:
-        return lax.cond(all_in_range(weight), plainly, big, gradient, delta, weight)
-
-    return rows_together(kernel)(gradient, *seen)
+    return _within(gradient, seen[1], reach, transposed=True), rows_together(of_weights)(gradient, *seen)
 
 
 linear_within.defvjp(_within_forward, _within_backward)

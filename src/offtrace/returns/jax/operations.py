@@ -195,8 +195,7 @@ def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
         return kernels.linear(a, rule.lam * discount)
     before = jnp.pad(next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
-    grown = by_lag.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
-    return one_step + (grown - gains)
+    return one_step + (by_lag.linear_within(gains, rule.lam * discount, rule.n) - gains)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
