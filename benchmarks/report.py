@@ -61,6 +61,25 @@ def against_peers(records: list[Record], name: str) -> list[str]:
     return table(header, rows)
 
 
+def jitted(records: list[Record]) -> list[str]:
+    rows = (
+        (
+            r["rule"],
+            shape(r),
+            r["setting"],
+            spread(r),
+            number(r["of_us"]),
+            number(r["to_us"]),
+            f"{r['first']:.2f}",
+            f"{r['first_of_rlax']:.2f}",
+        )
+        for r in of(records, "jitted")
+    )
+    return table(
+        "rule | shape | policies | rule / rlax (quartiles) | rule µs | rlax µs | first call, s | rlax's, s", rows
+    )
+
+
 def aware(records: list[Record]) -> list[str]:
     rows = (
         (r["rule"], shape(r), r["setting"], spread(r), number(r["of_us"]), number(r["to_us"]))

@@ -15,7 +15,7 @@ import offtrace as ot
 import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
-from offtrace.returns.jax.xla_kernels import in_float64
+from offtrace.returns.jax.kernels import in_float64
 from offtrace.returns.numpy import gradients as by_numba
 
 triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")

@@ -29,7 +29,7 @@ def _torch() -> Backend[Any]:
 
 
 def _jax() -> Backend[Any]:
-    from offtrace.returns.jax.jax_backend import BACKEND
+    from offtrace.returns.jax.backend import BACKEND
 
     return BACKEND
 
