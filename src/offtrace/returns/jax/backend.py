@@ -19,11 +19,11 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
+from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.jax.float64_programs import Function, Out, compute
 from offtrace.returns.jax.operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weights import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weights import weights as weigh
-from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look

@@ -16,10 +16,10 @@ from jax.tree_util import tree_map, tree_unflatten
 
 from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.trajectory import SMALLEST_LOG
 from offtrace.traces import Rule, Step, Trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
 from offtrace.traces.trace_argument import as_trace
+from offtrace.trajectory import SMALLEST_LOG
 
 
 class Given(NamedTuple):
