@@ -122,3 +122,17 @@ for made in found:
     assert jnp.allclose(made, wanted), made
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_change_of_any_kernel_compiles_all_of_them_anew() -> None:
+    """Numba's cache looks at a kernel's own file only; the default of `version` stands for all files."""
+    kernels = [
+        (path.name, node)
+        for path in (FOLDER / "numpy").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "kernel" for d in node.decorator_list)
+    ]
+    assert len(kernels) > 10
+    for name, kernel in kernels:
+        assert kernel.args.args[-1].arg == "version", f"{name}: {kernel.name}"
+        assert ast.unparse(kernel.args.defaults[-1]) == "VERSION", f"{name}: {kernel.name}"
