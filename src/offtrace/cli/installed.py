@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 import offtrace
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace._shared.extras import install
 from offtrace.returns import by_definition
 from offtrace.traces import Trace, rules
@@ -81,7 +81,7 @@ def compiled() -> Found:
     """Where compiled code is kept, so that the next process need not compile it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it would say is said here
-        made: Any = kept_njit()(_nothing)
+        made: Any = cached_njit()(_nothing)
     folder = made.stats.cache_path
     if folder is None:
         return Found(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.mdps import exact_values
 from offtrace.mdps.randomness import Seed, generator
 
@@ -91,7 +91,7 @@ def check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
         )
 
 
-@kept_njit()
+@cached_njit()
 def cumulative(data, indptr):
     """The cumulative sums of each row of `data`, infinite from the last positive entry on, so that `pick` ends there."""
     out = np.empty(len(data))
@@ -107,7 +107,7 @@ def cumulative(data, indptr):
     return out
 
 
-@kept_njit()
+@cached_njit()
 def pick(rng, cumulated, low, high):
     """An index j in [low, high) with the probability that `cumulated` gives it: the first with cumulated[j] > u."""
     u = rng.random()
@@ -121,7 +121,7 @@ def pick(rng, cumulated, low, high):
     return low
 
 
-@kept_njit()
+@cached_njit()
 def walk(
     rng,
     A,

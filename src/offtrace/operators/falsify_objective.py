@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.traces import Step
 
 MOST = 8.0
@@ -91,7 +91,7 @@ def discounted(
     return np.eye(n) + P @ v
 
 
-@kept_njit(error_model="numpy")
+@cached_njit(error_model="numpy")
 def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, out):
     """v(·, 1) [K, S, S·A] of the recursion above."""
     K, n, S = P.shape
@@ -142,7 +142,7 @@ def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma
                 out[k, s, j] = v[half[k] * S + s, j]
 
 
-@kept_njit(error_model="numpy")
+@cached_njit(error_model="numpy")
 def _read(reads, mu, gamma, decay, bound, out):
     """What is read off at a lag with this bound on x."""
     for r in range(out.shape[0]):
@@ -151,7 +151,7 @@ def _read(reads, mu, gamma, decay, bound, out):
                 out[r, j] = min(reads[r, j], mu[j] * gamma * decay[j] * bound)
 
 
-@kept_njit(error_model="numpy")
+@cached_njit(error_model="numpy")
 def _eliminate(step, v):
     """(I − step)⁻¹ v, in place, for a nonnegative `step` with row sums below 1."""
     N, n = v.shape

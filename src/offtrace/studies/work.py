@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from offtrace import learners
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.learners import published as published
 from offtrace.learners.learned import Learned
 from offtrace.mdps import MDP
@@ -164,7 +164,7 @@ def _curve(marks: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def moving_mean(at: np.ndarray, returns: np.ndarray, window: int, marks: np.ndarray, out: np.ndarray) -> None:
     """The curve under which `protocols.area` takes the area, at the steps `marks`."""
     before, y, running, m = 0, 0.0, 0.0, 0

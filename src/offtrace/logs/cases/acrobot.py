@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.logs.container import Logs
 
 ACTIONS = 3
@@ -77,7 +77,7 @@ def _returns(first: np.ndarray, epsilon: float, gamma: float, rng: np.random.Gen
     return -(1 - gamma ** (lengths - done)) / (1 - gamma)
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _derivative(s, torque):
     """d/dt of (θ1, θ2, θ1', θ2'): unit masses, lengths and moments, centres of mass in the middle of the links."""
     cosine, sine = np.cos(s[1]), np.sin(s[1])
@@ -89,7 +89,7 @@ def _derivative(s, torque):
     return np.array([s[2], s[3], -(d2 * second + phi1) / d1, second])
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def step(s, torque):
     """The position DT later: one step of Runge and Kutta's, angles in [−π, π], speeds up to their limits."""
     k1 = _derivative(s, torque)
@@ -103,7 +103,7 @@ def step(s, torque):
     return after
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _episodes(first, draws, epsilon, observation, action, lengths, done):
     """One episode from each of the first positions; steps are written only where there is room for them. The number of steps."""
     n = row = 0

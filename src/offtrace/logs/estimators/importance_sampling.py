@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.registry import LACKING, MU, Evidence
 
@@ -105,7 +105,7 @@ def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float, bo
     return Weights(logs.starts, log, gamma, bound)
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _sums(log_pi, log_mu, starts, out):
     for e in range(len(starts) - 1):
         log = 0.0
@@ -168,7 +168,7 @@ def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
     return Estimate(γ @ mean + w.episodes * moved, w.discount * share)
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _after(x, total, over, out):
     """Σ_{u≥t} x_u O_t / Σ_e W_u, O_t the part in Σ_e W_t of the episodes that are over: it only grows: no factor is above 1."""
     for t in range(len(x) - 1, -1, -1):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace._shared.extras import install
 from offtrace.logs.container import Logs
 
@@ -80,7 +80,7 @@ def returns_from(logs: Logs, gamma: float, beyond: float | None = None) -> np.nd
     return out
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _backward(reward, ends, gamma, out):
     running = 0.0
     for k in range(len(reward) - 1, -1, -1):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
@@ -221,7 +221,7 @@ class Sampled:
             return np.array([within(n) for n in lags]) / within(None)
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _forward(ends, gamma, c, y):
     """y_t = u_t + γ c_t y_{t−1}, c = decay · ratio, within an episode; y [n, m] holds u when it comes."""
     for t in range(1, len(y)):
@@ -230,7 +230,7 @@ def _forward(ends, gamma, c, y):
                 y[t, j] += gamma * c[t] * y[t - 1, j]
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def _each_start(ends, gamma, decay, ratio, cap, recursive, lags, u, out):
     """y [n, m] from every start by itself, in the normal form; stopped where the weight is 0 or forgotten."""
     for k in range(len(u)):

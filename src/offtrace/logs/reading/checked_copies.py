@@ -6,7 +6,7 @@ import mmap
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 
 
 def touched(shape: int | tuple[int, int], kind: type[np.generic]) -> np.ndarray:
@@ -40,7 +40,7 @@ def _flat(values: np.ndarray) -> np.ndarray:
     return flat
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _within(values, low, high):
     fine = True
     for x in values:
@@ -48,7 +48,7 @@ def _within(values, low, high):
     return fine
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _copy_ids(values, without, out, low, high):
     fine, largest, begin = True, np.int64(-1), 0
     for left_out in range(len(without) + 1):
@@ -65,7 +65,7 @@ def _copy_ids(values, without, out, low, high):
     return fine, largest
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _copy_numbers(values, width, without, out, low, high):
     fine, begin, less = True, 0, 0
     for left_out in range(len(without) + 1):
@@ -81,7 +81,7 @@ def _copy_numbers(values, width, without, out, low, high):
     return fine
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def range_of(values):
     """The least and the largest."""
     low = high = values[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.logs.reading.columns import MISSING
 from offtrace.logs.reading.problems import Problems
 
@@ -178,7 +178,7 @@ def _by_counting(episode: np.ndarray, step: np.ndarray | None) -> Order | None:
     return Order(np.append(starts[there], len(episode)), there + first, place)
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _beginnings(episode, step, last_episode, last_step, begin):
     """How many episodes begin; `begin` is set to their first rows. −1: they do not go up, or steps do not go up by one."""
     found = 0
@@ -195,13 +195,13 @@ def _beginnings(episode, step, last_episode, last_step, begin):
     return found
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _count(episode, first, counts):
     for each in episode:
         counts[each - first] += 1
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _place_as_they_come(episode, first, following, place):
     """The rows of an episode in the order in which they stand; `following` [episodes] has the place of the next one."""
     for i in range(len(episode)):
@@ -210,7 +210,7 @@ def _place_as_they_come(episode, first, following, place):
         following[each] += 1
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _place_by_step(episode, step, first, base, starts, taken, place):
     """The place of each row; False where one would be outside its episode, or taken already."""
     for i in range(len(episode)):

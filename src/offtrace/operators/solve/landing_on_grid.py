@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.operators.setting import Setting
 
 MERGE = 1e-12
@@ -70,7 +70,7 @@ def land(setting: Setting, grid: np.ndarray, bound: float = np.inf) -> Landing:
     )
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def chords(E, M, coef, read, interval, share, A, out):
     """out[s, i] = Σ_a coef (read · M + chord of E at the landing): E [S·A, N, Y], M [S·A, Y], out [S, N, Y]."""
     SA, N, Y = E.shape
@@ -92,7 +92,7 @@ def chords(E, M, coef, read, interval, share, A, out):
                         out[s, i, y] += c * (b * M[z, y] + (1.0 - w) * E[z, j, y] + w * E[z, j + 1, y])
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def lines(E, slope, top, M, grid, coef, read, read_slope, to, to_slope, interval, share, A, out, out_slope):
     """The same from above: the best line at each landing. `top` [S·A, Y] bounds E at every x."""
     SA, N, Y = E.shape
@@ -124,7 +124,7 @@ def lines(E, slope, top, M, grid, coef, read, read_slope, to, to_slope, interval
                 out_slope[s, i, y] = min(out_slope[s, i, y], STEEPEST)
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def forward(m, coef, interval, share, A, out):
     """The chords' transpose: mass m [S, N] before the action, to `out` [S·A, N] after it."""
     SA, N = out.shape
