@@ -209,7 +209,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     """The interpreter takes as long for many numbers as for one: so all starts of a program are walked at once."""
     torch = pytest.importorskip("torch")
     plans = pytest.importorskip("offtrace.returns.triton.plans")
-    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    cuda = pytest.importorskip("offtrace.returns.torch.cuda")
     import triton_interpreter  # noqa: F401
 
     x = {n: torch.from_numpy(np.atleast_2d(a)) for n, a in arrays.items()}
@@ -221,7 +221,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
         # What leaves the range is thrown away, and walked.
         patch.setattr(plans, "PART", plans.STARTS)
         patch.setattr(plans, "WALKED", 128)
-        return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
+        return cuda.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=name_of)
@@ -279,7 +279,7 @@ def test_kernels_for_gpus(dtype: Any, trace: Any) -> None:
 def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     """⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩."""
     torch = pytest.importorskip("torch")
-    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    cuda = pytest.importorskip("offtrace.returns.torch.cuda")
     import triton_interpreter  # noqa: F401
 
     T = len(ROWS[name][1])
@@ -288,9 +288,9 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
     lags = torch.tensor(trace.bounds_by_lag(T) or [], dtype=torch.float64)
-    back = triton_launch.transpose(gradient, g, ratio, cap, lags, trace.recursive)
+    back = cuda.transpose(gradient, g, ratio, cap, lags, trace.recursive)
     with np.errstate(all="ignore"):
-        there = triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
+        there = cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
     np.testing.assert_allclose((back * delta).sum(), (there * gradient).sum(), rtol=1e-12)
 
 

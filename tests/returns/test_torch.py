@@ -239,7 +239,7 @@ def test_compile_without_a_break(differentiable: bool) -> None:
 
 
 def test_operators_are_registered_properly() -> None:
-    from offtrace.returns.torch.registered_operators import capped, linear
+    from offtrace.returns.torch.operators import capped, linear
 
     a = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     c = torch.rand(2, 5, dtype=torch.float64, requires_grad=True)

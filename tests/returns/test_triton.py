@@ -18,11 +18,11 @@ import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
 from offtrace.returns.numpy import given_factors as by_numba
 
-triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+triton_calls = pytest.importorskip("offtrace.returns.torch.cuda")
 triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
-on_torch = pytest.importorskip("offtrace.returns.torch.tensor_operations")
-torch_backend = pytest.importorskip("offtrace.returns.torch.torch_backend")
+on_torch = pytest.importorskip("offtrace.returns.torch.tensor_ops")
+backend = pytest.importorskip("offtrace.returns.torch.backend")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -50,7 +50,7 @@ assemble, CUDABackend.make_cubin = CUDABackend.make_cubin, lambda *given: b"" if
 driver.set_active(NoGPU())
 
 import offtrace as ot
-from offtrace.returns.torch import tensor_operations as on_torch, triton_launch as triton_calls
+from offtrace.returns.torch import tensor_ops as on_torch, cuda as triton_calls
 from offtrace.returns.triton import plans
 from offtrace.returns.weight_arrays import Weighing
 

@@ -18,7 +18,7 @@ from offtrace.returns.jax import triton_calls as jax_calls
 from offtrace.returns.jax.xla_kernels import in_float64
 from offtrace.returns.numpy import given_factors as by_numba
 
-triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+triton_calls = pytest.importorskip("offtrace.returns.torch.cuda")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
 
 

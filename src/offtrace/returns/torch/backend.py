@@ -1,7 +1,7 @@
 """PyTorch tensors in, PyTorch tensors out, on the device and in the dtype they came in.
 
 On the CPU the compiled kernels of the NumPy backend run on the tensors' own memory; on a GPU a rule goes into a Triton kernel
-(`triton_launch`). Where PyTorch must see what happens, everything is tensor operations (`tensor_operations`). This file is
+(`cuda`). Where PyTorch must see what happens, everything is tensor operations (`tensor_ops`). This file is
 imported when the first tensor arrives.
 """
 
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
-from offtrace.returns.backend import Backend, UsualCall
+from offtrace.returns.backend import Backend
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
-from offtrace.returns.torch import weight_tensors
-from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
+from offtrace.returns.torch import weights as weight_tensors
+from offtrace.returns.torch.tensor_ops import Rows, in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
@@ -33,25 +33,6 @@ NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float32),
     torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16
 }
-
-
-HOST_DTYPES = (torch.float32, torch.float64)
-"""The dtypes in which the compiled kernels read the memory of tensors."""
-
-
-def views(arrays: tuple[Tensor | None, ...]) -> list[Any] | None:
-    """The memory of tensors on the CPU, and None in the place of None; None for all if one has no memory that NumPy can read."""
-    found: list[object] = []
-    try:
-        for array in arrays:
-            if array is not None:
-                if type(array) is not Tensor:  # a subclass may mean something else by its memory
-                    return None
-                array = array.detach().numpy() if array.requires_grad else array.numpy()
-            found.append(array)
-    except (TypeError, RuntimeError):
-        return None
-    return found
 
 
 class TorchBackend(Backend[Tensor]):
@@ -110,56 +91,6 @@ class TorchBackend(Backend[Tensor]):
             return _by_triton(as_trace(trace), found, add_q=add_q)
         return in_tensors(trace, found, add_q=add_q)
 
-    def usual(self, call: UsualCall[Tensor]) -> Tensor | None:
-        """q + Δ, or Δ, of a usual call; else None."""
-        if seen_by_torch():
-            return None
-        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
-        if reward.is_cuda:
-            from offtrace.returns.torch import repeated_calls
-
-            return None if check else repeated_calls.usual(call)
-        if reward.dtype not in HOST_DTYPES:
-            return None
-        found = views((reward, q, next_value, terminated, truncated, log_pi, log_mu, valid))
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
-        out = numpy_backend.BACKEND.usual(on_host)
-        return None if out is None else torch.from_numpy(out)
-
-    def usual_states(
-        self,
-        trace: Trace | None,
-        lam: float | None,
-        rho_bar: float | None,
-        c_bar: float | None,
-        reward: Tensor,
-        value: Tensor,
-        next_value: Tensor,
-        terminated: Tensor,
-        truncated: Tensor,
-        gamma: float,
-        log_pi: Tensor,
-        log_mu: Tensor,
-        valid: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Target, advantage and correction of a usual call; else None."""
-        if seen_by_torch() or not reward.is_cpu or reward.dtype not in HOST_DTYPES:
-            return None
-        found = views((reward, value, next_value, terminated, truncated, log_pi, log_mu, valid))
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        made = numpy_backend.BACKEND.usual_states(
-            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
-        )
-        if made is None:
-            return None
-        target, advantage, correction = made
-        return torch.from_numpy(target), torch.from_numpy(advantage), torch.from_numpy(correction)
-
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
         given = {name: self.array(name, a) for name, a in arrays.items() if a is not None}
@@ -187,8 +118,9 @@ class TorchBackend(Backend[Tensor]):
             look(_on_host(found, trace), ("rho", *trace.reads))
         if not differentiable:
             found = found.mapped(Tensor.detach, found.dtype)
-        by_kernel = trace.custom and not (differentiable or seen) and _goes_to_triton(trace, found)
-        return on_states(trace, found, _on_states_by_triton if by_kernel else None)
+        if not (differentiable or seen) and _goes_to_triton(trace, found):
+            return _states_by_triton(trace, found)
+        return on_states(trace, found)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -268,27 +200,34 @@ def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
     """Whether the tensors are on a GPU, and the rule goes into a kernel there."""
     if not found.arrays["reward"].is_cuda or (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
         return False
-    from offtrace.returns.torch import triton_launch
+    from offtrace.returns.torch import cuda
 
-    return triton_launch.takes(trace)
-
-
-def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
-    """Δ on state values, from w δ [N, T]: a kernel reads at each step the action before it, and w δ as a reward."""
-    nothing = torch.zeros_like(delta)
-    given = {**x.given, "reward": delta, "q": nothing, "next_value": nothing, **x.preceding_logs()}
-    return _by_triton(trace, Agreed(given, x.gamma, tuple(delta.shape), delta.dtype), add_q=False)
+    return cuda.takes(trace)
 
 
 def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """Compute q + Δ, or Δ, with a Triton kernel that the rule is compiled into."""
-    from offtrace.returns.torch import triton_launch
+    """Compute q + Δ, or Δ, with Triton kernels that the rule is compiled into."""
+    from offtrace.returns.torch import cuda
 
-    def row_by_row(array: Tensor) -> Tensor:
-        alike = array.to(found.dtype) if array.is_floating_point() else array
-        return triton_launch.row_by_row(alike, found.shape[-1])
+    return cuda.correct(trace, _for_kernels(found), _bounds(trace, found), add_q=add_q)
 
-    x = found.mapped(row_by_row, found.dtype)
-    lags = None if trace.custom else trace.bounds_by_lag(found.shape[-1])
-    every = dict.fromkeys(triton_launch.NAMES) | x.arrays | {"gamma": x.gamma}
-    return triton_launch.correct(trace, every, lags, add_q=add_q).reshape(found.shape)
+
+def _states_by_triton(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Target, advantage and correction of state values by the same kernels."""
+    from offtrace.returns.torch import cuda
+
+    return cuda.correct_states(trace, _for_kernels(found), _bounds(trace, found))
+
+
+def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
+    """All arrays by name, in one dtype; None where there is none."""
+    names = ("valid", "log_pi", "log_mu")
+    alike = {n: a.to(found.dtype) if a.is_floating_point() else a for n, a in found.arrays.items()}
+    gamma = found.gamma.to(found.dtype) if isinstance(found.gamma, Tensor) else found.gamma
+    if "value" in alike:
+        alike["q"] = alike.pop("value")
+    return dict.fromkeys(names) | alike | {"gamma": gamma}
+
+
+def _bounds(trace: Trace, found: Agreed[Tensor]) -> list[float] | None:
+    return None if trace.custom else trace.bounds_by_lag(found.shape[-1])
