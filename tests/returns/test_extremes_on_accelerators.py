@@ -219,8 +219,6 @@ def on_triton(trace: Any, arrays: Any) -> Any:
         lags = trace.bounds_by_lag(x["reward"].shape[1])
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
         # What leaves the range is thrown away, and walked.
-        patch.setattr(plans, "PART", plans.STARTS)
-        patch.setattr(plans, "WALKED", 128)
         return cuda.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 

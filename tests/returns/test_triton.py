@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +15,8 @@ import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
 from offtrace.returns.numpy import given_factors as by_numba
 
-triton_calls = pytest.importorskip("offtrace.returns.torch.cuda")
-triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")
+cuda = pytest.importorskip("offtrace.returns.torch.cuda")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
-on_torch = pytest.importorskip("offtrace.returns.torch.tensor_ops")
-backend = pytest.importorskip("offtrace.returns.torch.backend")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -31,7 +25,7 @@ STEPS = [t for t in CUSTOM if isinstance(t, ot.StepTrace)]
 
 
 class Poisoned:
-    """torch, but fresh memory is full of NaN, or of −77: an element that no kernel writes, or that is read before, shows."""
+    """torch, but fresh memory is full of NaN, or of −1: an element that no kernel writes, or that is read before, shows."""
 
     def __init__(self) -> None:
         self.last: list[torch.Tensor] = []
@@ -41,7 +35,7 @@ class Poisoned:
 
     def _fill(self, fresh: torch.Tensor) -> torch.Tensor:
         self.last.append(fresh)
-        return fresh.fill_(torch.nan if fresh.is_floating_point() else -77)
+        return fresh.fill_(torch.nan if fresh.is_floating_point() else 255)
 
     def empty(self, *arguments: Any, **named: Any) -> torch.Tensor:
         return self._fill(torch.empty(*arguments, **named))
@@ -56,7 +50,7 @@ poisoned = Poisoned()
 @pytest.fixture(autouse=True, scope="module")
 def poison() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_calls, "torch", poisoned)
+        patch.setattr(cuda, "torch", poisoned)
         yield
 
 
@@ -72,7 +66,7 @@ def run(trace: Any, arrays: dict[str, Any], **options: Any) -> np.ndarray:
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(x["reward"].shape[1])
     poisoned.last.clear()
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        found = triton_calls.correct(trace, x, lags, add_q=False, **options)
+        found = cuda.correct(trace, x, lags, add_q=False, **options)
     assert any(found is fresh for fresh in poisoned.last)
     return found.numpy().reshape(arrays["reward"].shape)
 
@@ -110,7 +104,7 @@ def test_many_rows_and_programs(recursive: bool, case: str) -> None:
         wanted = by_numba.correct(*arrays, recursive)  # pyright: ignore
         scale = by_numba.correct(np.abs(arrays[0]), *arrays[1:], recursive)  # pyright: ignore
         with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-            found = triton_calls.given(*made, no_lags, per_decision=False, recursive=recursive)
+            found = cuda.given(*made, no_lags, per_decision=False, recursive=recursive)
         assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
 
 
@@ -144,7 +138,7 @@ def _error_in_float32(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, recursi
     wanted = by_numba.correct(*(a.astype(float) for a in (delta, g, ratio, cap)), np.empty(0), recursive)  # pyright: ignore
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
         tensors = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
-        found = triton_calls.given(*tensors, None, per_decision=False, recursive=recursive)
+        found = cuda.given(*tensors, None, per_decision=False, recursive=recursive)
     return (np.abs(found.numpy() - wanted) / wanted).max()
 
 
@@ -154,38 +148,24 @@ def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     rng = np.random.default_rng(0)
     arrays = [*rng.uniform(0.2, 1.5, (4, 2, 21)), np.array(lags)]
     tensors = [torch.from_numpy(a) for a in arrays]
-    found = triton_calls.transpose(*tensors, recursive)
+    found = cuda.transpose(*tensors, recursive)
     np.testing.assert_allclose(found, by_numba.transpose(*arrays, recursive), rtol=1e-13)  # pyright: ignore
     # ⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩
     delta = rng.normal(size=(2, 21))
-    forward = triton_calls.given(
+    forward = cuda.given(
         torch.from_numpy(delta), *tensors[1:4], tensors[4], per_decision=False, recursive=recursive
     )
     np.testing.assert_allclose((forward.numpy() * arrays[0]).sum(), (found.numpy() * delta).sum(), rtol=1e-12)
 
 
 def test_chunks_of_a_long_scan(monkeypatch: Any) -> None:
-    monkeypatch.setattr(triton_calls, "CHUNK", 8)
+    monkeypatch.setattr(plans, "CHUNKS", (8,))
+    monkeypatch.setattr(cuda, "_plans", {})
     rng = np.random.default_rng(0)
     delta, c = (torch.from_numpy(a) for a in rng.uniform(0.2, 1.5, (2, 3, 21)))
     one = torch.ones_like(c)
-    found = triton_calls.given(delta, c, one, one, None, per_decision=True, recursive=False)
+    found = cuda.given(delta, c, one, one, None, per_decision=True, recursive=False)
     np.testing.assert_allclose(found, by_numba.solve(delta.numpy(), c.numpy()), rtol=1e-13)
-
-
-def test_a_number_keeps_its_bits() -> None:
-    """Each of the three is a float32; together they are the number, whatever its size."""
-
-    @triton.jit
-    def read(out, high, middle, low):
-        tl.store(out, triton_kernels.number(high, middle, low))
-
-    out = torch.zeros(1, dtype=torch.float64)
-    for value in (0.1, 0.99, 1 / 3, -1 / 3, 1e-7, 0.0, float("inf"), 1e-200, 1e250, 5e-324, 1.7976931348623157e308):
-        parts = plans.split(value)
-        assert all(np.float32(part) == part for part in parts)
-        read[(1,)](out, *parts)  # pyright: ignore[reportIndexIssue]
-        assert out.item() == value
 
 
 @pytest.mark.parametrize("shape", [(1, 1 << 20), (1, 1 << 24), (70_000, 64), (1 << 20, 1)])
@@ -194,34 +174,22 @@ def test_a_number_keeps_its_bits() -> None:
 )
 def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, monkeypatch: Any) -> None:
     """CUDA takes 2³¹ − 1 programs in the first dimension of a grid, and 65535 in the others. Nothing is launched here."""
-    seen: list[tuple[int, ...]] = []
+    seen: list[int] = []
 
-    class Launched:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            seen.append(grid)
-            return lambda *arguments, **named: None
+    def note(self: Any, planner: Any) -> None:
+        seen.extend(programs for _, programs, _, _ in planner.launches)
+        self.launches, self.space = [], 0
 
-    monkeypatch.setattr(triton_calls, "of_rule", lambda lines: dict.fromkeys(plans.KERNELS, Launched()))
-    monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
-    named = {
-        "walks": ["transpose_rows"],
-        "tree": ["group", "starts"],
-        "scan": ["fill", "linear_ends"],
-        "caps": ["lifetimes"],
-    }
-    for module, names in (named | {"readout": ["running_sums", "level"]}).items():
-        for name in names:
-            monkeypatch.setattr(import_module(f"offtrace.returns.triton.{module}"), name, Launched())
-    monkeypatch.setattr(triton_calls, "torch", torch)
+    monkeypatch.setattr(cuda, "_plans", {})
+    monkeypatch.setattr(cuda.Plan, "__init__", note)
+    monkeypatch.setattr(cuda.Plan, "__call__", lambda *_: None)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(shape[1])
-    triton_calls.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
-    triton_calls.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
+    cuda.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
+    cuda.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
     assert len(seen) >= 2
-    for grid in seen:
-        assert len(grid) == 1
-        assert 1 <= grid[0] <= 2**31 - 1
+    assert all(1 <= programs <= 2**31 - 1 for programs in seen)
 
 
 def test_a_batch_beyond_all_grids_is_refused() -> None:

@@ -71,7 +71,7 @@ def beyond(up, down):
 
 
 @triton.jit(do_not_specialize=["B", "parts"])
-def linear_ends(maps, B, parts, odd, PARTS: tl.constexpr):
+def linear_ends(known, B, parts, maps, odd, PARTS: tl.constexpr):
     """Turn what the parts of a row do into Δ of the step after each, and what that step is entered with. Mark odd rows."""
     b = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, PARTS)[None, :]  # numbered from the row's end

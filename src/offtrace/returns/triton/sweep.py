@@ -153,7 +153,7 @@ def mantissa(P):
     return m.to(tl.float64, bitcast=True), power.to(tl.float64, bitcast=True), (power >> 52).to(tl.int32) - 1023
 
 
-@triton.jit(do_not_specialize=["B", "parts", "steps", "groups", "now", "leave", "how"])
+@triton.jit(do_not_specialize=["B", "T", "parts", "steps", "groups", "now", "leave", "how"])
 def sweep(
     q, valid, room, ends, stages, marks_before, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
     RECURSIVE: tl.constexpr, DOUBLE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,

@@ -318,7 +318,7 @@ def land(
     return value + tl.where(wanted, weight * met, 0.0), tl.where(wanted, weight, 0.0), s
 
 
-@triton.jit(do_not_specialize=["plane", "wide", "B", "programs"])
+@triton.jit(do_not_specialize=["plane", "wide", "B", "T", "programs"])
 def group(
     lowest, before, clipped, stage, known_nodes, known_beyond, plane, wide, B, T, programs, nodes, beyond,
     LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,

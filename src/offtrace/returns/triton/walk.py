@@ -111,7 +111,7 @@ def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr,
     return x, n, w, m, y, yn
 
 
-@triton.jit(do_not_specialize=["reach", "which", "B", "parts", "steps", "groups", "how"])
+@triton.jit(do_not_specialize=["reach", "which", "B", "T", "parts", "steps", "groups", "how"])
 def walk_rows(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, lags, marks, done, reach, which, B, T, parts, steps, groups, how,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
@@ -149,7 +149,7 @@ def walk_rows(
 
 @triton.jit(do_not_specialize=["reach", "B"])
 def transpose_rows(
-    gradient, g, ratio, cap, out, lags, reach, B, T, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, N: tl.constexpr
+    gradient, g, ratio, cap, lags, reach, B, T, out, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, N: tl.constexpr
 ):
     """Add e_t = Σ_{k<t} w_{k:t} y_{k:t} G_k to `out`, which holds G; N starts of one row at a time."""
     b = (tl.program_id(0) % B).to(tl.int64) * T
