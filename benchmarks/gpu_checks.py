@@ -3,8 +3,8 @@
     python benchmarks/gpu_checks.py
 
 Operations of rules under Triton; rows of 2^20 steps; NaN for an impossible action; products beyond the range of floats, through
-PyTorch and through JAX; losses of policies. Everything is compared with the NumPy backend in float64, and calls whose launches
-are repeated with the same calls whose launches are not.
+PyTorch and through JAX; losses of policies. Everything is compared with the NumPy backend in float64, and calls that are planned
+already with the same calls that are planned anew.
 """
 
 from __future__ import annotations
