@@ -152,9 +152,7 @@ def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     np.testing.assert_allclose(found, by_numba.transpose(*arrays, recursive), rtol=1e-13)  # pyright: ignore
     # ⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩
     delta = rng.normal(size=(2, 21))
-    forward = cuda.given(
-        torch.from_numpy(delta), *tensors[1:4], tensors[4], per_decision=False, recursive=recursive
-    )
+    forward = cuda.given(torch.from_numpy(delta), *tensors[1:4], tensors[4], per_decision=False, recursive=recursive)
     np.testing.assert_allclose((forward.numpy() * arrays[0]).sum(), (found.numpy() * delta).sum(), rtol=1e-12)
 
 

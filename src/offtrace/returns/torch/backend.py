@@ -21,7 +21,7 @@ from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on
 from offtrace.returns.numpy import numpy_backend, rejected_rows
 from offtrace.returns.numpy.whole_arrays import look
 from offtrace.returns.torch import weights as weight_tensors
-from offtrace.returns.torch.tensor_ops import Rows, in_double, in_tensors, on_states, seen_by_torch
+from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace

@@ -1,9 +1,10 @@
 """Returns of tensors on a GPU by Triton kernels: `triton.plans` says which, and here they are launched.
 
-What is launched for arrays of some shape is planned once, without any array: a `Plan` is a list of launches, whose arguments are places
-in a list of addresses and numbers. A call fills in this list and goes through the launches. To launch a kernel by its JITFunction takes
-tens of microseconds, in which Triton finds out types, alignment and constants of all arguments; what it has compiled for a plan takes
-some microseconds.
+What is launched for arrays of some shape is planned once, without any array: a `Plan` is a list of launches, whose arguments are
+places in a list of addresses and numbers. A call fills in this list and goes through the launches.
+
+To launch a kernel by its JITFunction takes tens of microseconds, in which Triton finds out types, alignment and constants of all
+arguments. They are the same for all calls of a plan: so it keeps what was compiled, which takes some microseconds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -43,10 +45,11 @@ INSTEAD = {"valid": "terminated", "gamma": "reward", "log_pi": "reward", "log_mu
 """What is passed where there is none, and not read."""
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Slot:
     """A place in the list of what launches take."""
 
-    index: int
+    place: int
     shape: tuple[int, ...] = ()
     dtype: str = ""
 
@@ -81,7 +84,7 @@ class Planner:
         else:
             begin = self.space
             self.space += size
-        self.offsets[made.index] = begin
+        self.offsets[made.place] = begin
         return made
 
     def launch(
@@ -96,8 +99,8 @@ class Planner:
     def release(self, *arrays: Slot) -> None:
         """Let what is launched from now on have the memory of these, if it is of the workspace."""
         for array in arrays:
-            if array.index in self.offsets:
-                begin = self.offsets[array.index]
+            if array.place in self.offsets:
+                begin = self.offsets[array.place]
                 self.free.append((begin, begin + -(-_bytes(array) // ALIGNED) * ALIGNED))
 
     def full(self, shape: tuple[int, ...], value: int) -> Slot:
@@ -113,25 +116,34 @@ def _bytes(array: Slot) -> int:
     return math.prod(array.shape) * DTYPES[array.dtype].itemsize
 
 
+class Job(NamedTuple):
+    """A launch: `kernel[grid](*arguments, **constants)`."""
+
+    kernel: triton.JITFunction
+    grid: tuple[int]
+    arguments: Sequence[Any]
+    constants: dict[str, Any]
+
+
 class Plan:
-    """The launches for arrays of some shape. It is called with arrays, numbers and outputs, in the order of the planner's slots."""
+    """The launches for arrays of some shape. It takes arrays, numbers and outputs, in the order of the planner's slots."""
 
     def __init__(self, planner: Planner) -> None:
         self.launches, self.space = planner.launches, planner.space
         self.between = [(planner.slots[index], offset) for index, offset in planner.offsets.items()]
         self.offsets = [offset for _, offset in self.between]
-        order = [slot for slot in planner.slots if slot.index not in planner.offsets]
-        place = {slot.index: i for i, slot in enumerate([*order, *(slot for slot, _ in self.between)])}
+        order = [slot for slot in planner.slots if slot.place not in planner.offsets]
+        index = {slot.place: i for i, slot in enumerate([*order, *(slot for slot, _ in self.between)])}
         self.known: list[Any] = []
         """What is the same at each call, after all slots."""
         picked = [
-            [place[a.index] if isinstance(a, Slot) else self._keep(len(place), a) for a in arguments]
+            [index[a.place] if isinstance(a, Slot) else self._keep(len(index), a) for a in arguments]
             for _, _, arguments, _ in self.launches
         ]
         self.picks = [itemgetter(*indices) for indices in picked]
         for (kernel, _, _, constants), indices in zip(self.launches, picked, strict=True):
             names = [name for name in inspect.signature(kernel.fn).parameters if name in constants]
-            indices += [self._keep(len(place), constants[name]) for name in names]
+            indices += [self._keep(len(index), constants[name]) for name in names]
         self.full_picks = [itemgetter(*indices) for indices in picked]
         self.compiled: list[Callable[..., object]] | None = None
 
@@ -142,8 +154,12 @@ class Plan:
     def __call__(self, arrays: Sequence[Tensor], numbers: Sequence[float], out: Sequence[Tensor], row: int = 0) -> None:
         """Launch everything for the arrays from some row on."""
         memory = torch.empty(self.space, dtype=torch.uint8, device=out[0].device)
-        if self.compiled is None:
-            self._first(arrays, numbers, out, row, memory)
+        if self.compiled is None:  # Triton's interpreter always goes here
+            jobs = self.jobs(arrays, numbers, out, row, memory)
+            compile_together(jobs)
+            made = [(kernel[grid](*given, **constants), grid) for kernel, grid, given, constants in jobs]
+            if all(compiled is not None for compiled, _ in made):
+                self.compiled = [compiled[(*grid, 1, 1)] for compiled, grid in made]
             return
         begin = memory.data_ptr()
         places = [_address(a, row) for a in (*arrays, *out)]
@@ -152,28 +168,22 @@ class Plan:
         for run, pick in zip(self.compiled, self.full_picks, strict=True):
             run(*pick(given))
 
-    def _first(
+    def jobs(
         self, arrays: Sequence[Tensor], numbers: Sequence[float], out: Sequence[Tensor], row: int, memory: Tensor
-    ) -> None:
-        """The same, compiled before; Triton's interpreter always goes here."""
-        between = []
-        for slot, offset in self.between:
-            dtype = DTYPES[slot.dtype]
-            between.append(memory[offset : offset + _bytes(slot)].view(dtype))
+    ) -> list[Job]:
+        """The launches as Triton takes them, with tensors."""
+        between = [memory[offset : offset + _bytes(slot)].view(DTYPES[slot.dtype]) for slot, offset in self.between]
         given = [*(a[row:] for a in arrays), *numbers, *(a[row:] for a in out), *between, *self.known]
-        jobs = [(kernel, (n,), pick(given), flags) for (kernel, n, _, flags), pick in zip(self.launches, self.picks, strict=True)]
-        compile_together(jobs)
-        made = [(kernel[grid](*arguments, **flags), grid) for kernel, grid, arguments, flags in jobs]
-        if all(compiled is not None for compiled, _ in made):
-            self.compiled = [compiled[(*grid, 1, 1)] for compiled, grid in made]
+        launches = zip(self.launches, self.picks, strict=True)
+        return [Job(kernel, (programs,), pick(given), constants) for (kernel, programs, _, constants), pick in launches]
 
 
-def compile_together(jobs: Sequence[tuple[triton.JITFunction, tuple[int], Sequence[Any], dict[str, Any]]]) -> None:
+def compile_together(jobs: Sequence[Job]) -> None:
     """Compile the kernels of a plan side by side."""
-    if isinstance(jobs[0][0], triton.JITFunction) and hasattr(triton, "AsyncCompileMode"):
+    if isinstance(jobs[0].kernel, triton.JITFunction) and hasattr(triton, "AsyncCompileMode"):
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
-            for kernel, grid, arguments, flags in jobs:
-                kernel.warmup(*arguments, grid=grid, **flags)
+            for kernel, grid, arguments, constants in jobs:
+                kernel.warmup(*arguments, grid=grid, **constants)
 
 
 def _address(array: Tensor, row: int) -> int:
@@ -198,7 +208,7 @@ def _plan(key: object, make: Callable[[Planner], object]) -> Plan:
 class _Rule(NamedTuple):
     """What kernels take of a trace."""
 
-    function: triton.JITFunction
+    function: Any
     reads: int
     numbers: tuple[float, ...]
     """The parameters, share and ρ̄ (`load`)."""
@@ -233,7 +243,7 @@ def takes(trace: Trace) -> bool:
     )
 
 
-def _in_rows(array: Tensor, T: int) -> Tensor:
+def in_rows(array: Tensor, T: int) -> Tensor:
     """The tensor as [B, T] in one piece, aligned; flags as bytes."""
     rows = array if array.dim() == 2 and array.is_contiguous() else array.reshape(-1, T).contiguous()
     rows = rows if rows.data_ptr() % VECTOR == 0 else rows.clone()
@@ -264,13 +274,13 @@ def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, ou
         return
     per_step, custom, pair = isinstance(x["gamma"], Tensor), trace.step_form is not None, x.get("pair")
     pair = pair if "pair" in trace.reads else None
-    arrays = [_in_rows(x[n] if isinstance(x[n], Tensor) else x[INSTEAD[n]], T) for n in NAMES]
+    arrays = [in_rows(x[n] if isinstance(x[n], Tensor) else x[INSTEAD[n]], T) for n in NAMES]
     reads = rule.reads
     for there, bit in ((per_step, load.GAMMAS), (x["valid"] is not None, load.VALID), (states, load.STATES)):
         reads |= bit.value if there else 0
     how |= load.PADDED.value if x["valid"] is not None else 0
     bounds = None if lags is None or custom else _bounds(tuple(lags), reward.device)
-    others = [a for a in (None if pair is None else _in_rows(pair, T), bounds) if a is not None]
+    others = [a for a in (None if pair is None else in_rows(pair, T), bounds) if a is not None]
     per_decision = trace.per_decision and bounds is None
     at_once = B if per_decision or custom or bounds is not None else rows_at_once(B, T, trace.recursive)
     numbers = (0.0 if per_step else float(x["gamma"]), *rule.numbers, rule.lam)
@@ -299,10 +309,10 @@ def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, ou
         rule.function, reads, how, trace.horizon if custom else None if bounds is None else len(bounds), per_decision,
         trace.recursive, pair is None or pair.dtype,
     )  # fmt: skip
-    _launch(key, [*arrays, *others], numbers, out, make, at_once)
+    launch(key, [*arrays, *others], numbers, out, make, at_once)
 
 
-def _launch(
+def launch(
     key: object, arrays: list[Tensor], numbers: Sequence[float], out: list[Tensor], make: Callable[[Planner, int], object],
     at_once: int,
 ) -> None:  # fmt: skip
@@ -344,7 +354,7 @@ def given(
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
         given_lags = [planner.slot() for _ in bounds]
         made = planner.slot((rows, T))
-        call = plans.of_factors(planner, *of_steps, NAME_OF[delta.dtype])
+        call = plans.of_factors(planner, of_steps, NAME_OF[delta.dtype])
         if bounds:
             plans.by_lag(call, given_lags[0], len(bounds[0]) + 1, recursive, made)
         elif per_decision:
@@ -354,7 +364,7 @@ def given(
 
     key = "given", len(bounds[0]) if bounds else 0, per_decision, recursive
     at_once = B if per_decision or bounds else rows_at_once(B, T, recursive)
-    _launch(key, [*(_in_rows(a, T) for a in (delta, g, ratio, cap)), *bounds], (), [out], make, at_once)
+    launch(key, [*(in_rows(a, T) for a in (delta, g, ratio, cap)), *bounds], (), [out], make, at_once)
     return out
 
 
@@ -369,10 +379,9 @@ def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Ten
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
         given_lags = [planner.slot() for _ in bounds]
-        plans.transposed(
-            planner, *of_steps, given_lags[0] if bounds else None, len(lags) + 1, recursive, planner.slot((rows, T))
-        )  # fmt: skip
+        bounds_given = given_lags[0] if bounds else None
+        plans.transposed(planner, of_steps, bounds_given, len(lags) + 1, recursive, planner.slot((rows, T)))
 
-    arrays = [*(_in_rows(a, T) for a in (gradient, g, ratio, cap)), *bounds]
-    _launch(("transposed", len(lags), recursive), arrays, (), [out], make, B)
+    arrays = [*(in_rows(a, T) for a in (gradient, g, ratio, cap)), *bounds]
+    launch(("transposed", len(lags), recursive), arrays, (), [out], make, B)
     return out

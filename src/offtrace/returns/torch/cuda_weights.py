@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns.torch.cuda import takes
+from offtrace.returns.torch.cuda import Planner, in_rows, launch, takes
 from offtrace.returns.triton import weights as kernels
 from offtrace.returns.triton.rule_source import MOST, changes, log_factors
 from offtrace.returns.weight_arrays import Weighing
@@ -40,16 +42,22 @@ def _decays(trace: Trace) -> int:
 def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Tensor:
     """The weights of decisions, into `out` [N, T], whose device and dtype are taken."""
     N, T = out.shape
-    arrays = [x.get(name, out) for name in ("log_pi", "log_mu", "mask", "segment")]
-    arrays = [a.view(torch.uint8) if a.dtype is torch.bool else a for a in arrays]
+    given = [x.get(name, out) for name in ("log_pi", "log_mu", "mask", "segment")]
+    arrays = [in_rows(a, T) for a in given]
     length = min(WEIGHED, triton.next_power_of_2(T))
-    parameters = [*map(float, trace.parameters), *[0.0] * (MOST - len(trace.parameters))]
-    with torch.cuda.device(out.get_device()):
-        kernels.weigh_rows[(N,)](
-            *arrays, T, float(how.lower), float(how.upper), *parameters, out, RULE=log_factors(trace.traced.lines),
-            PI="pi" in trace.reads, MU="mu" in trace.reads, RHO="rho" in trace.reads, MASK="mask" in x,
-            SEGMENT="segment" in x, LEVEL=LEVELS[how.level].value, RECURSIVE=trace.recursive, DECAYS=_decays(trace),
-            ONE_CAP=not changes(trace.traced.lines.results[2]), BOUNDED=how.bounded, DROP=how.drop,
-            SINGLE=out.dtype is not torch.float64, N=length, num_warps=max(1, length // (32 * EACH)), maxnreg=REGISTERS,
-        )  # fmt: skip
+    constants: dict[str, Any] = {
+        "RULE": log_factors(trace.traced.lines), "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
+        "RHO": "rho" in trace.reads, "MASK": "mask" in x, "SEGMENT": "segment" in x, "LEVEL": LEVELS[how.level].value,
+        "RECURSIVE": trace.recursive, "DECAYS": _decays(trace), "ONE_CAP": not changes(trace.traced.lines.results[2]),
+        "BOUNDED": how.bounded, "DROP": how.drop, "SINGLE": out.dtype is not torch.float64, "N": length,
+        "num_warps": max(1, length // (32 * EACH)), "maxnreg": REGISTERS,
+    }  # fmt: skip
+    numbers = [float(n) for n in (how.lower, how.upper, *trace.parameters)] + [0.0] * (MOST - len(trace.parameters))
+
+    def make(planner: Planner, rows: int) -> None:
+        read = [planner.slot() for _ in arrays]
+        values = [planner.slot() for _ in numbers]
+        planner.launch(kernels.weigh_rows, rows, read, [T, *values], [planner.slot()], **constants)
+
+    launch((*constants.values(), *(a.dtype for a in (*arrays, out))), arrays, numbers, [out], make, max(1, N))
     return out

@@ -1,14 +1,25 @@
-"""Numbers of any size for Triton kernels: f · 2ⁿ with f in float64 and n in int64.
+"""Products beyond the range of floats, in Triton kernels: numbers of any size, when they are needed, and Δ computed with them.
 
-|f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
+A number is f · 2ⁿ with f in float64 and n in int64. |f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n
+and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
+
+Every kernel counts by how many powers of two its products move. A product that has fallen by at most LOST keeps its digits, and
+one that has fallen further is negligible until it has grown by BACK again: only rows that do both are computed here once more.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from offtrace.returns.triton.load import enters, leaves, link, td_error, write
+
+LOST, BACK = tl.constexpr(900), tl.constexpr(70)
+"""Powers of two, for float64."""
+LOST_IN_SINGLE, BACK_IN_SINGLE = tl.constexpr(100), tl.constexpr(30)
+"""The same for float32."""
 TOP = tl.constexpr(1 << 40)
 BOTTOM = tl.constexpr(-(1 << 40))
 TINY, RAISED = tl.constexpr(2.0**-900), tl.constexpr(2.0**200)
@@ -76,3 +87,85 @@ def then(later_f, later_n, later_c, later_m, f, n, c, m):
     total, more = split_signed(total)
     c, m = times(tl.where(cut, 0.0, later_c), later_m, c, m)
     return total, tl.where(total == 0.0, BOTTOM, top + more), c, m
+
+
+LANES = tl.constexpr(128)
+"""Steps that `scan_row` scans at once: one for each thread, so that it is little code."""
+
+
+@triton.jit
+def scan_row(a, out, b, T, n, how, RULE: tl.constexpr, READS: tl.constexpr):
+    """Compute the same recursion of one row with numbers of any size, f · 2ⁿ, from the row's end on."""
+    i = tl.arange(0, LANES)
+    end_f = tl.zeros([1], tl.float64)
+    end_m = tl.zeros([1], tl.int64) + BOTTOM
+    none = tl.zeros([1], tl.float64)
+    chunks = tl.cdiv(T, LANES)
+    for chunk in range(chunks):
+        t = (chunks - chunk) * LANES - 1 - i
+        decay, ratio, _ = enters(a, b, t + 1, T, n, RULE, READS, False)
+        cut = (decay == 0.0) | (ratio == 0.0)
+        g, gm = split(leaves(a, b, t, T, n, RULE, READS))
+        s, sm = split(tl.where(cut, 0.0, ratio))
+        d, dm = split(decay)
+        s, sm = times(s, sm, d, dm)
+        none_left = (g == 0.0) | cut
+        c, cm = times(tl.where(none_left, 0.0, g), gm, tl.where(none_left, 0.0, s), sm)
+        f, m = split_signed(td_error(a, b, t, T, n, RULE, READS))
+        f, m, c, cm = tl.associative_scan((f, m, c, cm), 0, then)
+        f, m, c, cm = then(end_f, end_m, none, end_m, f, m, c, cm)
+        end_f = tl.sum(tl.where(i == LANES - 1, f, 0.0), 0) + tl.zeros([1], tl.float64)
+        end_m = tl.sum(tl.where(i == LANES - 1, m, 0), 0) + tl.zeros([1], tl.int64)
+        write(a[1], a[5], out, b * T + t, (t >= 0) & (t < T), value(f, m), how)
+
+
+@triton.jit
+def walk_row(
+    a, lags, reach, b, k, offset, first, end, T, n,
+    RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
+):  # fmt: skip
+    """Return Δ by definition, with x and w as f · 2ⁿ; of steps from `first` up to `end`, as counted from each row's `offset`."""
+    total = td_error(a, b, k, T, n, RULE, READS)
+    x = tl.zeros_like(total) + 1.0
+    xn = tl.zeros_like(total).to(tl.int64)
+    w, wn = x, xn
+    t = first + 1
+    left = 1
+    while (t < end) & (left != 0):
+        now = offset + t
+        for _ in range(8):
+            now = offset + t
+            h, ratio, cap = link(a, b, now, T, n, RULE, READS, RECURSIVE)
+            h = tl.where(t < end, h, 0.0)
+            delta = td_error(a, b, now, T, n, RULE, READS)
+            started = k < now
+            near = started & (now - k < reach) if LAGS else started
+            bound = tl.load(lags + now - k - 1, near, 0.0) if LAGS else float("inf")
+            x, xn, w, wn, y, yn = one_step(x, xn, w, wn, h, ratio, cap, bound, started, RECURSIVE, LAGS)
+            total += tl.where(near & (w != 0.0), value(w * y * delta, wn + yn), 0.0)
+            t += 1
+        left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
+        if LAGS:
+            left = left & (tl.min(now - k) < reach).to(tl.int32)
+    return total
+
+
+@triton.jit
+def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr, LAGS: tl.constexpr):
+    """Return x · 2ⁿ and w · 2ᵐ one step later, where the trace has started, and y · 2^yn, which is read off."""
+    h, hn = split(h)
+    ratio, rn = split(ratio)
+    cap, cn = split(cap)
+    later, later_n = times(w, m, h, hn)
+    w, m = tl.where(started, later, w), tl.where(started, later_n, m)
+    later, later_n = times(x, n, ratio, rn)
+    x, n = tl.where(started, later, x), tl.where(started, later_n, n)
+    clipped = above(x, n, cap, cn)
+    y, yn = tl.where(clipped, cap, x), tl.where(clipped, cn, n)
+    if RECURSIVE:
+        x, n = tl.where(started, y, x), tl.where(started, yn, n)
+    if LAGS:
+        bound, bn = split(bound)
+        clipped = above(y, yn, bound, bn)
+        y, yn = tl.where(clipped, bound, y), tl.where(clipped, bn, yn)
+    return x, n, w, m, y, yn

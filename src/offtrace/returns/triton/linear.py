@@ -1,12 +1,13 @@
 """The Triton kernels for traces without a cap: Δ_k = δ_k + g_k s_{k+1} Δ_{k+1}, g = discount, s = decay · ratio.
 
-`linear_rows` scans a row from its end, in chunks. Where there are few rows, each is taken in `parts`, in three launches: MAPS stores
-what a part does to the Δ that follows it, `linear_ends` turns that into Δ at the parts' ends, and from there FROM_ENDS goes on.
+`linear_rows` scans a row from its end, in chunks. Where there are few rows, each is taken in `parts`, in three launches: MAPS
+stores what a part does to the Δ that follows it, `linear_ends` turns that into Δ at the parts' ends, and from there FROM_ENDS
+goes on.
 
 Rows whose products may leave the range of floats are scanned again with numbers of any size (`big_float`), by the same launch.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import triton
@@ -17,9 +18,6 @@ from offtrace.returns.triton.load import enters, leaves, numbers, td_error, writ
 
 WHOLE, MAPS, FROM_ENDS = (tl.constexpr(i) for i in range(3))
 """The passes of `linear_rows`."""
-LITTLE, MUCH = tl.constexpr(70.0), tl.constexpr(900.0)
-"""Powers of two: a product that is lost below the range of float64 and then grows by less than `LITTLE` stays negligible; one
-that moves by less than `MUCH` either way stays within it."""
 
 
 @triton.jit
@@ -67,7 +65,7 @@ def bits(s, g):
 @triton.jit
 def beyond(up, down):
     """Tell whether products that are raised and lowered by so many powers of two may leave the range of floats."""
-    return ((up > LITTLE) & ((up > MUCH) | (down > MUCH))).to(tl.int32)
+    return ((up > big_float.BACK) & ((up > big_float.LOST) | (down > big_float.LOST))).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["B", "parts"])
@@ -184,34 +182,4 @@ def linear_rows(
             tl.debug_barrier()  # the same places are written once more
             for r in range(ROWS):
                 if tl.sum(tl.where(own == rows + r, again, 0), 0) != 0:
-                    big_row(a, out, (rows + r).to(tl.int64), T, n, how, RULE, READS)
-
-
-LANES = tl.constexpr(128)
-"""Steps that `big_row` scans at once: one for each thread, so that it is little code."""
-
-
-@triton.jit
-def big_row(a, out, b, T, n, how, RULE: tl.constexpr, READS: tl.constexpr):
-    """Compute the same recursion of one row with numbers of any size, f · 2ⁿ, from the row's end on."""
-    i = tl.arange(0, LANES)
-    end_f = tl.zeros([1], tl.float64)
-    end_m = tl.zeros([1], tl.int64) + big_float.BOTTOM
-    none = tl.zeros([1], tl.float64)
-    chunks = tl.cdiv(T, LANES)
-    for chunk in range(chunks):
-        t = (chunks - chunk) * LANES - 1 - i
-        decay, ratio, _ = enters(a, b, t + 1, T, n, RULE, READS, False)
-        cut = (decay == 0.0) | (ratio == 0.0)
-        g, gm = big_float.split(leaves(a, b, t, T, n, RULE, READS))
-        s, sm = big_float.split(tl.where(cut, 0.0, ratio))
-        d, dm = big_float.split(decay)
-        s, sm = big_float.times(s, sm, d, dm)
-        none_left = (g == 0.0) | cut
-        c, cm = big_float.times(tl.where(none_left, 0.0, g), gm, tl.where(none_left, 0.0, s), sm)
-        f, m = big_float.split_signed(td_error(a, b, t, T, n, RULE, READS))
-        f, m, c, cm = tl.associative_scan((f, m, c, cm), 0, big_float.then)
-        f, m, c, cm = big_float.then(end_f, end_m, none, end_m, f, m, c, cm)
-        end_f = tl.sum(tl.where(i == LANES - 1, f, 0.0), 0) + tl.zeros([1], tl.float64)
-        end_m = tl.sum(tl.where(i == LANES - 1, m, 0), 0) + tl.zeros([1], tl.int64)
-        write(a[1], a[5], out, b * T + t, (t >= 0) & (t < T), big_float.value(f, m), how)
+                    big_float.scan_row(a, out, (rows + r).to(tl.int64), T, n, how, RULE, READS)

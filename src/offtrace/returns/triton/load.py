@@ -2,18 +2,19 @@
 
 A trace leaves t−1 with g_{t-1} = discount_{t-1} and enters t with decay_t and ratio_t; where any of them is 0 it is *cut*.
 
-The arrays come as a tuple `a`: reward, q, next_value, terminated, truncated, valid, gamma, log_pi, log_mu, each [B, T]. RULE is the
-rule's function of `rule_source`; without one, `a` is δ, g, five that are not read, ratio and cap. Numbers come as a tuple `n`: γ, the
-rule's four parameters, and what makes w of ρ on state values. READS says which of all that there is, as a sum of the constants
-below.
+The arrays come as a tuple `a`: reward, q, next_value, terminated, truncated, valid, gamma, log_pi, log_mu, each [B, T]. RULE is
+the rule's function of `rule_source`; without one, `a` is δ, g, five that are not read, ratio and cap. Numbers come as a tuple
+`n`: γ, the rule's four parameters, and what makes w of ρ on state values. READS says which of all that there is, as a sum of the
+constants below.
 
 On STATES q is V, δ is w δ with w = min(ρ̄, share ρ + 1 − share), and a trace meets at t the action of t−1 (`numpy.state_rows`).
 
-A kernel's arguments are arrays that it reads, whole numbers, other numbers, arrays that it writes, constants. What it changes stands
-among both kinds of arrays, as JAX wants it; it is then read where it is written.
+A kernel's arguments are arrays that it reads, whole numbers, other numbers, arrays that it writes, constants. What it changes
+stands among both kinds of arrays, as JAX wants it; it is then read where it is written.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false
 from __future__ import annotations
 

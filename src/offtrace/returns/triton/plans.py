@@ -28,7 +28,10 @@ SWEPT, NEAR, LIFE = 1024, 256, 160
 the rows between: those in which it lives longer are left to the tree."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
 SORTED = 256  # steps of a block that is sorted, for caps at read-out
-CHUNKS, SCAN = (16, 64, 256), 1024  # steps that a scan takes at once, the fewest that hold the row; and elements of its program
+CHUNKS, SCAN = (
+    (16, 64, 256),
+    1024,
+)  # steps that a scan takes at once, the fewest that hold the row; and elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
 LINE = 64  # starts of a program that has one row only
 FILLED = 1024  # numbers that a program writes
@@ -101,8 +104,9 @@ class Given:
         return [self.arrays[1], self.arrays[5]]
 
 
-def of_factors(library: Library, delta: Array, g: Array, ratio: Array, cap: Array, dtype: str) -> Given:
+def of_factors(library: Library, factors: Sequence[Array], dtype: str) -> Given:
     """Return the arguments for given δ, g, ratio and cap."""
+    delta, g, ratio, cap = factors
     return Given(library, [delta, g, *[delta] * 5, ratio, cap], dtype)
 
 
@@ -119,7 +123,7 @@ def long(T: int) -> bool:
 
 
 def without_cap(call: Given, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a rule without a cap: one program for a few rows, or several for a row where rows are few and long."""
+    """Return Δ, or q + Δ, of a rule without a cap: a program for a few rows, or several for one where rows are few and long."""
     B, T = call.shape
     groups = next((n for n in CHUNKS if n >= T), CHUNKS[-1]) // 8
     rows = max(1, SCAN // (8 * groups))
@@ -173,14 +177,13 @@ def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out
 
 
 def transposed(
-    library: Library, gradient: Array, g: Array, ratio: Array, cap: Array, lags: Array | None, reach: int, recursive: bool,
-    out: Array,
-) -> Array:  # fmt: skip
-    """Return e, the gradient by δ, in `out`, which holds the gradient by Δ."""
-    B, T = gradient.shape
+    library: Library, factors: Sequence[Array], lags: Array | None, reach: int, recursive: bool, out: Array
+) -> Array:
+    """Return e, the gradient by δ, in `out`, which holds the gradient by Δ; it is the first of the factors as well."""
+    B, T = factors[0].shape
     n = min(LINE, triton.next_power_of_2(T))
     (out,) = library.launch(
-        walk.transpose_rows, count(B, triton.cdiv(T, n)), [gradient, g, ratio, cap, gradient if lags is None else lags],
+        walk.transpose_rows, count(B, triton.cdiv(T, n)), [*factors, factors[0] if lags is None else lags],
         [reach, B, T], [out], RECURSIVE=recursive, LAGS=lags is not None, N=n, num_warps=2,
     )  # fmt: skip
     return out
@@ -328,7 +331,9 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     return walked(call, False, stage, found, 1, T, call.how, walk.ROW.value)
 
 
-def walked(call: Given, recursive: bool, marks: Array, out: Array, parts: int, steps: int, how: int, which: int) -> Array:
+def walked(
+    call: Given, recursive: bool, marks: Array, out: Array, parts: int, steps: int, how: int, which: int
+) -> Array:
     """Walk the starts that are left by definition: those that a sweep of so many parts and steps has marked, or those of rows."""
     B, T = call.shape
     groups = triton.cdiv(B * parts, ROWS)

@@ -18,7 +18,7 @@ Nothing is ever subtracted but logarithms, in float64. Cuts are counted: a trace
 number that is not known, or a cap beyond LARGEST, is walked by definition.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 

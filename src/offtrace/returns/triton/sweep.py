@@ -15,21 +15,23 @@ and what ratios raise the product by since then is the most that it can have com
 at read-out may leave the range at the other end.
 
 Where one does, or products within a block leave the range in which all this is exact, the starts are marked: they are swept once
-more in float64 (DOUBLE), and what is marked then is walked by definition with numbers of any size (`walk`). A row goes through
-stages. Where it is at that of a SWEEP, such a row is left to a TREE instead (`tree`, `readout`), as are rows in which traces live
-long, which `lifetimes` finds out: a sweep takes as long as they live.
+more in float64 (DOUBLE), and what is marked then is walked by definition with numbers of any size (`big_float`).
+
+A row goes through stages. Where it is at that of a SWEEP, a row that is out of range is left to a TREE instead (`tree`,
+`readout`), as are rows in which traces live long, which `lifetimes` finds out: a sweep takes as long as they live.
 
 A row may come in `parts` of `steps` steps, each of which is swept as if it were a row: what traces are worth beyond their part is
 then for `readout` to add. For that `prepare` stores sums of logarithms as well.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from offtrace.returns.triton import big_float
 from offtrace.returns.triton.linear import apart, together
 from offtrace.returns.triton.load import enters, leaves, numbers, td_error, times, write
 
@@ -158,7 +160,7 @@ def sweep(
     q, valid, room, ends, stages, marks_before, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
     RECURSIVE: tl.constexpr, DOUBLE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows: of all, or of those whose stage is `now`; with DOUBLE, of those that are marked.
+    """Compute Δ of M starts in each of ROWS rows: of all, or of those whose stage is `now`; with DOUBLE, of those with a mark.
 
     Starts that are out of range are marked, and their rows left to the TREE if `leave`.
     """
@@ -193,13 +195,13 @@ def traces(
     if DOUBLE or room.dtype.element_ty == tl.float64:
         kind: tl.constexpr = tl.float64
         LEAST: tl.constexpr = 1e-200
-        LOST: tl.constexpr = 900
-        BACK: tl.constexpr = 70
+        LOST: tl.constexpr = big_float.LOST
+        BACK: tl.constexpr = big_float.BACK
     else:
         kind: tl.constexpr = tl.float32
         LEAST: tl.constexpr = 1e-36
-        LOST: tl.constexpr = 100
-        BACK: tl.constexpr = 30
+        LOST: tl.constexpr = big_float.LOST_IN_SINGLE
+        BACK: tl.constexpr = big_float.BACK_IN_SINGLE
     lane = tl.arange(0, ROWS)[None, :]
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane

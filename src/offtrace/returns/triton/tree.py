@@ -20,7 +20,7 @@ step; beyond a leaf R, C and A are logarithms. A row with a leaf out of this ran
 definition.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 

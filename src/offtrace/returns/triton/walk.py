@@ -1,8 +1,8 @@
-"""Triton kernels that sum by the definition, step by step, for everything that has no shorter way: bounds by lag, custom traces, the
-transpose, and what leaves the range of floats (`big_float`).
+"""Triton kernels that sum by the definition, step by step, for everything that has no shorter way: bounds by lag, custom traces,
+the transpose, and what leaves the range of floats (`big_float`).
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 import triton
@@ -21,7 +21,7 @@ from offtrace.returns.triton.load import (
 )
 from offtrace.returns.triton.sweep import WALK
 
-MOST, LEAST = tl.constexpr(2.0**70), tl.constexpr(2.0**-900)
+MOST, LEAST = tl.constexpr(2.0**big_float.BACK.value), tl.constexpr(2.0**-big_float.LOST.value)
 """Products between these are walked in float64: a weight that has vanished beside them is negligible."""
 ALL, ROW, MARKED = (tl.constexpr(i) for i in range(3))
 """Which starts `walk_rows` walks: all, those of rows that are left to it, or those that a sweep has marked."""
@@ -31,7 +31,7 @@ ALL, ROW, MARKED = (tl.constexpr(i) for i in range(3))
 def walk_by_lag(a, lags, reach, b, k, first, T, n, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr):
     """Return Δ of the starts k [M, 1] of rows b [1, ROWS] with bounds by lag; every 8 steps it looks whether a trace is left.
 
-    The second result is 1 where a product has left the range that float64 holds: then `walk_of_any_size` is needed.
+    The second result is 1 where a product has left the range that float64 holds: then `big_float` is needed.
     """
     total = td_error(a, b, k, T, n, RULE, READS)
     x = tl.zeros_like(total) + 1.0
@@ -57,58 +57,6 @@ def walk_by_lag(a, lags, reach, b, k, first, T, n, RULE: tl.constexpr, READS: tl
             t += 1
         left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32)) & (t - tl.max(k) < reach).to(tl.int32)
     return total, odd
-
-
-@triton.jit
-def walk_of_any_size(
-    a, lags, reach, b, k, offset, first, end, T, n,
-    RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr,
-):  # fmt: skip
-    """Return Δ by definition, with x and w as f · 2ⁿ; of steps from `first` up to `end`, as counted from each row's `offset`."""
-    total = td_error(a, b, k, T, n, RULE, READS)
-    x = tl.zeros_like(total) + 1.0
-    xn = tl.zeros_like(total).to(tl.int64)
-    w, wn = x, xn
-    t = first + 1
-    left = 1
-    while (t < end) & (left != 0):
-        now = offset + t
-        for _ in range(8):
-            now = offset + t
-            h, ratio, cap = link(a, b, now, T, n, RULE, READS, RECURSIVE)
-            h = tl.where(t < end, h, 0.0)
-            delta = td_error(a, b, now, T, n, RULE, READS)
-            started = k < now
-            near = started & (now - k < reach) if LAGS else started
-            bound = tl.load(lags + now - k - 1, near, 0.0) if LAGS else float("inf")
-            x, xn, w, wn, y, yn = one_step(x, xn, w, wn, h, ratio, cap, bound, started, RECURSIVE, LAGS)
-            total += tl.where(near & (w != 0.0), big_float.value(w * y * delta, wn + yn), 0.0)
-            t += 1
-        left = tl.max(((w != 0.0) & (x != 0.0) & (k < T)).to(tl.int32))
-        if LAGS:
-            left = left & (tl.min(now - k) < reach).to(tl.int32)
-    return total
-
-
-@triton.jit
-def one_step(x, n, w, m, h, ratio, cap, bound, started, RECURSIVE: tl.constexpr, LAGS: tl.constexpr):
-    """Return x · 2ⁿ and w · 2ᵐ one step later, where the trace has started, and y · 2^yn, which is read off."""
-    h, hn = big_float.split(h)
-    ratio, rn = big_float.split(ratio)
-    cap, cn = big_float.split(cap)
-    later, later_n = big_float.times(w, m, h, hn)
-    w, m = tl.where(started, later, w), tl.where(started, later_n, m)
-    later, later_n = big_float.times(x, n, ratio, rn)
-    x, n = tl.where(started, later, x), tl.where(started, later_n, n)
-    clipped = big_float.above(x, n, cap, cn)
-    y, yn = tl.where(clipped, cap, x), tl.where(clipped, cn, n)
-    if RECURSIVE:
-        x, n = tl.where(started, y, x), tl.where(started, yn, n)
-    if LAGS:
-        bound, bn = big_float.split(bound)
-        clipped = big_float.above(y, yn, bound, bn)
-        y, yn = tl.where(clipped, bound, y), tl.where(clipped, bn, yn)
-    return x, n, w, m, y, yn
 
 
 @triton.jit(do_not_specialize=["reach", "which", "B", "T", "parts", "steps", "groups", "how"])
@@ -139,11 +87,9 @@ def walk_rows(
         if LAGS:
             total, beyond = walk_by_lag(a, lags, reach, b, k, first, T, n, RULE, READS, RECURSIVE)
             if tl.max(beyond) != 0:
-                total = walk_of_any_size(a, lags, reach, b, k, 0, first, T, T, n, RULE, READS, RECURSIVE, LAGS)
+                total = big_float.walk_row(a, lags, reach, b, k, 0, first, T, T, n, RULE, READS, RECURSIVE, LAGS)
         else:
-            total = walk_of_any_size(
-                a, lags, reach, b, k, offset, first, steps, T, n, RULE, READS, RECURSIVE, LAGS
-            )
+            total = big_float.walk_row(a, lags, reach, b, k, offset, first, steps, T, n, RULE, READS, RECURSIVE, LAGS)
         write(x1, x5, out, b * T + k, wanted & (k < T), total, how)
 
 
@@ -166,7 +112,7 @@ def transpose_rows(
         started = k < t
         near = started & (t - k < reach) if LAGS else started
         bound = tl.load(lags + t - k - 1, near, 0.0) if LAGS else float("inf")
-        x, n, w, m, y, yn = one_step(
+        x, n, w, m, y, yn = big_float.one_step(
             x,
             n,
             w,

@@ -6,7 +6,7 @@ expressions: most rules take neither an exponential nor a logarithm at a step. O
 float32 where that is wanted.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false, reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
@@ -136,11 +136,12 @@ def loaded(
 @triton.jit
 def weigh_rows(
     log_pi, log_mu, mask, segment, T, lower: tl.float64, upper: tl.float64,
-    p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, out, RULE: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr, LEVEL: tl.constexpr,
-    RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr,
-    SINGLE: tl.constexpr, N: tl.constexpr,
+    p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, out,
+    RULE: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr,
+    LEVEL: tl.constexpr, RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr,
+    DROP: tl.constexpr, SINGLE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute the weights of a row, in blocks of N; suffixes from the row's end on."""
+    """Compute the weights of a row, in blocks of N; suffixes from the row's end on. RULE returns logarithms (`rule_source`)."""
     lower, upper, p0, p1, p2, p3, _ = numbers(lower, upper, p0, p1, p2, p3, 0.0)
     first = tl.program_id(0).to(tl.int64) * T
     t = tl.arange(0, N)
