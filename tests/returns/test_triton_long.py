@@ -16,7 +16,7 @@ import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
 from offtrace.returns.jax.xla_kernels import in_float64
-from offtrace.returns.numpy import given_factors as by_numba
+from triton_oracle import corrections
 
 cuda = pytest.importorskip("offtrace.returns.torch.cuda")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
@@ -83,17 +83,10 @@ def test_caps(case: str, recursive: bool, small: None) -> None:
     first = (CASES.index(case) + recursive) % 2
     for (B, T), (dtype, bound) in zip(((2, 60), (1, 128)), DTYPES[first:] + DTYPES, strict=False):
         made = [torch.from_numpy(a).to(dtype) for a in factors(case, B, T)]
-        wanted, scale = by_numpy([a.double().numpy() for a in made], recursive)
+        wanted, scale = corrections(*made, recursive)
         with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
             found = cuda.given(*made, None, per_decision=False, recursive=recursive)
         assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
-
-
-def by_numpy(arrays: list[np.ndarray], recursive: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Δ, and Σ|γβδ|."""
-    delta, *others = arrays
-    none = np.empty(0)
-    return tuple(by_numba.correct(d, *others, none, recursive) for d in (delta, np.abs(delta)))  # pyright: ignore
 
 
 class Interpreted(jax_calls.Arrays):
@@ -123,7 +116,7 @@ def test_caps_under_jax(recursive: bool, small: None, monkeypatch: Any) -> None:
             step = np.pad(ratio[:, 1:], ((0, 0), (0, 1)))
             program = jax.jit(partial(jax_calls.capped, recursive=recursive, single=single))
             found = np.asarray(program(*map(jnp.asarray, (delta, g, step, cap))))
-            wanted, scale = by_numpy([delta, g, ratio, cap], recursive)
+            wanted, scale = corrections(delta, g, ratio, cap, recursive)
             assert (np.abs(found - wanted) <= (1e-6 if single else 1e-13) * scale).all()
 
 
@@ -166,5 +159,5 @@ def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
         one = torch.ones_like(made[0])
         with np.errstate(all="ignore"):
             found = cuda.given(*made, one, one, None, per_decision=True, recursive=False).numpy()
-        scale = by_numba.solve(np.abs(delta), c)
-        assert (np.abs(found - by_numba.solve(delta, c)) <= 1e-13 * scale).all()
+        wanted, scale = corrections(delta, c, one, np.inf * one, False)
+        assert (np.abs(found - wanted) <= 1e-13 * scale).all()

@@ -243,7 +243,7 @@ def swept(
         sweep.prepare, programs, [*call.arrays, call.arrays[0] if stage is None else stage], [*shape, *call.numbers],
         [
             ((groups, steps, 4, ROWS), kind), ((groups, steps // BLOCK, 2, ROWS), "float64"),
-            ((1,) if whole else (3, B, parts, steps // STARTS), "float64"), ((programs, ROWS), "int32"),
+            ((1,) if whole else (3, B, parts, steps // STARTS), "float64"), ((1,) if leave else (programs, ROWS), "int32"),
             ((1,), "int32") if stage is None else stage,
         ],
         **call.constants, **shared, BLOCKS=STARTS // BLOCK, MOST=LARGE[kind], STAGE=now, num_warps=4,

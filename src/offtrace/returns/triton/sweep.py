@@ -57,14 +57,16 @@ def prepare(
     must end the traces as well.
 
     With a STAGE only rows that are there are needed. For a TREE the sums of log ratio and of log h, and the number of cuts, are
-    stored as well, [3, rows, groups of blocks]; rows with something that is not known are left to a WALK. The marks are cleared.
+    stored as well, [3, rows, groups of blocks]; rows with something that is not known are left to a WALK. The marks of a
+    sweep that makes some are cleared.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     kind = room.dtype.element_ty
     rows, part = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
     row = tl.minimum(rows * ROWS + tl.arange(0, ROWS), (rows * 0 + B) * parts - 1)[:, None, None]
-    tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.zeros([ROWS], tl.int32))
+    if STAGE != SWEEP:
+        tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.zeros([ROWS], tl.int32))
     b, first = row // parts, (row % parts * steps).to(tl.int32)
     if STAGE is not None:
         if tl.max((tl.load(stages + b) == STAGE).to(tl.int32)) == 0:
