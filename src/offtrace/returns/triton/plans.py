@@ -159,7 +159,7 @@ def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) ->
     groups = triton.cdiv(B, rows)
     (out,) = call.library.launch(
         walk.walk_rows, count(groups, triton.cdiv(T, STARTS)), [*call.arrays, lags, lags, out],
-        [reach, walk.ALL.value, B, T, 1, T, groups, call.how, *call.numbers], [out], **call.constants,
+        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
         RECURSIVE=recursive, LAGS=True, ROWS=rows, M=STARTS, num_warps=1,
     )  # fmt: skip
     return out
@@ -249,16 +249,16 @@ def swept(
         **call.constants, **shared, BLOCKS=STARTS // BLOCK, MOST=LARGE[kind], STAGE=now, num_warps=4,
     )  # fmt: skip
     how = call.how if whole else 0
-    out = ((B, T), call.dtype if whole else kind) if out is None else out
-    for double in (False, True) if kind == "float32" and not leave else (False,):
-        fresh = isinstance(out, tuple)
-        written, marks, out = launch(
-            sweep.sweep, programs, [*call.written, room, ends, written, marks, written if fresh else out],
-            [*shape, -1 if now is None else now, int(leave), how], [written, marks, out], **shared, M=STARTS, DOUBLE=double,
-            num_warps=1,
-        )  # fmt: skip
+    made = [((B, T), call.dtype if whole else kind) if out is None else out]
+    written, marks, out = launch(
+        sweep.sweep, programs, [*call.written, room, ends, written, marks, written if out is None else out],
+        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *made], **shared, M=STARTS, num_warps=1,
+    )  # fmt: skip
     if not leave:
-        out = walked(call, recursive, marks, out, parts, steps, how, walk.MARKED.value)
+        (out,) = launch(
+            sweep.sweep_again, programs, [*call.arrays, room, ends, marks, out], [*shape, how, *call.numbers], [out],
+            **call.constants, **shared, M=STARTS, PART=BLOCK, num_warps=1,
+        )  # fmt: skip
     call.library.release(room, ends, marks)
     return out, sums, written
 
@@ -297,7 +297,7 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         [*call.written, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
         [plane, wide, B, T, programs, call.how], [found if call.dtype == kind else out], LEVELS=len(strides), **shared,
     )  # fmt: skip
-    return walked(call, True, stage, out, 1, T, call.how, walk.ROW.value)
+    return walked(call, True, stage, out)
 
 
 def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
@@ -328,18 +328,16 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
             BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before
-    return walked(call, False, stage, found, 1, T, call.how, walk.ROW.value)
+    return walked(call, False, stage, found)
 
 
-def walked(
-    call: Given, recursive: bool, marks: Array, out: Array, parts: int, steps: int, how: int, which: int
-) -> Array:
-    """Walk the starts that are left by definition: those that a sweep of so many parts and steps has marked, or those of rows."""
+def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:
+    """Walk the rows that are left by definition."""
     B, T = call.shape
-    groups = triton.cdiv(B * parts, ROWS)
+    groups = triton.cdiv(B, ROWS)
     (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(steps, STARTS)), [*call.arrays, marks, marks, out],
-        [0, which, B, T, parts, steps, groups, how, *call.numbers], [out], **call.constants,
+        walk.walk_rows, count(groups, triton.cdiv(T, STARTS)), [*call.arrays, stage, stage, out],
+        [0, B, T, groups, call.how, *call.numbers], [out], **call.constants,
         RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=STARTS, num_warps=1,
     )  # fmt: skip
     return out

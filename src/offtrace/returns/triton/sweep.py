@@ -14,8 +14,8 @@ The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the o
 and what ratios raise the product by since then is the most that it can have come back by. So does the highest, which for a cap
 at read-out may leave the range at the other end.
 
-Where one does, or products within a block leave the range in which all this is exact, the starts are marked: they are swept once
-more in float64 (DOUBLE), and what is marked then is walked by definition with numbers of any size (`big_float`).
+Where one does, or products within a block leave the range in which all this is exact, the starts are marked: `sweep_again` does
+them in float64, or by definition with numbers of any size (`big_float`).
 
 A row goes through stages. Where it is at that of a SWEEP, a row that is out of range is left to a TREE instead (`tree`,
 `readout`), as are rows in which traces live long, which `lifetimes` finds out: a sweep takes as long as they live.
@@ -159,33 +159,60 @@ def mantissa(P):
 
 @triton.jit(do_not_specialize=["B", "T", "parts", "steps", "groups", "now", "leave", "how"])
 def sweep(
-    q, valid, room, ends, stages, marks_before, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
-    RECURSIVE: tl.constexpr, DOUBLE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    q, valid, room, ends, stages, unmarked, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
+    RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows: of all, or of those whose stage is `now`; with DOUBLE, of those with a mark.
+    """Compute Δ of M starts in each of ROWS rows: of all, or of those whose stage is `now`.
 
-    Starts that are out of range are marked, and their rows left to the TREE if `leave`.
+    Starts that are out of range are marked, or their rows left to the TREE if `leave`.
     """
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
-    lane = tl.arange(0, ROWS)[None, :]
-    row = rows * ROWS + lane
+    row, b, k, there = starts_of(rows, first, B, T, parts, steps, ROWS, M)
     wanted = row // parts < B
-    b = tl.minimum(row // parts, B - 1)
-    mark = tl.program_id(0).to(tl.int64) * ROWS + lane
     if now >= 0:
         wanted = wanted & (tl.load(stages + b) == now)
-    if DOUBLE:
-        wanted = wanted & (tl.load(marks_before + mark) != 0)
     passed = tl.where(wanted, 0, 1)  # others are done, or will be
     if tl.min(passed) != 0:
         return
-    found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, DOUBLE)
+    found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
     if leave != 0:
         tl.store(stage + b, TREE, wanted & (odd != 0))
     else:
-        tl.store(marks + mark, odd, wanted)
+        tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted)
+    write(q, valid, out, b * T + k, wanted & there, found, how)
+
+
+@triton.jit
+def starts_of(rows, first, B, T, parts, steps, ROWS: tl.constexpr, M: tl.constexpr):
+    """Return the rows of a program, counted in parts, those of the arrays, the steps of its starts, and which of these there are."""
+    row = (rows * ROWS + tl.arange(0, ROWS))[None, :]
     k = (row % parts * steps).to(tl.int32) + first + tl.arange(0, M)[:, None]
-    write(q, valid, out, b * T + k, wanted & (k < T), found, how)
+    return row, tl.minimum(row // parts, B - 1), k, k < T
+
+
+@triton.jit(do_not_specialize=["B", "T", "parts", "steps", "groups", "how"])
+def sweep_again(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, marks, swept, B, T, parts, steps, groups, how,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Compute Δ of the starts that are marked once more, PART at a time: in float64, and what that does not hold by definition."""
+    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
+    marked = tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :]) != 0
+    if tl.max(marked.to(tl.int32)) == 0:
+        return
+    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
+    for part in range(M // PART):
+        start = first + part * PART
+        row, b, k, there = starts_of(rows, start, B, T, parts, steps, ROWS, PART)
+        passed = tl.where(marked, 0, 1)
+        found, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
+        if tl.max(odd) != 0:
+            offset = (row % parts * steps).to(tl.int32)
+            found = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
+        write(x1, x5, out, b * T + k, marked & there, found, how)
 
 
 @triton.jit

@@ -23,8 +23,6 @@ from offtrace.returns.triton.sweep import WALK
 
 MOST, LEAST = tl.constexpr(2.0**big_float.BACK.value), tl.constexpr(2.0**-big_float.LOST.value)
 """Products between these are walked in float64: a weight that has vanished beside them is negligible."""
-ALL, ROW, MARKED = (tl.constexpr(i) for i in range(3))
-"""Which starts `walk_rows` walks: all, those of rows that are left to it, or those that a sweep has marked."""
 
 
 @triton.jit
@@ -59,38 +57,32 @@ def walk_by_lag(a, lags, reach, b, k, first, T, n, RULE: tl.constexpr, READS: tl
     return total, odd
 
 
-@triton.jit(do_not_specialize=["reach", "which", "B", "T", "parts", "steps", "groups", "how"])
+@triton.jit(do_not_specialize=["reach", "B", "T", "groups", "how"])
 def walk_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lags, marks, done, reach, which, B, T, parts, steps, groups, how,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, lags, stage, done, reach, B, T, groups, how,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
     out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, ROWS: tl.constexpr,
     M: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ by its definition, M starts of ROWS rows at a time; of rows in parts, what they are worth within their part.
-
-    The marks are those of `sweep`, whose programs these are; or the stages of rows.
-    """
+    """Compute Δ by its definition, M starts of ROWS rows at a time: with bounds by lag, or in the rows that are left to this stage."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
-    lane = tl.arange(0, ROWS)[None, :]
-    row = (tl.program_id(0) % groups).to(tl.int64) * ROWS + lane
-    b = tl.minimum(row // parts, B - 1)
-    offset = (row % parts * steps).to(tl.int32)
+    row = (tl.program_id(0) % groups * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    b = tl.minimum(row, B - 1)
     first = tl.program_id(0) // groups * M
-    k = offset + first + tl.arange(0, M)[:, None]
-    wanted = row // parts < B
-    if which == ROW:
-        wanted = wanted & (tl.load(marks + b) == WALK)
-    if which == MARKED:
-        wanted = wanted & (tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + lane) != 0)
-    if tl.max(wanted.to(tl.int32)) != 0:
-        if LAGS:
-            total, beyond = walk_by_lag(a, lags, reach, b, k, first, T, n, RULE, READS, RECURSIVE)
-            if tl.max(beyond) != 0:
-                total = big_float.walk_row(a, lags, reach, b, k, 0, first, T, T, n, RULE, READS, RECURSIVE, LAGS)
-        else:
-            total = big_float.walk_row(a, lags, reach, b, k, offset, first, steps, T, n, RULE, READS, RECURSIVE, LAGS)
-        write(x1, x5, out, b * T + k, wanted & (k < T), total, how)
+    k = first + tl.arange(0, M)[:, None]
+    wanted = row < B
+    odd = 1
+    total = tl.zeros([M, ROWS], tl.float64)
+    if LAGS:
+        total, beyond = walk_by_lag(a, lags, reach, b, k, first, T, n, RULE, READS, RECURSIVE)
+        odd = tl.max(beyond)
+    else:
+        wanted = wanted & (tl.load(stage + b) == WALK)
+        odd = tl.max(wanted.to(tl.int32))
+    if odd != 0:
+        total = big_float.walk_row(a, lags, reach, b, k, 0, first, T, T, n, RULE, READS, RECURSIVE, LAGS)
+    write(x1, x5, out, b * T + k, wanted & (k < T), total, how)
 
 
 @triton.jit(do_not_specialize=["reach", "B"])
