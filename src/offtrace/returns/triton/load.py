@@ -167,11 +167,9 @@ def link(a, b, t, T, n, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.c
 @triton.jit
 def write(q, valid, out, at, inside, correction, how):
     """Store Δ, as `how` says: a number and no constant, so that all ways are one program."""
-    if how & ADD_Q != 0:
-        correction = correction + tl.load(q + at, inside, 0.0)
-    if how & PADDED != 0:
-        correction = tl.where(tl.load(valid + at, inside, 0) != 0, correction, 0.0)
-    tl.store(out + at, correction.to(out.dtype.element_ty), inside)
+    correction = correction + tl.load(q + at, inside & ((how & ADD_Q) != 0), 0.0)
+    live = tl.load(valid + at, inside & ((how & PADDED) != 0), 1) != 0
+    tl.store(out + at, tl.where(live, correction, 0.0).to(out.dtype.element_ty), inside)
 
 
 @triton.jit

@@ -169,22 +169,19 @@ def sweep(
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     row, b, k, there = starts_of(rows, first, B, T, parts, steps, ROWS, M)
     wanted = row // parts < B
-    if now >= 0:
-        wanted = wanted & (tl.load(stages + b) == now)
+    wanted = wanted & (tl.load(stages + b, wanted & (now >= 0), now) == now)
     passed = tl.where(wanted, 0, 1)  # others are done, or will be
     if tl.min(passed) != 0:
         return
     found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
-    if leave != 0:
-        tl.store(stage + b, TREE, wanted & (odd != 0))
-    else:
-        tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted)
+    tl.store(stage + b, TREE, wanted & (odd != 0) & (leave != 0))
+    tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted & (leave == 0))
     write(q, valid, out, b * T + k, wanted & there, found, how)
 
 
 @triton.jit
 def starts_of(rows, first, B, T, parts, steps, ROWS: tl.constexpr, M: tl.constexpr):
-    """Return the rows of a program, counted in parts, those of the arrays, the steps of its starts, and which of these there are."""
+    """Return a program's rows, counted in parts, and those of the arrays; the steps of its starts, and which there are."""
     row = (rows * ROWS + tl.arange(0, ROWS))[None, :]
     k = (row % parts * steps).to(tl.int32) + first + tl.arange(0, M)[:, None]
     return row, tl.minimum(row // parts, B - 1), k, k < T
@@ -197,7 +194,7 @@ def sweep_again(
     out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of the starts that are marked once more, PART at a time: in float64, and what that does not hold by definition."""
+    """Compute Δ of marked starts once more, PART at a time: in float64, and what that does not hold by definition."""
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     marked = tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :]) != 0
     if tl.max(marked.to(tl.int32)) == 0:

@@ -64,7 +64,7 @@ def walk_rows(
     out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, LAGS: tl.constexpr, ROWS: tl.constexpr,
     M: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ by its definition, M starts of ROWS rows at a time: with bounds by lag, or in the rows that are left to this stage."""
+    """Compute Δ by its definition, M starts of ROWS rows at a time: with bounds by lag, or in rows of the stage WALK."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     row = (tl.program_id(0) % groups * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
