@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import runpy
 import subprocess
@@ -82,14 +81,3 @@ def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     example["main"]()
     assert "Non-Markov Retrace" in capsys.readouterr().out
     assert (tmp_path / "credit.png").stat().st_size > 50_000
-
-
-def test_lines_of_generated_functions_lie_beyond_the_file_that_they_name() -> None:
-    """Python 3.13 fails where it looks for the lines of a function and finds others."""
-    from offtrace.returns.numpy import rule_rows
-
-    assert len(Path(rule_rows.__file__).read_text().splitlines()) < rule_rows.BEYOND
-    space: dict[str, object] = {}
-    exec(compile("\n" * rule_rows.BEYOND + "def f(): pass", rule_rows.__file__, "exec"), space)
-    with pytest.raises(OSError, match=r"out of bounds|could not get source"):
-        inspect.getsourcelines(space["f"])  # pyright: ignore[reportArgumentType]

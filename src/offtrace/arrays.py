@@ -114,7 +114,7 @@ class NumPyKind(ArrayKind[np.ndarray]):
 
     def native(self, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
         """Return the dtype in native byte order: arrays from a file may have another one."""
-        return dtype.newbyteorder("=")
+        return dtype if dtype.isnative else dtype.newbyteorder("=")
 
     def converting(self, name: str, dtype: object) -> str:
         """Return the call of `astype` that converts it."""

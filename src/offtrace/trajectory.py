@@ -38,6 +38,7 @@ from offtrace.arrays import BOOL, FLOATS, Array, ArrayKind, Other, is_number, on
 REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 LARGEST_LOG = 709.0  # e to this power is near the largest float
+SMALLEST_LOG = -708.0  # and to this one, near the smallest with all its digits: below it e^x counts as 0
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -238,6 +239,7 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
     True.
     """
     shape, ready = agreed.shape, {}
+    is_batch = len(shape) == 2
     result = FLOATS[1] if agreed.dtype is None else np.dtype(agreed.dtype)
     dtype = result if result in FLOATS else FLOATS[0]
     if is_number(agreed.gamma):
@@ -246,14 +248,14 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
     else:
         given = {**agreed.arrays, "gamma": np.asarray(agreed.gamma)}
     for name, array in given.items():
-        if name in FLAGS and array.dtype is not BOOL:
+        if array.dtype is not BOOL and name in FLAGS:
             array = _flags(name, array) if look else array != 0
-        if name not in FLAGS and name != "pair" and array.dtype != dtype:
-            array = array.astype(dtype)
+        elif array.dtype is not dtype and name not in FLAGS and name != "pair":
+            array = array.astype(dtype, copy=False)
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
             # Read-only arrays are another type to Numba, so they are copied as well.
             array = array.astype(array.dtype.newbyteorder("="), order="C")
-        ready["q" if name == "value" else name] = array if len(shape) == 2 else array.reshape(1, -1)
+        ready["q" if name == "value" else name] = array if is_batch else array.reshape(1, -1)
     called = "value" if "value" in agreed.arrays else "q"
     given_back = None if result is dtype else result
     return Trajectory(shape=shape, dtype=dtype, bounded=bounded, q_called=called, given_back=given_back, **ready)

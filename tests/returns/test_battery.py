@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import offtrace as ot
 from helpers import TRACES, assert_close, correct_by_definition, name_of, rows, trajectories
 from offtrace.returns import by_definition
-from offtrace.returns.numpy import call_plans
+from offtrace.returns.numpy import passes
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -36,8 +36,8 @@ def test_long_row_kernels_are_the_definition_on_short_rows_too(given: dict[str, 
     for trace in (t for t in TRACES if not t.per_decision and t.horizon is None):
         wanted, scale = correct_by_definition(trace, given)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(call_plans, "SHORT", 0)
-            patch.setattr(call_plans, "usual_plan", call_plans.usual_plan.__wrapped__)  # not one that was made before
+            patch.setattr(passes, "FEW_STEPS", 0)
+            patch.setattr(passes, "_cached_plan", passes._cached_plan.__wrapped__)
             assert_close(ot.corrections(trace, **given), wanted, scale, np.float64, name_of(trace))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import offtrace as ot
 from helpers import assert_close, name_of
 from offtrace.returns import by_definition
-from offtrace.returns.numpy import call_plans
+from offtrace.returns.numpy import passes
 
 torch = pytest.importorskip("torch")
 quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -70,10 +70,10 @@ def ways(trace: ot.Trace, given: dict[str, Any]) -> dict[str, np.ndarray]:
         "torch, differentiable": ot.corrections(trace, **tensors, differentiable=True).numpy(),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call_plans, "usual_plan", call_plans.usual_plan.__wrapped__)  # not one that was made before
-        patch.setattr(call_plans, "SHORT", 0)
+        patch.setattr(passes, "_cached_plan", passes._cached_plan.__wrapped__)
+        patch.setattr(passes, "FEW_STEPS", 0)
         found["long"] = ot.corrections(trace, **given)
-        patch.setattr(call_plans, "SHORT", 1 << 30)
+        patch.setattr(passes, "FEW_STEPS", 1 << 30)
         found["short"] = ot.corrections(trace, **given)
     return found
 

@@ -15,7 +15,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.returns import array_kinds
-from offtrace.returns.numpy.numpy_backend import NumPyBackend
+from offtrace.returns.numpy.backend import NumPyBackend
 from offtrace.traces import rules
 
 FOLDER = Path(array_kinds.__file__).parent

@@ -20,7 +20,7 @@ from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_
 from jax_programs import changed  # noqa: E402
 from offtrace.returns import by_definition  # noqa: E402
 from offtrace.returns.jax import float64_programs, jax_backend, jax_operations, xla_kernels  # noqa: E402
-from offtrace.returns.numpy import given_factors as by_numba  # noqa: E402
+from offtrace.returns.numpy import gradients as by_numba  # noqa: E402
 from offtrace.traces import pytrees  # noqa: E402
 
 PROGRAM: Any = float64_programs._program

@@ -8,37 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 import offtrace as ot
 from offtrace.returns import by_definition
-from offtrace.returns.numpy import cap_at_readout, given_factors
-from offtrace.returns.numpy.by_address import DONE, call, finish_of, room_for
+from offtrace.returns.numpy import gradients, readout_cap, readout_halves
 from offtrace.returns.numpy.every_pair import NO_LAGS
 
 WAYS = "whole", "ahead", "halves"
-
-
-@njit(error_model="numpy", fastmath={"contract"})
-def _walk(delta, g, ratio, cap, room, out):
-    """A row by walking ahead, however long that takes."""
-    return cap_at_readout.walk_ahead(delta, g, ratio, cap, 1 << 60, room, out)
-
-
-@njit(error_model="numpy")
-def _finish(finish, delta, g, ratio, cap, starts, room, out):
-    return call(finish, (delta, g, ratio, cap, NO_LAGS, room, out, starts, len(delta), 0))
 
 
 def by(way: str, row) -> np.ndarray:
     """Δ of one row (delta, g, ratio, cap) by one way through the kernel."""
     delta, g, ratio, cap = (np.array(a, np.float64) for a in row)
     if way == "whole":
-        return given_factors.correct(delta[None], g[None], ratio[None], cap[None], NO_LAGS, False)[0]
-    out, room = np.full(len(delta), np.nan), np.full(room_for(len(delta)), np.nan)
-    starts = len(out) if way == "halves" else _walk(delta, g, ratio, cap, room, out)
-    if starts:
-        assert _finish(finish_of(cap_at_readout.KERNEL), delta, g, ratio, cap, starts, room, out) == DONE
+        return gradients.correct(delta[None], g[None], ratio[None], cap[None], NO_LAGS, False)[0]
+    out, room = np.full(len(delta), np.nan), np.full(6 * len(delta) + 1024, np.nan)
+    if way == "halves" or readout_cap.walk_ahead(delta, g, ratio, cap, 1 << 60, room, out):
+        readout_halves.correct_row(delta, g, ratio, cap, out)
     return out
 
 
@@ -161,7 +147,7 @@ def test_rows_of_a_block_are_independent():
     hard = rng.normal(size=T), np.ones(T), np.exp(rng.normal(0.0, 0.5, T)), np.ones(T)
     delta, g, ratio, cap = (np.stack([a, b, a, b]) for a, b in zip(easy, hard, strict=True))
     g[:, -1] = 0.0
-    out = given_factors.correct(delta, g, ratio, cap, NO_LAGS, False)
+    out = gradients.correct(delta, g, ratio, cap, NO_LAGS, False)
     for i, row in enumerate(zip(delta, g, ratio, cap, strict=True)):
         expected, scale = in_rows(*row)
         assert_near(out[i], expected, scale, f"row {i}")

@@ -20,7 +20,7 @@ import offtrace as ot
 from decision_batches import batches, by_rows
 from helpers import BUILT_IN, KINDS, name_of
 from offtrace.returns import by_definition
-from offtrace.returns.numpy import weight_rows
+from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.weight_arrays import LEVELS
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "rollout_weights.npz"
@@ -54,7 +54,7 @@ SOME += [ot.RBIS(lam=0.0), ot.NonMarkovRetrace(lam=0.9, horizon=4), IS, ot.Histo
 @given(batch=batches(), trace=st.sampled_from(SOME) | st.sampled_from(BUILT_IN), block=st.sampled_from([1, 10**6]))
 def test_weights_are_the_definition(batch: dict[str, Any], trace: ot.Trace, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weight_rows, "BLOCK", block)
+        patch.setattr(numpy_weights, "BLOCK", block)
         for level in LEVELS:
             found = ot.weights(trace, **batch, level=level)
             np.testing.assert_allclose(found, by_rows(trace, level, batch), rtol=1e-12, atol=0, err_msg=level)
@@ -351,7 +351,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), BAD, ids=[m[:30] for _, m in BAD])
 @pytest.mark.parametrize("block", [1, 10**6])
 def test_bad_input(change: dict[str, Any], message: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_rows, "BLOCK", block)
+    monkeypatch.setattr(numpy_weights, "BLOCK", block)
     given = {"trace": IS, "log_pi": np.zeros((2, 3)), "log_mu": np.zeros((2, 3))} | change
     with pytest.raises((ValueError, TypeError), match=message):
         ot.weights(given.pop("trace"), **given)

@@ -128,3 +128,18 @@ class _CheckedFiles(IndexDataCacheFile):
         dumped = self._dump(content)
         with self._open_for_write(path) as file:
             file.write(hashlib.sha256(dumped).digest() + dumped)
+
+
+def cached_njit(**options: Any) -> Callable[[F], F]:
+    """`numba.njit(cache=True)`, or without the cache where Numba cannot write one."""
+
+    def decorate(function: F) -> F:
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError as error:
+            if "cannot cache function" not in str(error):
+                raise
+        _say_once("there is no folder for it that can be written")
+        return numba.njit(**options)(function)
+
+    return decorate

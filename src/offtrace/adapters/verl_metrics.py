@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.numpy.numpy_backend import BACKEND
+from offtrace.returns.numpy.backend import BACKEND
 from offtrace.returns.numpy.rejected_rows import decisions_of, statistic
-from offtrace.returns.numpy.sequences import Sequences
+from offtrace.returns.numpy.weights import Sequences
 from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, agreed
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
-from offtrace.returns.array_kinds import backend_of, seen_before
-from offtrace.returns.backend import UsualCall
+from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Rule, Trace
@@ -144,16 +143,6 @@ def _run(
     check: bool | None,
 ) -> Array:
     """q + Δ, or Δ, by the backend whose arrays these are."""
-    plain = skip is None and pair is None and greedy is None and not (time_major or differentiable)
-    if plain and q is not None and type(gamma) is float and 0.0 <= gamma <= 1.0:
-        backend = seen_before(reward)
-        if backend is not None and not _lacks(next_value, terminated, truncated):
-            call = UsualCall(
-                trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid
-            )
-            made = backend.usual(call)
-            if made is not None:
-                return made
     arrays = {
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
@@ -166,8 +155,3 @@ def _run(
         rule, turned = closed.rule(rule), closed.without(turned)
     out = backend.correct(rule, turned, add_q=add_q, differentiable=differentiable, check=check)
     return layout.restored(out if closed is None else closed.restored(out))
-
-
-def _lacks(next_value: object, terminated: object, truncated: object) -> bool:
-    """Whether one of these was not given: types say that they are, users may not."""
-    return next_value is None or terminated is None or truncated is None

@@ -13,7 +13,7 @@ import numpy as np
 
 from offtrace.arrays import Array, is_number
 from offtrace.returns.backend import Backend
-from offtrace.returns.numpy import numpy_backend
+from offtrace.returns.numpy import backend as numpy_backend
 
 Loader = Callable[[], Backend[Any]]
 
@@ -34,15 +34,12 @@ def _jax() -> Backend[Any]:
     return BACKEND
 
 
-_seen: dict[type, Backend[Any]] = {}
-"""The backends of arrays that have come, by the very class of these."""
 _loaders: dict[str, Loader] = {"torch": _torch, "jax": _jax, "jaxlib": _jax}
 
 
 def register(package: str, load: Loader) -> None:
     """Let arrays whose class is defined in a package be computed with by the backend that `load` gives."""
     _loaders[package] = load
-    _seen.clear()
 
 
 def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool = False) -> Backend[Array]:
@@ -54,26 +51,21 @@ def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool 
     for name, array in arrays.items():
         if array is None or (name == "gamma" and is_number(array)):
             continue
-        kind = _numpy if type(array) is np.ndarray else _loader(type(array))
-        if getattr(array, "is_nested", False):
-            kind().array(name, array)  # says that a nested tensor must be padded
-        if isinstance(array, list | tuple):
-            _refuse_tensors(name, array)
+        kind = _numpy
+        if type(array) is not np.ndarray:
+            kind = _loader(type(array))
+            if getattr(array, "is_nested", False):
+                kind().array(name, array)  # says that a nested tensor must be padded
+            if isinstance(array, list | tuple):
+                _refuse_tensors(name, array)
         if kind not in found:
             found[kind] = name
     if len(found) > 1:
         _refuse(found, arrays)
     backend = next(iter(found), _numpy)()
-    for name in found.values():
-        _seen[type(arrays[name])] = backend
     if differentiable and not backend.differentiates:
         raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
     return backend
-
-
-def seen_before(array: object) -> Backend[Any] | None:
-    """The backend for arrays of the very class of this one, if one has come before."""
-    return _seen.get(type(array))
 
 
 def as_numpy(arrays: Mapping[str, Array | float | None]) -> dict[str, Any]:

@@ -11,31 +11,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, Module, is_number
 from offtrace.returns.weight_arrays import Criterion, Weighing
 from offtrace.traces import Rule, Trace
-
-
-class UsualCall(NamedTuple, Generic[Array]):
-    """A call of `targets` or `corrections` as most are: without gradient, no skip, pair, greedy or time_major, one γ."""
-
-    trace: object
-    add_q: bool
-    check: bool | None
-    reward: Array
-    q: Array
-    next_value: Array
-    terminated: Array
-    truncated: Array
-    gamma: float
-    """In [0, 1]."""
-    log_pi: Array | None
-    log_mu: Array | None
-    valid: Array | None
 
 
 class Backend(ArrayKind[Array]):
@@ -58,14 +40,6 @@ class Backend(ArrayKind[Array]):
     ) -> Array:
         """q + Δ, or Δ."""
 
-    def usual(self, call: UsualCall[Array]) -> Array | None:
-        """The same at once, if all that `correct` and its callers check is plainly in order; else None, and they are asked.
-
-        It is for small batches, on which the checks would take longer than the work. What it may rely on from one call to the
-        next is kept by all that it depends on; whatever looks unusual, and any bad value, is left to `correct`.
-        """
-        return None
-
     @abstractmethod
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Array:
         """β_{k:t} of one trajectory [T] as [T, T]."""
@@ -75,25 +49,6 @@ class Backend(ArrayKind[Array]):
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
     ) -> tuple[Array, Array, Array]:
         """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
-
-    def usual_states(
-        self,
-        trace: Trace | None,
-        lam: float | None,
-        rho_bar: float | None,
-        c_bar: float | None,
-        reward: Array,
-        value: Array,
-        next_value: Array,
-        terminated: Array,
-        truncated: Array,
-        gamma: float,
-        log_pi: Array,
-        log_mu: Array,
-        valid: Array | None,
-    ) -> tuple[Array, Array, Array] | None:
-        """The same at once, as `usual` does it; else None. The numbers are those of V-trace."""
-        return None
 
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:

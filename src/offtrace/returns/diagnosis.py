@@ -15,10 +15,11 @@ from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
-from offtrace.returns.numpy import custom_traces, given_factors, numpy_backend
+from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import custom, gradients
 from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
-from offtrace.returns.numpy.whole_arrays import goes_on as going_on
+from offtrace.returns.numpy.read_steps import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.base import number
 from offtrace.traces.trace_argument import as_trace
@@ -188,7 +189,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
         arrays = {f.name: a for f in fields(x) if _is_array(a := getattr(x, f.name)) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
         found = (
-            custom_traces.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) or explain_bad_value(x)
+            custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) or explain_bad_value(x)
             for b, row in enumerate(rows)
         )
         return np.array([peak for _, peak in found])
@@ -202,7 +203,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
                 best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
         return best.max(axis=1)
     goes_on[:, :-1] *= decay[:, 1:]
-    return given_factors.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
+    return gradients.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
 
 
 def adapt(

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple
 
 from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
-from offtrace.returns.array_kinds import backend_of, seen_before
+from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
 from offtrace.returns.skipped_steps import Closed
 from offtrace.traces import Trace
@@ -76,27 +76,6 @@ def state_targets(
     >>> found.target
     array([2.9, 2. ])
     """
-    plain = skip is None and pair is None and not (time_major or differentiable)
-    if plain and type(gamma) is float and 0.0 <= gamma <= 1.0:
-        backend = seen_before(reward)
-        if backend is not None:
-            made = backend.usual_states(
-                trace,
-                lam,
-                rho_bar,
-                c_bar,
-                reward,
-                value,
-                next_value,
-                terminated,
-                truncated,
-                gamma,
-                log_pi,
-                log_mu,
-                valid,
-            )
-            if made is not None:
-                return StateTargets(*made)
     rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
     arrays = {
         "reward": reward,

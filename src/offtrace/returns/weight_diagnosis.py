@@ -9,9 +9,9 @@ import numpy as np
 from offtrace._shared import notebook
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.numpy.numpy_backend import BACKEND
+from offtrace.returns.numpy.backend import BACKEND
 from offtrace.returns.numpy.rejected_rows import decisions_of
-from offtrace.returns.numpy.sequences import Sequences
+from offtrace.returns.numpy.weights import Sequences
 from offtrace.returns.weight_arrays import Decisions, agreed
 from offtrace.returns.weights import weights
 from offtrace.traces import Trace

@@ -24,7 +24,7 @@ from numba.extending import register_jitable
 
 from offtrace._shared.compile_cache import kept_njit
 from offtrace._shared.compiled_parts import PART
-from offtrace.returns.numpy import scalar_math
+from offtrace.learners.core import scalar_math
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)

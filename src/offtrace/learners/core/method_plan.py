@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
+from offtrace.learners.core import rule_math
 from offtrace.learners.core.addressed import Addressed
 from offtrace.learners.core.called import Called
 from offtrace.learners.core.compiling import INSIDE, UNCOUNTED, Function, compiled_for, njit
@@ -29,7 +30,6 @@ from offtrace.learners.core.pointed import Pointed
 from offtrace.learners.core.rarer_learning import learns_of, otherwise_of, replay_of
 from offtrace.learners.core.record_arrays import Floats
 from offtrace.learners.methods.base import Method, Sparse, Store, Vectors
-from offtrace.returns.numpy import rule_math
 from offtrace.traces import OneStep, Step, Trace
 
 FOR_EVER = 2**62

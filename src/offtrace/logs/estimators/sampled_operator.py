@@ -23,7 +23,8 @@ from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns import coefficients, corrections, diagnose
 from offtrace.returns.diagnosis import Statistics
-from offtrace.returns.numpy import normal_form, numpy_backend
+from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import normal_form
 from offtrace.traces import Trace
 from offtrace.traces.trace_argument import as_trace
 

@@ -21,14 +21,15 @@ from jax.sharding import Sharding
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
 from offtrace.arrays import FLOATS, one_discount, refuse_text_and_flags
-from offtrace.returns.backend import Backend, UsualCall
+from offtrace.returns.backend import Backend
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weight_operations import weights as weigh
 from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import numpy_backend, rejected_rows
-from offtrace.returns.numpy.whole_arrays import look
+from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import rejected_rows
+from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.trace_argument import as_trace
@@ -143,48 +144,6 @@ class JaxBackend(Backend[jax.Array]):
             given, shape = _in_bucket(given, shape)
         how = Given(rule, shape, add_q, dtype != np.float64)
         return compute(result, how, numbers, given, dtype, differentiable)[..., :T]
-
-    def usual(self, call: UsualCall[jax.Array]) -> jax.Array | None:
-        """q + Δ, or Δ, of a usual call; else None."""
-        trace, add_q, check, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid = call
-        if check is False:
-            return None
-        found = _memories(reward, q, next_value, terminated, truncated, log_pi, log_mu, valid)
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        on_host = UsualCall(trace, add_q, check, r, v, ahead, ends, cut, gamma, log_π, log_μ, read)
-        out = numpy_backend.BACKEND.usual(on_host)
-        return None if out is None else _given_back((out,), reward)[0]
-
-    def usual_states(
-        self,
-        trace: Trace | None,
-        lam: float | None,
-        rho_bar: float | None,
-        c_bar: float | None,
-        reward: jax.Array,
-        value: jax.Array,
-        next_value: jax.Array,
-        terminated: jax.Array,
-        truncated: jax.Array,
-        gamma: float,
-        log_pi: jax.Array,
-        log_mu: jax.Array,
-        valid: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array] | None:
-        """Target, advantage and correction of a usual call; else None."""
-        found = _memories(reward, value, next_value, terminated, truncated, log_pi, log_mu, valid)
-        if found is None:
-            return None
-        r, v, ahead, ends, cut, log_π, log_μ, read = found
-        made = numpy_backend.BACKEND.usual_states(
-            trace, lam, rho_bar, c_bar, r, v, ahead, ends, cut, gamma, log_π, log_μ, read
-        )
-        if made is None:
-            return None
-        target, advantage, correction = _given_back(made, reward)
-        return target, advantage, correction
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""

@@ -20,10 +20,10 @@ from offtrace.returns.jax import triton_calls, xla_by_lag
 from offtrace.returns.jax import xla_kernels as kernels
 from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.xla_kernels import Factors, rows_together
-from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
 from offtrace.traces import Rule, Step, Trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
 from offtrace.traces.trace_argument import as_trace
+from offtrace.trajectory import SMALLEST_LOG
 
 
 class Given(NamedTuple):

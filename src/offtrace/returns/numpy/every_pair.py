@@ -11,16 +11,15 @@ all that is still to come,
     D_{k:t} · min(highest cap · E_t, x_{k:t} · F_t),   E_t = |δ_t| + g_t E_{t+1},   F_t = |δ_t| + g_t ratio_{t+1} F_{t+1}
 
 is below 2⁻⁶⁰ of each start's sum so far: less than a rounding error of the last addition. A row whose products leave the
-range of plain numbers (`scaled_numbers.tame`) is summed pair by pair, with products of any size.
+range of plain numbers (`big_float.fits_float64`) is summed pair by pair, with products of any size.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy import recursive_cap
-from offtrace.returns.numpy.by_address import Kernel, kernel_part
-from offtrace.returns.numpy.scaled_numbers import FLOOR, add_pairs, floored, tame
+from offtrace.returns.numpy.big_float import FLOOR, fits_float64, floored, sum_pairs
+from offtrace.returns.numpy.compiling import kernel, part
 
 STARTS = 32
 STRIDE = 16  # steps between two looks at what is left
@@ -28,8 +27,8 @@ NEGLIGIBLE = 2.0**-60
 NO_LAGS = np.empty(0)
 
 
-@kernel_part
-def sweep_rows(delta, g, ratio, cap, recursive, lags, undone, out):
+@part
+def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
     """Δ of a block of rows into `out` [n, T].
 
     `lags` [n] bounds x at lags 1 … n and ends the trace after them; empty means no bound by lag.
@@ -48,9 +47,8 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, undone, out):
             still[t] = abs(delta[b, t]) + g[b, t] * still[t + 1]
             still_is[t] = abs(delta[b, t]) + g[b, t] * r * still_is[t + 1]
             highest = max(highest, cap[b, t])
-        undone[b] = 0
-        if not m < np.inf and not tame(g[b], ratio[b], cap[b]):
-            undone[b] = T
+        if not m < np.inf and not fits_float64(g[b], ratio[b], cap[b]):
+            sum_pairs(delta[b], g[b], ratio[b], cap[b], recursive, lags, out[b])
             continue
 
         for k0 in range(0, T, STARTS):
@@ -109,24 +107,13 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, undone, out):
                 out[b, k0 + i] = total[i] + w[i] * part[i]
 
 
-@kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, room, out):
+@kernel
+def sweep(delta, g, ratio, cap, lags, out):
     """A cap at read-out, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, False, lags, undone, out)
+    sweep_rows(delta, g, ratio, cap, False, lags, out)
 
 
-@kernel_part
-def sweep_recursive(delta, g, ratio, cap, lags, undone, room, out):
+@kernel
+def sweep_recursive(delta, g, ratio, cap, lags, out):
     """A recursive cap, bounds by lag."""
-    sweep_rows(delta, g, ratio, cap, True, lags, undone, out)
-
-
-@kernel_part
-def finish(delta, g, ratio, cap, lags, starts, room, out):
-    """Δ of a row with a cap at read-out, with products of any size."""
-    for k in range(len(delta)):
-        out[k] = delta[k]
-    add_pairs(delta, g, ratio, cap, False, lags, out)
-
-
-KERNEL, RECURSIVE = Kernel(sweep, finish), Kernel(sweep_recursive, recursive_cap.finish)
+    sweep_rows(delta, g, ratio, cap, True, lags, out)

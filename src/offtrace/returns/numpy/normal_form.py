@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.returns.numpy.whole_arrays import probabilities
+from offtrace.returns.numpy.read_steps import probabilities
 from offtrace.traces import Factors, Trace
 from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell
 

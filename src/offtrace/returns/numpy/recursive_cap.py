@@ -22,7 +22,7 @@ Plain numbers hold these products, however far x falls or rises, if the cap is t
 cap_j·R_j at or above the cap of the entry below, so R_j ≥ 1: r begins as one ratio, and folding only raises it. It is folded
 while it is below cap_j / x, so it does not overflow either, and no term of S exceeds its δ. A cap that changes by a factor of c
 lets r fall to ratio / c. Where that may underflow, or where the cap is above 2^100, so that D underflows before D·x does, a row
-whose products leave the range of plain numbers (`scaled_numbers.tame`) is summed pair by pair.
+whose products leave the range of plain numbers (`big_float.fits_float64`) is summed pair by pair.
 
 With cap > 1 a start at x = 1 lies *below* the traces that are at the cap, so reading it off must not pop. It walks down the
 stack instead, which is a step or two as a rule. A row in which it is many more is done again with skew-binary jump
@@ -33,16 +33,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.by_address import Kernel, kernel_part
-from offtrace.returns.numpy.scaled_numbers import HIGH, MUCH, add_pairs, tame
+from offtrace.returns.numpy.big_float import HIGH, MUCH, fits_float64, sum_pairs
+from offtrace.returns.numpy.compiling import kernel, part
 
 W, S, D = range(3)
 LEAP_S, LEAP_D = range(3, 5)
 PATIENCE = 8  # steps down the stack for each start, on average, before leaps pay
 
 
-@kernel_part
-def sweep_low(delta, g, ratio, cap, lags, undone, room, out):
+@kernel
+def sweep_low(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for one cap ≤ 1; lags do not act."""
     B, T = delta.shape
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
@@ -50,7 +50,6 @@ def sweep_low(delta, g, ratio, cap, lags, undone, room, out):
     stack[0, W] = stack[0, S] = stack[0, D] = 0.0
     one = np.uintp(1)  # unsigned indices spare the test for a negative one: a fifth of the time
     for b in range(B):
-        undone[b] = 0
         top = np.uintp(0)
         for i in range(T):
             k = np.uintp(T - 1 - i)
@@ -74,8 +73,8 @@ def sweep_low(delta, g, ratio, cap, lags, undone, room, out):
             stack[top, W], stack[top, S], stack[top, D] = w, s, d
 
 
-@kernel_part
-def sweep_high(delta, g, ratio, cap, lags, undone, room, out):
+@kernel
+def sweep_high(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for any one cap."""
     T = delta.shape[1]
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 5))
@@ -83,12 +82,11 @@ def sweep_high(delta, g, ratio, cap, lags, undone, room, out):
     caps[0], R[0] = -np.inf, 1.0
     stack[0, W] = stack[0, S] = stack[0, D] = stack[0, LEAP_S] = stack[0, LEAP_D] = 0.0
     for b in range(delta.shape[0]):
-        undone[b] = 0
         if not high_row(delta[b], g[b], ratio[b], cap[b], False, PATIENCE * T, caps, R, stack, leap, leap_R, out[b]):
             high_row(delta[b], g[b], ratio[b], cap[b], True, 0, caps, R, stack, leap, leap_R, out[b])
 
 
-@kernel_part
+@part
 def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R, out):
     """One row, with or without leaps; without, it gives up after `budget` steps down the stack."""
     T = len(delta)
@@ -135,8 +133,8 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
     return True
 
 
-@kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, room, out):
+@kernel
+def sweep(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for caps that may change or be huge."""
     B, T = delta.shape
     highest = 0.0
@@ -144,16 +142,16 @@ def sweep(delta, g, ratio, cap, lags, undone, room, out):
         for t in range(T):
             highest = max(highest, cap[b, t])
     if highest <= 1.0:
-        sweep_low(delta, g, ratio, cap, lags, undone, room, out)
+        sweep_low(delta, g, ratio, cap, lags, out)
     else:
-        sweep_high(delta, g, ratio, cap, lags, undone, room, out)
+        sweep_high(delta, g, ratio, cap, lags, out)
     for b in range(B):
-        if not plain(g[b], ratio[b], cap[b]):
-            undone[b] = T
+        if not stack_holds(g[b], ratio[b], cap[b]):
+            sum_pairs(delta[b], g[b], ratio[b], cap[b], True, lags, out[b])
 
 
-@kernel_part
-def plain(g, ratio, cap):
+@part
+def stack_holds(g, ratio, cap):
     """Whether the stack holds the products of a row: for one cap up to 2^100, else if neither cap nor ratio is extreme."""
     lowest, highest, smallest = np.inf, 0.0, 1.0
     for t in range(len(g)):
@@ -163,22 +161,11 @@ def plain(g, ratio, cap):
         if ratio[t] > 0.0:
             smallest = min(smallest, ratio[t])
     mild = lowest >= 1.0 / HIGH and smallest >= 1.0 / MUCH
-    return (highest <= HIGH and (lowest == highest or mild)) or tame(g, ratio, cap)
-
-
-@kernel_part
-def finish(delta, g, ratio, cap, lags, starts, room, out):
-    """Δ of a row, pair by pair."""
-    for k in range(len(delta)):
-        out[k] = delta[k]
-    add_pairs(delta, g, ratio, cap, True, lags, out)
-
-
-LOW, HIGHER, ANY = Kernel(sweep_low, finish), Kernel(sweep_high, finish), Kernel(sweep, finish)
+    return (highest <= HIGH and (lowest == highest or mild)) or fits_float64(g, ratio, cap)
 
 
 def kernel_for(cap):
     """The kernel for a cap that is this number at every step; None where it is not known before the data are."""
     if cap is None or cap > HIGH:
-        return ANY
-    return LOW if cap <= 1.0 else HIGHER
+        return sweep
+    return sweep_low if cap <= 1.0 else sweep_high

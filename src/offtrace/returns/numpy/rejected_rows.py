@@ -6,9 +6,8 @@ import warnings
 
 import numpy as np
 
-from offtrace.returns.numpy.sequences import Sequences, sequences
-from offtrace.returns.numpy.weight_rows import trajectory
-from offtrace.returns.numpy.whole_arrays import probabilities
+from offtrace.returns.numpy.read_steps import probabilities
+from offtrace.returns.numpy.weights import Sequences, sequences, trajectory
 from offtrace.returns.weight_arrays import Criterion, Decisions, estimate
 from offtrace.trajectory import explain_bad_value, first_index, spell
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
-from offtrace.returns.numpy import given_factors
-from offtrace.returns.numpy.whole_arrays import td_errors
+from offtrace.returns.numpy import gradients
+from offtrace.returns.numpy.compiling import kernel
+from offtrace.returns.numpy.read_steps import td_errors
 from offtrace.traces.base import UncorrectedReturn
 from offtrace.trajectory import Trajectory
 
@@ -20,13 +20,13 @@ def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray | None:
     with np.errstate(invalid="ignore"):  # what is not read may be anything
         a = np.where(discount > 0, x.read("reward") + (1.0 - rule.lam) * discount * x.read("next_value"), one_step)
     if rule.n is None:
-        return given_factors.solve(a, rule.lam * discount)
+        return gradients.solve(a, rule.lam * discount)
     out = np.empty(one_step.shape)
     _within(a, one_step, rule.lam * discount, rule.n, out)
     return out
 
 
-@kept_njit(nogil=True, error_model="numpy")
+@kernel
 def _within(a, one_step, passed, n, out):
     """G_k = Σ_{i<n−1} (λγ)^i a_{k+i} + (λγ)^{n−1} (r + γ v)_{k+n−1}, shorter where the episode is."""
     B, T = one_step.shape

@@ -28,13 +28,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.returns.greedy_policy import log_pi_of_greedy
-from offtrace.returns.numpy import numpy_backend
-from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
+from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.streaming.eligibility_vector import keeper
 from offtrace.returns.streaming.step_now import Now
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_rule, eligibility_of
-from offtrace.trajectory import LARGEST_LOG, TOLERANCE
+from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE
 
 
 class Stream:

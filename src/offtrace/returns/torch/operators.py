@@ -1,7 +1,7 @@
 """Two operators registered with PyTorch, so that autograd, torch.compile and vmap know them:
 
     offtrace::linear    x_k = a_k + c_k x_{k+1}
-    offtrace::capped    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t, or its transpose        (see `given_factors`)
+    offtrace::capped    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t, or its transpose        (see `gradients`)
 
 Both are float64 [B, T], and linear in what they sum, so that the backward pass is the transposed operator. `linear` has a
 gradient with respect to c too; `capped` takes g, ratio and cap as constants.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from offtrace.returns.numpy import given_factors
+from offtrace.returns.numpy import gradients
 
 
 def _host(tensor: Tensor) -> np.ndarray:
@@ -25,13 +25,13 @@ def _host(tensor: Tensor) -> np.ndarray:
 
 
 def _linear(a: Tensor, c: Tensor) -> Tensor:
-    return torch.from_numpy(given_factors.solve(_host(a), _host(c)))
+    return torch.from_numpy(gradients.solve(_host(a), _host(c)))
 
 
 def _capped(
     delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
 ) -> Tensor:
-    run = given_factors.transpose if transposed else given_factors.correct
+    run = gradients.transpose if transposed else gradients.correct
     return torch.from_numpy(run(_host(delta), _host(g), _host(ratio), _host(cap), _host(lags), recursive))
 
 

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offtrace.returns.numpy import numpy_backend
-from offtrace.returns.numpy.scalar_math import SMALLEST_LOG
+from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.torch.operators import capped, linear
 from offtrace.traces import Rule, Trace
 from offtrace.traces.base import INFINITY, UncorrectedReturn, bounds_by_lag
 from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Agreed
+from offtrace.trajectory import SMALLEST_LOG, Agreed
 
 
 def seen_by_torch() -> bool:

@@ -16,7 +16,7 @@ few units of log x, and π = μ closes at once. A third reason to stop is that a
 sum.
 
 **Halves.** A row for which this takes too many pairs (zero drift and no discount), or whose products leave the range of plain
-numbers (`scaled_numbers`), or whose discount fades by 2^-128 within 32 steps, goes to `halves`, O(T log T). What is lost
+numbers (`big_float`), or whose discount fades by 2^-128 within 32 steps, goes to `readout_halves`, O(T log T). What is lost
 here is below 2^-940: a sum of discounted terms below 2^-1074, which is then divided by that discount.
 """
 
@@ -24,20 +24,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.by_address import Kernel, kernel_part
-from offtrace.returns.numpy.cap_at_readout_by_halves import LEAF, finish
-from offtrace.returns.numpy.cap_at_readout_lanes import (
-    CHUNK,
-    FAINT,
-    STARTS,
-    C,
-    E,
-    P,
-    R,
-    chunk,
-    within,
-)
-from offtrace.returns.numpy.scaled_numbers import HIGH, LITTLE, MUCH
+from offtrace.returns.numpy import readout_halves
+from offtrace.returns.numpy.big_float import HIGH, LITTLE, MUCH
+from offtrace.returns.numpy.compiling import kernel, part
+from offtrace.returns.numpy.readout_halves import CHUNK, FAINT, LEAF, STARTS, C, E, P, R, chunk, within
 
 NEGLIGIBLE = 2.0**-60
 TIE = 2.0**-48  # x and cap nearer than the rounding of a long product: either may stand for their minimum
@@ -55,18 +45,26 @@ WALK, ONCE, TREE, LEVEL = (
 TRIED = 64  # chunks to walk before a row is given up
 
 
-@kernel_part
-def sweep(delta, g, ratio, cap, lags, undone, room, out):
-    """Δ of a block of rows into `out` [n, T]; lags do not act.
+def sweep(delta, g, ratio, cap, lags, out):
+    """Δ of a block of rows into `out` [n, T]; lags do not act."""
+    unfinished = np.empty(len(delta), np.bool_)
+    if walk_rows(delta, g, ratio, cap, unfinished, out):
+        for b in np.flatnonzero(unfinished):
+            readout_halves.correct_row(delta[b], g[b], ratio[b], cap[b], out[b])
 
-    A row for which walking ahead takes as long as the tree does is left to it.
-    """
+
+@kernel
+def walk_rows(delta, g, ratio, cap, unfinished, out):
+    """Δ of rows by walking ahead; returns whether some are unfinished, because that takes as long as the tree does."""
     B, T = delta.shape
+    room, some = np.empty(6 * T + 1024), False
     for b in range(B):
-        undone[b] = walk_ahead(delta[b], g[b], ratio[b], cap[b], affordable(T), room, out[b])
+        unfinished[b] = walk_ahead(delta[b], g[b], ratio[b], cap[b], affordable(T), room, out[b])
+        some |= unfinished[b]
+    return some
 
 
-@kernel_part
+@part
 def affordable(T):
     """How many chunks to walk ahead take as long as the tree."""
     cost, width = TREE, T
@@ -76,9 +74,9 @@ def affordable(T):
     return (ONCE + T * cost) // WALK
 
 
-@kernel_part
+@part
 def walk_ahead(delta, g, ratio, cap, budget, room, out):
-    """Δ of one row from its end on; returns how many starts are left undone, for the budget or a product out of range.
+    """Δ of one row from its end on; returns whether it is unfinished, for the budget or a product out of range.
 
     The row is given up once it has spent some of `budget`, a number of chunks, and at this pace would need more than all of it.
     """
@@ -109,14 +107,14 @@ def walk_ahead(delta, g, ratio, cap, budget, room, out):
         out_of_range = not (rise <= LITTLE or near) or steps[P, k + n - 1] < FAINT
         too_slow = spent > min(budget // 4, TRIED + budget // 64) and spent * last >= budget * (last - k)
         if out_of_range or too_slow:
-            return k + n
+            return True
         spent += walk_group(k, steps, marks, over, caps[1], x, total)
         for j in range(n):
             out[k + j] = delta[k + j] + total[j] / steps[P, k + j]
-    return 0
+    return False
 
 
-@kernel_part
+@part
 def look_back(delta, g, ratio, cap, k, n, steps, marks, left, reach, caps):
     """The reverse recursions over steps k … k+n-1: `left` is what a trace that stands at x = 1 before step t has left there.
 
@@ -154,7 +152,7 @@ def look_back(delta, g, ratio, cap, k, n, steps, marks, left, reach, caps):
     return (most, least, linear, capped, size), (longest, shortest), (lowest, highest), rise, fall
 
 
-@kernel_part
+@part
 def walk_group(k, steps, marks, over, highest, x, total):
     """P_k (Δ_k − δ_k) of the group of starts from k on, into `total`; returns how many chunks that took."""
     within(steps, k, x, total)
@@ -182,6 +180,3 @@ def walk_group(k, steps, marks, over, highest, x, total):
         rest = capped if x[i] * mark[LEAST] >= 1.0 - TIE else 0.0
         total[i] += x[i] * linear if x[i] * mark[MOST] <= 1.0 + TIE else rest
     return spent
-
-
-KERNEL = Kernel(sweep, finish)

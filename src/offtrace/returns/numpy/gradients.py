@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy import cap_at_readout, compiled_pass, every_pair, recursive_cap, reverse_recursion
-from offtrace.returns.numpy.by_address import Kernel, kernel_part
-from offtrace.returns.numpy.scaled_numbers import raised, tame, weigh
+from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
+from offtrace.returns.numpy.big_float import FLOOR, fits_float64, raised, weigh
+from offtrace.returns.numpy.compiling import kernel
 
 
 def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -23,17 +23,17 @@ def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
         reached = _pass(unknown | np.pad(no_factor, ((0, 0), (1, 0))), c[:, :-1] != 0, a.shape[1])
         out[reached | unknown] = np.nan
         return out
-    ones = np.ones(a.shape)
-    return _by_kernel(reverse_recursion.KERNEL, a, c, ones, ones, every_pair.NO_LAGS)
-
-
-def _by_kernel(
-    kernel: Kernel, delta: np.ndarray, g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray
-) -> np.ndarray:
-    arrays = [np.ascontiguousarray(array, np.float64) for array in (delta, g, ratio, cap, lags)]
-    out, run = np.empty(delta.shape), compiled_pass.compiled(compiled_pass.sweep_rows)
-    compiled_pass.by_kernel(kernel, lambda sweep, finish: run(sweep, finish, *arrays, out))
+    a, c = _float64(a), _float64(c).copy()
+    c[:, -1] = 0.0
+    ones, out = np.ones(a.shape), np.empty(a.shape)
+    flat = (array.reshape(-1) for array in (a, c, ones))
+    if not linear.solve(*a.shape, *flat, np.array([0.0, FLOOR]), np.empty(a.size), out.reshape(-1)):
+        linear.solve_big_rows(a, c, ones, out)
     return out
+
+
+def _float64(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float64)
 
 
 def correct(
@@ -46,10 +46,12 @@ def correct(
         out[_pass(unknown, (g != 0)[:, :-1] & (ratio != 0)[:, 1:], len(lags) + 1 if len(lags) else g.shape[1])] = np.nan
         return out
     if len(lags):
-        kernel = every_pair.RECURSIVE if is_recursive else every_pair.KERNEL
+        sweep = every_pair.sweep_recursive if is_recursive else every_pair.sweep
     else:
-        kernel = recursive_cap.ANY if is_recursive else cap_at_readout.KERNEL
-    return _by_kernel(kernel, delta, g, ratio, cap, lags)
+        sweep = recursive_cap.sweep if is_recursive else readout_cap.sweep
+    out = np.empty(delta.shape)
+    sweep(*map(_float64, (delta, g, ratio, cap, lags)), out)
+    return out
 
 
 def _pass(marked: np.ndarray, goes_on: np.ndarray, reach: int) -> np.ndarray:
@@ -67,25 +69,25 @@ def transpose(
 ) -> np.ndarray:
     """e. Every start, every later step: O(T²), stopped where nothing is left of a trace."""
     out = gradient.copy()
-    compiled_pass.compiled(_transpose)(gradient, g, ratio, cap, lags, is_recursive, out)
+    _transpose(gradient, g, ratio, cap, lags, is_recursive, out)
     return out
 
 
 def weights(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """D_{k:t} y_{k:t} of one row, [T, T]: right at any size, with an infinite one only where it is above all floats."""
     out = np.zeros((len(g), len(g)))
-    compiled_pass.compiled(_weights)(g, ratio, cap, lags, is_recursive, out)
+    _weights(g, ratio, cap, lags, is_recursive, out)
     return out
 
 
 def largest(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray, is_recursive: bool) -> np.ndarray:
     """The largest of these of each row, [B], in O(T) memory."""
     out = np.ones(len(g))
-    compiled_pass.compiled(_largest)(g, ratio, cap, lags, is_recursive, out)
+    _largest(g, ratio, cap, lags, is_recursive, out)
     return out
 
 
-@kernel_part
+@kernel
 def _weights(g, ratio, cap, lags, is_recursive, out):
     power = np.empty(len(g), np.int64)
     for k in range(len(g)):
@@ -93,7 +95,7 @@ def _weights(g, ratio, cap, lags, is_recursive, out):
             out[k, t] = raised(out[k, t], power[t])
 
 
-@kernel_part
+@kernel
 def _largest(g, ratio, cap, lags, is_recursive, out):
     B, T = g.shape
     weight, power = np.empty(T), np.empty(T, np.int64)
@@ -103,13 +105,13 @@ def _largest(g, ratio, cap, lags, is_recursive, out):
                 out[b] = max(out[b], raised(weight[t], power[t]))
 
 
-@kernel_part
+@kernel
 def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
     B, T = gradient.shape
     reach = len(lags) + 1 if len(lags) else T
     weight, power = np.empty(T), np.empty(T, np.int64)
     for b in range(B):
-        if not tame(g[b], ratio[b], cap[b]):
+        if not fits_float64(g[b], ratio[b], cap[b]):
             for k in range(T):
                 for t in range(k + 1, weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, weight, power)):
                     out[b, t] += raised(gradient[b, k] * weight[t], power[t])

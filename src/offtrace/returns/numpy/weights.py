@@ -6,19 +6,18 @@ For decision 1, 2, … of a row, whose trace starts one step before it with x_0 
     prefix_i = decay_1 ··· decay_i min(cap_i, x_i)
 
 The suffix is the same of the decisions after i. For a recursive cap it goes backward by maps x ↦ min(A x, B): if first comes
-min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Products are numbers of any size (`scaled_numbers`).
+min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Products are numbers of any size (`big_float`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.returns.numpy import compiled_pass
-from offtrace.returns.numpy.by_address import kernel_part
-from offtrace.returns.numpy.scaled_numbers import clipped, raised, times
-from offtrace.returns.numpy.sequences import Sequences, sequences
+from offtrace.returns.numpy.big_float import clipped, raised, times
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
 from offtrace.traces import Factors
 from offtrace.trajectory import Trajectory, explain_bad_value
@@ -31,6 +30,49 @@ Totals = Mapping[int, tuple[float, int]]
 """For each group the sum of its weights, and how many there are."""
 Merge = Callable[[Totals], Totals]
 """From the totals of this process to those of all."""
+
+
+class Sequences(NamedTuple):
+    """N decisions in S sequences, in the order of the batch. A sequence is the decisions of a row, or of one of its segments."""
+
+    rows: np.ndarray
+    """The row of each decision, [N]."""
+    steps: np.ndarray
+    """The step of each decision, [N]."""
+    starts: np.ndarray
+    """The place of each sequence's first decision among the N, [S]."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """How many decisions each sequence has, [S]."""
+        return np.diff(self.starts, append=len(self.rows))
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The entries of an array [B, T] at the decisions, [N]."""
+        return array[self.rows, self.steps]
+
+    def spread(self, numbers: np.ndarray) -> np.ndarray:
+        """A number for each sequence given to each of its decisions, [N]."""
+        return np.repeat(numbers, self.lengths)
+
+
+def sequences(mask: np.ndarray, segment: np.ndarray | None = None) -> Sequences:
+    """The decisions where a mask [B, T] is true; an error where the ids of segments fall along a row."""
+    rows, steps = np.nonzero(mask)
+    begins = np.ones(len(rows), bool)
+    begins[1:] = rows[1:] != rows[:-1]
+    if segment is not None:
+        ids = segment[rows, steps]
+        falls = np.zeros(len(rows), bool)
+        falls[1:] = ~begins[1:] & (ids[1:] < ids[:-1])
+        if falls.any():
+            i = int(np.argmax(falls))
+            raise ValueError(
+                f"segment falls along a row: {ids[i - 1]} is followed by {ids[i]} in row {rows[i]} at step {steps[i]}. "
+                "A row that was packed first has the smaller id: number the rows in the order in which they stand"
+            )
+        begins[1:] |= ids[1:] != ids[:-1]
+    return Sequences(rows, steps, np.flatnonzero(begins))
 
 
 def trajectory(given: Decisions[np.ndarray], bounded: tuple[str, ...]) -> Trajectory:
@@ -68,7 +110,6 @@ def weigh(
     if how.normalize is not None or x.pair is not None:
         found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
-    run = compiled_pass.compiled(_weigh)
     rows = B if whole else max(1, BLOCK // T)
     for b in range(0, B, rows):
         block = _rows(x, slice(b, b + rows)) if rows < B else x
@@ -79,7 +120,7 @@ def weigh(
                 raise
             explain_bad_value(x)  # in the whole batch it finds the index that the user knows
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
-        run(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
+        _weigh(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
         _within(how, out)
         if x.valid is not None:
@@ -148,7 +189,7 @@ def merged(all_totals: Iterable[Totals]) -> Totals:
     return made
 
 
-@kernel_part
+@part
 def _product(f, n, r):
     """f · 2^{512n} · r, which is 0 where either is, even if the other is infinite."""
     if f == 0.0 or r == 0.0:
@@ -156,7 +197,7 @@ def _product(f, n, r):
     return times(f, n, r)
 
 
-@kernel_part
+@part
 def _least(f, n, g, m):
     """The smaller of f · 2^{512n} and g · 2^{512m}."""
     if f == 0.0 or g == 0.0:
@@ -164,7 +205,7 @@ def _least(f, n, g, m):
     return (f, n) if raised(f, n - m) < g else (g, m)
 
 
-@kernel_part
+@part
 def _read(D, Dn, x, xn, cap, lag, lags):
     """D min(cap, d_lag, x), as a number and its power; 0 from the horizon on."""
     if len(lags) and lag > 0:
@@ -175,7 +216,7 @@ def _read(D, Dn, x, xn, cap, lag, lags):
     return (0.0, 0) if D == 0.0 or f == 0.0 else (D * f, Dn + n)
 
 
-@kernel_part
+@kernel
 def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
     """The weights of rows into `out` [n, T]. An empty mask or segment stands for none."""
     B, T = out.shape
@@ -206,7 +247,7 @@ def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
             out[b, t] = raised(w, wn)
 
 
-@kernel_part
+@part
 def _fill(w, wn, n, level, mask, b, start, stop, out):
     """The weight of a sequence of n decisions, or its n-th root, at each of them."""
     value = raised(w, wn)
@@ -217,7 +258,7 @@ def _fill(w, wn, n, level, mask, b, start, stop, out):
             out[b, t] = value
 
 
-@kernel_part
+@part
 def _suffix(decay, ratio, cap, mask, segment, lags, recursive, b, out):
     """β after the last decision, of a trace that starts at t and has not met the action of t."""
     D, Dn, A, An, B, Bn, lag, after = 1.0, 0, 1.0, 0, np.inf, 0, 0, -1

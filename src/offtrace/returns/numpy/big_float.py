@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.by_address import kernel_part
+from offtrace.returns.numpy.compiling import part
 
 UP, DOWN, TOP, BOTTOM = 2.0**512, 2.0**-512, 2.0**256, 2.0**-256
 INFINITY = float("inf")
@@ -24,7 +24,7 @@ HIGH = 2.0**100  # a cap above it does not keep D x small
 FLOOR = 2.0**960  # FLOOR · LITTLE is infinite
 
 
-@kernel_part
+@part
 def times(f, n, r):
     """f · 2^{512n} · r in the same form, with |f| between 2^-256 and 2^256."""
     y = f * r
@@ -42,7 +42,7 @@ def times(f, n, r):
     return f, n
 
 
-@kernel_part
+@part
 def raised(y, n):
     """y · 2^{512n}; y = 0 and overflow end it."""
     while n > 0 and 0.0 < abs(y) < INFINITY:
@@ -52,14 +52,14 @@ def raised(y, n):
     return y
 
 
-@kernel_part
+@part
 def floored(m):
     """max(FLOOR, m), and NaN where m is: ∞ · 0 has been infinite. m ← floored(r m) is infinite for good once x rose by 2^64."""
     return FLOOR if m < FLOOR else m
 
 
-@kernel_part
-def tame(g, ratio, cap):
+@part
+def fits_float64(g, ratio, cap):
     """Whether plain numbers hold every x of a row, and every D x. The terms are those of the module's first lines."""
     rise = fall = fade = 1.0  # of x and D from step t on
     highest_rise = lowest_fall = faintest = 1.0
@@ -82,7 +82,7 @@ def tame(g, ratio, cap):
     return within and (highest <= HIGH or faintest >= 1.0 / MUCH)
 
 
-@kernel_part
+@part
 def weigh(g, ratio, cap, recursive, lags, k, weight, power):
     """D_{k:t} min(cap_t, d_{t-k}, x_{k:t}) of a start k as weight_t · 2^{512 power_t}; returns the first t that is not reached.
 
@@ -107,15 +107,15 @@ def weigh(g, ratio, cap, recursive, lags, k, weight, power):
     return stop
 
 
-@kernel_part
+@part
 def clipped(x, n, cap):
     """Whether x · 2^{512n} is at the cap or above."""
     return cap < INFINITY and (x if n == 0 else raised(x, n)) >= cap
 
 
-@kernel_part
-def add_pairs(delta, g, ratio, cap, recursive, lags, out):
-    """Adds to out_k the terms t > k of a row, pair by pair."""
+@part
+def sum_pairs(delta, g, ratio, cap, recursive, lags, out):
+    """Δ of a row, pair by pair, into `out`."""
     T = len(delta)
     weight, power = np.empty(T), np.empty(T, np.int64)
     for k in range(T):
@@ -124,10 +124,10 @@ def add_pairs(delta, g, ratio, cap, recursive, lags, out):
         for t in range(k + 1, stop):
             y, n = weight[t] * delta[t], power[t]
             total += y if n == 0 else raised(y, n)
-        out[k] += total
+        out[k] = delta[k] + total
 
 
-@kernel_part
+@part
 def added(a, an, b, bn):
     """a · 2^{512an} + b · 2^{512bn}, in the same form."""
     if a == 0.0 or (b != 0.0 and an < bn):

@@ -1,0 +1,264 @@
+"""Corrections by blocks of rows that fit the cache: read the steps, evaluate the rule by NumPy, run the kernel, write results.
+
+    Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t,   D_{k:t} = g_k ··· g_{t-1},   x_{k:t} = ratio_{k+1} ··· ratio_t
+
+with g_k = passed_k decay_{k+1}, and δ and passed as `read_steps` has them. On state values a trace starts one step before k: the
+factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in the place of δ. The kernels are
+
+    cap = ∞              linear.py           O(T)
+    recursive            recursive_cap.py    O(T) for cap ≤ 1, else O(T log T)
+    cap at read-out      readout_cap.py      O(T) as a rule, O(T log T) at worst; every_pair.py for short rows
+    bounds by lag        every_pair.py       O(T n)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
+from offtrace.returns.numpy.big_float import FLOOR
+from offtrace.returns.numpy.normal_form import lag_caps, parameter
+from offtrace.returns.numpy.read_steps import NO_NUMBERS, NOTHING, Steps, read, steps_of, write
+from offtrace.returns.numpy.state_rows import weigh_errors, write_states
+from offtrace.returns.numpy.threads import run_in_threads
+from offtrace.traces import Trace
+from offtrace.trajectory import Trajectory
+
+BLOCK = 16384  # steps of a block
+LONG = 4096  # a row of more steps without a cap is solved in stretches
+FEW_STEPS = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
+PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
+
+
+class BadValue(Exception):
+    """A value that breaks the contract was read: `explain_bad_value` names it."""
+
+
+class RuleMath:
+    """NumPy's functions, as rules call them. `clip` takes a third of the time of `minimum` where one argument is a number."""
+
+    where, abs, sqrt, exp, log = np.where, np.abs, np.sqrt, np.exp, np.log
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        """The smaller of two arrays or numbers, elementwise; NaN where either is."""
+        array, number = (b, a) if isinstance(a, float) else (a, b)
+        return array.clip(-np.inf, number) if isinstance(number, float) and np.ndim(array) else np.minimum(a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        """The larger of two arrays or numbers, elementwise; NaN where either is."""
+        array, number = (b, a) if isinstance(a, float) else (a, b)
+        return array.clip(number, np.inf) if isinstance(number, float) and np.ndim(array) else np.maximum(a, b)
+
+
+class Plan(NamedTuple):
+    """How a rule is computed on rows of some length."""
+
+    factors: Callable[..., tuple[Any, Any, Any]]
+    """Its lines: decay, ratio and cap."""
+    parameters: tuple[float | np.ndarray, ...]
+    """What they take after ρ; an array is flat, with a number for each step."""
+    reads: tuple[bool, bool, bool]
+    """Whether they read π, μ and ρ."""
+    kernel: Callable[..., Any] | None
+    """What computes Δ from δ, g, ratio, cap and bounds by lag; None where no cap acts."""
+    lags: np.ndarray
+    """Bounds by lag."""
+
+
+class StateValues(NamedTuple):
+    """What state values need beside the rule's factors."""
+
+    share: float
+    """Of π in the policy that the rule evaluates."""
+    bound: float
+    """ρ̄, on the ratio that δ carries."""
+    lam: float
+    """How much of the next target an advantage takes."""
+    lams: np.ndarray
+    """The same where it is given by step; else without elements."""
+
+
+class Scratch(NamedTuple):
+    """Float64 arrays of a block, one longer than its steps. Factors act where a trace comes to a step: ratio_{k+1} for k."""
+
+    delta: np.ndarray
+    passed: np.ndarray
+    pi: np.ndarray
+    mu: np.ndarray
+    rho: np.ndarray
+    decay: np.ndarray
+    ratio: np.ndarray
+    cap: np.ndarray
+    weight: np.ndarray
+    """On state values what the next target counts in an advantage: λ w passed."""
+    x: np.ndarray
+    """Δ; and beyond the last step, that of the next one."""
+    after: np.ndarray
+    """x and m beyond the last steps of rows (`linear`)."""
+
+    @classmethod
+    def of(cls, n: int) -> Scratch:
+        """Arrays for n steps or more. Those of a block are used again by the same thread: fresh memory costs page faults."""
+        scratch = getattr(_of_thread, "scratch", None)
+        if scratch is None or len(scratch.x) <= n:
+            scratch = cls(*np.empty((len(cls._fields) - 1, n + 1)), np.empty(2))
+            if n <= BLOCK:
+                _of_thread.scratch = scratch
+        return scratch
+
+
+_of_thread = threading.local()
+
+
+@lru_cache(1024)
+def _cached_plan(trace: Trace, T: int) -> Plan:
+    return _plan(trace, 1, T, None)
+
+
+def plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+    """The plan of a rule, from the cache if the rule holds no arrays."""
+    return _cached_plan(trace, T) if trace.hashable else _plan(trace, B, T, valid)
+
+
+def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+    lags = lag_caps(trace, T)
+    parameters = (parameter(trace, p, (B, T), valid) for p in trace.parameters)
+    flat = tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters)
+    reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
+    return Plan(trace.traced.call, flat, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
+
+
+def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any] | None:
+    if lags is not None:
+        return every_pair.sweep_recursive if trace.recursive else every_pair.sweep
+    if trace.per_decision:
+        return None
+    if trace.recursive:
+        return recursive_cap.kernel_for(trace.constant_cap)
+    return every_pair.sweep if T <= FEW_STEPS else readout_cap.sweep
+
+
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
+    """q + Δ, or Δ, [B, T]; None where a value is bad. Invalid steps hold anything."""
+    B, T = x.terminated.shape
+    plan, steps, out = plan_of(trace, B, T, x.valid), steps_of(x), np.empty((B, T), x.dtype)
+    value = steps.value if add_q else NOTHING[x.dtype]
+
+    def correct_rows(first: int, stop: int) -> None:
+        for at, n, block in solved_blocks(plan, steps, None, T, first, stop):
+            write(at, n, block.x, value, out)
+
+    return out if _run(plan, correct_rows, B, T) else None
+
+
+def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
+    B, T = x.terminated.shape
+    lam = parameter(trace, trace.advantage_lam, (B, T), x.valid)
+    lam, lams = (lam, NO_NUMBERS) if isinstance(lam, float) else (1.0, lam.reshape(-1))
+    states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
+    plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
+    target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
+
+    def correct_rows(first: int, stop: int) -> None:
+        for at, n, block in solved_blocks(plan, steps, states, T, first, stop):
+            write_states(
+                at, n, block.delta, block.weight, block.x, steps.value, steps.next_value, target, advantage, correction
+            )
+
+    return (target, advantage, correction) if _run(plan, correct_rows, B, T) else None
+
+
+def _run(plan: Plan, correct_rows: Callable[[int, int], None], B: int, T: int) -> bool:
+    """Call the function for all rows, a large batch in threads; returns whether all values are good."""
+    is_large = (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T
+    try:
+        run_in_threads(correct_rows, B) if is_large else correct_rows(0, B)
+    except BadValue:
+        return False
+    return True
+
+
+def solved_blocks(
+    plan: Plan, steps: Steps, states: StateValues | None, T: int, first: int, stop: int
+) -> Iterator[tuple[int, int, Scratch]]:
+    """The rows from `first` to before `stop` by blocks: the flat index of the first step, their number, and Δ in the scratch."""
+    if plan.kernel is None and T > LONG:
+        block = Scratch.of(BLOCK)
+        for b in range(first, stop):
+            yield from _stretches(plan, steps, states, T, b, block)
+        return
+    rows = min(stop - first, max(4, BLOCK // T // 4 * 4) if plan.kernel is None else max(1, BLOCK // T))
+    block = Scratch.of(rows * T)
+    for b in range(first, stop, rows):
+        n = min(rows, stop - b) * T
+        block.x[n], block.ratio[n] = 0.0, 0.0  # beyond the last row nothing acts
+        block.after[:] = 0.0, FLOOR
+        _read(plan, steps, states, T, b * T, n, block)
+        if not _solve(plan, n, T, block):
+            _solve_big(n, T, block)
+        yield b * T, n, block
+
+
+def _stretches(
+    plan: Plan, steps: Steps, states: StateValues | None, T: int, b: int, block: Scratch
+) -> Iterator[tuple[int, int, Scratch]]:
+    """The stretches of a long row, from its end on. If a product leaves the range of floats, the whole row follows."""
+    block.ratio[0], block.after[:] = 0.0, (0.0, FLOOR)
+    for end in range(T, 0, -BLOCK):
+        begin = max(0, end - BLOCK)
+        n = end - begin
+        block.x[n], block.ratio[n] = block.after[0], block.ratio[0]
+        _read(plan, steps, states, T, b * T + begin, n, block)
+        if not _solve(plan, n, n, block):
+            row = Scratch.of(T)
+            _read(plan, steps, states, T, b * T, T, row)
+            _solve_big(T, T, row)
+            yield b * T, T, row
+            return
+        yield b * T + begin, n, block
+
+
+@np.errstate(all="ignore")  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
+def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int, n: int, block: Scratch) -> None:
+    """Fill δ, passed and the rule's factors of n steps."""
+    delta, passed, pi, mu, rho = block[:5]
+    reads_pi, reads_mu, reads_rho = plan.reads
+    if read(at, n, T, steps, reads_pi, reads_mu, reads_rho or states is not None, delta, passed, pi, mu, rho):
+        raise BadValue
+    if states is not None and weigh_errors(at, n, *states, rho, delta, passed, block.weight):
+        raise BadValue
+    parameters = (p if isinstance(p, float) else p[at : at + n] for p in plan.parameters)
+    decay, ratio, cap = plan.factors(RuleMath, pi[:n], mu[:n], rho[:n], *parameters)
+    place = slice(0, n) if states is None else slice(1, n + 1)
+    if plan.kernel is None:
+        np.multiply(decay, ratio, out=block.ratio[place])
+    else:
+        block.decay[place], block.ratio[place], block.cap[place] = decay, ratio, cap
+        passed[: n - 1] *= block.decay[1:n]
+        if states is not None:  # before the first action nothing acts
+            block.ratio[0:n:T] = block.cap[0:n:T] = 1.0
+
+
+def _solve(plan: Plan, n: int, T: int, block: Scratch) -> bool:
+    """Compute Δ of rows of T steps; returns whether all is within the range of floats."""
+    shape = n // T, T
+    if plan.kernel is None:
+        return linear.solve(*shape, block.delta, block.passed, block.ratio[1:], block.after, block.decay, block.x)
+    delta, passed, x = block.delta[:n].reshape(shape), block.passed[:n].reshape(shape), block.x[:n].reshape(shape)
+    plan.kernel(delta, passed, block.ratio[:n].reshape(shape), block.cap[:n].reshape(shape), plan.lags, x)
+    return True
+
+
+def _solve_big(n: int, T: int, block: Scratch) -> None:
+    """Compute Δ of rows without a cap, with products of any size."""
+    linear.solve_big_rows(
+        *(array[:n].reshape(n // T, T) for array in (block.delta, block.passed, block.ratio, block.x))
+    )

@@ -1,0 +1,222 @@
+"""The arrays of a block of steps → TD errors, discounts and probabilities in float64, and whether a value is bad.
+
+    δ_t = r_t + γ_t (1 − terminated_t) next_value_t − value_t        (0 at invalid steps)
+    passed_t = γ_t, or 0 where no trace goes on from t to t+1: at an end, at padding and at the row's end
+
+Rows follow each other in memory, so a block is a range of flat indices: some rows, or a stretch of one. What is summed is
+float64, whatever comes in: a float32 δ that cancels would lose what the sum needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from offtrace.arrays import BOOL, FLOATS
+from offtrace.returns.numpy.compiling import kernel, part
+from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE, Trajectory, explain_bad_value
+
+NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (BOOL, *FLOATS)}
+"""Arrays without elements: what is not given."""
+NO_NUMBERS = np.empty(0)
+
+
+class Steps(NamedTuple):
+    """The arrays of a call, [B, T] each; an array without elements is one that is not given or not read."""
+
+    reward: np.ndarray
+    value: np.ndarray
+    """q, or V where state values are meant."""
+    next_value: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    gamma: float
+    gammas: np.ndarray
+    """γ by step, in place of `gamma`."""
+    log_pi: np.ndarray
+    log_mu: np.ndarray
+    valid: np.ndarray
+
+
+@kernel
+def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
+    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
+    reward, value, next_value = (
+        part_of(steps.reward, at, n),
+        part_of(steps.value, at, n),
+        part_of(steps.next_value, at, n),
+    )
+    terminated, truncated = part_of(steps.terminated, at, n), part_of(steps.truncated, at, n)
+    log_pi, log_mu, gammas = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n), part_of(steps.gammas, at, n)
+    if steps.valid.size:
+        valid, next_is_valid = part_of(steps.valid, at, n), part_of(steps.valid, at + 1, n)
+        truncated = truncated | ~valid
+        truncated[: len(next_is_valid)] |= ~next_is_valid
+        reward, value, next_value = (
+            where_valid(valid, reward),
+            where_valid(valid, value),
+            where_valid(valid, next_value),
+        )
+        log_pi, log_mu, gammas = where_valid(valid, log_pi), where_valid(valid, log_mu), where_valid(valid, gammas)
+    bad = False
+    # Short loops of one kind each: these vectorise, one long loop would not.
+    if len(gammas):
+        for t in range(n):
+            γ = np.float64(gammas[t])
+            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+            bad |= not (0.0 <= γ <= 1.0)
+        for t in range(n):
+            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+            delta[t] = np.float64(reward[t]) + gammas[t] * ahead - np.float64(value[t])
+    else:
+        γ = steps.gamma
+        for t in range(n):
+            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+        for t in range(n):
+            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+            delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
+    for t in range(n):
+        bad |= not abs(delta[t]) < np.inf
+    for t in range(T - 1 - at % T, n, T):
+        passed[t] = 0.0
+    return bad | fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+
+
+@part
+def part_of(array, at, n):
+    """The n elements from flat index `at` on, fewer where the array ends."""
+    return array.ravel()[at : at + n]
+
+
+@part
+def where_valid(valid, array):
+    """A copy with 0 at invalid steps; an array without elements stays so."""
+    out = np.zeros_like(array)
+    for t in range(len(array)):
+        out[t] = array[t] if valid[t] else out[t]
+    return out
+
+
+@kernel
+def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
+    """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
+    bad = False
+    if reads_rho:
+        for t in range(n):
+            log_μ = np.float64(log_mu[t])
+            log_ρ = np.float64(log_pi[t]) - log_μ
+            rho[t] = exp(log_ρ)
+            bad |= not ((log_ρ < LARGEST_LOG) & (log_μ < np.inf))
+    if reads_pi:
+        for t in range(n):
+            log_π = np.float64(log_pi[t])
+            pi[t] = exp(log_π)
+            bad |= not log_π <= TOLERANCE
+    if reads_mu:
+        for t in range(n):
+            log_μ = np.float64(log_mu[t])
+            mu[t] = exp(log_μ)
+            bad |= not ((log_μ <= TOLERANCE) & (log_μ > -np.inf))
+    return bad
+
+
+@kernel
+def write(at, n, correction, value, out):
+    """Write the corrections of n steps, with the values added if there are any."""
+    into, q = part_of(out, at, n), part_of(value, at, n)
+    if len(q):
+        for t in range(n):
+            into[t] = np.float64(q[t]) + correction[t]
+    else:
+        for t in range(n):
+            into[t] = correction[t]
+
+
+def steps_of(x: Trajectory) -> Steps:
+    """The arrays of a trajectory as the kernels take them."""
+    nothing, no_flags = NOTHING[x.dtype], NOTHING[BOOL]
+    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma)
+    return Steps(
+        x.read("reward"), x.read("q"), x.read("next_value"), x.terminated, x.truncated, gamma, gammas,
+        nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu,
+        no_flags if x.valid is None else x.valid,
+    )  # fmt: skip
+
+
+def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
+    """δ and passed, [B, T] each; `without_q`, δ is the one-step target r + γ next_value. None where a value is bad."""
+    steps = steps_of(replace(x, q=np.zeros_like(x.read("reward"))) if without_q else x)
+    delta, passed = np.empty((2, *x.terminated.shape))
+    flat, T = (delta.reshape(-1), passed.reshape(-1)), delta.shape[1]
+    bad = read(0, delta.size, T, steps, False, False, False, *flat, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
+    return None if bad else (delta, passed)
+
+
+def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
+    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. None where one is bad."""
+    shape, valid = x.terminated.shape, np.True_ if x.valid is None else x.valid
+    logs = (0.0 if log is None else np.where(valid, log, 0.0) for log in (x.log_pi, x.log_mu))
+    flat = (np.array(np.broadcast_to(log, shape), np.float64).reshape(-1) for log in logs)
+    is_read = tuple(name in reads for name in ("pi", "mu", "rho"))
+    into = [np.empty(shape) if read else NO_NUMBERS for read in is_read]
+    if fill_probabilities(x.terminated.size, *flat, *is_read, *(array.reshape(-1) for array in into)):
+        return None
+    return {name: array for name, read, array in zip(("pi", "mu", "rho"), is_read, into, strict=True) if read}
+
+
+def goes_on(x: Trajectory) -> np.ndarray:
+    """Whether a trace may pass from t to t+1, bool [B, T]: not at an end, at padding or at the row's end."""
+    goes_on = ~(x.terminated | x.truncated)
+    goes_on[:, -1] = False
+    if x.valid is not None:
+        goes_on &= x.valid
+        goes_on[:, :-1] &= x.valid[:, 1:]
+    return goes_on
+
+
+def look(x: Trajectory, reads: tuple[str, ...]) -> None:
+    """Raise an error that names the first bad value, if there is one."""
+    if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:
+        explain_bad_value(x)
+
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 6.93147180369123816490e-01
+LN2_LOW = 1.90821492927058770002e-10
+ROUNDED = 1.5 * 2.0**52
+"""What is added to it is rounded to an integer, which is then in the lowest bits."""
+C2, C3, C4, C5, C6 = (
+    0.5000000000000011,
+    0.16666666666666413,
+    0.04166666666653015,
+    0.008333333333494465,
+    0.0013888888943631803,
+)
+C7, C8, C9 = 0.00019841269506578428, 2.4801493097261263e-05, 2.7557586370338387e-06
+C10, C11 = 2.763024893189953e-07, 2.5000063549257597e-08
+
+
+@part
+def exp(x):
+    """e^x to about a unit in the last place for x ≤ LARGEST_LOG; 0 below SMALLEST_LOG, where it is less than 10⁻³⁰⁷.
+
+    The C library's is a call for each element, which no loop vectorises. x = n ln 2 + r, |r| ≤ ½ ln 2; for e^r the polynomial
+    1 + r + r² (C2 + C3 r + …) whose largest relative error there is the least, 4e-18; n is added in the exponent's bits.
+    """
+    shifted = x * LOG2_E + ROUNDED
+    n = shifted - ROUNDED
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    p = C11 * r + C10
+    p = p * r + C9
+    p = p * r + C8
+    p = p * r + C7
+    p = p * r + C6
+    p = p * r + C5
+    p = p * r + C4
+    p = p * r + C3
+    p = p * r + C2
+    p = p * (r * r) + r + 1.0
+    bits = np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << 52))
+    return 0.0 if x < SMALLEST_LOG else bits.view(np.float64)
