@@ -43,11 +43,7 @@ from offtrace.returns.triton import plans
 from offtrace.returns.weight_arrays import Weighing
 
 
-def compile_only(plan, arrays, numbers, out, row):
-    cuda.compile_together(plan.jobs(arrays, numbers, out, row, torch.empty(plan.space, dtype=torch.uint8)))
-
-
-cuda.Plan.__call__ = compile_only
+cuda.Plan.first = lambda plan, *given: cuda.compile_together(plan.jobs(*given))
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,8 @@ if "whole" in sys.argv:
             cuda.given(d, d, d, d, None, per_decision=False, recursive=recursive)
             cuda.given(d, d, d, d, d[0, :3], per_decision=False, recursive=recursive)
     for level in cuda_weights.LEVELS:
-        cuda_weights.weigh(ot.TruncatedIS(1.5, 0.9), {n: given[n] for n in ("log_pi", "log_mu")}, Weighing(level), torch.zeros(2, 24))
+        logs = {name: given[name] for name in ("log_pi", "log_mu")}
+        cuda_weights.weigh(ot.TruncatedIS(1.5, 0.9), logs, Weighing(level), torch.zeros(2, 24))
 """
 
 

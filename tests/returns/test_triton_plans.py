@@ -103,9 +103,3 @@ def test_no_two_arrays_that_are_needed_share_memory() -> None:
     begins = [planner.offsets[slot.place] for slot in (a, b, c, d)]
     assert begins == [0, 1024, 0, 512]
     assert planner.space == 1536
-
-
-def test_a_row_without_steps_and_a_batch_without_rows() -> None:
-    for shape in ((0, 5), (3, 0)):
-        x = {name: a.reshape(shape) for name, a in batch((0, 5), 0).items()}
-        assert cuda.correct(ot.RBIS(), {"valid": None, **x, "gamma": 0.9}, None, add_q=True).shape == shape

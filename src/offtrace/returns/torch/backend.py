@@ -26,7 +26,7 @@ from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, 
 from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out
+from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, explain_bad_value, laid_out
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -86,10 +86,10 @@ class TorchBackend(Backend[Tensor]):
                 explain_bad_value(x)
         elif self.looks(check, arrays):
             look(_on_host(found, trace), trace.reads)
-        if not differentiable:
-            found = found.mapped(Tensor.detach, found.dtype)
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
+        if not differentiable:
+            found = found.mapped(Tensor.detach, found.dtype)
         return in_tensors(trace, found, add_q=add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
@@ -117,10 +117,10 @@ class TorchBackend(Backend[Tensor]):
                 explain_bad_value(x)
         elif self.looks(check, arrays):
             look(_on_host(found, trace), ("rho", *trace.reads))
-        if not differentiable:
-            found = found.mapped(Tensor.detach, found.dtype)
         if not (differentiable or seen) and _goes_to_triton(trace, found):
             return _states_by_triton(trace, found)
+        if not differentiable:
+            found = found.mapped(Tensor.detach, found.dtype)
         return on_states(trace, found)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
@@ -221,13 +221,16 @@ def _states_by_triton(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tens
 
 
 def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
-    """All arrays by name, in one dtype; None where there is none."""
-    names = ("valid", "log_pi", "log_mu")
-    alike = {n: a.to(found.dtype) if a.is_floating_point() else a for n, a in found.arrays.items()}
-    gamma = found.gamma.to(found.dtype) if isinstance(found.gamma, Tensor) else found.gamma
-    if "value" in alike:
-        alike["q"] = alike.pop("value")
-    return dict.fromkeys(names) | alike | {"gamma": gamma}
+    """All arrays by name, real ones in one dtype and flags as bytes; None where there is none."""
+    x: dict[str, Any] = {"valid": None, "log_pi": None, "log_mu": None, **found.arrays, "gamma": found.gamma}
+    if "value" in x:
+        x["q"] = x["value"]
+    for name, a in x.items():
+        if name in FLAGS:
+            x[name] = a if a is None or a.dtype in (torch.bool, torch.uint8) else a != 0
+        elif isinstance(a, Tensor) and a.dtype is not found.dtype and name != "pair":
+            x[name] = a.to(found.dtype)
+    return x
 
 
 def _bounds(trace: Trace, found: Agreed[Tensor]) -> list[float] | None:

@@ -13,6 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -25,6 +26,7 @@ from torch import Tensor
 from offtrace.returns.triton import load, plans
 from offtrace.returns.triton.rule_source import MOST, factors, step
 from offtrace.traces import Trace
+from offtrace.traces.symbols import Traced
 
 DTYPES = {
     "int32": torch.int32,
@@ -126,14 +128,14 @@ class Job(NamedTuple):
 
 
 class Plan:
-    """The launches for arrays of some shape. It takes arrays, numbers and outputs, in the order of the planner's slots."""
+    """The launches for arrays of some shape. It takes arrays, outputs and numbers, in the order of the planner's slots."""
 
     def __init__(self, planner: Planner) -> None:
         self.launches, self.space = planner.launches, planner.space
-        self.between = [(planner.slots[index], offset) for index, offset in planner.offsets.items()]
+        self.between = [(planner.slots[place], offset) for place, offset in planner.offsets.items()]
         self.offsets = [offset for _, offset in self.between]
-        order = [slot for slot in planner.slots if slot.place not in planner.offsets]
-        index = {slot.place: i for i, slot in enumerate([*order, *(slot for slot, _ in self.between)])}
+        given = [slot for slot in planner.slots if slot.place not in planner.offsets]
+        index = {slot.place: i for i, slot in enumerate([*given, *(slot for slot, _ in self.between)])}
         self.known: list[Any] = []
         """What is the same at each call, after all slots."""
         picked = [
@@ -145,35 +147,36 @@ class Plan:
             names = [name for name in inspect.signature(kernel.fn).parameters if name in constants]
             indices += [self._keep(len(index), constants[name]) for name in names]
         self.full_picks = [itemgetter(*indices) for indices in picked]
-        self.compiled: list[Callable[..., object]] | None = None
+        self.compiled: list[tuple[Callable[..., object], Callable[..., tuple[Any, ...]]]] = []
+        """What launches each kernel, and which arguments it takes; empty before the first call, and for Triton's interpreter."""
 
     def _keep(self, slots: int, value: Any) -> int:
         self.known.append(value)
         return slots + len(self.known) - 1
 
-    def __call__(self, arrays: Sequence[Tensor], numbers: Sequence[float], out: Sequence[Tensor], row: int = 0) -> None:
-        """Launch everything for the arrays from some row on."""
-        memory = torch.empty(self.space, dtype=torch.uint8, device=out[0].device)
-        if self.compiled is None:  # Triton's interpreter always goes here
-            jobs = self.jobs(arrays, numbers, out, row, memory)
-            compile_together(jobs)
-            made = [(kernel[grid](*given, **constants), grid) for kernel, grid, given, constants in jobs]
-            if all(compiled is not None for compiled, _ in made):
-                self.compiled = [compiled[(*grid, 1, 1)] for compiled, grid in made]
-            return
+    def __call__(self, addresses: list[Any], numbers: Sequence[float], device: torch.device) -> None:
+        """Launch everything for arrays at these addresses."""
+        memory = torch.empty(self.space, dtype=torch.uint8, device=device)
         begin = memory.data_ptr()
-        places = [_address(a, row) for a in (*arrays, *out)]
-        n = len(arrays)
-        given = [*places[:n], *numbers, *places[n:], *[begin + offset for offset in self.offsets], *self.known]
-        for run, pick in zip(self.compiled, self.full_picks, strict=True):
+        given = [*addresses, *numbers, *[begin + offset for offset in self.offsets], *self.known]
+        for run, pick in self.compiled:
             run(*pick(given))
 
-    def jobs(
-        self, arrays: Sequence[Tensor], numbers: Sequence[float], out: Sequence[Tensor], row: int, memory: Tensor
-    ) -> list[Job]:
+    def first(self, arrays: Sequence[Tensor], numbers: Sequence[float]) -> None:
+        """Compile everything, and launch it for these arrays."""
+        jobs = self.jobs(arrays, numbers)
+        copy_context().run(compile_together, jobs)  # it leaves its mark on the context if it fails
+        made = [(kernel[grid](*given, **constants), grid) for kernel, grid, given, constants in jobs]
+        if all(compiled is not None for compiled, _ in made):
+            runs = [compiled[(*grid, 1, 1)] for compiled, grid in made]
+            self.compiled = list(zip(runs, self.full_picks, strict=True))
+
+    def jobs(self, arrays: Sequence[Tensor], numbers: Sequence[float]) -> list[Job]:
         """The launches as Triton takes them, with tensors."""
+        memory = torch.empty(self.space, dtype=torch.uint8, device=arrays[0].device)
         between = [memory[offset : offset + _bytes(slot)].view(DTYPES[slot.dtype]) for slot, offset in self.between]
-        given = [*(a[row:] for a in arrays), *numbers, *(a[row:] for a in out), *between, *self.known]
+        bytes_for_flags = [a.view(torch.uint8) if a.dtype is torch.bool else a for a in arrays]
+        given = [*bytes_for_flags, *numbers, *between, *self.known]
         launches = zip(self.launches, self.picks, strict=True)
         return [Job(kernel, (programs,), pick(given), constants) for (kernel, programs, _, constants), pick in launches]
 
@@ -186,34 +189,68 @@ def compile_together(jobs: Sequence[Job]) -> None:
                 kernel.warmup(*arguments, grid=grid, **constants)
 
 
-def _address(array: Tensor, row: int) -> int:
-    return array.data_ptr() + row * array.shape[-1] * array.element_size() if row else array.data_ptr()
-
-
 _plans: dict[object, Plan] = {}
 
 
 def _plan(key: object, make: Callable[[Planner], object]) -> Plan:
-    """The plan that is remembered under this key, or a new one."""
-    found = _plans.get(key)
-    if found is None:
-        planner = Planner()
-        make(planner)
-        if len(_plans) >= REMEMBERED:
-            del _plans[next(iter(_plans))]  # the oldest
-        found = _plans[key] = Plan(planner)
-    return found
+    """A new plan, which is remembered under this key."""
+    planner = Planner()
+    make(planner)
+    if len(_plans) >= REMEMBERED:
+        del _plans[next(iter(_plans))]  # the oldest
+    _plans[key] = Plan(planner)
+    return _plans[key]
 
 
-class _Rule(NamedTuple):
+def launch(
+    key: object, shape: tuple[int, int], arrays: list[Tensor], out: list[Tensor], numbers: Sequence[float],
+    make: Callable[[Planner, int], object], at_once: int | None = None,
+) -> None:  # fmt: skip
+    """Go through the plan that is remembered under this key and shape, for so many rows after the other.
+
+    Arrays of the outputs' shape come first; the others are passed whole, and only where all rows are done at once.
+    """
+    B, T = shape
+    device = out[0].device
+    if device.index is not None and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            launch(key, shape, arrays, out, numbers, make, at_once)
+        return
+    every = [*arrays, *out]
+    addresses = [a.data_ptr() for a in every]
+    if any(map(VECTOR.__rmod__, addresses)) or not all(map(Tensor.is_contiguous, every)):
+        every = [*map(_aligned, arrays), *out]
+        addresses = [a.data_ptr() for a in every]
+    rows = at_once or B
+    for row in range(0, B, rows):
+        rows = min(rows, B - row)
+        there = (key, rows, T, row * T % VECTOR, out[0].dtype, device)
+        plan = _plans.get(there) or _plan(there, lambda planner, rows=rows: make(planner, rows))
+        if plan.compiled:
+            places = (
+                [p + row * T * a.element_size() for p, a in zip(addresses, every, strict=True)] if row else addresses
+            )
+            plan(places, numbers, device)
+        else:
+            plan.first(every if at_once is None else [a.view(-1, T)[row:] for a in every], numbers)
+
+
+def _aligned(array: Tensor) -> Tensor:
+    """The tensor in one piece, at an address for which kernels are compiled."""
+    whole = array.contiguous()
+    return whole if whole.data_ptr() % VECTOR == 0 else whole.clone()
+
+
+@dataclass(frozen=True, eq=False)
+class _Rule:
     """What kernels take of a trace."""
 
+    lines: Traced
+    """The rules of one plan have the same."""
     function: Any
     reads: int
     numbers: tuple[float, ...]
-    """The parameters, share and ρ̄ (`load`)."""
-    lam: float
-    """Of a custom trace, and of the advantage on state values."""
+    """The parameters, share and ρ̄ (`load`); and λ, of a custom trace and of the advantage on state values."""
 
 
 @lru_cache(1024)
@@ -221,12 +258,14 @@ def _rule(trace: Trace) -> _Rule:
     reads = sum(bit.value for name, bit in (("pi", load.PI), ("mu", load.MU), ("rho", load.RHO)) if name in trace.reads)
     custom = trace.step_form
     if custom is None:
-        function, parameters, lam = factors(trace.traced.lines), trace.parameters, trace.advantage_lam
+        traced, parameters, lam = trace.traced, trace.parameters, trace.advantage_lam
+        function = factors(traced.lines)
     else:
-        function, parameters, lam = step(custom.traced.lines), custom.carries, custom.lam
+        traced, parameters, lam = custom.traced, custom.carries, custom.lam
+        function = step(traced.lines)
     share = trace.target_share if trace.mixture else 1.0
-    padded = [*map(float, parameters), *[0.0] * (MOST - len(parameters))]
-    return _Rule(function, reads, (*padded, float(share), float(trace.delta_bound)), float(lam))
+    padded = [*parameters, *[0.0] * (MOST - len(parameters)), share, trace.delta_bound, lam]
+    return _Rule(traced, function, reads, tuple(map(float, padded)))
 
 
 @lru_cache(64)
@@ -243,88 +282,64 @@ def takes(trace: Trace) -> bool:
     )
 
 
-def in_rows(array: Tensor, T: int) -> Tensor:
-    """The tensor as [B, T] in one piece, aligned; flags as bytes."""
-    rows = array if array.dim() == 2 and array.is_contiguous() else array.reshape(-1, T).contiguous()
-    rows = rows if rows.data_ptr() % VECTOR == 0 else rows.clone()
-    return rows.view(torch.uint8) if rows.dtype is torch.bool else rows
-
-
 def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
     """Δ, or q + Δ, in the dtype and shape of the reward."""
-    out = torch.empty_like(x["reward"], memory_format=torch.contiguous_format)
+    out = _empty(x["reward"])
     _run(trace, x, lags, load.ADD_Q.value if add_q else 0, [out])
     return out
 
 
 def correct_states(trace: Trace, x: dict[str, Any], lags: list[float] | None) -> tuple[Tensor, Tensor, Tensor]:
     """Target, advantage and correction of state values, which are given as q."""
-    like = x["reward"]
-    target, advantage, correction = (torch.empty_like(like, memory_format=torch.contiguous_format) for _ in range(3))
+    target, advantage, correction = (_empty(x["reward"]) for _ in range(3))
     _run(trace, x, lags, 0, [target, advantage, correction])
     return target, advantage, correction
 
 
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
+
+
 def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, out: list[Tensor]) -> None:
     """Compute Δ, or the three results of state values, into `out`."""
-    reward, rule, states = x["reward"], _rule(trace), len(out) > 1
+    reward, gamma, rule, states = x["reward"], x["gamma"], _rule(trace), len(out) > 1
+    per_step, custom, padded = isinstance(gamma, Tensor), trace.step_form is not None, x["valid"] is not None
     T = reward.shape[-1]
-    B = reward.numel() // T if T else 0
-    if not B:
-        return
-    per_step, custom, pair = isinstance(x["gamma"], Tensor), trace.step_form is not None, x.get("pair")
-    pair = pair if "pair" in trace.reads else None
-    arrays = [in_rows(x[n] if isinstance(x[n], Tensor) else x[INSTEAD[n]], T) for n in NAMES]
-    reads = rule.reads
-    for there, bit in ((per_step, load.GAMMAS), (x["valid"] is not None, load.VALID), (states, load.STATES)):
-        reads |= bit.value if there else 0
-    how |= load.PADDED.value if x["valid"] is not None else 0
+    B = reward.numel() // T
+    there = [name for name in NAMES if isinstance(x[name], Tensor)]
+    arrays = [x[name] for name in there]
+    reads = rule.reads | per_step * load.GAMMAS.value | padded * load.VALID.value | states * load.STATES.value
+    how |= padded * load.PADDED.value
     bounds = None if lags is None or custom else _bounds(tuple(lags), reward.device)
-    others = [a for a in (None if pair is None else in_rows(pair, T), bounds) if a is not None]
-    per_decision = trace.per_decision and bounds is None
-    at_once = B if per_decision or custom or bounds is not None else rows_at_once(B, T, trace.recursive)
-    numbers = (0.0 if per_step else float(x["gamma"]), *rule.numbers, rule.lam)
+    pair = x["pair"] if "pair" in trace.reads else None
+    others = [a for a in (pair, bounds) if a is not None]
+    per_decision, recursive = trace.per_decision and bounds is None, trace.recursive
+    at_once = None if per_decision or others or custom else rows_at_once(B, T, recursive)
     name = NAME_OF[reward.dtype]
 
     def make(planner: Planner, rows: int) -> None:
-        given = [planner.slot((rows, T)) for _ in NAMES]
+        slots = {name: planner.slot((rows, T)) for name in there}
         rest = [planner.slot() for _ in others]
-        *values, lam = [planner.slot() for _ in numbers]
         made = [planner.slot((rows, T)) for _ in out]
+        *numbers, lam = [planner.slot() for _ in range(len(rule.numbers) + 1)]
+        given = [slots.get(name) or slots[INSTEAD[name]] for name in NAMES]
         kind = "float64" if name == "float64" else "float32"
         found = planner.empty((rows, T), kind) if states else made[0]
-        call = plans.Given(planner, given, kind if states else name, rule.function, reads, values, how)
+        call = plans.Given(planner, given, kind if states else name, rule.function, reads, numbers, how)
         if custom:
             plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, found)
         elif bounds is not None:
-            plans.by_lag(call, rest[-1], len(bounds) + 1, trace.recursive, found)
+            plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, found)
         elif per_decision:
             plans.without_cap(call, found)
         else:
-            plans.with_cap(call, trace.recursive, found)
+            plans.with_cap(call, recursive, found)
         if states:
             plans.state_results(call, found, lam, made)
 
-    key = (
-        rule.function, reads, how, trace.horizon if custom else None if bounds is None else len(bounds), per_decision,
-        trace.recursive, pair is None or pair.dtype,
-    )  # fmt: skip
-    launch(key, [*arrays, *others], numbers, out, make, at_once)
-
-
-def launch(
-    key: object, arrays: list[Tensor], numbers: Sequence[float], out: list[Tensor], make: Callable[[Planner, int], object],
-    at_once: int,
-) -> None:  # fmt: skip
-    """Go through the plan that is remembered under this key and what the arrays are, for so many rows after the other."""
-    B, T = arrays[0].shape
-    about = key, T, arrays[0].dtype, arrays[0].device
-    out = [a.view(-1, T) for a in out]
-    with torch.cuda.device(arrays[0].get_device()):
-        for row in range(0, B, at_once):
-            rows = min(at_once, B - row)
-            plan = _plan((about, rows, row * T % VECTOR), lambda planner, rows=rows: make(planner, rows))
-            plan(arrays, numbers, out, row)
+    bounded = trace.horizon if custom else None if bounds is None else len(bounds)
+    key = (rule.lines, reads, how, bounded, per_decision, recursive, None if pair is None else pair.dtype, *there)
+    launch(key, (B, T), [*arrays, *others], out, (0.0 if per_step else gamma, *rule.numbers), make, at_once)
 
 
 def rows_at_once(B: int, T: int, recursive: bool) -> int:
@@ -337,51 +352,46 @@ def rows_at_once(B: int, T: int, recursive: bool) -> int:
     parts = 2 if swept or recursive else 4
     least = 1 << 19 if swept or (recursive and plans.long(T)) else 1 << 20
     parts = max(1, min(parts, B * T // least))
-    return max(1, min(triton.cdiv(B, parts), AT_ONCE // T))
+    return max(1, min(-(-B // parts), AT_ONCE // T))
 
 
 def given(
     delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool
 ) -> Tensor:
-    """Δ from given δ, g, ratio and cap."""
-    out = torch.empty_like(delta, memory_format=torch.contiguous_format)
-    bounds = [] if lags is None or not len(lags) else [lags]
-    if not delta.numel():
-        return out
+    """Δ from given δ, g, ratio and cap, [B, T]."""
     B, T = delta.shape
+    out, reach = _empty(delta), 0 if lags is None else len(lags)
 
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
-        given_lags = [planner.slot() for _ in bounds]
+        bounds = planner.slot() if reach else None
         made = planner.slot((rows, T))
         call = plans.of_factors(planner, of_steps, NAME_OF[delta.dtype])
-        if bounds:
-            plans.by_lag(call, given_lags[0], len(bounds[0]) + 1, recursive, made)
+        if bounds is not None:
+            plans.by_lag(call, bounds, reach + 1, recursive, made)
         elif per_decision:
             plans.without_cap(call, made)
         else:
             plans.with_cap(call, recursive, made)
 
-    key = "given", len(bounds[0]) if bounds else 0, per_decision, recursive
-    at_once = B if per_decision or bounds else rows_at_once(B, T, recursive)
-    launch(key, [*(in_rows(a, T) for a in (delta, g, ratio, cap)), *bounds], (), [out], make, at_once)
+    arrays = [delta, g, ratio, cap, *([lags] if lags is not None and reach else [])]
+    at_once = None if per_decision or reach else rows_at_once(B, max(1, T), recursive)
+    if out.numel():
+        launch(("given", reach, per_decision, recursive), (B, T), arrays, [out], (), make, at_once)
     return out
 
 
 def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool) -> Tensor:
-    """e, the gradient by δ."""
-    out = gradient.clone(memory_format=torch.contiguous_format)
-    bounds = [lags] if len(lags) else []
-    if not out.numel():
-        return out
+    """e, the gradient by δ, [B, T]."""
     B, T = gradient.shape
+    out, reach = gradient.clone(memory_format=torch.contiguous_format), len(lags)
 
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
-        given_lags = [planner.slot() for _ in bounds]
-        bounds_given = given_lags[0] if bounds else None
-        plans.transposed(planner, of_steps, bounds_given, len(lags) + 1, recursive, planner.slot((rows, T)))
+        bounds = planner.slot() if reach else None
+        plans.transposed(planner, of_steps, bounds, reach + 1, recursive, planner.slot((rows, T)))
 
-    arrays = [*(in_rows(a, T) for a in (gradient, g, ratio, cap)), *bounds]
-    launch(("transposed", len(lags), recursive), arrays, (), [out], make, B)
+    arrays = [gradient, g, ratio, cap, *([lags] if reach else [])]
+    if out.numel():
+        launch(("transposed", reach, recursive), (B, T), arrays, [out], (), make)
     return out

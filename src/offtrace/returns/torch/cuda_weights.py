@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from offtrace.returns.torch.cuda import Planner, in_rows, launch, takes
+from offtrace.returns.torch.cuda import Planner, launch, takes
 from offtrace.returns.triton import weights as kernels
 from offtrace.returns.triton.rule_source import MOST, changes, log_factors
 from offtrace.returns.weight_arrays import Weighing
@@ -42,8 +42,7 @@ def _decays(trace: Trace) -> int:
 def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Tensor:
     """The weights of decisions, into `out` [N, T], whose device and dtype are taken."""
     N, T = out.shape
-    given = [x.get(name, out) for name in ("log_pi", "log_mu", "mask", "segment")]
-    arrays = [in_rows(a, T) for a in given]
+    arrays = [x.get(name, out) for name in ("log_pi", "log_mu", "mask", "segment")]
     length = min(WEIGHED, triton.next_power_of_2(T))
     constants: dict[str, Any] = {
         "RULE": log_factors(trace.traced.lines), "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
@@ -55,9 +54,9 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor) -> Ten
     numbers = [float(n) for n in (how.lower, how.upper, *trace.parameters)] + [0.0] * (MOST - len(trace.parameters))
 
     def make(planner: Planner, rows: int) -> None:
-        read = [planner.slot() for _ in arrays]
-        values = [planner.slot() for _ in numbers]
-        planner.launch(kernels.weigh_rows, rows, read, [T, *values], [planner.slot()], **constants)
+        read, made = [planner.slot() for _ in arrays], planner.slot()
+        planner.launch(kernels.weigh_rows, rows, read, [T, *(planner.slot() for _ in numbers)], [made], **constants)
 
-    launch((*constants.values(), *(a.dtype for a in (*arrays, out))), arrays, numbers, [out], make, max(1, N))
+    if out.numel():
+        launch((*constants.values(), *(a.dtype for a in arrays)), (N, T), arrays, [out], numbers, make)
     return out
