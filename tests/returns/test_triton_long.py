@@ -25,7 +25,16 @@ plans = pytest.importorskip("offtrace.returns.triton.plans")
 @pytest.fixture
 def small(monkeypatch: Any) -> None:
     """A tree of four levels has 4³ leaves, blocks are sorted by 16 steps; rows are swept if traces live for eight steps."""
-    sizes = {"SWEPT": 64, "NEAR": 8, "LIFE": 8, "FAN": 4, "SORTED": 16, "CHUNKS": (16,), "PART_CHUNKS": 2}
+    sizes = {
+        "SWEPT": 64,
+        "NEAR": 8,
+        "LIFE": 8,
+        "FAN": 4,
+        "SORTED": 16,
+        "CHUNKS": (16,),
+        "PART_CHUNKS": 2,
+        "WALKED": 256,
+    }
     for name, value in sizes.items():
         monkeypatch.setattr(plans, name, value)
     monkeypatch.setattr(cuda, "_plans", {})

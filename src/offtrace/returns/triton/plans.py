@@ -17,8 +17,9 @@ from offtrace.returns.triton import linear, load, readout, sweep, tree, walk
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 ROWS, STARTS = 32, 16
-"""Of a program that sweeps or walks: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
+"""Of a program that sweeps: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
 which is right for at most two blocks of them: each shrinks a trace by at most 1e-18, so float32 still holds it."""
+WALKED = 16  # starts of a program that walks them by definition
 BLOCK = 8  # steps whose products are taken together: one thread's
 LARGE = {"float32": 1e18, "float64": 1e100}
 """How large products within a block may be, or how small their inverses."""
@@ -158,9 +159,9 @@ def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) ->
     rows = ROWS if B >= ROWS // 2 else 1
     groups = triton.cdiv(B, rows)
     (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, STARTS)), [*call.arrays, lags, lags, out],
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, lags, lags, out],
         [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=True, ROWS=rows, M=STARTS, num_warps=1,
+        RECURSIVE=recursive, LAGS=True, ROWS=rows, M=WALKED, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -336,8 +337,8 @@ def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:
     B, T = call.shape
     groups = triton.cdiv(B, ROWS)
     (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, STARTS)), [*call.arrays, stage, stage, out],
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, stage, stage, out],
         [0, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=STARTS, num_warps=1,
+        RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=WALKED, num_warps=1,
     )  # fmt: skip
     return out
