@@ -11,7 +11,7 @@ number of steps in all: 2048 rows at T = 16, 8 at T = 4096.
 from __future__ import annotations
 
 import argparse
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,35 +20,23 @@ from batches import SETTINGS, Batch, draw
 from timing import Competitor, emit, interleave, ratio
 
 import offtrace as ot
-from offtrace.returns.numpy import call_plans, cap_at_readout, every_pair
+from offtrace.returns.numpy import every_pair, passes, readout_cap
 
 LENGTHS = (16, 32, 64, 128, 256, 1024, 4096)
 STEPS = 32_768
-PLANS = {"ours": call_plans.usual_plan}
+KERNELS = {"direct": every_pair.sweep, "direct, recursive": every_pair.sweep_recursive, "long": readout_cap.sweep}
+CHOSEN = passes.plan_of
 
 
-def with_kernel(kernel: Any) -> Any:
-    """In place of `call_plans.usual_plan`: the same with another kernel."""
+def calling(rule: ot.Trace, kernel: str) -> Competitor:
+    """The rule by the kernel that is chosen for it ("ours"), or by another."""
 
-    @cache
-    def plan(trace: ot.Trace, T: int) -> Any:
-        ours = PLANS["ours"](trace, T)
-        return None if ours is None else ours._replace(kernel=kernel)
-
-    return plan
-
-
-PLANS |= {
-    "direct": with_kernel(every_pair.KERNEL),
-    "direct, recursive": with_kernel(every_pair.RECURSIVE),
-    "long": with_kernel(cap_at_readout.KERNEL),
-}
-
-
-def calling(rule: ot.Trace, plan: str) -> Competitor:
     def call(x: dict[str, Any]) -> np.ndarray:
-        call_plans.usual_plan = PLANS[plan]  # pyright: ignore[reportAttributeAccessIssue]
+        passes.plan_of = CHOSEN if kernel == "ours" else by_kernel  # pyright: ignore[reportAttributeAccessIssue]
         return ot.targets(rule, **x)
+
+    def by_kernel(*arguments: Any) -> Any:
+        return CHOSEN(*arguments)._replace(kernel=KERNELS[kernel])
 
     return Competitor(Batch.for_targets, call)
 
@@ -60,7 +48,7 @@ if __name__ == "__main__":
     for T in LENGTHS:
         for setting in SETTINGS.values():
             pairs = {name: (rule, "ours") for name, rule in list(rules(setting).items())[1:]}
-            if T <= call_plans.SHORT:
+            if T <= passes.FEW_STEPS:
                 pairs["TruncatedIS, SHORT = 0"] = rules(setting)["TruncatedIS"], "long"
             both = {}
             for name, (rule, plan) in pairs.items():

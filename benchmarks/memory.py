@@ -21,7 +21,7 @@ from batches import NEAR, Batch, draw
 from timing import emit
 
 import offtrace as ot
-from offtrace.returns.numpy import call_plans, planned_passes
+from offtrace.returns.numpy import passes
 
 SHAPES = ((4096, 256), (1, 100_000), (1, 1_000_000))
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -39,10 +39,10 @@ def measure(name: str, folder: Path) -> None:
     arrays = {file.stem: np.load(file) for file in folder.glob("*.npy")}
     x = Batch(**arrays, gamma=NEAR.gamma).for_targets()
     B, T = arrays["reward"].shape
-    chosen, planned_passes.PARALLEL = planned_passes.PARALLEL, 1 if B > 1 else 1 << 40  # pyright: ignore[reportAttributeAccessIssue]
-    small = draw(np.random.default_rng(1), NEAR, 8 if B > 1 else 1, call_plans.SHORT + 16).for_targets()
+    chosen, passes.PARALLEL = passes.PARALLEL, 1 if B > 1 else 1 << 40  # pyright: ignore[reportAttributeAccessIssue]
+    small = draw(np.random.default_rng(1), NEAR, 8 if B > 1 else 1, passes.FEW_STEPS + 16).for_targets()
     ot.targets(rule, **small)
-    planned_passes.PARALLEL = chosen
+    passes.PARALLEL = chosen  # pyright: ignore[reportAttributeAccessIssue]
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     RESET.write_text("5")

@@ -11,7 +11,7 @@ a_t ~ μ was taken in s_t, and reward[t] and s_{t+1} were seen:
     log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t); given only where the rule uses them
     gamma             a number, or [B, T]: γ_t discounts from t to t+1
     valid             optional; False marks padding, where nothing is read and outputs are 0
-    skip              optional; True marks a step that is no decision: credit passes over it (`returns.skipped_steps`)
+    skip              optional; True marks a step that is no decision: credit passes over it (`returns.inputs`)
     greedy            optional; whether a_t maximises Q(s_t, ·), for rules that cut where it does not
     pair              optional; an integer id of (s_t, a_t), for custom traces that ask for it
 

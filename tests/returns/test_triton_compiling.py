@@ -40,7 +40,7 @@ triton.knobs.compilation.listener = lambda src, **_: names.add(src.name)
 import offtrace as ot
 from offtrace.returns.torch import cuda, cuda_weights
 from offtrace.returns.triton import plans
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 
 
 cuda.Plan.first = lambda plan, *given: cuda.compile_together(plan.jobs(*given))

@@ -14,9 +14,9 @@ import offtrace as ot
 import triton_interpreter  # noqa: F401
 from decision_batches import batches, by_rows
 from helpers import BUILT_IN
-from offtrace.returns.needed_arrays import decisions
+from offtrace.returns.inputs import decisions
 from offtrace.returns.torch.backend import TorchBackend
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 
 cuda_weights = pytest.importorskip("offtrace.returns.torch.cuda_weights")
 

@@ -21,7 +21,7 @@ from decision_batches import batches, by_rows
 from helpers import BUILT_IN, KINDS, name_of
 from offtrace.returns import by_definition
 from offtrace.returns.numpy import weights as numpy_weights
-from offtrace.returns.weight_arrays import LEVELS
+from offtrace.returns.weights.decisions import LEVELS
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "rollout_weights.npz"
 LIMITS = HealthCheck.too_slow, HealthCheck.data_too_large

@@ -17,7 +17,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from offtrace._shared.typed_jax import asarray, is_traced, pad, zeros
-from offtrace.returns.targets_from_coefficients import targets_from_c
+from offtrace.returns.api import targets_from_c
 
 
 def lambda_returns(

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.adapters.torchrl_entries import Estimator, dispatched, found, parameters_of, registered, under_next, write
-from offtrace.returns.state_values import state_targets
+from offtrace.returns.api import state_targets
 from offtrace.traces import VTrace
 
 

@@ -11,7 +11,7 @@ from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.backend import BACKEND
 from offtrace.returns.numpy.rejected_rows import decisions_of, statistic
 from offtrace.returns.numpy.weights import Sequences
-from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, agreed
+from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, agreed
 
 
 class Taken(TypedDict):

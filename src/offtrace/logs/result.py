@@ -17,7 +17,7 @@ from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTA
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.logs.estimators.weight_shares import kish, shares
 from offtrace.logs.json_values import finite
-from offtrace.returns.diagnosis import Statistics
+from offtrace.returns.diagnose import Statistics
 from offtrace.traces import Trace
 
 

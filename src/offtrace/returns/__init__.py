@@ -1,14 +1,12 @@
 """Returns: trajectory × trace → corrections, targets. One file per kernel, one oracle by definition."""
 
 from offtrace.returns.action_values import from_action_values
-from offtrace.returns.api import coefficients, corrections, targets
-from offtrace.returns.diagnosis import Diagnosis, Statistics, adapt, credit_figure, diagnose
-from offtrace.returns.rejection import reject
-from offtrace.returns.state_values import StateTargets, state_targets
+from offtrace.returns.api import StateTargets, coefficients, corrections, state_targets, targets, targets_from_c
+from offtrace.returns.diagnose import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.streaming.stream import Stream
-from offtrace.returns.targets_from_coefficients import targets_from_c
-from offtrace.returns.weight_diagnosis import WeightDiagnosis, diagnose_weights
-from offtrace.returns.weights import weights
+from offtrace.returns.weights.api import weights
+from offtrace.returns.weights.diagnose import WeightDiagnosis, diagnose_weights
+from offtrace.returns.weights.reject import reject
 
 __all__ = [
     "Diagnosis",

@@ -1,14 +1,18 @@
-"""The public calls on action values: targets, corrections, coefficients."""
+"""The public calls: targets, corrections and coefficients of action values, and targets of state values."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple
 
 from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
-from offtrace.returns.skipped_steps import Closed
+from offtrace.returns.backend import Backend
+from offtrace.returns.inputs import Layout, SkipsRemoved, batch_first, layout_of, rule_batch_first
 from offtrace.traces import Rule, Trace
-from offtrace.traces.trace_argument import as_rule, as_trace
+from offtrace.traces.given_coefficients import GivenCoefficients
+from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
 
 
 @ends_apart
@@ -52,10 +56,11 @@ def targets(
     ...            terminated=end, truncated=np.zeros(3, bool), gamma=0.5)
     array([1.75, 1.5 , 1.  ])
     """
-    return _run(
-        trace, True, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid, skip, pair, greedy,
-        time_major, differentiable, check,
-    )  # fmt: skip
+    arrays = {
+        "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
+        "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
+    }  # fmt: skip
+    return _run(trace, arrays, True, time_major, differentiable, check)
 
 
 @ends_apart
@@ -89,10 +94,84 @@ def corrections(
     """
     if q is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise TypeError("q is missing: a correction is what is added to it")
-    return _run(
-        trace, False, reward, q, next_value, terminated, truncated, gamma, log_pi, log_mu, valid, skip, pair, greedy,
-        time_major, differentiable, check,
-    )  # fmt: skip
+    arrays = {
+        "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
+        "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
+    }  # fmt: skip
+    return _run(trace, arrays, False, time_major, differentiable, check)
+
+
+class StateTargets(NamedTuple, Generic[Array]):
+    """What `state_targets` returns, each of the shape and dtype that came in."""
+
+    target: Array
+    """v_k = V_k + Δ_k, the regression target for V(s_k)."""
+    advantage: Array
+    """ρ̄_k (r_k + γ_k v_{k+1} − V_k), the weight of a policy gradient, as V-trace has it. See `state_targets` for λ."""
+    correction: Array
+    """Δ_k, the λ-advantage: on-policy it is GAE(λ)'s. It knows the actions from k on, where `advantage` takes a_k as given."""
+
+
+@ends_apart
+def state_targets(
+    trace: Trace | None = None,
+    *,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    log_pi: Array,
+    log_mu: Array,
+    gamma: Array | float,
+    lam: Option = None,
+    rho_bar: Option = None,
+    c_bar: Option = None,
+    valid: Array | None = None,
+    skip: Array | None = None,
+    pair: Array | None = None,
+    time_major: Option = None,
+    differentiable: Option = False,
+    check: Option = None,
+) -> StateTargets[Array]:
+    """Targets for V(s_k) by any trace, and two advantages. `value` is V(s_t), `next_value` V of the true next state.
+
+    v_k = V_k + Δ_k,   Δ_k = Σ_{t≥k} (γ_k ··· γ_{t-1}) b_{k:t-1} ρ_t δ_t,   δ_t = r_t + γ_t (1 − terminated_t) next_value_t − V_t
+
+    b_{k:t-1} is β of a trace that starts one step before k and has met the actions k … t−1; b_{k:k-1} = 1. Unlike on action
+    values the start's own action acts, and δ_t carries ρ_t. It is not clipped, so that the fixed point is V^π, except by V-trace,
+    which has ρ̄_t = min(rho_bar, ρ_t) in its place. Rules that evaluate a mixture of π and μ have the mixture's ratio.
+
+    `ImportanceSampling(lam)` is off-policy TD(λ), and on-policy TD(λ) and GAE(λ); `OneStep` is off-policy TD(0), `VTrace`
+    V-trace, `ABQ` ABTD(ζ), `TreeBackup` Tree Backup for V. On-policy, give the same array as log_pi and log_mu. Without a trace
+    it is V-trace (Espeholt et al. 2018) with the numbers `lam`, `rho_bar` and `c_bar`, which are 1 if left out.
+
+    `advantage` is ρ̄_k (r_k + γ_k [(1−λ) V(s_{k+1}) + λ v_{k+1}] − V_k), λ being the rule's, or 1; where the episode is
+    truncated or the row ends, v_{k+1} is V at the true next state: never the next episode's. `correction` is Δ_k. On-policy both
+    are GAE(λ)'s advantage, but the first only where next_value[k] = value[k+1] inside an episode: it holds
+    γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where `next_value` comes from another network than `value`.
+
+    Both log-probabilities are always read. A λ that is given by step belongs to the action of its step. `pair`, for custom traces
+    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `differentiable` and `check` are those of
+    `targets`.
+
+    >>> import numpy as np, offtrace as ot
+    >>> none, zero = np.zeros(2, bool), np.zeros(2)
+    >>> found = ot.state_targets(ot.RBIS(lam=0.9), reward=np.array([1.0, 2.0]), value=zero,
+    ...                          next_value=zero, terminated=none,
+    ...                          truncated=none, log_pi=np.log([0.5, 0.5]), log_mu=np.log([0.25, 0.5]),
+    ...                          gamma=0.5)
+    >>> found.target
+    array([2.9, 2. ])
+    """
+    rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})
+    arrays = {
+        "reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated,
+        "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
+    }  # fmt: skip
+    call = prepared(rule, arrays, time_major, differentiable)
+    states = call.backend.correct_states(as_trace(call.rule), call.arrays, differentiable=differentiable, check=check)
+    return StateTargets(*map(call.restored, states))
 
 
 @ends_apart
@@ -123,35 +202,64 @@ def coefficients(
     return backend_of(row).coefficients(as_trace(trace), row)
 
 
+def targets_from_c(c: Array, *, horizon: int | None = None, **arrays: Any) -> Array:
+    """target_k = q_k + Σ_{t≥k} (γ_k ··· γ_{t-1}) (c_{k+1} ··· c_t) δ_t, for any c ≥ 0 of the batch's shape.
+
+    c of a start is not used. With a `horizon` n, the sum ends before t = k + n. The other arguments are those of `targets`,
+    without log_pi and log_mu. c is of their kind; a tensor c is a constant, which has no gradient.
+
+    >>> import numpy as np, offtrace as ot
+    >>> no, zero = np.zeros(3, bool), np.zeros(3)
+    >>> ot.targets_from_c(np.array([9.0, 0.5, 2.0]), reward=np.ones(3), q=zero, next_value=zero,
+    ...                   terminated=no, truncated=no, gamma=1.0)
+    array([2.5, 3. , 1. ])
+    """
+    for name in ("log_pi", "log_mu"):
+        if name in arrays:
+            raise TypeError(f"{name} has no part in targets_from_c: c is given")
+    options = ("time_major", "differentiable", "check")
+    backend = backend_of({"c": c, **{n: a for n, a in arrays.items() if n not in options}})
+    if arrays.get("differentiable") and getattr(c, "requires_grad", False):
+        raise TypeError("c requires a gradient, which there is none of for a tensor c: pass c.detach()")
+    return targets(GivenCoefficients(backend.as_parameter("c", c), horizon=horizon), **arrays)
+
+
+class Prepared(NamedTuple, Generic[Array]):
+    """A call whose arrays are [T] or [B, T], batch first, without skipped steps."""
+
+    backend: Backend[Array]
+    rule: Rule
+    arrays: Mapping[str, object]
+    layout: Layout
+    skips: SkipsRemoved[Array] | None
+
+    def restored(self, out: Array) -> Array:
+        """A result in the layout that came in, 0 at skipped steps."""
+        return self.layout.restored(out if self.skips is None else self.skips.restored(out))
+
+
+def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differentiable: bool) -> Prepared[Any]:
+    """The call with its backend; arrays and what a rule holds by step are turned alike."""
+    backend: Backend[Any] = backend_of(arrays, differentiable)
+    layout = layout_of(arrays, time_major)
+    if not layout.is_batch_first:
+        rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
+    skip, skips = arrays.pop("skip"), None
+    if skip is not None:
+        skips = SkipsRemoved[Any](backend, skip, arrays)
+        rule, arrays = skips.rule(rule), skips.without(arrays)
+    return Prepared(backend, rule, arrays, layout, skips)
+
+
 def _run(
     trace: Rule,
+    arrays: dict[str, Any],
     add_q: bool,
-    reward: Array,
-    q: Array | None,
-    next_value: Array,
-    terminated: Array,
-    truncated: Array,
-    gamma: Array | float,
-    log_pi: Array | None,
-    log_mu: Array | None,
-    valid: Array | None,
-    skip: Array | None,
-    pair: Array | None,
-    greedy: Array | None,
     time_major: bool | None,
     differentiable: bool,
     check: bool | None,
-) -> Array:
+) -> Any:
     """q + Δ, or Δ, by the backend whose arrays these are."""
-    arrays = {
-        "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
-        "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
-    }  # fmt: skip
-    backend, layout = backend_of(arrays, differentiable), layout_of(arrays, time_major)
-    rule, turned = rule_batch_first(layout, as_rule(trace)), dict(batch_first(layout, arrays))
-    skipped = turned.pop("skip")
-    closed = None if skipped is None else Closed(backend, skipped, turned)
-    if closed is not None:
-        rule, turned = closed.rule(rule), closed.without(turned)
-    out = backend.correct(rule, turned, add_q=add_q, differentiable=differentiable, check=check)
-    return layout.restored(out if closed is None else closed.restored(out))
+    call = prepared(as_rule(trace), arrays, time_major, differentiable)
+    out = call.backend.correct(call.rule, call.arrays, add_q=add_q, differentiable=differentiable, check=check)
+    return call.restored(out)

@@ -1,8 +1,8 @@
 """What differs between NumPy, PyTorch and JAX: one `Backend` for each kind of array.
 
 The seam lies here because all else is the same for every kind: what the arrays mean and how they are checked
-(`offtrace.trajectory`, `weight_arrays`), which of them a rule reads (`needed_arrays`), layouts (`layouts`) and the public calls
-(`api`, `state_values`, `action_values`, `weights`, `diagnosis`). A backend is found by the arrays that come in (`array_kinds`),
+(`offtrace.trajectory`, `weights.decisions`), which of them a rule reads, layouts and skipped steps (`inputs`), and the public
+calls (`api`, `action_values`, `weights`, `diagnose`). A backend is found by the arrays that come in (`array_kinds`),
 and none is imported before an array of its kind has come. Another backend is one class and one entry there; another computation
 is one method here.
 """
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, Module, is_number
-from offtrace.returns.weight_arrays import Criterion, Weighing
+from offtrace.returns.weights.decisions import Criterion, Weighing
 from offtrace.traces import Rule, Trace
 
 
@@ -52,11 +52,11 @@ class Backend(ArrayKind[Array]):
 
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:
-        """The weight of each decision, [T] or [B, T]; the arrays are those of `weight_arrays`, and `greedy`."""
+        """The weight of each decision, [T] or [B, T]; the arrays are those of `weights.decisions`, and `greedy`."""
 
     @abstractmethod
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Array:
-        """Whether each decision is kept, as booleans; the arrays are those of `weight_arrays`."""
+        """Whether each decision is kept, as booleans; the arrays are those of `weights.decisions`."""
 
     @abstractmethod
     def as_numpy(self, array: Array) -> np.ndarray:

@@ -17,10 +17,10 @@ import numpy as np
 
 from offtrace.arrays import is_number
 from offtrace.returns import api
-from offtrace.returns.layouts import layout_of
-from offtrace.returns.state_values import StateTargets
-from offtrace.returns.state_values import state_targets as state_targets_of_rows
-from offtrace.returns.weights import weights as weights_of_rows
+from offtrace.returns.api import StateTargets
+from offtrace.returns.api import state_targets as state_targets_of_rows
+from offtrace.returns.inputs import layout_of
+from offtrace.returns.weights.api import weights as weights_of_rows
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_rule, as_trace
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.returns.api import corrections
-from offtrace.returns.state_values import state_targets
+from offtrace.returns.api import corrections, state_targets
 from offtrace.testing.mistakes import Mistake
 from offtrace.testing.trials import Row, Setting
 from offtrace.traces import Trace, VTrace

@@ -22,7 +22,7 @@ from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.estimators.target_policy import Policy
 from offtrace.returns import coefficients, corrections, diagnose
-from offtrace.returns.diagnosis import Statistics
+from offtrace.returns.diagnose import Statistics
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import normal_form
 from offtrace.traces import Trace

@@ -22,15 +22,15 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
 from offtrace.arrays import FLOATS, one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
+from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weight_operations import weights as weigh
-from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
-from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out

@@ -11,8 +11,8 @@ from jax.tree_util import tree_unflatten
 
 from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.jax.jax_operations import Rows, factors
-from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing
-from offtrace.returns.weight_scan import Kind, kept, starts, weigh
+from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing
+from offtrace.returns.weights.scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace
 
 KIND = Kind(

@@ -12,12 +12,12 @@ from numpy.typing import DTypeLike
 
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import custom, every_pair, gradients, passes, rejected_rows, uncorrected_returns
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on
-from offtrace.returns.weight_arrays import Criterion, Decisions, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import (

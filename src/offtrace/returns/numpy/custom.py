@@ -107,7 +107,8 @@ def _by_lag(
     flat = {name: seen[name].reshape(-1) for name in ("pi", "mu", "rho") if name in seen}
     ids = None if pair is None else pair.astype(np.int64).reshape(-1)
     is_tuple = isinstance(step.carry, tuple)
-    carry = [np.full(len(Δ), number, np.float64) for number in (step.carry if is_tuple else (step.carry,))]
+    first = step.carry if isinstance(step.carry, tuple) else (step.carry,)
+    carry = [np.full(len(Δ), number, np.float64) for number in first]
     start, w = np.arange(len(Δ)), np.ones(len(Δ))
     for lag in range(1, reach):
         w = w * γ[start + lag - 1]  # 0 at the last step of a row
@@ -122,7 +123,7 @@ def _by_lag(
         now = Step(pi, mu, rho, float(step.lam), float(lag), here, there)
         with np.errstate(all="ignore"):
             after, beta = step.traced.call(np, tuple(carry) if is_tuple else carry[0], now)
-        carry = [np.broadcast_to(part, len(start)) for part in (after if is_tuple else (after,))]
+        carry = [np.broadcast_to(part, len(start)) for part in (after if isinstance(after, tuple) else (after,))]
         β = np.broadcast_to(np.asarray(beta, np.float64), len(start))
         bad = ~((β >= 0.0) & (β < np.inf))
         if bad.any():

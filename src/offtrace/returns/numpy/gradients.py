@@ -26,8 +26,9 @@ def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
     a, c = _float64(a), _float64(c).copy()
     c[:, -1] = 0.0
     ones, out = np.ones(a.shape), np.empty(a.shape)
-    flat = (array.reshape(-1) for array in (a, c, ones))
-    if not linear.solve(*a.shape, *flat, np.array([0.0, FLOOR]), np.empty(a.size), out.reshape(-1)):
+    B, T = a.shape
+    delta, passed, factor = (array.reshape(-1) for array in (a, c, ones))
+    if not linear.solve(B, T, delta, passed, factor, np.array([0.0, FLOOR]), np.empty(B * T), out.reshape(-1)):
         linear.solve_big_rows(a, c, ones, out)
     return out
 
@@ -50,7 +51,7 @@ def correct(
     else:
         sweep = recursive_cap.sweep if is_recursive else readout_cap.sweep
     out = np.empty(delta.shape)
-    sweep(*map(_float64, (delta, g, ratio, cap, lags)), out)
+    sweep(_float64(delta), _float64(g), _float64(ratio), _float64(cap), _float64(lags), out)
     return out
 
 

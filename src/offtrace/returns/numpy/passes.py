@@ -108,7 +108,7 @@ class Scratch(NamedTuple):
         """Arrays for n steps or more. Those of a block are used again by the same thread: fresh memory costs page faults."""
         scratch = getattr(_of_thread, "scratch", None)
         if scratch is None or len(scratch.x) <= n:
-            scratch = cls(*np.empty((len(cls._fields) - 1, n + 1)), np.empty(2))
+            scratch = cls._make([*np.empty((len(cls._fields) - 1, n + 1)), np.empty(2)])
             if n <= BLOCK:
                 _of_thread.scratch = scratch
         return scratch
@@ -162,7 +162,7 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
     B, T = x.terminated.shape
     lam = parameter(trace, trace.advantage_lam, (B, T), x.valid)
-    lam, lams = (lam, NO_NUMBERS) if isinstance(lam, float) else (1.0, lam.reshape(-1))
+    lam, lams = (1.0, lam.reshape(-1)) if isinstance(lam, np.ndarray) else (lam, NO_NUMBERS)
     states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
     plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
     target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
@@ -235,7 +235,7 @@ def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int,
         raise BadValue
     if states is not None and weigh_errors(at, n, *states, rho, delta, passed, block.weight):
         raise BadValue
-    parameters = (p if isinstance(p, float) else p[at : at + n] for p in plan.parameters)
+    parameters = (p[at : at + n] if isinstance(p, np.ndarray) else p for p in plan.parameters)
     decay, ratio, cap = plan.factors(RuleMath, pi[:n], mu[:n], rho[:n], *parameters)
     place = slice(0, n) if states is None else slice(1, n + 1)
     if plan.kernel is None:

@@ -137,7 +137,7 @@ def write(at, n, correction, value, out):
 def steps_of(x: Trajectory) -> Steps:
     """The arrays of a trajectory as the kernels take them."""
     nothing, no_flags = NOTHING[x.dtype], NOTHING[BOOL]
-    gamma, gammas = (x.gamma, nothing) if isinstance(x.gamma, float) else (1.0, x.gamma)
+    gamma, gammas = (1.0, x.gamma) if isinstance(x.gamma, np.ndarray) else (x.gamma, nothing)
     return Steps(
         x.read("reward"), x.read("q"), x.read("next_value"), x.terminated, x.truncated, gamma, gammas,
         nothing if x.log_pi is None else x.log_pi, nothing if x.log_mu is None else x.log_mu,
@@ -148,10 +148,10 @@ def steps_of(x: Trajectory) -> Steps:
 def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
     """δ and passed, [B, T] each; `without_q`, δ is the one-step target r + γ next_value. None where a value is bad."""
     steps = steps_of(replace(x, q=np.zeros_like(x.read("reward"))) if without_q else x)
-    delta, passed = np.empty((2, *x.terminated.shape))
-    flat, T = (delta.reshape(-1), passed.reshape(-1)), delta.shape[1]
-    bad = read(0, delta.size, T, steps, False, False, False, *flat, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
-    return None if bad else (delta, passed)
+    B, T = x.terminated.shape
+    delta, passed = np.empty(B * T), np.empty(B * T)
+    bad = read(0, B * T, T, steps, False, False, False, delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
+    return None if bad else (delta.reshape(B, T), passed.reshape(B, T))
 
 
 def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from offtrace.returns.numpy.read_steps import probabilities
 from offtrace.returns.numpy.weights import Sequences, sequences, trajectory
-from offtrace.returns.weight_arrays import Criterion, Decisions, estimate
+from offtrace.returns.weights.decisions import Criterion, Decisions, estimate
 from offtrace.trajectory import explain_bad_value, first_index, spell
 
 

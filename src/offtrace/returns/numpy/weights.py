@@ -18,7 +18,7 @@ import numpy as np
 
 from offtrace.returns.numpy.big_float import clipped, raised, times
 from offtrace.returns.numpy.compiling import kernel, part
-from offtrace.returns.weight_arrays import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
+from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
 from offtrace.traces import Factors
 from offtrace.trajectory import Trajectory, explain_bad_value
 

@@ -27,7 +27,7 @@ from typing import Literal, SupportsFloat, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.returns.greedy_policy import log_pi_of_greedy
+from offtrace.returns.inputs import log_pi_of_greedy
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.streaming.eligibility_vector import keeper
 from offtrace.returns.streaming.step_now import Now

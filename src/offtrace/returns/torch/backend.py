@@ -17,13 +17,13 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.needed_arrays import bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.torch import weights as weight_tensors
 from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
-from offtrace.returns.weight_arrays import Criterion, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, explain_bad_value, laid_out

@@ -12,7 +12,7 @@ from torch import Tensor
 from offtrace.returns.torch.cuda import Planner, launch, takes
 from offtrace.returns.triton import weights as kernels
 from offtrace.returns.triton.rule_source import MOST, changes, log_factors
-from offtrace.returns.weight_arrays import Weighing
+from offtrace.returns.weights.decisions import Weighing
 from offtrace.traces import Trace
 
 LEVELS = {

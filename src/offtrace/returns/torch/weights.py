@@ -10,8 +10,8 @@ from torch import Tensor
 
 from offtrace.returns.numpy.weights import Merge, Totals, check_totals, merged
 from offtrace.returns.torch.tensor_ops import Rows, factors, seen_by_torch
-from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Decisions, Weighing
-from offtrace.returns.weight_scan import Kind, kept, starts, weigh
+from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Decisions, Weighing
+from offtrace.returns.weights.scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace
 
 

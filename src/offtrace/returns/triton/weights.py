@@ -1,6 +1,6 @@
 """A Triton kernel for the weights of decisions: tokens, prefixes and whole rows, in one pass over the arrays, or two.
 
-A decision is the map x ↦ min(a x, b), as in `weight_scan`: maps are scanned in blocks, and a row's blocks follow each other.
+A decision is the map x ↦ min(a x, b), as in `weights.scan`: maps are scanned in blocks, and a row's blocks follow each other.
 Everything is a logarithm in float64. log ρ is a difference of what is given, and a rule's logarithms are those of its
 expressions: most rules take neither an exponential nor a logarithm at a step. Only the weight itself is an exponential, in
 float32 where that is wanted.

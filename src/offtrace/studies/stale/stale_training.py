@@ -22,7 +22,7 @@ import numpy as np
 import optax
 from jax import Array, lax
 
-from offtrace.returns.weight_arrays import estimate
+from offtrace.returns.weights.decisions import estimate
 from offtrace.studies.stale import transformer
 from offtrace.studies.stale.token_tasks import TokenTask
 from offtrace.studies.stale.transformer import Shape, Weights

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import offtrace as ot
-from offtrace.returns.rejection import criteria
-from offtrace.returns.weights import options
+from offtrace.returns.weights.api import options
+from offtrace.returns.weights.reject import criteria
 
 if TYPE_CHECKING:
     from jax import Array

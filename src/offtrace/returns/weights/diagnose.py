@@ -12,8 +12,8 @@ from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.backend import BACKEND
 from offtrace.returns.numpy.rejected_rows import decisions_of
 from offtrace.returns.numpy.weights import Sequences
-from offtrace.returns.weight_arrays import Decisions, agreed
-from offtrace.returns.weights import weights
+from offtrace.returns.weights.api import weights
+from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Trace
 
 FAR = 4.0

@@ -9,7 +9,7 @@ import numpy as np
 from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.weight_arrays import ESTIMATES, Criterion
+from offtrace.returns.weights.decisions import ESTIMATES, Criterion
 from offtrace.traces.base import number
 
 KNOWN = tuple(f"{over} {k}" for over in ("token", "sequence sum", "sequence mean", "sequence max") for k in ESTIMATES)

@@ -7,7 +7,7 @@ import numpy as np
 from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
-from offtrace.returns.weight_arrays import LEVELS, Weighing
+from offtrace.returns.weights.decisions import LEVELS, Weighing
 from offtrace.traces import Trace
 from offtrace.traces.base import option
 from offtrace.traces.trace_argument import as_trace

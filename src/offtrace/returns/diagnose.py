@@ -14,7 +14,7 @@ from offtrace._shared import notebook
 from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.layouts import batch_first, layout_of, rule_batch_first
+from offtrace.returns.inputs import batch_first, layout_of, rule_batch_first
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import custom, gradients
 from offtrace.returns.numpy.every_pair import NO_LAGS

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from offtrace.arrays import Module, Tensor
-from offtrace.returns.weight_arrays import ONE_A_ROW, Criterion, Weighing, estimate
+from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing, estimate
 
 INFINITY = float("inf")
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])

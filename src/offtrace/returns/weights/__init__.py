@@ -1,0 +1,1 @@
+"""Weights of decisions and rejection, for trainers that correct off-policy data."""
