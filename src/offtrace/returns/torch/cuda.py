@@ -156,9 +156,12 @@ class Plan:
 
     def __call__(self, addresses: list[Any], numbers: Sequence[float], device: torch.device) -> None:
         """Launch everything for arrays at these addresses."""
-        memory = torch.empty(self.space, dtype=torch.uint8, device=device)
-        begin = memory.data_ptr()
-        given = [*addresses, *numbers, *[begin + offset for offset in self.offsets], *self.known]
+        given = [*addresses, *numbers]
+        if self.space:
+            memory = torch.empty(self.space, dtype=torch.uint8, device=device)  # until the last launch
+            begin = memory.data_ptr()
+            given += [begin + offset for offset in self.offsets]
+        given += self.known
         for run, pick in self.compiled:
             run(*pick(given))
 
@@ -275,6 +278,11 @@ def _bounds(lags: tuple[float, ...], device: torch.device) -> Tensor:
 
 def takes(trace: Trace) -> bool:
     """Whether the rule goes into a kernel: numbers only, and few."""
+    return trace.hashable and _takes(trace)
+
+
+@lru_cache(1024)
+def _takes(trace: Trace) -> bool:
     if trace.step_form is not None:
         return len(trace.step_form.carries) <= MOST
     return (
@@ -291,8 +299,8 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
 
 def correct_states(trace: Trace, x: dict[str, Any], lags: list[float] | None) -> tuple[Tensor, Tensor, Tensor]:
     """Target, advantage and correction of state values, which are given as q."""
-    target, advantage, correction = (_empty(x["reward"]) for _ in range(3))
-    _run(trace, x, lags, 0, [target, advantage, correction])
+    correction, target, advantage = (_empty(x["reward"]) for _ in range(3))
+    _run(trace, x, lags, 0, [correction, target, advantage])
     return target, advantage, correction
 
 
@@ -324,14 +332,15 @@ def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, ou
         *numbers, lam = [planner.slot() for _ in range(len(rule.numbers) + 1)]
         given = [slots.get(name) or slots[INSTEAD[name]] for name in NAMES]
         kind = "float64" if name == "float64" else "float32"
-        found = planner.empty((rows, T), kind) if states else made[0]
         call = plans.Given(planner, given, kind if states else name, rule.function, reads, numbers, how)
+        if per_decision and not custom:
+            plans.without_cap(call, lam, made)
+            return
+        found = planner.empty((rows, T), kind) if states else made[0]
         if custom:
             plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, found)
         elif bounds is not None:
             plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, found)
-        elif per_decision:
-            plans.without_cap(call, found)
         else:
             plans.with_cap(call, recursive, found)
         if states:
@@ -370,7 +379,7 @@ def given(
         if bounds is not None:
             plans.by_lag(call, bounds, reach + 1, recursive, made)
         elif per_decision:
-            plans.without_cap(call, made)
+            plans.without_cap(call, 0.0, [made])
         else:
             plans.with_cap(call, recursive, made)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.load import enters, leaves, link, td_error, write
+from offtrace.returns.triton.load import STATES, enters, leaves, link, state_weight, td_error, write, write_states
 
 LOST, BACK = tl.constexpr(900), tl.constexpr(70)
 """Powers of two, for float64."""
@@ -94,29 +94,42 @@ LANES = tl.constexpr(128)
 
 
 @triton.jit
-def scan_row(a, out, b, T, n, how, RULE: tl.constexpr, READS: tl.constexpr):
-    """Compute the same recursion of one row with numbers of any size, f · 2ⁿ, from the row's end on."""
+def scan_row(
+    a, b, T, n, lam, out, target, advantage, RULE: tl.constexpr, READS: tl.constexpr, HOW: tl.constexpr
+):  # fmt: skip
+    """Compute the recursion of `linear` of one row with numbers of any size, f · 2ⁿ, from the row's end on."""
     i = tl.arange(0, LANES)
     end_f = tl.zeros([1], tl.float64)
     end_m = tl.zeros([1], tl.int64) + BOTTOM
     none = tl.zeros([1], tl.float64)
+    ahead = tl.zeros([1], tl.float64)  # Δ of the step after the chunk
     chunks = tl.cdiv(T, LANES)
     for chunk in range(chunks):
         t = (chunks - chunk) * LANES - 1 - i
         decay, ratio, _ = enters(a, b, t + 1, T, n, RULE, READS, False)
         cut = (decay == 0.0) | (ratio == 0.0)
-        g, gm = split(leaves(a, b, t, T, n, RULE, READS))
+        discount = leaves(a, b, t, T, n, RULE, READS)
+        g, gm = split(discount)
         s, sm = split(tl.where(cut, 0.0, ratio))
         d, dm = split(decay)
         s, sm = times(s, sm, d, dm)
-        none_left = (g == 0.0) | cut
+        none_left = (discount == 0.0) | cut
         c, cm = times(tl.where(none_left, 0.0, g), gm, tl.where(none_left, 0.0, s), sm)
         f, m = split_signed(td_error(a, b, t, T, n, RULE, READS))
         f, m, c, cm = tl.associative_scan((f, m, c, cm), 0, then)
         f, m, c, cm = then(end_f, end_m, none, end_m, f, m, c, cm)
         end_f = tl.sum(tl.where(i == LANES - 1, f, 0.0), 0) + tl.zeros([1], tl.float64)
         end_m = tl.sum(tl.where(i == LANES - 1, m, 0), 0) + tl.zeros([1], tl.int64)
-        write(a[1], a[5], out, b * T + t, (t >= 0) & (t < T), value(f, m), how)
+        total, inside = value(f, m), (t >= 0) & (t < T)
+        if STATES & READS:
+            following = tl.where(i == 0, ahead, tl.gather(total, tl.maximum(i - 1, 0), 0))
+            ahead = tl.sum(tl.where(i == LANES - 1, total, 0.0), 0) + tl.zeros([1], tl.float64)
+            delta, weight = td_error(a, b, t, T, n, RULE, READS - STATES), state_weight(a, b * T + t, inside, n)
+            write_states(
+                a, b, t, T, n, lam, delta, weight, discount, total, following, target, advantage, out, inside, READS
+            )  # fmt: skip
+        else:
+            write(a[1], a[5], out, b * T + t, inside, total, HOW)
 
 
 @triton.jit

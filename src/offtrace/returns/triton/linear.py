@@ -4,7 +4,8 @@
 stores what a part does to the Δ that follows it, `linear_ends` turns that into Δ at the parts' ends, and from there FROM_ENDS
 goes on.
 
-Rows whose products may leave the range of floats are scanned again with numbers of any size (`big_float`), by the same launch.
+Rows whose products may leave the range of floats are scanned again with numbers of any size (`big_float`): by the same launch, or
+by `linear_odd` after all parts.
 """
 
 # pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -14,7 +15,17 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.triton import big_float
-from offtrace.returns.triton.load import enters, leaves, numbers, td_error, write
+from offtrace.returns.triton.load import (
+    STATES,
+    enters,
+    leaves,
+    live,
+    numbers,
+    state_weight,
+    td_error,
+    write,
+    write_states,
+)
 
 WHOLE, MAPS, FROM_ENDS = (tl.constexpr(i) for i in range(3))
 """The passes of `linear_rows`."""
@@ -89,13 +100,14 @@ def linear_ends(known, B, parts, maps, odd, PARTS: tl.constexpr):
     tl.store(odd + b + tl.arange(0, 1), beyond(up, down))
 
 
-@triton.jit(do_not_specialize=["B", "parts", "chunks", "how"])
+@triton.jit(do_not_specialize=["B", "parts", "chunks"])
 def linear_rows(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, maps, odd, B, T, parts, chunks, how,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, maps, B, T, parts, chunks,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
-    out, RULE: tl.constexpr, READS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, PASS: tl.constexpr,
+    lam: tl.float64, out, target, advantage, RULE: tl.constexpr, READS: tl.constexpr, HOW: tl.constexpr, ROWS: tl.constexpr,
+    GROUPS: tl.constexpr, PASS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ in chunks of GROUPS · 8 steps from the row's end: a part of ROWS rows.
+    """Compute Δ in chunks of GROUPS · 8 steps from the row's end: a part of ROWS rows. On state values write all results.
 
     A pass that is to store MAPS has them in the place of `out`.
 
@@ -104,10 +116,12 @@ def linear_rows(
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
+    lam = n[0] * 0.0 + lam
     LANES: tl.constexpr = ROWS * GROUPS
     lane = tl.arange(0, LANES)[:, None]
-    part = tl.program_id(0) % parts
-    rows = tl.program_id(0) // parts * ROWS
+    part, rows = 0, tl.program_id(0) * ROWS
+    if PASS != WHOLE:
+        part, rows = tl.program_id(0) % parts, tl.program_id(0) // parts * ROWS
     row = (rows + lane // GROUPS).to(tl.int64)
     b = tl.minimum(row, B - 1)
     group = tl.arange(0, GROUPS)[None, :]
@@ -117,18 +131,22 @@ def linear_rows(
     end_x = tl.zeros([ROWS, 1], tl.float64)  # Δ of the step after the chunk, and what it is entered with
     end_s = tl.zeros([ROWS, 1], tl.float64)
     end_g = tl.zeros([ROWS, 1], tl.float64)  # what the part is left with
-    again = tl.zeros([ROWS], tl.int32)
-    wanted = row < B
     if PASS == FROM_ENDS:
         end_x = tl.load(maps + map_at, own < B, 0.0)[:, None]
         end_s = tl.load(maps + map_at + 1, own < B, 0.0)[:, None]
-        again = tl.load(odd + own, own < B, 0)
-        wanted = wanted & (tl.load(odd + row, row < B, 0) == 0)  # another program may be writing an odd row
     up = tl.zeros([ROWS, GROUPS], tl.float32)
     down = tl.zeros([ROWS, GROUPS], tl.float32)
     for i in range(chunks):
         t = (((part + 1) * chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
-        delta = td_error(a, b, t, T, n, RULE, READS)
+        plain, weight = None, None
+        if (STATES & READS) and PASS != MAPS:
+            plain, weight = (
+                td_error(a, b, t, T, n, RULE, READS - STATES),
+                state_weight(a, b * T + t, (t >= 0) & (t < T), n),
+            )
+            delta = tl.where(live(a, b * T + t, t < T, READS), plain * weight, 0.0)
+        else:
+            delta = td_error(a, b, t, T, n, RULE, READS)
         decay, ratio, _ = enters(a, b, t, T, n, RULE, READS, False)
         leaving, entering = leaves(a, b, t, T, n, RULE, READS), passed(decay, ratio)
         if RULE is None:
@@ -167,7 +185,14 @@ def linear_rows(
         d0 += passed(c0, d1)
         if PASS != MAPS:
             total = together(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
-            write(x1, x5, out, b * T + t, wanted & (t < T), total, how)
+            inside = (row < B) & (t >= 0) & (t < T)
+            if STATES & READS:
+                following = together(d1, d2, d3, d4, d5, d6, d7, next_x, LANES)
+                write_states(
+                    a, b, t, T, n, lam, plain, weight, leaving, total, following, target, advantage, out, inside, READS
+                )  # fmt: skip
+            else:
+                write(x1, x5, out, b * T + t, inside, total, HOW)
     up, down = tl.sum(up, 1), tl.sum(down, 1)
     if PASS == MAPS:
         tl.store(out + map_at, tl.reshape(end_x, (ROWS,)), own < B)
@@ -175,11 +200,25 @@ def linear_rows(
         tl.store(out + map_at + 2, tl.reshape(end_g, (ROWS,)), own < B)
         tl.store(out + map_at + 3, up, own < B)
         tl.store(out + map_at + 4, down, own < B)
-    else:
-        if PASS == WHOLE:
-            again = tl.where(own < B, beyond(up, down), 0)
-        if (tl.max(again, 0) != 0) & (part == 0):
+    elif PASS == WHOLE:
+        again = tl.where(own < B, beyond(up, down), 0)
+        if tl.max(again, 0) != 0:
             tl.debug_barrier()  # the same places are written once more
             for r in range(ROWS):
                 if tl.sum(tl.where(own == rows + r, again, 0), 0) != 0:
-                    big_float.scan_row(a, out, (rows + r).to(tl.int64), T, n, how, RULE, READS)
+                    odd = (rows + r).to(tl.int64)
+                    big_float.scan_row(a, odd, T, n, lam, out, target, advantage, RULE, READS, HOW)
+
+
+@triton.jit
+def linear_odd(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, odd, done, T,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    lam: tl.float64, out, target, advantage, RULE: tl.constexpr, READS: tl.constexpr, HOW: tl.constexpr,
+):  # fmt: skip
+    """Compute Δ of a row that is marked as odd."""
+    b = tl.program_id(0).to(tl.int64)
+    if tl.load(odd + b) != 0:
+        a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
+        n = numbers(gamma, p0, p1, p2, p3, share, bound)
+        big_float.scan_row(a, b, T, n, n[0] * 0.0 + lam, out, target, advantage, RULE, READS, HOW)

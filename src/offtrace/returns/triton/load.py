@@ -166,9 +166,9 @@ def link(a, b, t, T, n, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.c
 
 @triton.jit
 def write(q, valid, out, at, inside, correction, how):
-    """Store Δ, as `how` says: a number and no constant, so that all ways are one program."""
-    correction = correction + tl.load(q + at, inside & ((how & ADD_Q) != 0), 0.0)
-    live = tl.load(valid + at, inside & ((how & PADDED) != 0), 1) != 0
+    """Store Δ, as `how` says; it may be a number of the call, so that all ways are one program."""
+    correction = correction + tl.load(q + at, inside & (how % 2 == 1), 0.0)
+    live = tl.load(valid + at, inside & (how >= 2), 1) != 0
     tl.store(out + at, tl.where(live, correction, 0.0).to(out.dtype.element_ty), inside)
 
 
@@ -180,29 +180,43 @@ def fill(value, size, out, N: tl.constexpr):
 
 
 @triton.jit
-def state_results(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, found, size, T, gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64,
-    p3: tl.float64, share: tl.float64, bound: tl.float64, lam: tl.float64, target, advantage, correction,
-    RULE: tl.constexpr, READS: tl.constexpr, N: tl.constexpr,
+def write_states(
+    a, b, t, T, n, lam, delta, weight, discount, correction, following, target, advantage, out, inside,
+    READS: tl.constexpr,
 ):  # fmt: skip
-    """Store V + Δ, w (δ + λ discount (target_{t+1} − next_value)), and Δ, of the Δ that was found."""
+    """Store V + Δ, w (δ + λ discount (target_{t+1} − next_value)), and Δ; `following` is Δ one step later."""
+    at = b * T + t
+    valid = live(a, at, inside, READS)
+    ahead = inside & (t + 1 < T)
+    goes_on = live(a, at + 1, ahead, READS) & (discount > 0.0)
+    # What v_{t+1} adds to V(s_{t+1}); next_value is the true one, so that it is never the next episode's.
+    more = (
+        tl.load(a[1] + at + 1, ahead, 0.0).to(tl.float64) + following - tl.load(a[2] + at, inside, 0.0).to(tl.float64)
+    )
+    delta += tl.where(goes_on, discount * lam * more, 0.0)
+    value = tl.load(a[1] + at, inside, 0.0).to(tl.float64)
+    kind = out.dtype.element_ty
+    tl.store(target + at, tl.where(valid, value + correction, 0.0).to(kind), inside)
+    tl.store(advantage + at, tl.where(valid & (weight != 0.0), weight * delta, 0.0).to(kind), inside)
+    tl.store(out + at, tl.where(valid, correction, 0.0).to(kind), inside)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def state_results(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, found, T, chunks,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    lam: tl.float64, target, advantage, correction, RULE: tl.constexpr, READS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Store target, advantage and correction, of the Δ that was found: N steps of a row."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
-    i = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
-    inside = i < size
-    b, t = i // T, i % T
-    value = tl.load(x1 + i, inside, 0.0).to(tl.float64)
-    excess = tl.load(found + i, inside, 0.0).to(tl.float64)
-    valid = live(a, i, inside, READS)
-    following = inside & (t + 1 < T)
-    goes_on = live(a, i + 1, following, READS)
-    discount = tl.where(goes_on, leaves(a, b, t, T, n, RULE, READS), 0.0)
-    # What v_{t+1} adds to V(s_{t+1}); next_value is the true one, so that it is never the next episode's.
-    more = tl.load(x1 + i + 1, following, 0.0).to(tl.float64) + tl.load(found + i + 1, following, 0.0).to(tl.float64)
-    more = tl.where(discount > 0.0, more - tl.load(x2 + i, inside, 0.0).to(tl.float64), 0.0)
-    weight = state_weight(a, i, inside, n)
-    delta = td_error(a, b, t, T, n, RULE, READS - STATES) + discount * (tl.full([], 0.0, tl.float64) + lam) * more
-    kind = target.dtype.element_ty
-    tl.store(target + i, tl.where(valid, value + excess, 0.0).to(kind), inside)
-    tl.store(advantage + i, tl.where(valid & (weight != 0.0), weight * delta, 0.0).to(kind), inside)
-    tl.store(correction + i, tl.where(valid, excess, 0.0).to(kind), inside)
+    b = (tl.program_id(0) // chunks).to(tl.int64)
+    t = tl.program_id(0) % chunks * N + tl.arange(0, N)
+    at, inside = b * T + t, t < T
+    excess = tl.load(found + at, inside, 0.0).to(tl.float64)
+    following = tl.load(found + at + 1, t + 1 < T, 0.0).to(tl.float64)
+    delta, weight = td_error(a, b, t, T, n, RULE, READS - STATES), state_weight(a, at, inside, n)
+    discount = leaves(a, b, t, T, n, RULE, READS)
+    write_states(
+        a, b, t, T, n, lam, delta, weight, discount, excess, following, target, advantage, correction, inside, READS
+    )

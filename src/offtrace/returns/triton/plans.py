@@ -123,34 +123,37 @@ def long(T: int) -> bool:
     return T > SWEPT
 
 
-def without_cap(call: Given, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a rule without a cap: a program for a few rows, or several for one where rows are few and long."""
+def without_cap(call: Given, lam: Any, out: Sequence[Array]) -> None:
+    """Write Δ, or q + Δ, of a rule without a cap; or correction, target and advantage of state values.
+
+    There is a program for a few rows, or there are several for one where rows are few and long.
+    """
     B, T = call.shape
     groups = next((n for n in CHUNKS if n >= T), CHUNKS[-1]) // 8
     rows = max(1, SCAN // (8 * groups))
     chunks, programs = triton.cdiv(T, 8 * groups), triton.cdiv(B, rows)
-    shared: dict[str, Any] = {**call.constants, "ROWS": rows, "GROUPS": groups, "num_warps": 4}
-    launch, arrays, numbers = call.library.launch, call.arrays, call.numbers
+    constants: dict[str, Any] = {**call.constants, "HOW": call.how}
+    shared: dict[str, Any] = {**constants, "ROWS": rows, "GROUPS": groups, "num_warps": 4}
+    launch, arrays, numbers = call.library.launch, call.arrays, [*call.numbers, lam]
+    written = [out[0], out[-2], out[-1]] if len(out) > 1 else [out[0]] * 3
     if chunks < 2 * PART_CHUNKS or programs > FEW:
-        given = [B, T, 1, chunks, call.how, *numbers]
-        (out,) = launch(
-            linear.linear_rows, programs, [*arrays, out, out], given, [out], **shared, PASS=linear.WHOLE.value
+        launch(
+            linear.linear_rows, programs, [*arrays, out[0]], [B, T, 1, chunks, *numbers], written, **shared,
+            PASS=linear.WHOLE.value,
         )  # fmt: skip
-        return out
+        return
     parts = triton.cdiv(chunks, PART_CHUNKS)
-    given = [B, T, parts, PART_CHUNKS, call.how, *numbers]
+    given = [B, T, parts, PART_CHUNKS, *numbers]
     programs = count(parts, programs)
-    (maps,) = launch(
-        linear.linear_rows, programs, [*arrays, out, out], given, [((B, parts, 5), "float64")], **shared,
+    maps, *_ = launch(
+        linear.linear_rows, programs, [*arrays, out[0]], given, [((B, parts, 5), "float64"), *written[1:]], **shared,
         PASS=linear.MAPS.value,
     )  # fmt: skip
     maps, odd = launch(
         linear.linear_ends, B, [maps], [B, parts], [maps, ((B,), "int32")], PARTS=triton.next_power_of_2(parts), num_warps=4
     )  # fmt: skip
-    (out,) = launch(
-        linear.linear_rows, programs, [*arrays, maps, odd], given, [out], **shared, PASS=linear.FROM_ENDS.value
-    )  # fmt: skip
-    return out
+    launch(linear.linear_rows, programs, [*arrays, maps], given, written, **shared, PASS=linear.FROM_ENDS.value)
+    launch(linear.linear_odd, B, [*arrays, odd, out[0]], [T, *numbers], written, **constants, num_warps=4)
 
 
 def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> Array:
@@ -191,12 +194,14 @@ def transposed(
 
 
 def state_results(call: Given, found: Array, lam: Any, out: Sequence[Array]) -> None:
-    """Write target, advantage and correction of state values, from Δ."""
+    """Write correction, target and advantage of state values, from Δ."""
     B, T = call.shape
-    size = B * T
+    n = min(FILLED, max(128, triton.next_power_of_2(T)))
+    chunks = triton.cdiv(T, n)
+    correction, target, advantage = out
     call.library.launch(
-        load.state_results, triton.cdiv(size, FILLED), [*call.arrays, found], [size, T, *call.numbers, lam], out,
-        **call.constants, N=FILLED, num_warps=4,
+        load.state_results, count(chunks, B), [*call.arrays, found], [T, chunks, *call.numbers, lam],
+        [target, advantage, correction], **call.constants, N=n, num_warps=max(1, n // 256),
     )  # fmt: skip
 
 

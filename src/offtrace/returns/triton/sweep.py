@@ -41,7 +41,7 @@ LARGEST = tl.constexpr(1e30)
 """A cap at read-out that is larger is taken as one that is not known."""
 
 
-@triton.jit(do_not_specialize=["B", "parts", "steps", "groups"])
+@triton.jit(do_not_specialize=["B", "parts", "groups"])
 def prepare(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, B, T, parts, steps, groups,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
@@ -157,7 +157,7 @@ def mantissa(P):
     return m.to(tl.float64, bitcast=True), power.to(tl.float64, bitcast=True), (power >> 52).to(tl.int32) - 1023
 
 
-@triton.jit(do_not_specialize=["B", "T", "parts", "steps", "groups", "now", "leave", "how"])
+@triton.jit(do_not_specialize=["B", "parts", "groups", "now", "leave", "how"])
 def sweep(
     q, valid, room, ends, stages, unmarked, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
     RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
@@ -187,7 +187,7 @@ def starts_of(rows, first, B, T, parts, steps, ROWS: tl.constexpr, M: tl.constex
     return row, tl.minimum(row // parts, B - 1), k, k < T
 
 
-@triton.jit(do_not_specialize=["B", "T", "parts", "steps", "groups", "how"])
+@triton.jit(do_not_specialize=["B", "parts", "groups", "how"])
 def sweep_again(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, marks, swept, B, T, parts, steps, groups, how,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
@@ -252,7 +252,7 @@ def traces(
         inverse = 1.0 / P.to(kind)
         scale = (P * W).to(kind)
         part = tl.zeros([M, ROWS], kind)  # few numbers are added up at a time: the sum of a long row keeps its digits
-        for j in range(N):
+        for j in tl.static_range(N):
             joins = i == m * N + j
             c = tl.load(at)
             if not RECURSIVE:
