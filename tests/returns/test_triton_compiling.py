@@ -77,7 +77,7 @@ by_lag = ot.NonMarkovRetrace(0.9, horizon=3)
 targets(Everything(), batch(30, padded=True, by_step=True))
 targets(ot.RBIS(0.9), batch(1100))
 states(ot.TruncatedIS(1.5), batch(600))
-targets(ot.Retrace(0.9), batch(4096))
+states(ot.Retrace(0.9), batch(4096, padded=True))
 for trace in (by_lag, ot.replacing(0.9)):
     targets(trace, batch(24, padded=True))
 d = torch.zeros(3, 9, dtype=torch.float64)
@@ -87,7 +87,7 @@ for level in ("token", "prefix"):
     cuda_weights.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 24))
     given["segment"] = torch.zeros(2, 24, dtype=torch.int64)
 assert names == {
-    "fill", "linear_rows", "linear_ends", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables", "group", "starts",
+    "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables", "group", "starts",
     "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows", "state_results",
 }, names
 if "whole" in sys.argv:

@@ -7,7 +7,7 @@ imported when the first tensor arrives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -76,7 +76,7 @@ class TorchBackend(Backend[Tensor]):
     ) -> Tensor:
         """q + Δ, or Δ."""
         found = agree(self, needed(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch()
+        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
         if not (differentiable or seen) and reward.is_cpu:
             x = _on_host(found, trace, look=check is not False)
             out = numpy_backend.attempt(trace, x, add_q=add_q)
@@ -106,7 +106,7 @@ class TorchBackend(Backend[Tensor]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Target, advantage and correction of state values."""
         found = agree(self, needed_on_states(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch()
+        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
         if not (differentiable or seen) and reward.is_cpu:
             x = _on_host(found, trace, look=check is not False)
             made = numpy_backend.attempt_on_states(trace, x)
@@ -130,7 +130,10 @@ class TorchBackend(Backend[Tensor]):
         any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
         merge = None if how.process_group is None else weight_tensors.over(how.process_group)
         made = self._by_host(
-            check, any_array, lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge)
+            check,
+            any_array,
+            given.arrays().values(),
+            lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
         if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
@@ -140,15 +143,19 @@ class TorchBackend(Backend[Tensor]):
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         log_pi = given.arrays()["log_pi"]
-        made = self._by_host(check, log_pi, lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy)))
+        made = self._by_host(
+            check, log_pi, given.arrays().values(), lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy))
+        )
         return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
 
-    def _by_host(self, check: bool | None, like: Tensor, compute: Callable[[], np.ndarray]) -> Tensor | None:
+    def _by_host(
+        self, check: bool | None, like: Tensor, arrays: Iterable[object], compute: Callable[[], np.ndarray]
+    ) -> Tensor | None:
         """What is computed on the host, if the tensors are there or their values are to be looked at.
 
         A bad value is an error unless check=False: then PyTorch computes, and it becomes NaN.
         """
-        if seen_by_torch() or not (like.is_cpu or check):
+        if seen_by_torch(*arrays) or not (like.is_cpu or check):
             return None
         try:
             return torch.from_numpy(compute())
@@ -167,7 +174,7 @@ class TorchBackend(Backend[Tensor]):
 
     def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """On the CPU unless check=False; on a GPU only with check=True, as that waits for the device."""
-        if seen_by_torch():
+        if seen_by_torch(*arrays.values()):
             return False
         return bool(check) or (check is None and all(a.is_cpu for a in arrays.values() if isinstance(a, Tensor)))
 

@@ -19,9 +19,17 @@ from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import SMALLEST_LOG, Agreed
 
 
-def seen_by_torch() -> bool:
-    """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+def seen_by_torch(*tensors: object) -> bool:
+    """Whether the call is being traced by torch.compile, or tensors are mapped by torch.func and have no memory to look at."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 Number = Tensor | float
@@ -161,7 +169,7 @@ def _where(passed: Tensor, ratio: Number, otherwise: float) -> Number:
 
 def _custom(trace: Trace, x: Rows, delta: Tensor, *, on_states: bool) -> Tensor:
     """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
-    if seen_by_torch():
+    if seen_by_torch(delta, *x.given.values()):
         raise TypeError(
             f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
             "call it outside, or write it in normal form"

@@ -25,7 +25,7 @@ KIND = Kind(torch, lambda array, index: torch.take_along_dim(array, index, -1), 
 def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights in the shape of the arrays: by a kernel on CUDA, in the dtype asked for, or in float64."""
     rows = rows_of(given)
-    if device.type == "cuda" and not seen_by_torch():
+    if device.type == "cuda" and not seen_by_torch(*rows.values()):
         from offtrace.returns.torch import cuda_weights
 
         if cuda_weights.takes_weights(trace, how, given.shape[-1], packed="segment" in rows):
@@ -95,7 +95,7 @@ def _normalized(weights: Tensor, counted: Tensor, group: Tensor | None, how: Wei
     if group is None and how.process_group is None:
         mean = total.sum() / count.sum()
         return weights / torch.where(mean > 0, mean, 1.0)
-    if seen_by_torch():
+    if seen_by_torch(weights, group):
         raise TypeError("a mean over groups or processes needs values: normalise outside of torch.compile and vmap")
     ids = torch.zeros_like(count) if group is None else group.detach()
     names, place = torch.unique(ids, return_inverse=True)
