@@ -95,7 +95,8 @@ class Planner:
     ) -> list[Slot]:  # fmt: skip
         """Note so many programs of a kernel; return what it writes."""
         made = [w if isinstance(w, Slot) else self.empty(*w) for w in written]
-        self.launches.append((kernel, programs, [*read, *numbers, *made], constants))
+        compiled_in = [constants.pop(name) for name in inspect.signature(kernel.fn).parameters if name in constants]
+        self.launches.append((kernel, programs, [*read, *numbers, *made, *compiled_in], constants))
         return made
 
     def release(self, *arrays: Slot) -> None:
@@ -119,12 +120,12 @@ def _bytes(array: Slot) -> int:
 
 
 class Job(NamedTuple):
-    """A launch: `kernel[grid](*arguments, **constants)`."""
+    """A launch: `kernel[grid](*arguments, **options)`."""
 
     kernel: triton.JITFunction
     grid: tuple[int]
     arguments: Sequence[Any]
-    constants: dict[str, Any]
+    options: dict[str, Any]
 
 
 class Plan:
@@ -138,21 +139,16 @@ class Plan:
         index = {slot.place: i for i, slot in enumerate([*given, *(slot for slot, _ in self.between)])}
         self.known: list[Any] = []
         """What is the same at each call, after all slots."""
-        picked = [
-            [index[a.place] if isinstance(a, Slot) else self._keep(len(index), a) for a in arguments]
-            for _, _, arguments, _ in self.launches
-        ]
-        self.picks = [itemgetter(*indices) for indices in picked]
-        for (kernel, _, _, constants), indices in zip(self.launches, picked, strict=True):
-            names = [name for name in inspect.signature(kernel.fn).parameters if name in constants]
-            indices += [self._keep(len(index), constants[name]) for name in names]
-        self.full_picks = [itemgetter(*indices) for indices in picked]
+        self.picks: list[Callable[..., tuple[Any, ...]]] = []
+        """Which of all these each kernel takes."""
+        for _, _, arguments, _ in self.launches:
+            first = len(index) + len(self.known)
+            fixed = [a for a in arguments if not isinstance(a, Slot)]
+            places = iter(range(first, first + len(fixed)))
+            self.picks.append(itemgetter(*[index[a.place] if isinstance(a, Slot) else next(places) for a in arguments]))
+            self.known += fixed
         self.compiled: list[tuple[Callable[..., object], Callable[..., tuple[Any, ...]]]] = []
         """What launches each kernel, and which arguments it takes; empty before the first call, and for Triton's interpreter."""
-
-    def _keep(self, slots: int, value: Any) -> int:
-        self.known.append(value)
-        return slots + len(self.known) - 1
 
     def __call__(self, addresses: list[Any], numbers: Sequence[float], device: torch.device) -> None:
         """Launch everything for arrays at these addresses."""
@@ -169,10 +165,10 @@ class Plan:
         """Compile everything, and launch it for these arrays."""
         jobs = self.jobs(arrays, numbers)
         copy_context().run(compile_together, jobs)  # it leaves its mark on the context if it fails
-        made = [(kernel[grid](*given, **constants), grid) for kernel, grid, given, constants in jobs]
+        made = [(kernel[grid](*given, **options), grid) for kernel, grid, given, options in jobs]
         if all(compiled is not None for compiled, _ in made):
             runs = [compiled[(*grid, 1, 1)] for compiled, grid in made]
-            self.compiled = list(zip(runs, self.full_picks, strict=True))
+            self.compiled = list(zip(runs, self.picks, strict=True))
 
     def jobs(self, arrays: Sequence[Tensor], numbers: Sequence[float]) -> list[Job]:
         """The launches as Triton takes them, with tensors."""
@@ -181,15 +177,15 @@ class Plan:
         bytes_for_flags = [a.view(torch.uint8) if a.dtype is torch.bool else a for a in arrays]
         given = [*bytes_for_flags, *numbers, *between, *self.known]
         launches = zip(self.launches, self.picks, strict=True)
-        return [Job(kernel, (programs,), pick(given), constants) for (kernel, programs, _, constants), pick in launches]
+        return [Job(kernel, (programs,), pick(given), options) for (kernel, programs, _, options), pick in launches]
 
 
 def compile_together(jobs: Sequence[Job]) -> None:
     """Compile the kernels of a plan side by side."""
     if isinstance(jobs[0].kernel, triton.JITFunction) and hasattr(triton, "AsyncCompileMode"):
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
-            for kernel, grid, arguments, constants in jobs:
-                kernel.warmup(*arguments, grid=grid, **constants)
+            for kernel, grid, arguments, options in jobs:
+                kernel.warmup(*arguments, grid=grid, **options)
 
 
 _plans: dict[object, Plan] = {}
