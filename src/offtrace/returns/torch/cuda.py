@@ -28,6 +28,11 @@ from offtrace.returns.triton.rule_source import MOST, factors, step
 from offtrace.traces import Trace
 from offtrace.traces.symbols import Traced
 
+if tuple(map(int, triton.__version__.split(".")[:2])) < (3, 4):
+    raise ImportError(
+        f"offtrace's kernels need Triton 3.4, which comes with PyTorch 2.8, or later: this is {triton.__version__}"
+    )
+
 DTYPES = {
     "int32": torch.int32,
     "float16": torch.float16,
@@ -164,11 +169,16 @@ class Plan:
     def first(self, arrays: Sequence[Tensor], numbers: Sequence[float]) -> None:
         """Compile everything, and launch it for these arrays."""
         jobs = self.jobs(arrays, numbers)
-        copy_context().run(compile_together, jobs)  # it leaves its mark on the context if it fails
-        made = [(kernel[grid](*given, **options), grid) for kernel, grid, given, options in jobs]
-        if all(compiled is not None for compiled, _ in made):
-            runs = [compiled[(*grid, 1, 1)] for compiled, grid in made]
-            self.compiled = list(zip(runs, self.picks, strict=True))
+        if not isinstance(jobs[0].kernel, triton.JITFunction):  # Triton's interpreter
+            for kernel, grid, arguments, options in jobs:
+                kernel[grid](*arguments, **options)
+            return
+        compiled = copy_context().run(compile_together, jobs)  # what fails there leaves its mark on the context
+        with ThreadPoolExecutor() as pool:
+            runs = list(pool.map(_loaded, compiled, [job.grid for job in jobs], [arrays[0].device] * len(jobs)))
+        for run, job in zip(runs, jobs, strict=True):
+            run(*job.arguments)
+        self.compiled = list(zip(runs, self.picks, strict=True))
 
     def jobs(self, arrays: Sequence[Tensor], numbers: Sequence[float]) -> list[Job]:
         """The launches as Triton takes them, with tensors."""
@@ -180,12 +190,22 @@ class Plan:
         return [Job(kernel, (programs,), pick(given), options) for (kernel, programs, _, options), pick in launches]
 
 
-def compile_together(jobs: Sequence[Job]) -> None:
-    """Compile the kernels of a plan side by side."""
-    if isinstance(jobs[0].kernel, triton.JITFunction) and hasattr(triton, "AsyncCompileMode"):
+def compile_together(jobs: Sequence[Job]) -> list[Any]:
+    """Compile the kernels of a plan, side by side where Triton does that."""
+
+    def compiled() -> list[Any]:
+        return [kernel.warmup(*arguments, grid=grid, **options) for kernel, grid, arguments, options in jobs]
+
+    if hasattr(triton, "AsyncCompileMode"):
         with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
-            for kernel, grid, arguments, options in jobs:
-                kernel.warmup(*arguments, grid=grid, **options)
+            compiled()
+    return compiled()
+
+
+def _loaded(compiled: Any, grid: tuple[int], device: torch.device) -> Callable[..., object]:
+    """What launches a compiled kernel. Triton builds it at this time, by a C compiler."""
+    with torch.cuda.device(device):
+        return compiled[(*grid, 1, 1)]
 
 
 _plans: dict[object, Plan] = {}
