@@ -73,6 +73,7 @@ def states(trace, x):
     cuda.correct_states(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]))
 
 
+plans.SMALL = 0
 by_lag = ot.NonMarkovRetrace(0.9, horizon=3)
 targets(Everything(), batch(30, padded=True, by_step=True))
 targets(ot.RBIS(0.9), batch(1100))
@@ -87,8 +88,8 @@ for level in ("token", "prefix"):
     cuda_weights.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 24))
     given["segment"] = torch.zeros(2, 24, dtype=torch.int64)
 assert names == {
-    "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables", "group", "starts",
-    "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows", "state_results",
+    "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables",
+    "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows", "state_results",
 }, names
 if "whole" in sys.argv:
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):

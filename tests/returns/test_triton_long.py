@@ -34,6 +34,7 @@ def small(monkeypatch: Any) -> None:
         "CHUNKS": (16,),
         "PART_CHUNKS": 2,
         "WALKED": 256,
+        "SMALL": 0,
     }
     for name, value in sizes.items():
         monkeypatch.setattr(plans, name, value)

@@ -84,7 +84,7 @@ class TorchBackend(Backend[Tensor]):
                 return _restored(x, out, found.dtype)
             if check is not False:
                 explain_bad_value(x)
-        elif self.looks(check, arrays):
+        elif not seen and (check or (check is None and reward.is_cpu)):
             look(_on_host(found, trace), trace.reads)
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
@@ -115,7 +115,7 @@ class TorchBackend(Backend[Tensor]):
                 return target, advantage, correction
             if check is not False:
                 explain_bad_value(x)
-        elif self.looks(check, arrays):
+        elif not seen and (check or (check is None and reward.is_cpu)):
             look(_on_host(found, trace), ("rho", *trace.reads))
         if not (differentiable or seen) and _goes_to_triton(trace, found):
             return _states_by_triton(trace, found)

@@ -27,6 +27,8 @@ PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 6
 SWEPT, NEAR, LIFE = 1024, 256, 160
 """The longest row that is swept at all, the longest that is only swept, and for how many steps, in the mean, a trace may live in
 the rows between: those in which it lives longer are left to the tree."""
+SMALL = 1 << 18
+"""Steps of a batch whose rows are only swept up to SWEPT: it fills no GPU, and fewer launches take less time."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
 SORTED = 256  # steps of a block that is sorted, for caps at read-out
 CHUNKS, SCAN = (
@@ -214,7 +216,7 @@ def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
     beyond = by_tree if recursive else by_sorting
     if long(T):
         return beyond(call, call.library.full((B,), sweep.TREE.value), out)
-    if T <= NEAR:
+    if T <= NEAR or B * T <= SMALL:
         return swept(call, recursive, out=out)[0]
     length = triton.next_power_of_2(T)
     rows = max(1, SWEPT // length)
