@@ -89,7 +89,8 @@ for level in ("token", "prefix"):
     given["segment"] = torch.zeros(2, 24, dtype=torch.int64)
 assert names == {
     "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables",
-    "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows", "state_results",
+    "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows",
+    "state_results",
 }, names
 if "whole" in sys.argv:
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
