@@ -1,5 +1,6 @@
 # make run   the main job: the bifurcation study in about a minute, and its page
 # make test  formatting, lint, layers, tests and docs, whose tutorials are run
+# make test-all  the same with all rules on every backend, where `make test` has two for each kind of kernel
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make check formatting, lint, layers and types
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test quick check lint types docs bench peers dist oldest clean
+.PHONY: run test test-all quick check lint types docs bench peers dist oldest clean
 
 run: $(VENV)/ready
 	$(BIN)/offtrace study run bifurcation --subset minute --out out
@@ -22,6 +23,9 @@ run: $(VENV)/ready
 # Types are left to `make check`: tests run every line, and pyright takes as long as a quarter of them. CI runs both.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
 quick: lint
 	$(BIN)/python -m pytest -n 2 -q tests/traces tests/mdps tests/test_trajectory.py tests/test_rows.py tests/returns/test_identities.py

@@ -234,7 +234,7 @@ def check_jax() -> None:
     import torch
 
     import offtrace as ot
-    from offtrace.returns.jax.xla_kernels import in_float64
+    from offtrace.returns.jax.kernels import in_float64
 
     with in_float64():
         x = example(33, 300, torch.float64, 5)

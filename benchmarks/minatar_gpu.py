@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace) -> None:
     import gymnax  # noqa: F401
 
     import offtrace.deep.runs
-    import offtrace.returns.jax.jax_backend  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
+    import offtrace.returns.jax.backend  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
 
     plan = Plan(Study.load(args.study, args.subset))
     for file in args.done:

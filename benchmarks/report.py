@@ -61,6 +61,25 @@ def against_peers(records: list[Record], name: str) -> list[str]:
     return table(header, rows)
 
 
+def jitted(records: list[Record]) -> list[str]:
+    rows = (
+        (
+            r["rule"],
+            shape(r),
+            r["setting"],
+            spread(r),
+            number(r["of_us"]),
+            number(r["to_us"]),
+            f"{r['first']:.2f}",
+            f"{r['first_of_rlax']:.2f}",
+        )
+        for r in of(records, "jitted")
+    )
+    return table(
+        "rule | shape | policies | rule / rlax (quartiles) | rule µs | rlax µs | first call, s | rlax's, s", rows
+    )
+
+
 def aware(records: list[Record]) -> list[str]:
     rows = (
         (r["rule"], shape(r), r["setting"], spread(r), number(r["of_us"]), number(r["to_us"]))
@@ -299,7 +318,7 @@ def claims(records: list[Record]) -> list[str]:
         lambda r: r < 2 * LOG_FACTOR,
     )
     many = {r["rule"]: r["extra_mb"] for r in of(records, "memory") if r["shape"][0] > 1}
-    judge("extra memory does not grow with rows: [4096, 256] takes < 1 MB", many, lambda mb: mb < 1, unit=" MB")
+    judge("extra memory does not grow with rows: [4096, 256] takes < 3 MB", many, lambda mb: mb < 3, unit=" MB")
     single = {r["rule"]: r["bytes_per_t"] for r in of(records, "memory", shape=[1, 1_000_000])}
     judge("extra memory is O(T): [1, 1000000] takes < 200 bytes a step", single, lambda b: b < 200, unit=" bytes")
     shares = {r["case"]: r["seconds"] / r["limit"] for r in of(records, "laboratory")}

@@ -40,6 +40,7 @@ PARTS = {  # script and its options → the environment it needs; None is this o
     "deep": None,
     "peers": "peers",
     "peers --all-cores": "peers",
+    "jitted": "peers",
     "against_tianshou": "tianshou",
 }
 SECTIONS = (
@@ -50,6 +51,7 @@ SECTIONS = (
         lambda r: report.against_peers(r, "per-decision"),
     ),
     ("V-trace, against peers", "v-trace", HERE / "peers.py", lambda r: report.against_peers(r, "v-trace")),
+    ("Inside jit on the CPU, against rlax", "jitted", HERE / "jitted.py", report.jitted),
     ("PyTorch and JAX on the CPU", "tensors", HERE / "tensors.py", report.tensors),
     ("Trajectory-aware, against Retrace", "aware", HERE / "aware.py", report.aware),
     ("Crossover with the direct O(T²) kernel", "crossover", HERE / "crossover.py", report.crossover),
@@ -102,6 +104,10 @@ NOTES = {
         "users get it: with more than one row the capped rules share rows among threads from 30,000 steps on, and Retrace, being "
         "cheaper, only from 500,000; so at the two batched shapes they have all cores and Retrace one. [1, 100000] is one thread "
         "for both."
+    ),
+    "jitted": (
+        "Both from log-probabilities to targets in one jitted function, float32, one core; rlax's is Retrace, in float32 "
+        "throughout. A first call traces and compiles."
     ),
     "tensors": (
         "What a call of `offtrace.targets` takes beyond that with the same batch as NumPy arrays, checks on, float32: one of "

@@ -63,7 +63,7 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     import jax
 
-    import offtrace.returns.jax.jax_backend
+    import offtrace.returns.jax.backend
     import offtrace.studies.stale.units  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
 
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")  # where "float32" is said, on a GPU

@@ -38,10 +38,10 @@ def is_number(value: object) -> bool:
 
 def one_discount(gamma: object) -> float:
     """gamma as a float in [0, 1]."""
-    found = gamma if type(gamma) is float else _as_float(gamma)  # torch.compile does not follow the latter
-    if not 0.0 <= found <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {found!r}")
-    return found
+    number = gamma if type(gamma) is float else _as_float(gamma)  # torch.compile does not follow the latter
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {number!r}")
+    return number
 
 
 def _as_float(gamma: Any) -> float:

@@ -115,11 +115,11 @@ def agree(kind: ArrayKind[Array], given: Mapping[str, Any]) -> Agreed[Array]:
     return Agreed(ready, ready.pop("gamma") if gamma is None else gamma, shape, dtype)
 
 
-def refuse_all_actions(name: str, found: Sequence[int], wanted: Sequence[int]) -> None:
+def refuse_all_actions(name: str, shape: Sequence[int], wanted: Sequence[int]) -> None:
     """Refuse log-probabilities of all actions, [B, T, A], where those of the actions taken, [B, T], are read."""
-    if name in ("log_pi", "log_mu") and len(found) == len(wanted) + 1 and tuple(found[:-1]) == tuple(wanted):
+    if name in ("log_pi", "log_mu") and len(shape) == len(wanted) + 1 and tuple(shape[:-1]) == tuple(wanted):
         raise ValueError(
-            f"{name} has shape {tuple(found)}, as if it were of all {found[-1]} actions; it must be that of the action taken at "
+            f"{name} has shape {tuple(shape)}, as if it were of all {shape[-1]} actions; it must be that of the action taken at "
             f"each step, {tuple(wanted)}: take it with take_along_axis or gather, or use from_action_values"
         )
 
@@ -133,18 +133,18 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _promoted(kind: ArrayKind[Array], name: str, found: object, before: object) -> object:
+def _promoted(kind: ArrayKind[Array], name: str, dtype: object, before: object) -> object:
     """The dtype of a result from arrays of this dtype and of that of the real arrays before it; in native byte order."""
-    native = kind.native(found)
+    native = kind.native(dtype)
     if native not in kind.reals:
         raise TypeError(
-            f"{name} must be {kind.reals_called}, got {found}: convert it, e.g. {kind.converting(name, 'float32')}"
+            f"{name} must be {kind.reals_called}, got {dtype}: convert it, e.g. {kind.converting(name, 'float32')}"
         )
     if before is None or native == before:
         return native
     if kind.double in (native, before):
         raise TypeError(
-            f"{name} is {found} but the real arrays before it are {before}: give all in one dtype, "
+            f"{name} is {dtype} but the real arrays before it are {before}: give all in one dtype, "
             f"e.g. {kind.converting(name, before)}"
         )
     return kind.single
@@ -190,15 +190,13 @@ class Trajectory:
         if out.dtype is not wanted:
             with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
                 out = out.astype(wanted, copy=False)
-        warn_if_infinite(out)
+            warn_if_infinite(out, self.valid)
         return out.reshape(self.shape)
 
 
-def warn_if_infinite(out: np.ndarray) -> None:
+def warn_if_infinite(out: np.ndarray, valid: np.ndarray | None) -> None:
     """Warn if a result [B, T] is not finite, which finite inputs lead to where a sum or a product exceeds the largest float."""
-    if out.size <= SMALL and np.vdot(out, out) < np.inf:  # half the time of the next line, on a small batch
-        return
-    finite = np.isfinite(out)
+    finite = np.isfinite(out) | (False if valid is None else ~valid)
     if not finite.all():
         at = first_index(~finite)
         warnings.warn(
@@ -209,7 +207,6 @@ def warn_if_infinite(out: np.ndarray) -> None:
         )
 
 
-SMALL = 4096
 _told: set[str] = set()
 """The warnings that were given: each comes once in a process."""
 
@@ -335,7 +332,7 @@ def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[
     if name == "gamma":
         return [(~((array >= 0) & (array <= 1)), "must lie in [0, 1]", "a discount outside it has no meaning here")]
     if name == "log_mu":
-        found = [
+        violations = [
             (
                 np.isneginf(array),
                 "is -inf",
@@ -344,7 +341,7 @@ def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[
             (~np.isfinite(array), "must be finite", "recompute it from the behaviour policy, or mark the step invalid"),
         ]
     elif name == "log_pi":
-        found = [
+        violations = [
             (
                 ~(array < np.inf),
                 "must be finite or -inf",
@@ -354,14 +351,14 @@ def _violations(name: str, array: np.ndarray, bounded: tuple[str, ...]) -> list[
     else:
         return [(~np.isfinite(array), "must be finite", "mend it, or mark the step as padding with valid=False")]
     if name in bounded:
-        found.append(
+        violations.append(
             (
                 array > TOLERANCE,
                 "is above 0",
                 "this rule uses the probability itself: pass log-probabilities, not densities",
             )
         )
-    return found
+    return violations
 
 
 def distributions(rows: ArrayLike, name: str, where: str = "state", first: int = 0) -> np.ndarray:

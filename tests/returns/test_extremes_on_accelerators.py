@@ -144,7 +144,7 @@ def check(found: Any, trace: Any, names: Any = tuple(ROWS), dtype: Any = np.floa
 def program(call: Any) -> Any:
     """`call(trace, arrays)`, compiled. The trace is an argument: other numbers are not another program."""
     jax = pytest.importorskip("jax")
-    import offtrace.returns.jax.jax_backend  # noqa: F401 (traces are pytrees from here on)
+    import offtrace.returns.jax.backend  # noqa: F401 (traces are pytrees from here on)
 
     return jax.jit(call)
 

@@ -147,7 +147,8 @@ def error_in_float32(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, recursiv
 def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     gradient, *factors = np.random.default_rng(0).uniform(0.2, 1.5, (4, 2, 21))
     bounds = torch.tensor(lags, dtype=torch.float64)
-    found = cuda.transpose(*(torch.from_numpy(a) for a in (gradient, *factors)), bounds, recursive)
+    g, ratio, cap = map(torch.from_numpy, factors)
+    found = cuda.transpose(torch.from_numpy(gradient), g, ratio, cap, bounds, recursive)
     wanted = gradient[:, None] @ coefficients(*factors, recursive, lags)
     np.testing.assert_allclose(found, wanted[:, 0].astype(float), rtol=1e-13)
     there = given_factors(gradient, *factors, recursive=recursive, lags=bounds)

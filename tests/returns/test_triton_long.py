@@ -15,7 +15,7 @@ import offtrace as ot
 import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
-from offtrace.returns.jax.xla_kernels import in_float64
+from offtrace.returns.jax.kernels import in_float64
 from triton_oracle import corrections
 
 cuda = pytest.importorskip("offtrace.returns.torch.cuda")

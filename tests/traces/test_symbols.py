@@ -130,7 +130,7 @@ def on_torch_with_gradient(trace: Any) -> Any:
 
 def on_jax(trace: Any) -> Any:
     jax = pytest.importorskip("jax")
-    import offtrace.returns.jax.jax_backend  # noqa: F401 (traces are pytrees from here on)
+    import offtrace.returns.jax.backend  # noqa: F401 (traces are pytrees from here on)
 
     with jax.enable_x64(True):
         return np.asarray(_program()(trace, {n: jax.numpy.asarray(a) for n, a in GIVEN.items()}))

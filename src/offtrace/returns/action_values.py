@@ -72,14 +72,14 @@ def _agree(do: Backend[Array], given: dict[str, Array]) -> None:
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(f"q must be [T, A] or [B, T, A] and not empty, got shape {shape}")
     for name, array in given.items():
-        found = tuple(array.shape)
-        fits, letter = found == (shape if name in OVER_ACTIONS else shape[:-1]), do.letter(array.dtype)
+        its_shape = tuple(array.shape)
+        fits, letter = its_shape == (shape if name in OVER_ACTIONS else shape[:-1]), do.letter(array.dtype)
         if name == "action" and not (fits and letter in "iu"):
             raise (TypeError if fits else ValueError)(
-                f"action must hold integers of shape {shape[:-1]}, got {array.dtype} of shape {found}"
+                f"action must hold integers of shape {shape[:-1]}, got {array.dtype} of shape {its_shape}"
             )
         if not fits:
-            raise ValueError(f"{name} has shape {found} but q has shape {shape}: nothing is broadcast")
+            raise ValueError(f"{name} has shape {its_shape} but q has shape {shape}: nothing is broadcast")
         if name == "valid" and letter not in "biu":
             raise TypeError(f"valid must be boolean or 0/1 integers, got {array.dtype}: convert it")
         if name not in ("action", "valid") and array.dtype not in do.storable:
@@ -150,11 +150,11 @@ def _made(
     if valid is not None:
         ignored = ignored | (valid == 0)[..., None]
     next_value = (next_pi * xp.where(ignored, 0.0, next_q)).sum(-1)
-    made = {"q": taken(q), "next_value": do.cast(read(next_value), dtype), "log_pi": log_taken(pi)}
+    arrays = {"q": taken(q), "next_value": do.cast(read(next_value), dtype), "log_pi": log_taken(pi)}
     greedy = xp.all(q <= taken(q)[..., None], -1)
-    made["greedy"] = greedy if valid is None else greedy & (valid != 0)
+    arrays["greedy"] = greedy if valid is None else greedy & (valid != 0)
     if mu is not None:
-        made["log_mu"] = log_taken(mu)
+        arrays["log_mu"] = log_taken(mu)
     elif log_mu is not None:
-        made["log_mu"] = read(log_mu)
-    return made
+        arrays["log_mu"] = read(log_mu)
+    return arrays

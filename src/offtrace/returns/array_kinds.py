@@ -29,17 +29,19 @@ def _torch() -> Backend[Any]:
 
 
 def _jax() -> Backend[Any]:
-    from offtrace.returns.jax.jax_backend import BACKEND
+    from offtrace.returns.jax.backend import BACKEND
 
     return BACKEND
 
 
 _loaders: dict[str, Loader] = {"torch": _torch, "jax": _jax, "jaxlib": _jax}
+_by_type: dict[type, Loader] = {}  # not functools.cache: torch.compile looks into this
 
 
 def register(package: str, load: Loader) -> None:
     """Let arrays whose class is defined in a package be computed with by the backend that `load` gives."""
     _loaders[package] = load
+    _by_type.clear()
 
 
 def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool = False) -> Backend[Array]:
@@ -47,7 +49,7 @@ def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool 
 
     None and a number in the place of gamma are of no kind.
     """
-    found: dict[Loader, str] = {}  # from a kind to the first argument that is of it
+    kinds: dict[Loader, str] = {}  # from a kind to the first argument that is of it
     for name, array in arrays.items():
         if array is None or (name == "gamma" and is_number(array)):
             continue
@@ -58,11 +60,11 @@ def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool 
                 kind().array(name, array)  # says that a nested tensor must be padded
             if isinstance(array, list | tuple):
                 _refuse_tensors(name, array)
-        if kind not in found:
-            found[kind] = name
-    if len(found) > 1:
-        _refuse(found, arrays)
-    backend = next(iter(found), _numpy)()
+        if kind not in kinds:
+            kinds[kind] = name
+    if len(kinds) > 1:
+        _refuse(kinds, arrays)
+    backend = next(iter(kinds), _numpy)()
     if differentiable and not backend.differentiates:
         raise TypeError("differentiable=True needs PyTorch tensors or JAX arrays: NumPy has no gradients")
     return backend
@@ -89,19 +91,18 @@ def _refuse_tensors(name: str, rows: list[Any] | tuple[Any, ...]) -> None:
 
 
 def _loader(of: type) -> Loader:
-    for base in of.__mro__:  # a subclass of Tensor may come from any package
-        load = _loaders.get(base.__module__.partition(".")[0])
-        if load is not None:
-            return load
-    return _numpy
+    if of not in _by_type:
+        packages = (base.__module__.partition(".")[0] for base in of.__mro__)  # a subclass may come from any package
+        _by_type[of] = next((_loaders[package] for package in packages if package in _loaders), _numpy)
+    return _by_type[of]
 
 
-def _refuse(found: dict[Loader, str], arrays: Mapping[str, object]) -> NoReturn:
+def _refuse(kinds: dict[Loader, str], arrays: Mapping[str, object]) -> NoReturn:
     """Say which argument is odd: one that is not of the kind that is registered first."""
-    kind = next(load for load in (*_loaders.values(), _numpy) if load in found)
-    odd = next(name for other, name in found.items() if other is not kind)
+    kind = next(load for load in (*_loaders.values(), _numpy) if load in kinds)
+    odd = next(name for other, name in kinds.items() if other is not kind)
     backend = kind()
     remedy = (
-        f"pass {backend.word}s only, e.g. {backend.converter}({odd})" if _numpy in found else "pass arrays of one kind"
+        f"pass {backend.word}s only, e.g. {backend.converter}({odd})" if _numpy in kinds else "pass arrays of one kind"
     )
-    raise TypeError(f"{odd} is a {type(arrays[odd]).__name__} but {found[kind]} is a {backend.word}: {remedy}")
+    raise TypeError(f"{odd} is a {type(arrays[odd]).__name__} but {kinds[kind]} is a {backend.word}: {remedy}")

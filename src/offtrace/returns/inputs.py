@@ -107,29 +107,29 @@ class SkipsRemoved(Generic[Array]):
 
     def __init__(self, backend: Backend[Array], skip: object, arrays: Mapping[str, object]) -> None:
         self.backend = backend
-        xp, found = backend.xp, backend.array("skip", skip)
-        check_skip(backend, found, arrays)
+        xp, flags = backend.xp, backend.array("skip", skip)
+        check_skip(backend, flags, arrays)
         valid = arrays.get("valid")
         valid = None if valid is None else backend.array("valid", valid) != 0
-        self.skip = (found != 0) if valid is None else (found != 0) & valid
+        self.skip = (flags != 0) if valid is None else (flags != 0) & valid
         self.valid = ~self.skip if valid is None else valid & ~self.skip
         place = xp.cumsum(self.skip | ~self.skip, -1)
-        self.order = xp.argsort(xp.where(self.skip, place + found.shape[-1], place), -1)
+        self.order = xp.argsort(xp.where(self.skip, place + flags.shape[-1], place), -1)
         self.back = xp.argsort(self.order, -1)
 
     def without(self, arrays: Mapping[str, object]) -> dict[str, object]:
         """The arrays without what is skipped."""
-        made: dict[str, object] = {}
+        arrays_without: dict[str, object] = {}
         for name, value in arrays.items():
             if name == "skip":
                 continue
             if value is None or (name == "gamma" and is_number(value)):
-                made[name] = value
+                arrays_without[name] = value
             elif name in ("terminated", "truncated"):
-                made[name] = self._ends(self.backend.array(name, value))
+                arrays_without[name] = self._ends(self.backend.array(name, value))
             else:
-                made[name] = self.backend.take(self.backend.array(name, value), self.order)
-        return made | {"valid": self.backend.take(self.valid, self.order)}
+                arrays_without[name] = self.backend.take(self.backend.array(name, value), self.order)
+        return arrays_without | {"valid": self.backend.take(self.valid, self.order)}
 
     def _ends(self, flags: Array) -> Array:
         """The flags of decisions, each with those of the skipped steps between it and the next decision."""
@@ -179,28 +179,28 @@ def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
     """The arrays that the rule reads, of the kind that came in; None in the place of the others."""
-    found = {name: array for name, array in arrays.items() if name != "greedy"}
+    read = {name: array for name, array in arrays.items() if name != "greedy"}
     reads = trace.reads
     if trace.needs_greedy:
-        found["log_pi"] = log_pi_of_greedy(backend, trace, arrays)
+        read["log_pi"] = log_pi_of_greedy(backend, trace, arrays)
     elif not trace.needs_pi:
-        found["log_pi"] = None
+        read["log_pi"] = None
     elif arrays.get("log_pi") is None:
         raise TypeError(f"log_pi is missing: {trace.title} needs log π(a_t|s_t) of the actions taken")
     if not trace.needs_mu:
-        found["log_mu"] = None
+        read["log_mu"] = None
     elif arrays.get("log_mu") is None:
         raise TypeError(
             f"log_mu is missing: {trace.title} needs log μ(a_t|s_t) of the actions taken; Tree Backup and Q(λ) need no μ"
         )
     if "pair" not in reads:
-        found["pair"] = None
+        read["pair"] = None
     elif arrays.get("pair") is None:
         raise TypeError(f"pair is missing: {trace.title} needs ids of (s_t, a_t)")
     for name in ("reward", "next_value") if trace.uncorrected else ("reward", "next_value", "q"):
-        if name in found and found[name] is None:
+        if name in read and read[name] is None:
             raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
-    return found
+    return read
 
 
 def needed_on_states(backend: Backend[Array], trace: Trace, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -214,8 +214,8 @@ def needed_on_states(backend: Backend[Array], trace: Trace, arrays: Mapping[str,
                 f"{name} is missing: on state values every TD error carries π/μ of its action, so {trace.title} needs "
                 f"log {policy}(a_t|s_t); where you learn on-policy, give the same array as log_pi and as log_mu"
             )
-    found = needed(backend, trace, arrays)
-    return found | {name: arrays[name] for name in ("log_pi", "log_mu") if found[name] is None}
+    read = needed(backend, trace, arrays)
+    return read | {name: arrays[name] for name in ("log_pi", "log_mu") if read[name] is None}
 
 
 def bounded(trace: Rule) -> tuple[str, ...]:
@@ -226,10 +226,8 @@ def bounded(trace: Rule) -> tuple[str, ...]:
 def decisions(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> Decisions[Array]:
     """The arrays of `weights` that the rule reads, checked but for their values."""
     given = agreed(backend, backend.storable, arrays)
-    found = needed(backend, trace, {**arrays, "valid": given.mask, "terminated": arrays.get("greedy")})
-    log_pi, log_mu = (
-        None if found[name] is None else backend.array(name, found[name]) for name in ("log_pi", "log_mu")
-    )
+    read = needed(backend, trace, {**arrays, "valid": given.mask, "terminated": arrays.get("greedy")})
+    log_pi, log_mu = (None if read[name] is None else backend.array(name, read[name]) for name in ("log_pi", "log_mu"))
     return given._replace(log_pi=log_pi, log_mu=log_mu)
 
 

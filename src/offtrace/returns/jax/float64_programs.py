@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_flatten, tree_map, tree_unflatten
 
-from offtrace.returns.jax.xla_kernels import in_float64
+from offtrace.returns.jax.kernels import in_float64
 from offtrace.trajectory import FLAGS
 
 How = TypeVar("How", bound=Hashable)

@@ -81,7 +81,7 @@ LIBRARY = Arrays()
 
 
 def capped(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, single: bool) -> Array:
-    """Compute Δ [N, T] of arrays as in `xla_kernels`; to float32 only, if `single`."""
+    """Compute Δ [N, T] of arrays as in `kernels`; to float32 only, if `single`."""
     from offtrace.returns.triton import plans
 
     kind = jnp.float32 if single else jnp.float64

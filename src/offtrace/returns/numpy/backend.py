@@ -25,6 +25,7 @@ from offtrace.trajectory import (
     agree,
     explain_bad_value,
     laid_out,
+    warn_if_infinite,
     warn_of_positive_logs,
 )
 
@@ -59,8 +60,8 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Target, advantage and correction of state values."""
         x = laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace))
-        made = attempt_on_states(trace, x)
-        return explain_bad_value(x) if made is None else restored_states(x, made)
+        states = attempt_on_states(trace, x)
+        return explain_bad_value(x) if states is None else restored_states(x, states)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -107,12 +108,15 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     uncorrected = trace.uncorrected_return
     if uncorrected is not None:
         out = uncorrected_returns.of(uncorrected, x)
-        return out if add_q or out is None else out - x.read("q")
-    trace = as_trace(trace)
-    if not trace.custom:
-        return passes.correct(trace, x, add_q=add_q)
-    out = custom.correct(trace, x)
-    return x.read("q") + out if add_q and out is not None else out
+        out = out if add_q or out is None else out - x.read("q")
+    elif as_trace(trace).custom:
+        out = custom.correct(as_trace(trace), x)
+        out = x.read("q") + out if add_q and out is not None else out
+    else:
+        return passes.correct(as_trace(trace), x, add_q=add_q)
+    if out is not None:
+        warn_if_infinite(out, x.valid)
+    return out
 
 
 def _look_at_logs(log_pi: np.ndarray | None, log_mu: np.ndarray | None, valid: np.ndarray | None) -> None:
@@ -123,14 +127,17 @@ def _look_at_logs(log_pi: np.ndarray | None, log_mu: np.ndarray | None, valid: n
 def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """What `state_targets` gives, [B, T] each; None where a value is bad, which `explain_bad_value` then names."""
     _look_at_logs(x.log_pi, x.log_mu, x.valid)
-    if trace.custom:
-        return custom.correct_states(trace, x)
-    return passes.correct_states(trace, x)
+    if not trace.custom:
+        return passes.correct_states(trace, x)
+    states = custom.correct_states(trace, x)
+    for out in states or ():
+        warn_if_infinite(out, x.valid)
+    return states
 
 
-def restored_states(x: Trajectory, made: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def restored_states(x: Trajectory, states: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The three results in the shape and dtype that came in."""
-    target, advantage, correction = map(x.restore, made)
+    target, advantage, correction = map(x.restore, states)
     return target, advantage, correction
 
 
@@ -139,17 +146,17 @@ def weights(trace: Trace, x: Trajectory) -> np.ndarray:
     T, passes = x.terminated.shape[1], goes_on(x)[0].astype(float)
     valid = np.ones(T, bool) if x.valid is None else x.valid[0]
     if trace.custom:
-        made = np.diag(valid.astype(float))
-        if custom.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=made) is None:
+        β = np.diag(valid.astype(float))
+        if custom.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=β) is None:
             explain_bad_value(x)
     else:
         decay, ratio, cap = (factor[0] for factor in normal_form(trace, x))
         lags = lag_caps(trace, T)
         passes[:-1] *= decay[1:]
-        made = gradients.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
-        made[~valid] = 0.0
+        β = gradients.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
+        β[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
-        return made.astype(x.given_back or x.dtype, copy=False)
+        return β.astype(x.given_back or x.dtype, copy=False)
 
 
 def weigh(
@@ -159,7 +166,7 @@ def weigh(
     x = weights_of_rows.trajectory(given, bounded(trace))
     _look_at_logs(x.log_pi, x.log_mu, x.valid)
     lags = lag_caps(trace, x.terminated.shape[1] + 1)
-    made = weights_of_rows.weigh(
+    out = weights_of_rows.weigh(
         lambda rows: normal_form(trace, rows),
         x,
         every_pair.NO_LAGS if lags is None else lags,
@@ -169,4 +176,4 @@ def weigh(
         group=given.group,
         merge=merge,
     )
-    return made.reshape(given.shape)
+    return out.reshape(given.shape)

@@ -27,9 +27,9 @@ from offtrace.returns.numpy.read_steps import NO_NUMBERS, NOTHING, Steps, read, 
 from offtrace.returns.numpy.state_rows import weigh_errors, write_states
 from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
-from offtrace.trajectory import Trajectory
+from offtrace.trajectory import Trajectory, warn_if_infinite
 
-BLOCK = 16384  # steps of a block
+BLOCK = 32768  # steps of a block: smaller ones cost more calls than they save in the cache
 LONG = 4096  # a row of more steps without a cap is solved in stretches
 FEW_STEPS = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
@@ -151,11 +151,16 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     plan, steps, out = plan_of(trace, B, T, x.valid), steps_of(x), np.empty((B, T), x.dtype)
     value = steps.value if add_q else NOTHING[x.dtype]
 
-    def correct_rows(first: int, stop: int) -> None:
+    def correct_rows(first: int, stop: int) -> bool:
+        is_finite = True
         for at, n, block in solved_blocks(plan, steps, None, T, first, stop):
-            write(at, n, block.x, value, out)
+            is_finite &= write(at, n, block.x, value, out)
+        return is_finite
 
-    return out if _run(plan, correct_rows, B, T) else None
+    is_finite = _run(plan, correct_rows, B, T)
+    if is_finite is False:
+        warn_if_infinite(out, x.valid)
+    return None if is_finite is None else out
 
 
 def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -167,23 +172,28 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
     target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
 
-    def correct_rows(first: int, stop: int) -> None:
+    out = target, advantage, correction
+
+    def correct_rows(first: int, stop: int) -> bool:
+        is_finite, values = True, (steps.value, steps.next_value)
         for at, n, block in solved_blocks(plan, steps, states, T, first, stop):
-            write_states(
-                at, n, block.delta, block.weight, block.x, steps.value, steps.next_value, target, advantage, correction
-            )
+            is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *out)
+        return is_finite
 
-    return (target, advantage, correction) if _run(plan, correct_rows, B, T) else None
+    is_finite = _run(plan, correct_rows, B, T)
+    if is_finite is False:
+        for result in out:
+            warn_if_infinite(result, x.valid)
+    return None if is_finite is None else out
 
 
-def _run(plan: Plan, correct_rows: Callable[[int, int], None], B: int, T: int) -> bool:
-    """Call the function for all rows, a large batch in threads; returns whether all values are good."""
+def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool | None:
+    """Whether all results are finite, from a function of some rows, in threads for a large batch; None if a value is bad."""
     is_large = (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T
     try:
-        run_in_threads(correct_rows, B) if is_large else correct_rows(0, B)
+        return all(run_in_threads(correct_rows, B)) if is_large else correct_rows(0, B)
     except BadValue:
-        return False
-    return True
+        return None
 
 
 def solved_blocks(

@@ -124,7 +124,7 @@ def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu,
 
 @kernel
 def write(at, n, correction, value, out):
-    """Write the corrections of n steps, with the values added if there are any."""
+    """Write the corrections of n steps, with the values added if there are any; returns whether all are finite."""
     into, q = part_of(out, at, n), part_of(value, at, n)
     if len(q):
         for t in range(n):
@@ -132,6 +132,16 @@ def write(at, n, correction, value, out):
     else:
         for t in range(n):
             into[t] = correction[t]
+    return are_finite(into)
+
+
+@part
+def are_finite(array):
+    """Whether no number is infinite or NaN."""
+    fine = True
+    for t in range(len(array)):
+        fine &= abs(array[t]) < np.inf
+    return fine
 
 
 def steps_of(x: Trajectory) -> Steps:

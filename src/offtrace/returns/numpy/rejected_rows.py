@@ -23,11 +23,11 @@ def decisions_of(given: Decisions[np.ndarray], *, never_drawn: bool = False) -> 
     x = trajectory(given, ())
     if probabilities(x, ("rho",)) is None:
         explain_bad_value(x)
-    found = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
-    if not len(found.rows):
+    rows = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
+    if not len(rows.rows):
         raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
-    log_ratio = np.subtract(found.of(x.read("log_pi")), found.of(x.read("log_mu")), dtype=np.float64)
-    return np.where(found.of(np.atleast_2d(never)), np.nan, log_ratio), found
+    log_ratio = np.subtract(rows.of(x.read("log_pi")), rows.of(x.read("log_mu")), dtype=np.float64)
+    return np.where(rows.of(np.atleast_2d(never)), np.nan, log_ratio), rows
 
 
 def _never_drawn(given: Decisions[np.ndarray]) -> np.ndarray:
@@ -36,16 +36,16 @@ def _never_drawn(given: Decisions[np.ndarray]) -> np.ndarray:
     return never if given.mask is None else never & (given.mask != 0)
 
 
-def statistic(criterion: Criterion, log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+def statistic(criterion: Criterion, log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """What the criterion looks at: a number for each decision, [N], or for each sequence, [S]."""
     with np.errstate(over="ignore"):  # k3 of an enormous ratio is infinite, and rejected
         value = estimate(np, criterion.k, log_ratio)
         if criterion.over == "token":
             return value
         if criterion.over == "max":
-            return np.maximum.reduceat(value, found.starts)
-        total = np.add.reduceat(value, found.starts)
-        return total / found.lengths if criterion.over == "mean" else total
+            return np.maximum.reduceat(value, rows.starts)
+        total = np.add.reduceat(value, rows.starts)
+        return total / rows.lengths if criterion.over == "mean" else total
 
 
 def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.ndarray:
@@ -59,12 +59,12 @@ def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.nd
             "its probability under μ was not 0. Such decisions are rejected, and sequences with one where a sequence is judged",
             stacklevel=4,
         )
-    log_ratio, found = decisions_of(given, never_drawn=True)
+    log_ratio, rows = decisions_of(given, never_drawn=True)
     out = np.zeros(given.shape if len(given.shape) == 2 else (1, *given.shape), bool)
     passed = np.ones(len(log_ratio), bool)
     for criterion in criteria:
-        value = statistic(criterion, log_ratio, found)
+        value = statistic(criterion, log_ratio, rows)
         inside = (value >= criterion.lower) & (value <= criterion.upper)
-        passed &= inside if criterion.over == "token" else found.spread(inside)
-    out[found.rows, found.steps] = passed
+        passed &= inside if criterion.over == "token" else rows.spread(inside)
+    out[rows.rows, rows.steps] = passed
     return out.reshape(given.shape)

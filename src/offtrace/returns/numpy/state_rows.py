@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.compiling import kernel
-from offtrace.returns.numpy.read_steps import part_of
+from offtrace.returns.numpy.read_steps import are_finite, part_of
 
 
 @kernel
@@ -36,7 +36,10 @@ def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
 
 @kernel
 def write_states(at, n, delta, weight, x, value, next_value, target, advantage, correction):
-    """Write the results of n steps from flat index `at` on; x has one number more, that of the step after the last."""
+    """Write the results of n steps from flat index `at` on; x has one number more, that of the step after the last.
+
+    Returns whether all are finite.
+    """
     v, then = part_of(value, at, n), part_of(next_value, at, n)
     goal, gain, change = part_of(target, at, n), part_of(advantage, at, n), part_of(correction, at, n)
     for t in range(n):
@@ -48,3 +51,4 @@ def write_states(at, n, delta, weight, x, value, next_value, target, advantage, 
         gain[t] = delta[t] + (weight[t] * ahead if weight[t] > 0.0 else 0.0)
     if len(v) < n:  # the batch ends here, and no trace goes on
         gain[n - 1] = delta[n - 1]
+    return are_finite(goal) & are_finite(gain) & are_finite(change)

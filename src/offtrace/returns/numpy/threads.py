@@ -15,14 +15,13 @@ from offtrace._shared.cores import cores
 CORES = cores()
 
 
-def run_in_threads(run: Callable[[int, int], None], B: int) -> None:
+def run_in_threads(run: Callable[[int, int], bool], B: int) -> list[bool]:
     """Call run(first, stop) for shares of the rows. One share runs here, without waiting for a thread."""
     workers = max(1, min(B // 4, CORES))
     *others, (first, stop) = pairwise(np.linspace(0, B, workers + 1).astype(int).tolist())
     jobs = [_pool().submit(run, *share) for share in others]
-    run(first, stop)
-    for job in jobs:
-        job.result()
+    here = run(first, stop)
+    return [here, *(job.result() for job in jobs)]
 
 
 @cache

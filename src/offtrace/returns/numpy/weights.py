@@ -106,9 +106,9 @@ def weigh(
 ) -> np.ndarray:
     """The weights as float64 [B, T]. `whole` asks for the factors of all rows at once, since the rule has numbers for each."""
     B, T = x.terminated.shape
-    found = None
+    decisions = None
     if how.normalize is not None or x.pair is not None:
-        found = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
+        decisions = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
     rows = B if whole else max(1, BLOCK // T)
     for b in range(0, B, rows):
@@ -125,8 +125,8 @@ def weigh(
         _within(how, out)
         if x.valid is not None:
             out[~x.valid] = 0.0
-    if how.normalize is not None and found is not None:
-        _normalize(out, found, how, group, merge)
+    if how.normalize is not None and decisions is not None:
+        _normalize(out, decisions, how, group, merge)
     return out
 
 
@@ -149,11 +149,11 @@ def _within(how: Weighing, weights: np.ndarray) -> None:
 
 
 def _normalize(
-    weights: np.ndarray, found: Sequences, how: Weighing, group: np.ndarray | None, merge: Merge | None
+    weights: np.ndarray, decisions: Sequences, how: Weighing, group: np.ndarray | None, merge: Merge | None
 ) -> None:
     """Divide weights by their mean over the batch or the group, in place."""
-    at = found.starts if how.level in ONE_A_ROW else slice(None)
-    values, rows = found.of(weights)[at], found.rows[at]
+    at = decisions.starts if how.level in ONE_A_ROW else slice(None)
+    values, rows = decisions.of(weights)[at], decisions.rows[at]
     ids = np.zeros(len(weights), np.int64) if group is None else np.asarray(group, np.int64)
     names, place = np.unique(ids, return_inverse=True)
     sums, counts = np.bincount(place[rows], values, len(names)), np.bincount(place[rows], minlength=len(names))
@@ -181,12 +181,12 @@ def check_totals(totals: Totals, *, grouped: bool) -> None:
 
 def merged(all_totals: Iterable[Totals]) -> Totals:
     """The totals of all processes together."""
-    made: dict[int, tuple[float, int]] = {}
+    totals_of_all: dict[int, tuple[float, int]] = {}
     for totals in all_totals:
         for name, (total, count) in totals.items():
-            before = made.get(name, (0.0, 0))
-            made[name] = before[0] + total, before[1] + count
-    return made
+            before = totals_of_all.get(name, (0.0, 0))
+            totals_of_all[name] = before[0] + total, before[1] + count
+    return totals_of_all
 
 
 @part

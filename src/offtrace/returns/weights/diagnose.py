@@ -42,9 +42,9 @@ class WeightDiagnosis(dict[str, float]):
 
     def _repr_html_(self) -> str:
         rows = [(name.replace("_", " "), f"{value:.4g}") for name, value in self.items()]
-        found = notebook.table("Weights of decisions", [*rows, *(("finding", words) for words in self.findings)])
+        text = notebook.table("Weights of decisions", [*rows, *(("finding", words) for words in self.findings)])
         at = np.arange(1, len(self.ess_by_position) + 1)
-        return found + notebook.curves(at, {"": self.ess_by_position}, "decision", "effective share of sequences")
+        return text + notebook.curves(at, {"": self.ess_by_position}, "decision", "effective share of sequences")
 
 
 def diagnose_weights(
@@ -76,10 +76,10 @@ def diagnose_weights(
     >>> rng = np.random.default_rng(0)
     >>> mu, pi = np.array([0.5, 0.5]), np.array([0.6, 0.4])
     >>> action = rng.integers(2, size=(200, 10))
-    >>> found = ot.diagnose_weights(ot.TruncatedIS(bound=2.0), log_pi=np.log(pi)[action],
+    >>> diagnosis = ot.diagnose_weights(ot.TruncatedIS(bound=2.0), log_pi=np.log(pi)[action],
     ...                             log_mu=np.log(mu)[action])
     >>> names = ("mean_ratio", "mean_ratio_z", "ess_sequence")
-    >>> [round(found[name], 2) for name in names], found.findings
+    >>> [round(diagnosis[name], 2) for name in names], diagnosis.findings
     ([0.99, -1.92, 0.66], ())
     """
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "greedy": greedy}
@@ -88,18 +88,18 @@ def diagnose_weights(
             raise TypeError(f"{name} is missing: the diagnosis compares log π with log μ of the actions taken")
     on_host = as_numpy(arrays)
     given = agreed(BACKEND, BACKEND.storable, on_host)
-    log_ratio, found = decisions_of(given)
+    log_ratio, rows = decisions_of(given)
     options: dict[str, Any] = {"level": level, "lower": lower, "upper": upper, "outside": outside}
     in_double = {n: a.astype(np.float64) if n.startswith("log_") else a for n, a in on_host.items() if a is not None}
-    weight = found.of(np.atleast_2d(weights(trace, **in_double, **options)))
-    numbers = {"decisions": float(len(log_ratio)), "sequences": float(len(found.starts))}
-    numbers |= _of_ratios(log_ratio, found) | _of_weights(weight, _plain(level, log_ratio, found), found)
-    return WeightDiagnosis(numbers, _by_position(log_ratio, found), tuple(_findings(numbers, given, found)))
+    weight = rows.of(np.atleast_2d(weights(trace, **in_double, **options)))
+    numbers = {"decisions": float(len(log_ratio)), "sequences": float(len(rows.starts))}
+    numbers |= _of_ratios(log_ratio, rows) | _of_weights(weight, _plain(level, log_ratio, rows), rows)
+    return WeightDiagnosis(numbers, _by_position(log_ratio, rows), tuple(_findings(numbers, given, rows)))
 
 
-def _of_ratios(log_ratio: np.ndarray, found: Sequences) -> dict[str, float]:
+def _of_ratios(log_ratio: np.ndarray, rows: Sequences) -> dict[str, float]:
     """What depends on π, μ and the decisions alone."""
-    whole = np.add.reduceat(log_ratio, found.starts)
+    whole = np.add.reduceat(log_ratio, rows.starts)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         ratio = np.exp(log_ratio)
         excess, spread = np.mean(ratio - 1.0), np.sqrt(np.sum((ratio - 1.0) ** 2)) / len(ratio)
@@ -125,41 +125,41 @@ def effective_share(logs: np.ndarray) -> float:
     return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
 
 
-def _plain(level: str, log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+def _plain(level: str, log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """The uncapped product of ratios of each decision at a level."""
-    whole = np.add.reduceat(log_ratio, found.starts)
+    whole = np.add.reduceat(log_ratio, rows.starts)
     if level == "token":
         logs = log_ratio
     elif level == "geometric":
-        logs = found.spread(whole / found.lengths)
+        logs = rows.spread(whole / rows.lengths)
     elif level == "sequence":
-        logs = found.spread(whole)
+        logs = rows.spread(whole)
     else:
-        logs = _up_to(log_ratio, found) if level == "prefix" else _after(log_ratio, found)
+        logs = _up_to(log_ratio, rows) if level == "prefix" else _after(log_ratio, rows)
     with np.errstate(over="ignore"):
         return np.exp(logs)
 
 
-def _after(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+def _after(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """Σ log ρ of the decisions after each one, up to the end of its sequence."""
-    ends = np.append(found.starts[1:], len(found.rows)) - 1
-    backward = Sequences(found.rows[::-1], found.steps[::-1], (len(found.rows) - 1 - ends)[::-1])
+    ends = np.append(rows.starts[1:], len(rows.rows)) - 1
+    backward = Sequences(rows.rows[::-1], rows.steps[::-1], (len(rows.rows) - 1 - ends)[::-1])
     from_here = _up_to(log_ratio[::-1], backward)[::-1]
     after = np.append(from_here[1:], 0.0)
     after[ends] = 0.0
     return after
 
 
-def _up_to(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+def _up_to(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """Σ log ρ from the start of each sequence up to each decision; −∞ once a ρ was 0."""
     zero = np.isneginf(log_ratio)
     finite, zeros = np.cumsum(np.where(zero, 0.0, log_ratio)), np.cumsum(zero)
-    before = found.starts - 1
+    before = rows.starts - 1
     base, none = (np.where(before >= 0, total[before], 0) for total in (finite, zeros))
-    return np.where(zeros > found.spread(none), -np.inf, finite - found.spread(base))
+    return np.where(zeros > rows.spread(none), -np.inf, finite - rows.spread(base))
 
 
-def _of_weights(weight: np.ndarray, plain: np.ndarray, found: Sequences) -> dict[str, float]:
+def _of_weights(weight: np.ndarray, plain: np.ndarray, rows: Sequences) -> dict[str, float]:
     """What depends on the weights that were asked for."""
     at = int(np.argmax(weight))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -168,16 +168,16 @@ def _of_weights(weight: np.ndarray, plain: np.ndarray, found: Sequences) -> dict
     return {
         "ess_weight": share,
         "largest_weight": float(weight[at]),
-        "largest_row": float(found.rows[at]),
-        "largest_step": float(found.steps[at]),
+        "largest_row": float(rows.rows[at]),
+        "largest_step": float(rows.steps[at]),
         "truncated": float(np.mean(~same)),
     }
 
 
-def _by_position(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
+def _by_position(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """The effective share of sequences by the product of ratios up to their i-th decision."""
-    place = np.arange(len(log_ratio)) - found.spread(found.starts)
-    logs, n = _up_to(log_ratio, found), int(found.lengths.max())
+    place = np.arange(len(log_ratio)) - rows.spread(rows.starts)
+    logs, n = _up_to(log_ratio, rows), int(rows.lengths.max())
     top = np.full(n, -np.inf)
     np.maximum.at(top, place, logs)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -186,7 +186,7 @@ def _by_position(log_ratio: np.ndarray, found: Sequences) -> np.ndarray:
         return np.where(count > 1, one**2 / (count * two), np.nan)
 
 
-def _findings(numbers: dict[str, float], given: Decisions[np.ndarray], found: Sequences) -> list[str]:
+def _findings(numbers: dict[str, float], given: Decisions[np.ndarray], rows: Sequences) -> list[str]:
     """What a mean of ρ that is not 1 usually means, by what else is seen."""
     if not abs(numbers["mean_ratio_z"]) > FAR:
         return []
@@ -197,13 +197,13 @@ def _findings(numbers: dict[str, float], given: Decisions[np.ndarray], found: Se
         f"The mean of ρ is {numbers['mean_ratio']:.4g}, {abs(numbers['mean_ratio_z']):.3g} standard errors from 1, "
         "which it must be on average if the actions were drawn from μ and log_mu is μ's. "
     )
-    return [head + _likely(found.of(log_pi), found.of(log_mu), found, numbers["mean_ratio"])]
+    return [head + _likely(rows.of(log_pi), rows.of(log_mu), rows, numbers["mean_ratio"])]
 
 
-def _likely(log_pi: np.ndarray, log_mu: np.ndarray, found: Sequences, mean: float) -> str:
+def _likely(log_pi: np.ndarray, log_mu: np.ndarray, rows: Sequences, mean: float) -> str:
     """The likeliest reason."""
     inside = np.ones(len(log_pi), bool)
-    inside[found.starts] = False
+    inside[rows.starts] = False
     after = np.flatnonzero(inside)  # decisions with one before them in the same sequence
     here = _alike(log_pi, log_mu)
     shifts = {"earlier": _alike(log_pi[after], log_mu[after - 1]), "later": _alike(log_pi[after - 1], log_mu[after])}

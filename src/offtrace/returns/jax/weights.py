@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax.tree_util import tree_unflatten
 
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.returns.jax.jax_operations import Rows, factors
+from offtrace.returns.jax.operations import Rows, factors
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing
 from offtrace.returns.weights.scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace

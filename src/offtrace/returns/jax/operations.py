@@ -7,19 +7,15 @@ Each function takes what decides about the program, the numbers of a rule, the r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.tree_util import tree_map, tree_unflatten
 
-from offtrace.returns.jax import triton_calls, xla_by_lag
-from offtrace.returns.jax import xla_kernels as kernels
+from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.returns.jax.xla_kernels import Factors, rows_together
 from offtrace.traces import Rule, Step, Trace
 from offtrace.traces.base import StepForm, UncorrectedReturn
 from offtrace.traces.trace_argument import as_trace
@@ -128,14 +124,12 @@ def _corrections(
         )  # a ratio that no trace passes is not read
         if lags is None:
             return kernels.linear(delta, weight)
-        return xla_by_lag.linear_within(delta, weight, trace.horizon or T)
+        return by_lag.linear_within(delta, weight, trace.horizon or T)
     ends = (leaves == 0) | (step == 0)
     ends = ends | (next_cap == 0) if trace.recursive else ends
     g, step = jnp.where(ends, 0.0, leaves), jnp.where(ends, 1.0, step)
     g, step, cap = (lax.stop_gradient(f) for f in (g, step, cap))
-    if lags is None:
-        return capped(delta, g, step, cap, trace.recursive, single)
-    return xla_by_lag.bounded(delta, g, step, cap, tuple(lags), trace.recursive)
+    return by_lag.capped(delta, g, step, cap, None if lags is None else tuple(lags), trace.recursive, single)
 
 
 def factors(trace: Trace, x: Rows) -> tuple[Array, Array, Array]:
@@ -151,34 +145,6 @@ def factors(trace: Trace, x: Rows) -> tuple[Array, Array, Array]:
 def _e_to(logs: Array) -> Array:
     """e to these powers; what is below the smallest normal number counts as 0."""
     return jnp.where(logs < SMALLEST_LOG, 0.0, jnp.exp(logs))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def capped(delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool) -> Array:
-    """Compute Δ [N, T] with a cap: by Triton's kernels on a GPU if jax-triton is there, to float32 if `single`; else by XLA's.
-
-    The result has a gradient with respect to δ only.
-    """
-    by_xla = rows_together(partial(kernels.capped, recursive=recursive))
-    if not triton_calls.are_known():
-        return by_xla(delta, g, step, cap)
-    by_triton = rows_together(partial(triton_calls.capped, recursive=recursive, single=single))
-    return lax.platform_dependent(delta, g, step, cap, cuda=by_triton, default=by_xla)
-
-
-def _capped_forward(
-    delta: Array, g: Array, step: Array, cap: Array, recursive: bool, single: bool
-) -> tuple[Array, Factors]:
-    return capped(delta, g, step, cap, recursive, single), (g, step, cap)
-
-
-def _capped_backward(recursive: bool, single: bool, seen: Factors, gradient: Array) -> tuple[Array, ...]:
-    """The gradient is the transposed sweep, since Δ is linear in δ; JAX makes it of XLA's kernel."""
-    transposed = rows_together(partial(kernels.capped, recursive=recursive, transposed=True))
-    return (transposed(gradient, *seen), *map(jnp.zeros_like, seen))
-
-
-capped.defvjp(_capped_forward, _capped_backward)
 
 
 def _next(factor: Array) -> Array:
@@ -218,7 +184,7 @@ def _custom(trace: Trace, step: StepForm, x: Rows, delta: Array, discount: Array
         lambda c: c * jnp.ones_like(delta), step.carry
     )  # it varies over the axes of a shard_map, as δ does
     stopped = lax.stop_gradient(jnp.where((discount != 0) & _next(x.bad(trace)), jnp.nan, discount))
-    return xla_by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
+    return by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
 
 def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
@@ -229,8 +195,7 @@ def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
         return kernels.linear(a, rule.lam * discount)
     before = jnp.pad(next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
-    grown = xla_by_lag.by_lag(gains, rule.lam * discount, rule.n, (), lambda carry, lag, later: (carry, 1.0))
-    return one_step + (grown - gains)
+    return one_step + (by_lag.linear_within(gains, rule.lam * discount, rule.n) - gains)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

@@ -1,32 +1,29 @@
 """JAX arrays in, JAX arrays out: inside jit, vmap and grad, on any device.
 
-Arrays that are on the CPU, and are not being traced, go through the compiled kernels of the NumPy backend, which check every
-value in passing. Everything else is JAX operations (`jax_operations`) in float64 (`float64_programs`). This file is imported when
-the first JAX array arrives.
+Arrays that are on the CPU, and are not being traced, go through the kernels of the NumPy backend, which check every value in
+passing. Everything else is JAX operations (`operations`) in float64 (`float64_programs`). This file is imported when the first
+JAX array arrives.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.sharding import Sharding
 from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
-from offtrace.arrays import FLOATS, one_discount, refuse_text_and_flags
+from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
-from offtrace.returns.jax.float64_programs import compute
-from offtrace.returns.jax.jax_operations import Given, matrix, on_states, result
-from offtrace.returns.jax.weight_operations import GivenCriteria, GivenWeights, keep
-from offtrace.returns.jax.weight_operations import weights as weigh
+from offtrace.returns.jax.float64_programs import Function, Out, compute
+from offtrace.returns.jax.operations import Given, matrix, on_states, result
+from offtrace.returns.jax.weights import GivenCriteria, GivenWeights, keep
+from offtrace.returns.jax.weights import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
@@ -38,63 +35,9 @@ from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
 pytrees.register_all(Rule)
 
 
-with jax.ensure_compile_time_eval():  # the first call may be inside of jit, and then this file is imported there
-    HELD = type(jnp.zeros(()))
-"""The class of arrays that are not being traced."""
-
-
-@cache
-def _is_cpu(sharding: Sharding) -> bool:
-    return all(device.platform == "cpu" for device in sharding.device_set)
-
-
-@cache
-def _at(size: int) -> Callable[[int], Any]:
-    """So many bytes of memory at an address."""
-    return (ctypes.c_char * size).from_address
-
-
-def _memory(array: jax.Array) -> np.ndarray:
-    """An array on the CPU as compiled kernels take it: JAX gives out its memory read-only, which is another type to them."""
-    seen = np.asarray(array)  # waits until it is computed
-    if (
-        type(seen.base) is not memoryview or not seen.flags.c_contiguous
-    ):  # it is not the memory of the array, as it stands there
-        return seen.copy()
-    return np.ndarray(seen.shape, seen.dtype, _at(seen.nbytes)(array.unsafe_buffer_pointer()))
-
-
-def _memories(first: jax.Array, *others: jax.Array | None) -> list[Any] | None:
-    """The same of arrays that are all where the first is, and None in the place of None; None for all if one is anything else."""
-    if type(first) is not HELD or first.dtype not in FLOATS or not _is_cpu(first.sharding):
-        return None
-    sharding = first.sharding
-    found: list[object] = [_memory(first)]
-    for array in others:
-        if array is not None:
-            if type(array) is not HELD or array.sharding != sharding:
-                return None
-            array = _memory(array)
-        found.append(array)
-    return found
-
-
-def _given_back(outs: tuple[np.ndarray, ...], like: jax.Array) -> tuple[jax.Array, ...]:
-    """What was computed on the host, on the device that an array was put on, or on JAX's own choice if none was chosen.
-
-    A jitted function takes arrays over in a third of the time of `asarray`, but is compiled for each shape: it is used once
-    a shape has come often.
-    """
-    if like.committed:
-        return tuple(jax.device_put(out, like.sharding) for out in outs)
-    what = len(outs), outs[0].shape, outs[0].dtype
-    came = _came[what] = _came.get(what, 0) + 1
-    return tuple(map(jnp.asarray, outs)) if came < OFTEN else _taken_over(*outs)
-
-
-OFTEN = 32
-_came: dict[tuple[int, tuple[int, ...], np.dtype[np.generic]], int] = {}
-_taken_over: Callable[..., tuple[jax.Array, ...]] = jax.jit(lambda *arrays: arrays)
+def _on_device_of(like: jax.Array, outs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
+    """What was computed on the host, on the device that an array was put on, or on JAX's own choice if none was chosen."""
+    return tuple(jax.device_put(out, like.sharding) if like.committed else jnp.asarray(out) for out in outs)
 
 
 class JaxBackend(Backend[jax.Array]):
@@ -136,14 +79,8 @@ class JaxBackend(Backend[jax.Array]):
             elif (made := numpy_backend.attempt(trace, x, add_q=add_q)) is None:
                 explain_bad_value(x)
             else:
-                return _given_back((x.restore(made),), found.arrays["reward"])[0]
-        numbers, rule = tree_flatten(trace)
-        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
-        T = shape[-1]
-        if not traced and not any(map(np.ndim, numbers)):
-            given, shape = _in_bucket(given, shape)
-        how = Given(rule, shape, add_q, dtype != np.float64)
-        return compute(result, how, numbers, given, dtype, differentiable)[..., :T]
+                return _on_device_of(found.arrays["reward"], (x.restore(made),))[0]
+        return _compute(result, trace, found, traced, add_q, differentiable)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
@@ -172,16 +109,11 @@ class JaxBackend(Backend[jax.Array]):
                 look(x, ("rho", *trace.reads))
             else:
                 made = numpy_backend.attempt_on_states(trace, x) or explain_bad_value(x)
-                target, advantage, correction = _given_back(tuple(map(x.restore, made)), found.arrays["reward"])
+                target, advantage, correction = _on_device_of(
+                    found.arrays["reward"], numpy_backend.restored_states(x, made)
+                )
                 return target, advantage, correction
-        numbers, rule = tree_flatten(trace)
-        given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
-        T = shape[-1]
-        if not traced and not any(map(np.ndim, numbers)):
-            given, shape = _in_bucket(given, shape)
-        how = Given(rule, shape, False, dtype != np.float64)
-        target, advantage, correction = compute(on_states, how, numbers, given, dtype, differentiable)
-        return target[..., :T], advantage[..., :T], correction[..., :T]
+        return _compute(on_states, trace, found, traced, False, differentiable)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -243,6 +175,24 @@ BACKEND = JaxBackend()
 @cache
 def _compiled(function: Callable[..., dict[str, jax.Array]]) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(lambda arrays: function(BACKEND, **arrays))
+
+
+def _compute(
+    function: Function[Given, Out],
+    trace: Rule,
+    found: Agreed[jax.Array],
+    traced: bool,
+    add_q: bool,
+    differentiable: bool,
+) -> Out:
+    """The results of a program, [T] or [B, T]; outside of jit it is one for rows of up to the next 2ⁿ or 3·2ⁿ steps."""
+    numbers, rule = tree_flatten(trace)
+    given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
+    T = shape[-1]
+    if not traced and not any(map(np.ndim, numbers)):
+        given, shape = _in_bucket(given, shape)
+    how = Given(rule, shape, add_q, dtype != np.float64)
+    return tree_map(lambda a: a[..., :T], compute(function, how, numbers, given, dtype, differentiable))
 
 
 def _refuse_history(trace: Rule) -> None:
