@@ -149,7 +149,7 @@ def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     bounds = torch.tensor(lags, dtype=torch.float64)
     g, ratio, cap = map(torch.from_numpy, factors)
     found = cuda.transpose(torch.from_numpy(gradient), g, ratio, cap, bounds, recursive)
-    wanted = gradient[:, None] @ coefficients(*factors, recursive, lags)
+    wanted = gradient[:, None] @ coefficients(g, ratio, cap, recursive, lags)
     np.testing.assert_allclose(found, wanted[:, 0].astype(float), rtol=1e-13)
     there = given_factors(gradient, *factors, recursive=recursive, lags=bounds)
     np.testing.assert_allclose(there, corrections(gradient, *factors, recursive, lags)[0], rtol=1e-12)
