@@ -104,7 +104,7 @@ def reference(trace: Any, x: dict[str, Any]) -> tuple[Any, Any]:
 
 
 class Poisoned:
-    """torch, but fresh memory is full of NaN, or of −77: what no kernel writes, or reads before it is written, shows."""
+    """torch, but fresh memory is full of NaN, or of −1: what no kernel writes, or reads before it is written, shows."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,7 +118,7 @@ class Poisoned:
         def make(*arguments: Any, **named: Any) -> Any:
             self.count += 1
             fresh = getattr(torch, name)(*arguments, **named)
-            return fresh.fill_(torch.nan if fresh.is_floating_point() else -77)
+            return fresh.fill_(torch.nan if fresh.is_floating_point() else 255)
 
         return make
 
@@ -170,12 +170,12 @@ def by_torch(trace: Any, x: dict[str, Any]) -> Any:
     import torch
 
     import offtrace as ot
-    from offtrace.returns.torch import triton_launch
+    from offtrace.returns.torch import cuda
 
     poisoned: Any = Poisoned()
-    triton_launch.torch = poisoned  # pyright: ignore[reportAttributeAccessIssue]
+    cuda.torch = poisoned  # pyright: ignore[reportAttributeAccessIssue]
     found = ot.corrections(trace, **x)
-    triton_launch.torch = torch
+    cuda.torch = torch
     if not poisoned.count:
         raise AssertionError("no fresh memory was seen: what was to be poisoned is made elsewhere")
     return found

@@ -26,6 +26,17 @@ TRACES: list[ot.Trace] = [
 SAME_KERNEL = [ot.Retrace(0.9), ot.QSigma(0.5), ot.TruncatedIS(1.0, horizon=60)]
 """As importance sampling, and as bounds by lag: what a rule makes of ratios is no matter of vmap, nor of a gradient."""
 CAPPED = [ot.TruncatedIS(), ot.TruncatedIS(1e250, 0.9), ot.RBIS(0.9), ot.NonMarkovRetrace(1.0), ot.HistoryBounded(3.0)]
+TWO_OF_EACH = [
+    ot.ImportanceSampling(0.9), ot.Retrace(0.9), ot.TruncatedIS(), ot.TruncatedIS(1e250, 0.9), ot.RBIS(0.9),
+    ot.NonMarkovRetrace(1.0), ot.TruncatedIS((2.0, 1.0)), ot.ImportanceSampling(1.0, horizon=30),
+]  # fmt: skip
+"""Two rules for each kind of kernel."""
+
+
+def some(traces: list[ot.Trace]) -> Any:
+    """Two of each kind; the others where everything is tried."""
+    cases = [t if t in TWO_OF_EACH else pytest.param(t, marks=pytest.mark.whole) for t in traces]
+    return pytest.mark.parametrize("trace", cases, ids=name_of)
 
 
 @cache
@@ -209,7 +220,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     """The interpreter takes as long for many numbers as for one: so all starts of a program are walked at once."""
     torch = pytest.importorskip("torch")
     plans = pytest.importorskip("offtrace.returns.triton.plans")
-    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    cuda = pytest.importorskip("offtrace.returns.torch.cuda")
     import triton_interpreter  # noqa: F401
 
     x = {n: torch.from_numpy(np.atleast_2d(a)) for n, a in arrays.items()}
@@ -217,25 +228,24 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     lags = None
     if not isinstance(trace, ot.StepTrace):
         lags = trace.bounds_by_lag(x["reward"].shape[1])
-    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
-        # What leaves the range is thrown away, and walked.
-        patch.setattr(plans, "PART", plans.STARTS)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:  # what leaves the range is thrown away
         patch.setattr(plans, "WALKED", 128)
-        return triton_launch.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
+        patch.setattr(cuda, "_plans", {})
+        return cuda.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=name_of)
+@some(TRACES)
 def test_products_of_any_size(trace: Any) -> None:
     check(on_jax(trace, given()), trace)
 
 
-@pytest.mark.parametrize("trace", [t for t in TRACES if t not in SAME_KERNEL], ids=name_of)
+@some([t for t in TRACES if t not in SAME_KERNEL])
 def test_products_of_any_size_inside_vmap_and_grad(trace: Any) -> None:
     near = replace(trace, horizon=20) if trace.horizon else trace  # which is less than the steps that there are
     check_both_branches(by_gradients, near)
 
 
-@pytest.mark.parametrize("trace", [t for t in TRACES if t not in CAPPED], ids=name_of)
+@some([t for t in TRACES if t not in CAPPED])
 def test_products_of_any_size_on_triton(trace: Any) -> None:
     """The rules without a kernel for caps; `test_kernels_for_gpus` has the others."""
     check(on_triton(trace, given()), trace)
@@ -250,6 +260,7 @@ OPTIMISED = [
 """The program with a gradient has its rule's kernel in it as well, so that there is none without."""
 
 
+@pytest.mark.whole
 def test_optimised_programs() -> None:
     """A rule for each kernel, by what XLA makes of it for users; the other tests run programs as they are written."""
     pytest.importorskip("jax")
@@ -263,7 +274,7 @@ for call, trace in these.OPTIMISED:
     subprocess.run([sys.executable, "-c", script], env=as_for_users, check=True)
 
 
-@pytest.mark.parametrize("trace", CAPPED, ids=name_of)
+@some(CAPPED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_kernels_for_gpus(dtype: Any, trace: Any) -> None:
     """Together, and each row by itself: one that leaves the range takes its neighbours with it."""
@@ -279,7 +290,7 @@ def test_kernels_for_gpus(dtype: Any, trace: Any) -> None:
 def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     """⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩."""
     torch = pytest.importorskip("torch")
-    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    cuda = pytest.importorskip("offtrace.returns.torch.cuda")
     import triton_interpreter  # noqa: F401
 
     T = len(ROWS[name][1])
@@ -288,9 +299,9 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
     lags = torch.tensor(trace.bounds_by_lag(T) or [], dtype=torch.float64)
-    back = triton_launch.transpose(gradient, g, ratio, cap, lags, trace.recursive)
+    back = cuda.transpose(gradient, g, ratio, cap, lags, trace.recursive)
     with np.errstate(all="ignore"):
-        there = triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
+        there = cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
     np.testing.assert_allclose((back * delta).sum(), (there * gradient).sum(), rtol=1e-12)
 
 
@@ -327,7 +338,7 @@ def on_torch(trace: Any, arrays: Any) -> Any:
 
 
 @pytest.mark.parametrize("log_pi", [-1.0, -np.inf])
-@pytest.mark.parametrize("trace", IMPOSSIBLE, ids=name_of)
+@some(IMPOSSIBLE)
 @pytest.mark.parametrize("backend", [on_jax, on_torch, on_triton], ids=lambda b: b.__name__)
 def test_an_impossible_action_gives_nan(backend: Any, trace: Any, log_pi: float) -> None:
     """To all starts whose sum has its ratio in it, and to no other."""

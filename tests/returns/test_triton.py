@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import offtrace as ot
 import triton_interpreter  # noqa: F401
 from helpers import BUILT_IN, CUSTOM, assert_close, correct_by_definition, name_of, trajectories
-from offtrace.returns.numpy import gradients as by_numba
+from triton_oracle import coefficients, corrections
 
-triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
-triton_kernels = pytest.importorskip("offtrace.returns.triton.scan")
+cuda = pytest.importorskip("offtrace.returns.torch.cuda")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
-on_torch = pytest.importorskip("offtrace.returns.torch.tensor_operations")
-torch_backend = pytest.importorskip("offtrace.returns.torch.torch_backend")
 
 quick = settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 STEPS = [t for t in CUSTOM if isinstance(t, ot.StepTrace)]
+TWO_OF_EACH = [
+    ot.Retrace(0.9), ot.QSigma(sigma=0.3, lam=0.9), ot.NonMarkovRetrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5, 0.9),
+    ot.TruncatedIS(0.5), ot.Retrace(0.9, horizon=3), ot.TruncatedIS((0.5, 2.0)), ot.replacing(0.9), STEPS[-1],
+]  # fmt: skip
+"""Two rules for each kind of kernel. `traces/test_symbols` tries what all rules are made of."""
+OTHERS = [t for t in (*BUILT_IN, *STEPS) if t not in TWO_OF_EACH]
 
 
 class Poisoned:
-    """torch, but fresh memory is full of NaN, or of −77: an element that no kernel writes, or that is read before, shows."""
+    """torch, but fresh memory is full of NaN, or of −1: an element that no kernel writes, or that is read before, shows."""
 
     def __init__(self) -> None:
         self.last: list[torch.Tensor] = []
@@ -41,7 +41,7 @@ class Poisoned:
 
     def _fill(self, fresh: torch.Tensor) -> torch.Tensor:
         self.last.append(fresh)
-        return fresh.fill_(torch.nan if fresh.is_floating_point() else -77)
+        return fresh.fill_(torch.nan if fresh.is_floating_point() else 255)
 
     def empty(self, *arguments: Any, **named: Any) -> torch.Tensor:
         return self._fill(torch.empty(*arguments, **named))
@@ -56,28 +56,25 @@ poisoned = Poisoned()
 @pytest.fixture(autouse=True, scope="module")
 def poison() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_calls, "torch", poisoned)
+        patch.setattr(cuda, "torch", poisoned)
         yield
 
 
-def prepared(arrays: dict[str, Any]) -> dict[str, Any]:
-    made = {n: torch.from_numpy(np.atleast_2d(a)) if np.ndim(a) else a for n, a in arrays.items() if n != "time_major"}
-    return {"valid": None, **made}
-
-
-def run(trace: Any, arrays: dict[str, Any], **options: Any) -> np.ndarray:
-    x = prepared(arrays)
+def run(trace: Any, arrays: dict[str, Any]) -> np.ndarray:
+    x = {n: torch.from_numpy(np.atleast_2d(a)) if np.ndim(a) else a for n, a in arrays.items() if n != "time_major"}
     if trace.needs_greedy:
         x["log_pi"] = torch.where(x["greedy"], 0.0, -torch.inf).to(x["reward"].dtype)
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(x["reward"].shape[1])
     poisoned.last.clear()
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        found = triton_calls.correct(trace, x, lags, add_q=False, **options)
+        found = cuda.correct(trace, {"valid": None, **x}, lags, add_q=False)
     assert any(found is fresh for fresh in poisoned.last)
     return found.numpy().reshape(arrays["reward"].shape)
 
 
-@pytest.mark.parametrize("trace", [*BUILT_IN, *STEPS], ids=name_of)
+@pytest.mark.parametrize(
+    "trace", [*TWO_OF_EACH, *(pytest.param(t, marks=pytest.mark.whole) for t in OTHERS)], ids=name_of
+)
 @quick
 @given(data=st.data())
 def test_kernels_are_the_definition(trace: Any, data: Any) -> None:
@@ -87,13 +84,18 @@ def test_kernels_are_the_definition(trace: Any, data: Any) -> None:
     assert_close(run(trace, arrays), wanted, scale, dtype)
 
 
+def given_factors(*arrays: Any, recursive: bool, lags: Any = None) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return cuda.given(*map(torch.as_tensor, arrays), lags, per_decision=False, recursive=recursive).numpy()
+
+
 @pytest.mark.parametrize("recursive", [True, False])
 @pytest.mark.parametrize("case", ["plain", "cut", "out of range", "small weights"])
 def test_many_rows_and_programs(recursive: bool, case: str) -> None:
     """More rows than a program has, more starts, and products that no block holds."""
     rng = np.random.default_rng(0)
-    delta, g, ratio, cap = (torch.from_numpy(a) for a in rng.uniform(0.2, 1.5, (4, 34, 45)))
-    g, delta = g.clamp(max=1.0), delta - 0.8
+    delta, g, ratio, cap = rng.uniform(0.2, 1.5, (4, 34, 45))
+    g, delta = np.minimum(g, 1.0), delta - 0.8
     if case == "cut":
         g[:, ::9] = ratio[1::2, 5::20] = cap[:, 7::13] = 0.0
     elif case == "out of range":
@@ -103,15 +105,10 @@ def test_many_rows_and_programs(recursive: bool, case: str) -> None:
     elif case == "small weights":
         g *= 1e-4
         delta[:, ::3] = 0.0
-    no_lags = torch.empty(0, dtype=torch.float64)
-    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
-        made = [x.to(dtype) for x in (delta, g, ratio, cap)]
-        arrays = [x.double().numpy() for x in (*made, no_lags)]
-        wanted = by_numba.correct(*arrays, recursive)  # pyright: ignore
-        scale = by_numba.correct(np.abs(arrays[0]), *arrays[1:], recursive)  # pyright: ignore
-        with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-            found = triton_calls.given(*made, no_lags, per_decision=False, recursive=recursive)
-        assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
+    for dtype, bound in ((np.float64, 1e-12), (np.float32, 2e-6)):
+        made = [x.astype(dtype) for x in (delta, g, ratio, cap)]
+        wanted, scale = corrections(*made, recursive)
+        assert (np.abs(given_factors(*made, recursive=recursive) - wanted) <= bound * scale + 1e-300).all()
 
 
 @pytest.mark.parametrize("recursive", [True, False])
@@ -120,7 +117,7 @@ def test_traces_that_come_back(recursive: bool, ratios: tuple[float, float]) -> 
     """From 10⁻⁶⁰, and from 10⁶⁰, which float32 does not hold."""
     g, ratio, cap = (np.full((2, 100), x, np.float32) for x in (1.0, 1.0, 1.5))
     ratio[:, 20:50], ratio[:, 50:80] = ratios
-    assert _error_in_float32(g, ratio, cap, recursive) <= 1e-6
+    assert error_in_float32(g, ratio, cap, recursive) <= 1e-6
 
 
 @pytest.mark.parametrize("cut", [20, 35])
@@ -129,63 +126,42 @@ def test_what_follows_a_cut_is_not_read(cut: int) -> None:
     g, ratio, cap = (np.full((2, 64), x, np.float32) for x in (0.95, 1.0, 1.5))
     g[0, cut], ratio[0, 30:34], ratio[0, 40:44] = 0.0, 1e30, 1e-30
     for recursive in (True, False):
-        assert _error_in_float32(g, ratio, cap, recursive) <= 1e-6
+        assert error_in_float32(g, ratio, cap, recursive) <= 1e-6
 
 
 def test_the_sum_of_a_long_row_keeps_its_digits() -> None:
     """One number after the other, it would be off by 4.7e-7."""
-    g, ratio, cap = (np.full((2, 384), x, np.float32) for x in (1.0, 1.0, 1.5))
-    assert _error_in_float32(g, ratio, cap, recursive=True) <= 3.5e-7
+    g, ratio, cap = (np.full((1, 384), x, np.float32) for x in (1.0, 1.0, 1.5))
+    assert error_in_float32(g, ratio, cap, recursive=True) <= 3.5e-7
 
 
-def _error_in_float32(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, recursive: bool) -> float:
+def error_in_float32(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, recursive: bool) -> float:
     """Of what is wanted, where all δ are positive."""
     delta = np.random.default_rng(0).exponential(size=g.shape).astype(np.float32)
-    wanted = by_numba.correct(*(a.astype(float) for a in (delta, g, ratio, cap)), np.empty(0), recursive)  # pyright: ignore
-    with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        tensors = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
-        found = triton_calls.given(*tensors, None, per_decision=False, recursive=recursive)
-    return (np.abs(found.numpy() - wanted) / wanted).max()
+    wanted, _ = corrections(delta, g, ratio, cap, recursive)
+    return (np.abs(given_factors(delta, g, ratio, cap, recursive=recursive) - wanted) / wanted).max()
 
 
 @pytest.mark.parametrize("recursive", [True, False])
 @pytest.mark.parametrize("lags", [[], [2.0, 0.7, 0.3]])
 def test_the_transpose(recursive: bool, lags: list[float]) -> None:
-    rng = np.random.default_rng(0)
-    arrays = [*rng.uniform(0.2, 1.5, (4, 2, 21)), np.array(lags)]
-    tensors = [torch.from_numpy(a) for a in arrays]
-    found = triton_calls.transpose(*tensors, recursive)
-    np.testing.assert_allclose(found, by_numba.transpose(*arrays, recursive), rtol=1e-13)  # pyright: ignore
-    # ⟨G, M δ⟩ = ⟨Mᵀ G, δ⟩
-    delta = rng.normal(size=(2, 21))
-    forward = triton_calls.given(
-        torch.from_numpy(delta), *tensors[1:4], tensors[4], per_decision=False, recursive=recursive
-    )
-    np.testing.assert_allclose((forward.numpy() * arrays[0]).sum(), (found.numpy() * delta).sum(), rtol=1e-12)
+    gradient, *factors = np.random.default_rng(0).uniform(0.2, 1.5, (4, 2, 21))
+    bounds = torch.tensor(lags, dtype=torch.float64)
+    g, ratio, cap = map(torch.from_numpy, factors)
+    found = cuda.transpose(torch.from_numpy(gradient), g, ratio, cap, bounds, recursive)
+    wanted = gradient[:, None] @ coefficients(g, ratio, cap, recursive, lags)
+    np.testing.assert_allclose(found, wanted[:, 0].astype(float), rtol=1e-13)
+    there = given_factors(gradient, *factors, recursive=recursive, lags=bounds)
+    np.testing.assert_allclose(there, corrections(gradient, *factors, recursive, lags)[0], rtol=1e-12)
 
 
 def test_chunks_of_a_long_scan(monkeypatch: Any) -> None:
-    monkeypatch.setattr(triton_calls, "CHUNK", 8)
-    rng = np.random.default_rng(0)
-    delta, c = (torch.from_numpy(a) for a in rng.uniform(0.2, 1.5, (2, 3, 21)))
-    one = torch.ones_like(c)
-    found = triton_calls.given(delta, c, one, one, None, per_decision=True, recursive=False)
-    np.testing.assert_allclose(found, by_numba.solve(delta.numpy(), c.numpy()), rtol=1e-13)
-
-
-def test_a_number_keeps_its_bits() -> None:
-    """Each of the three is a float32; together they are the number, whatever its size."""
-
-    @triton.jit
-    def read(out, high, middle, low):
-        tl.store(out, triton_kernels.number(high, middle, low))
-
-    out = torch.zeros(1, dtype=torch.float64)
-    for value in (0.1, 0.99, 1 / 3, -1 / 3, 1e-7, 0.0, float("inf"), 1e-200, 1e250, 5e-324, 1.7976931348623157e308):
-        parts = plans.split(value)
-        assert all(np.float32(part) == part for part in parts)
-        read[(1,)](out, *parts)  # pyright: ignore[reportIndexIssue]
-        assert out.item() == value
+    monkeypatch.setattr(plans, "CHUNKS", (8,))
+    monkeypatch.setattr(cuda, "_plans", {})
+    delta, c = np.random.default_rng(0).uniform(0.2, 1.5, (2, 3, 21))
+    one = torch.ones(3, 21, dtype=torch.float64)
+    found = cuda.given(torch.from_numpy(delta), torch.from_numpy(c), one, one, None, per_decision=True, recursive=False)
+    np.testing.assert_allclose(found, corrections(delta, c, one, np.inf * one, False)[0], rtol=1e-13)
 
 
 @pytest.mark.parametrize("shape", [(1, 1 << 20), (1, 1 << 24), (70_000, 64), (1 << 20, 1)])
@@ -194,34 +170,17 @@ def test_a_number_keeps_its_bits() -> None:
 )
 def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, monkeypatch: Any) -> None:
     """CUDA takes 2³¹ − 1 programs in the first dimension of a grid, and 65535 in the others. Nothing is launched here."""
-    seen: list[tuple[int, ...]] = []
-
-    class Launched:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            seen.append(grid)
-            return lambda *arguments, **named: None
-
-    monkeypatch.setattr(triton_calls, "of_rule", lambda lines: dict.fromkeys(plans.KERNELS, Launched()))
-    monkeypatch.setattr(triton_calls, "_custom", lambda lines: Launched())
-    named = {
-        "walks": ["transpose_rows"],
-        "tree": ["group", "starts"],
-        "scan": ["fill", "linear_ends"],
-        "caps": ["lifetimes"],
-    }
-    for module, names in (named | {"readout": ["running_sums", "level"]}).items():
-        for name in names:
-            monkeypatch.setattr(import_module(f"offtrace.returns.triton.{module}"), name, Launched())
-    monkeypatch.setattr(triton_calls, "torch", torch)
+    seen: list[int] = []
+    monkeypatch.setattr(cuda, "_plans", {})
+    monkeypatch.setattr(cuda.Plan, "first", lambda plan, *_: seen.extend(n for _, n, _, _ in plan.launches))
+    monkeypatch.setattr(cuda, "torch", torch)
     nothing = torch.empty(shape, device="meta")
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(shape[1])
-    triton_calls.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
-    triton_calls.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
+    cuda.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
+    cuda.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
     assert len(seen) >= 2
-    for grid in seen:
-        assert len(grid) == 1
-        assert 1 <= grid[0] <= 2**31 - 1
+    assert all(1 <= programs <= 2**31 - 1 for programs in seen)
 
 
 def test_a_batch_beyond_all_grids_is_refused() -> None:

@@ -11,16 +11,15 @@ import pytest
 
 pytest.importorskip("triton")
 
-# All in one process: what two tests need is compiled once.
 COMPILE = """
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend, passes
 from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 
 class NoGPU:
@@ -34,25 +33,17 @@ class NoGPU:
         return 0
 
 
-def compile_only(self, *arguments, **named):
-    global seen
-    seen = any(name == self.fn.__name__ for name, _ in made)
-    if self.fn.__name__ == "sweep":
-        named["N"] = 2  # of eight equal steps in a loop that is unrolled: half of the time goes into the other six
-    made.append((self.fn.__name__, "cubin" in run(self, *arguments, **(named | {"warmup": True})).asm))
-
-
-made, run, JITFunction.run = [], JITFunction.run, compile_only
-# Each kernel goes all the way once. Its variants, which differ in what Triton makes of their lines, go as far as PTX without the
-# search for faster loads: these two take half of the time, and neither of them knows what the lines mean.
-search, passes.ttgpuir.add_coalesce = passes.ttgpuir.add_coalesce, lambda manager: seen or search(manager)
-assemble, CUDABackend.make_cubin = CUDABackend.make_cubin, lambda *given: b"" if seen else assemble(*given)
 driver.set_active(NoGPU())
+names = set()
+triton.knobs.compilation.listener = lambda src, **_: names.add(src.name)
 
 import offtrace as ot
-from offtrace.returns.torch import tensor_operations as on_torch, triton_launch as triton_calls
+from offtrace.returns.torch import cuda, cuda_weights
 from offtrace.returns.triton import plans
 from offtrace.returns.weights.decisions import Weighing
+
+
+cuda.Plan.first = lambda plan, *given: cuda.compile_together(plan.jobs(*given))
 
 
 @dataclass(frozen=True)
@@ -67,43 +58,60 @@ class Everything(ot.Trace):
         return c, xp.where(often, 0.5, xp.maximum(xp.minimum(root, c), 0.1)) + (rho < c), xp.inf
 
 
-triton_calls.SCAN = 128  # fewer steps for each thread: ptxas takes a fifth of the time
-B, T = 40, 24
-x = {n: torch.zeros(B, T) for n in ("reward", "q", "next_value", "log_pi", "log_mu", "gamma")}
-x |= {n: torch.zeros(B, T, dtype=torch.uint8) for n in ("terminated", "truncated", "valid")}
-x |= {"pair": torch.zeros(B, T, dtype=torch.int64)}
-for trace in (Everything(), ot.RBIS(0.9), ot.TruncatedIS(1.5), ot.NonMarkovRetrace(0.9, horizon=3), ot.replacing(0.9)):
-    custom = isinstance(trace, ot.StepTrace)
-    lags = None if custom else trace.bounds_by_lag(T)
-    rows = B if trace == ot.RBIS(0.9) else 4  # one with as many rows as there are threads; fewer numbers for each are less code
-    triton_calls.correct(trace, {n: a[:rows] for n, a in x.items()}, lags, add_q=True)
-d = torch.zeros(3, 9, dtype=torch.float64)
-triton_calls.given(d, d, d, d, None, per_decision=False, recursive=True)
-triton_calls.transpose(d, d, d, d, d[0], True)
+def batch(T, dtype=torch.float32, padded=False, by_step=False):
+    x = {n: torch.zeros(2, T, dtype=dtype) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}
+    x |= {n: torch.zeros(2, T, dtype=torch.uint8) for n in ("terminated", "truncated")}
+    x |= {"pair": torch.zeros(2, T, dtype=torch.int64), "valid": x["terminated"] if padded else None}
+    return x | {"gamma": x["reward"] if by_step else 0.9}
 
-# Rows that are long only because the limits are made small.
-plans.SWEPT, plans.FAN, plans.SORTED, triton_calls.CHUNK, triton_calls.PART_CHUNKS = 8, 2, 16, 16, 2
-x = {n: torch.zeros(2, 70) for n in ("reward", "q", "next_value", "log_pi", "log_mu")}
-x |= {n: torch.zeros(2, 70, dtype=torch.uint8) for n in ("terminated", "truncated")} | {"gamma": 0.9, "valid": None}
-triton_calls.correct(ot.RBIS(0.9), x, None, add_q=True)
-triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
-triton_calls.correct(ot.Retrace(0.9), x, None, add_q=True)
-plans.SWEPT, plans.NEAR = 64, 8
-# As many rows as there were parts of rows before: so the kernels that sweep what is left are the same.
-x = {n: a.new_zeros(6, 24) if isinstance(a, torch.Tensor) else a for n, a in x.items()}
-triton_calls.correct(ot.TruncatedIS(1.5), x, None, add_q=True)
-for level in ("token", "prefix", "geometric"):
-    given = {"log_pi": x["log_pi"], "log_mu": x["log_mu"].half(), "mask": x["reward"] > 0}
-    given |= {"segment": torch.zeros(6, 24, dtype=torch.int64)} if level == "prefix" else {}
-    triton_calls.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(6, 24))
-assert all(done for _, done in made), made
-names = {"fill", "linear_rows", "prepare", "sweep", "walk_rows", "step_rows", "transpose_rows"}
-names |= {"leaf_tables", "group", "starts", "linear_ends", "lifetimes", "running_sums", "sorted_blocks", "level", "weigh_rows"}
-assert {name for name, _ in made} == names, made
+
+def targets(trace, x):
+    cuda.correct(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]), add_q=True)
+
+
+def states(trace, x):
+    cuda.correct_states(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]))
+
+
+plans.SMALL = 0
+by_lag = ot.NonMarkovRetrace(0.9, horizon=3)
+targets(Everything(), batch(30, padded=True, by_step=True))
+targets(ot.RBIS(0.9), batch(1100))
+states(ot.TruncatedIS(1.5), batch(600))
+states(ot.Retrace(0.9), batch(4096, padded=True))
+for trace in (by_lag, ot.replacing(0.9)):
+    targets(trace, batch(24, padded=True))
+d = torch.zeros(3, 9, dtype=torch.float64)
+cuda.transpose(d, d, d, d, d[0], True)
+given = {"log_pi": torch.zeros(2, 24), "log_mu": torch.zeros(2, 24).half(), "mask": torch.ones(2, 24) > 0}
+for level in ("token", "prefix"):
+    cuda_weights.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 24))
+    given["segment"] = torch.zeros(2, 24, dtype=torch.int64)
+assert names == {
+    "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables",
+    "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows",
+    "state_results",
+}, names
+if "whole" in sys.argv:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for trace in (ot.Retrace(0.9), ot.RBIS(0.9), ot.TruncatedIS(1.5), by_lag, ot.replacing(0.9)):
+            for T in (30, 600, 4096, 70_000):
+                targets(trace, batch(T, dtype))
+                if T < 1000:
+                    states(trace, batch(T, dtype, padded=True, by_step=True))
+    for T in (30, 600, 4096):
+        for recursive in (True, False):
+            d = torch.zeros(2, T, dtype=torch.float64)
+            cuda.given(d, d, d, d, None, per_decision=False, recursive=recursive)
+            cuda.given(d, d, d, d, d[0, :3], per_decision=False, recursive=recursive)
+    for level in cuda_weights.LEVELS:
+        logs = {name: given[name] for name in ("log_pi", "log_mu")}
+        cuda_weights.weigh(ot.TruncatedIS(1.5, 0.9), logs, Weighing(level), torch.zeros(2, 24))
 """
 
 
-def test_every_kernel_compiles_for_a_gpu(tmp_path: Any) -> None:
+@pytest.mark.parametrize("how", ["once", pytest.param("whole", marks=pytest.mark.whole)])
+def test_every_kernel_compiles_for_a_gpu(how: str, tmp_path: Any) -> None:
     """No GPU is needed to compile: only the launch is left out."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", COMPILE], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", COMPILE, how], check=True, env=environment)

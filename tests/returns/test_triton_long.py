@@ -16,21 +16,30 @@ import triton_interpreter  # noqa: F401
 from helpers import assert_close, correct_by_definition
 from offtrace.returns.jax import triton_calls as jax_calls
 from offtrace.returns.jax.kernels import in_float64
-from offtrace.returns.numpy import gradients as by_numba
+from triton_oracle import corrections
 
-triton_calls = pytest.importorskip("offtrace.returns.torch.triton_launch")
+cuda = pytest.importorskip("offtrace.returns.torch.cuda")
 plans = pytest.importorskip("offtrace.returns.triton.plans")
 
 
 @pytest.fixture
 def small(monkeypatch: Any) -> None:
     """A tree of four levels has 4³ leaves, blocks are sorted by 16 steps; rows are swept if traces live for eight steps."""
-    sizes = {"SWEPT": 64, "NEAR": 8, "LIFE": 8, "FAN": 4, "SORTED": 16, "WALKED": 256}
+    sizes = {
+        "SWEPT": 64,
+        "NEAR": 8,
+        "LIFE": 8,
+        "FAN": 4,
+        "SORTED": 16,
+        "CHUNKS": (16,),
+        "PART_CHUNKS": 2,
+        "WALKED": 256,
+        "SMALL": 0,
+    }
     for name, value in sizes.items():
         monkeypatch.setattr(plans, name, value)
-    monkeypatch.setattr(triton_calls, "CHUNK", 16)
-    monkeypatch.setattr(triton_calls, "AT_ONCE", 128)  # a row of 128 steps, or of 150, at a time
-    monkeypatch.setattr(triton_calls, "PART_CHUNKS", 2)
+    monkeypatch.setattr(cuda, "_plans", {})
+    monkeypatch.setattr(cuda, "AT_ONCE", 128)  # a row of 128 steps, or of 150, at a time
 
 
 def factors(case: str, B: int, T: int) -> tuple[np.ndarray, ...]:
@@ -84,17 +93,10 @@ def test_caps(case: str, recursive: bool, small: None) -> None:
     first = (CASES.index(case) + recursive) % 2
     for (B, T), (dtype, bound) in zip(((2, 60), (1, 128)), DTYPES[first:] + DTYPES, strict=False):
         made = [torch.from_numpy(a).to(dtype) for a in factors(case, B, T)]
-        wanted, scale = by_numpy([a.double().numpy() for a in made], recursive)
+        wanted, scale = corrections(*made, recursive)
         with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-            found = triton_calls.given(*made, None, per_decision=False, recursive=recursive)
+            found = cuda.given(*made, None, per_decision=False, recursive=recursive)
         assert (np.abs(found.numpy() - wanted) <= bound * scale + 1e-300).all()
-
-
-def by_numpy(arrays: list[np.ndarray], recursive: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Δ, and Σ|γβδ|."""
-    delta, *others = arrays
-    none = np.empty(0)
-    return tuple(by_numba.correct(d, *others, none, recursive) for d in (delta, np.abs(delta)))  # pyright: ignore
 
 
 class Interpreted(jax_calls.Arrays):
@@ -103,7 +105,7 @@ class Interpreted(jax_calls.Arrays):
     def call(self, kernel: Any, programs: int, read: Any, numbers: Any, made: Any, changed: Any, constants: Any) -> Any:
         def run(*read: Any) -> list[np.ndarray]:
             tensors = [torch.from_numpy(np.array(a)) for a in read]
-            written = [torch.full(m.shape, -77, dtype=triton_calls.DTYPES[m.dtype.name]) for m in made]
+            written = [torch.full(m.shape, -77, dtype=cuda.DTYPES[m.dtype.name]) for m in made]
             for given, taken in changed.items():
                 written[taken] = tensors[given]
             values = [n.item() if isinstance(n, np.floating) else n for n in numbers]
@@ -124,7 +126,7 @@ def test_caps_under_jax(recursive: bool, small: None, monkeypatch: Any) -> None:
             step = np.pad(ratio[:, 1:], ((0, 0), (0, 1)))
             program = jax.jit(partial(jax_calls.capped, recursive=recursive, single=single))
             found = np.asarray(program(*map(jnp.asarray, (delta, g, step, cap))))
-            wanted, scale = by_numpy([delta, g, ratio, cap], recursive)
+            wanted, scale = corrections(delta, g, ratio, cap, recursive)
             assert (np.abs(found - wanted) <= (1e-6 if single else 1e-13) * scale).all()
 
 
@@ -141,7 +143,7 @@ def test_a_rule_in_long_rows(trace: Any, small: None) -> None:
     wanted, scale = correct_by_definition(trace, arrays)
     tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
     with np.errstate(all="ignore"):
-        assert_close(triton_calls.correct(trace, tensors, None, add_q=False).numpy(), wanted, scale, np.float64)
+        assert_close(cuda.correct(trace, tensors, None, add_q=False).numpy(), wanted, scale, np.float64)
 
 
 @pytest.mark.parametrize("recursive", [True, False], ids=["recursive", "at read-out"])
@@ -150,7 +152,7 @@ def test_what_is_not_known_spreads_as_far_as_its_traces_reach(recursive: bool, s
     ratio[0, 90], g[0, 30], g[0, 120] = np.nan, 0.0, 0.0
     made = [torch.from_numpy(a) for a in (delta, g, ratio, cap)]
     with np.errstate(all="ignore"):
-        found = triton_calls.given(*made, None, per_decision=False, recursive=recursive).isnan().numpy()
+        found = cuda.given(*made, None, per_decision=False, recursive=recursive).isnan().numpy()
     assert found[0, 31:90].all()
     assert not found[0, :31].any()
     assert not found[0, 90:].any()
@@ -166,6 +168,6 @@ def test_rows_without_a_cap_in_parts(case: str, small: None) -> None:
         made = [torch.from_numpy(a) for a in (delta, c)]
         one = torch.ones_like(made[0])
         with np.errstate(all="ignore"):
-            found = triton_calls.given(*made, one, one, None, per_decision=True, recursive=False).numpy()
-        scale = by_numba.solve(np.abs(delta), c)
-        assert (np.abs(found - by_numba.solve(delta, c)) <= 1e-13 * scale).all()
+            found = cuda.given(*made, one, one, None, per_decision=True, recursive=False).numpy()
+        wanted, scale = corrections(delta, c, one, np.inf * one, False)
+        assert (np.abs(found - wanted) <= 1e-13 * scale).all()

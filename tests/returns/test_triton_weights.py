@@ -15,10 +15,10 @@ import triton_interpreter  # noqa: F401
 from decision_batches import batches, by_rows
 from helpers import BUILT_IN
 from offtrace.returns.inputs import decisions
-from offtrace.returns.torch.torch_backend import TorchBackend
+from offtrace.returns.torch.backend import TorchBackend
 from offtrace.returns.weights.decisions import Weighing
 
-triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+cuda_weights = pytest.importorskip("offtrace.returns.torch.cuda_weights")
 
 
 def by_kernel(trace: Any, batch: dict[str, Any], how: Weighing, dtype: Any = torch.float64) -> np.ndarray:
@@ -26,7 +26,7 @@ def by_kernel(trace: Any, batch: dict[str, Any], how: Weighing, dtype: Any = tor
     ready = decisions(TorchBackend(), trace, tensors).arrays()
     out = torch.full(tensors["log_pi"].shape, torch.nan, dtype=dtype)
     with np.errstate(all="ignore"):
-        return triton_launch.weigh(trace, ready, how, out).numpy()
+        return cuda_weights.weigh(trace, ready, how, out).numpy()
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -34,9 +34,9 @@ def by_kernel(trace: Any, batch: dict[str, Any], how: Weighing, dtype: Any = tor
 def test_weights_by_the_kernel(batch: dict[str, Any], trace: Any, length: int) -> None:
     """Rows of one block and of several."""
     T, packed = batch["log_pi"].shape[-1], "segment" in batch
-    levels = [n for n in triton_launch.LEVELS if triton_launch.takes_weights(trace, Weighing(n), T, packed=packed)]
+    levels = [n for n in cuda_weights.LEVELS if cuda_weights.takes_weights(trace, Weighing(n), T, packed=packed)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_launch, "WEIGHED", length)
+        patch.setattr(cuda_weights, "WEIGHED", length)
         for level in levels:
             wanted = by_rows(trace, level, batch)
             found = by_kernel(trace, batch, Weighing(level))
@@ -55,7 +55,7 @@ def test_float32_keeps_its_digits_over_a_long_row() -> None:
     log_mu = -rng.exponential(size=(2, 600)).astype(np.float32) - 2.0
     log_pi = (log_mu + rng.normal(size=(2, 600)) * [[0.05], [2.0]]).astype(np.float32)
     for trace in (ot.ImportanceSampling(), ot.NonMarkovRetrace(), ot.FlattenedIS(kappa=0.5, bound=1.0)):
-        for level in triton_launch.LEVELS:
+        for level in cuda_weights.LEVELS:
             wanted = ot.weights(trace, level=level, log_pi=log_pi.astype(float), log_mu=log_mu.astype(float))
             found = by_kernel(trace, {"log_pi": log_pi, "log_mu": log_mu}, Weighing(level), torch.float32)
             with np.errstate(over="ignore"):
@@ -67,6 +67,6 @@ def test_what_is_not_known_spreads_to_the_rows_end() -> None:
     log_pi = log_mu.copy()
     log_mu[0, 4] = -np.inf
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton_launch, "WEIGHED", 2)
+        patch.setattr(cuda_weights, "WEIGHED", 2)
         found = by_kernel(ot.NonMarkovRetrace(), {"log_pi": log_pi, "log_mu": log_mu}, Weighing("prefix"))
     assert (np.isnan(found) == (np.arange(9) >= 4)).all()

@@ -40,7 +40,7 @@ OF_RATIOS = [
 def by_tensors() -> Iterator[None]:
     """Tensors on the CPU are computed with as those on a GPU are, by PyTorch's operations, and no value is looked at."""
     with pytest.MonkeyPatch.context() as patch:
-        backend = pytest.importorskip("offtrace.returns.torch.torch_backend").TorchBackend
+        backend = pytest.importorskip("offtrace.returns.torch.backend").TorchBackend
         patch.setattr(backend, "_by_host", lambda *_: None)
         yield
 
@@ -428,7 +428,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 PROCESSES = """
 import os, sys, numpy as np, torch, torch.distributed as dist
 import offtrace as ot
-from offtrace.returns.torch.torch_backend import TorchBackend
+from offtrace.returns.torch.backend import TorchBackend
 
 by_host = TorchBackend._by_host
 

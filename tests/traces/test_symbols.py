@@ -147,12 +147,12 @@ def _program() -> Any:
 def on_triton(trace: Any) -> Any:
     import torch
 
-    triton_launch = pytest.importorskip("offtrace.returns.torch.triton_launch")
+    cuda = pytest.importorskip("offtrace.returns.torch.cuda")
     import triton_interpreter  # noqa: F401
 
     x = {**_tensors(), "gamma": 0.95, "valid": None}
     x = {n: a.view(torch.uint8) if n in ("terminated", "truncated") else a for n, a in x.items()}
-    return triton_launch.correct(trace, x, None, add_q=False)
+    return cuda.correct(trace, x, None, add_q=False)
 
 
 def each(backend: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:

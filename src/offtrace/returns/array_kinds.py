@@ -23,7 +23,7 @@ def _numpy() -> Backend[Any]:
 
 
 def _torch() -> Backend[Any]:
-    from offtrace.returns.torch.torch_backend import BACKEND
+    from offtrace.returns.torch.backend import BACKEND
 
     return BACKEND
 

@@ -87,8 +87,5 @@ def capped(delta: Array, g: Array, step: Array, cap: Array, *, recursive: bool, 
     kind = jnp.float32 if single else jnp.float64
     ratio = jnp.pad(step[:, :-1], ((0, 0), (1, 0)), constant_values=1.0)
     delta, cap = delta.astype(kind), cap.astype(kind)  # products of ratios would not keep their digits
-    flags = dict.fromkeys(("GAMMAS", "VALID", "PI", "MU", "RHO"), False) | {"GIVEN": True}
-    numbers = [*plans.split(0.0), *plans.parameters()]
-    arrays = [delta, g, *[delta] * 5, ratio, cap]
-    call = plans.Given(LIBRARY, plans.KERNELS, arrays, numbers, flags, np.dtype(kind).name, False)
+    call = plans.of_factors(LIBRARY, (delta, g, ratio, cap), np.dtype(kind).name)
     return plans.with_cap(call, recursive).astype(jnp.float64)

@@ -1,37 +1,43 @@
-"""Which Triton kernels are launched for traces with a cap, one after the other, whatever library the arrays are of.
+"""Which Triton kernels are launched, one after the other, whatever library the arrays are of.
 
-Shapes that are compiled in are powers of two, so that a new T is rarely a new kernel.
+Shapes that are compiled in do not depend on those of the arrays, or are one of a few powers of two: a new shape is rarely a new
+kernel.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import triton
 
-from offtrace.returns.triton import caps, readout, scan, tree, walks
-from offtrace.returns.triton.rules import MOST, bound, factors
-from offtrace.traces.symbols import Lines
+from offtrace.returns.triton import linear, load, readout, sweep, tree, walk
 
 # The numbers are what was fastest on an H200 (`benchmarks/gpu.py`).
 ROWS, STARTS = 32, 16
-"""Of a program that sweeps or walks: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
+"""Of a program that sweeps: a row for each thread of a warp. `sweep` looks for lost traces once all starts have joined,
 which is right for at most two blocks of them: each shrinks a trace by at most 1e-18, so float32 still holds it."""
 WALKED = 16  # starts of a program that walks them by definition
 BLOCK = 8  # steps whose products are taken together: one thread's
-PART = BLOCK  # starts of a program that are walked by definition at a time: the registers are taken all along
 LARGE = {"float32": 1e18, "float64": 1e100}
 """How large products within a block may be, or how small their inverses."""
 PROGRAMS = 2**31 - 1  # of one launch, all in one dimension: the others end at 65535
 SWEPT, NEAR, LIFE = 1024, 256, 160
 """The longest row that is swept at all, the longest that is only swept, and for how many steps, in the mean, a trace may live in
 the rows between: those in which it lives longer are left to the tree."""
+SMALL = 1 << 18
+"""Steps of a batch whose rows are only swept up to SWEPT: it fills no GPU, and fewer launches take less time."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
 SORTED = 256  # steps of a block that is sorted, for caps at read-out
+CHUNKS, SCAN = (
+    (16, 64, 256),
+    1024,
+)  # steps that a scan takes at once, the fewest that hold the row; and elements of its program
+PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
+LINE = 64  # starts of a program that has one row only
+FILLED = 1024  # numbers that a program writes
 
 Array = Any
 """An array of the library's."""
@@ -63,18 +69,21 @@ class Library(Protocol):
         ...
 
 
+NO_NUMBERS = (0.0,) * 7
+
+
 @dataclass(frozen=True)
 class Given:
-    """The arguments that all kernels of a call share."""
+    """The arguments that all kernels of a call share (`load`)."""
 
     library: Library
-    kernels: Mapping[str, triton.JITFunction]
-    arrays: list[Array]
-    numbers: list[float]
-    flags: dict[str, bool]
+    arrays: Sequence[Array]
     dtype: str
     """Of the result."""
-    add_q: bool
+    rule: triton.JITFunction | None = None
+    reads: int = 0
+    numbers: Sequence[Any] = field(default=NO_NUMBERS)
+    how: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,46 +96,21 @@ class Given:
         """The dtype in which numbers are kept in between."""
         return "float64" if self.dtype == "float64" else "float32"
 
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What is compiled into the kernels that read the arrays."""
+        return {"RULE": self.rule, "READS": self.reads}
 
-KERNELS = {
-    "linear": scan.linear_rows, "prepare": caps.prepare, "sweep": caps.sweep, "walk": walks.walk_rows,
-    "leaf_tables": tree.leaf_tables, "sorted_blocks": readout.sorted_blocks,
-}  # fmt: skip
-"""The kernels that read the arrays of a call, for given δ, g, ratio and cap."""
-
-
-@cache
-def of_rule(lines: Lines) -> dict[str, triton.JITFunction]:
-    """Return the same kernels for a rule."""
-    enters = bound(scan.enters, factors=factors(lines))
-    link = bound(scan.link, enters=enters)
-    of_any_size = bound(walks.walk_of_any_size, link=link)
-    return {
-        "linear": bound(
-            scan.linear_rows, enters=enters, linear_of_any_size=bound(scan.linear_of_any_size, enters=enters)
-        ),
-        "prepare": bound(caps.prepare, enters=enters),
-        "sweep": bound(caps.sweep, again=bound(caps.again, walk_of_any_size=of_any_size)),
-        "walk": bound(walks.walk_rows, walk=bound(walks.walk, link=link), walk_of_any_size=of_any_size),
-        "leaf_tables": bound(tree.leaf_tables, leaf=bound(tree.leaf, link=link)),
-        "sorted_blocks": bound(readout.sorted_blocks, link=link),
-    }
+    @property
+    def written(self) -> list[Array]:
+        """What `load.write` reads: q and valid."""
+        return [self.arrays[1], self.arrays[5]]
 
 
-@cache
-def split(value: float) -> tuple[float, float, float]:
-    """Return a float64 as three float32, which is how Triton passes floats: 24 bits, 24 more, the last five and the exponent."""
-    if not math.isfinite(value) or value == 0.0:
-        return value, 0.0, 32.0
-    fraction, exponent = math.frexp(value)
-    whole, sign = int(abs(fraction) * 2**53), math.copysign(1.0, value)
-    return sign * (whole >> 29), sign * (whole >> 5 & 0xFFFFFF), exponent * 64 + 32 + sign * (whole & 31)
-
-
-def parameters(*values: float) -> list[float]:
-    """Return the parameters of a rule as kernels take them."""
-    padded = [*values, *([0.0] * (MOST - len(values)))]
-    return [part for value in padded for part in split(value)]
+def of_factors(library: Library, factors: Sequence[Array], dtype: str) -> Given:
+    """Return the arguments for given δ, g, ratio and cap."""
+    delta, g, ratio, cap = factors
+    return Given(library, [delta, g, *[delta] * 5, ratio, cap], dtype)
 
 
 def count(*programs: int) -> int:
@@ -141,9 +125,86 @@ def long(T: int) -> bool:
     return T > SWEPT
 
 
-def rows_of(B: int) -> int:
-    """Return how many rows a program sweeps or walks."""
-    return min(ROWS, triton.next_power_of_2(B))
+def without_cap(call: Given, lam: Any, out: Sequence[Array]) -> None:
+    """Write Δ, or q + Δ, of a rule without a cap; or correction, target and advantage of state values.
+
+    There is a program for a few rows, or there are several for one where rows are few and long.
+    """
+    B, T = call.shape
+    groups = next((n for n in CHUNKS if n >= T), CHUNKS[-1]) // 8
+    rows = max(1, SCAN // (8 * groups))
+    chunks, programs = triton.cdiv(T, 8 * groups), triton.cdiv(B, rows)
+    constants: dict[str, Any] = {**call.constants, "HOW": call.how}
+    shared: dict[str, Any] = {**constants, "ROWS": rows, "GROUPS": groups, "num_warps": 4}
+    launch, arrays, numbers = call.library.launch, call.arrays, [*call.numbers, lam]
+    written = [out[0], out[-2], out[-1]] if len(out) > 1 else [out[0]] * 3
+    if chunks < 2 * PART_CHUNKS or programs > FEW:
+        launch(
+            linear.linear_rows, programs, [*arrays, out[0]], [B, T, 1, chunks, *numbers], written, **shared,
+            PASS=linear.WHOLE.value,
+        )  # fmt: skip
+        return
+    parts = triton.cdiv(chunks, PART_CHUNKS)
+    given = [B, T, parts, PART_CHUNKS, *numbers]
+    programs = count(parts, programs)
+    maps, *_ = launch(
+        linear.linear_rows, programs, [*arrays, out[0]], given, [((B, parts, 5), "float64"), *written[1:]], **shared,
+        PASS=linear.MAPS.value,
+    )  # fmt: skip
+    maps, odd = launch(
+        linear.linear_ends, B, [maps], [B, parts], [maps, ((B,), "int32")], PARTS=triton.next_power_of_2(parts), num_warps=4
+    )  # fmt: skip
+    launch(linear.linear_rows, programs, [*arrays, maps], given, written, **shared, PASS=linear.FROM_ENDS.value)
+    launch(linear.linear_odd, B, [*arrays, odd, out[0]], [T, *numbers], written, **constants, num_warps=4)
+
+
+def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> Array:
+    """Return Δ, or q + Δ, of a rule with bounds by lag."""
+    B, T = call.shape
+    rows = ROWS if B >= ROWS // 2 else 1
+    groups = triton.cdiv(B, rows)
+    (out,) = call.library.launch(
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, lags, lags, out],
+        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
+        RECURSIVE=recursive, LAGS=True, ROWS=rows, M=WALKED, num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> Array:
+    """Return Δ, or q + Δ, of a custom trace."""
+    B, T = call.shape
+    n = min(LINE, triton.next_power_of_2(T))
+    (out,) = call.library.launch(
+        walk.step_rows, count(B, triton.cdiv(T, n)), [*call.arrays, call.arrays[0] if pair is None else pair],
+        [horizon or T, B, T, call.how, *call.numbers, lam], [out], **call.constants, PAIR=pair is not None, N=n, num_warps=2,
+    )  # fmt: skip
+    return out
+
+
+def transposed(
+    library: Library, factors: Sequence[Array], lags: Array | None, reach: int, recursive: bool, out: Array
+) -> Array:
+    """Return e, the gradient by δ, in `out`, which holds the gradient by Δ; it is the first of the factors as well."""
+    B, T = factors[0].shape
+    n = min(LINE, triton.next_power_of_2(T))
+    (out,) = library.launch(
+        walk.transpose_rows, count(B, triton.cdiv(T, n)), [*factors, factors[0] if lags is None else lags],
+        [reach, B, T], [out], RECURSIVE=recursive, LAGS=lags is not None, N=n, num_warps=2,
+    )  # fmt: skip
+    return out
+
+
+def state_results(call: Given, found: Array, lam: Any, out: Sequence[Array]) -> None:
+    """Write correction, target and advantage of state values, from Δ."""
+    B, T = call.shape
+    n = min(FILLED, max(128, triton.next_power_of_2(T)))
+    chunks = triton.cdiv(T, n)
+    correction, target, advantage = out
+    call.library.launch(
+        load.state_results, count(chunks, B), [*call.arrays, found], [T, chunks, *call.numbers, lam],
+        [target, advantage, correction], **call.constants, N=n, num_warps=max(1, n // 256),
+    )  # fmt: skip
 
 
 def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
@@ -154,15 +215,14 @@ def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
     B, T = call.shape
     beyond = by_tree if recursive else by_sorting
     if long(T):
-        return beyond(call, call.library.full((B,), scan.TREE.value), out)
-    if T <= NEAR:
+        return beyond(call, call.library.full((B,), sweep.TREE.value), out)
+    if T <= NEAR or B * T <= SMALL:
         return swept(call, recursive, out=out)[0]
     length = triton.next_power_of_2(T)
-    rows = max(1, 1024 // length)
-    flags = {name: call.flags[name] for name in ("GIVEN", "GAMMAS", "VALID")}
+    rows = max(1, SWEPT // length)
     (stage,) = call.library.launch(
-        caps.lifetimes, triton.cdiv(B, rows), call.arrays, [B, T, *call.numbers[:3]], [((B,), "int32")], **flags,
-        ROWS=rows, N=length, LIFE=LIFE, num_warps=4,
+        sweep.lifetimes, triton.cdiv(B, rows), call.arrays, [B, T, LIFE, *call.numbers], [((B,), "int32")],
+        **call.constants, ROWS=rows, N=length, num_warps=4,
     )  # fmt: skip
     out, _, stage = swept(call, recursive, stage, out=out)
     return beyond(call, stage, out)
@@ -180,29 +240,35 @@ def swept(
     whole = length is None
     length = T if length is None else length
     parts = 1 if whole else triton.cdiv(T, length)
-    starts = max(BLOCK, min(STARTS, triton.next_power_of_2(length)))
-    steps = triton.cdiv(length, starts) * starts
-    rows = rows_of(B * parts)
-    groups = triton.cdiv(B * parts, rows)
-    kind, at = call.kind, None if stage is None else (scan.SWEEP if whole else scan.TREE).value
-    launch, numbers = call.library.launch, [B, T, parts, steps, groups, *call.numbers]
-    programs = count(groups, steps // starts)
-    room, ends, sums, stage = launch(
-        call.kernels["prepare"], programs, [*call.arrays, call.arrays[0] if stage is None else stage], numbers,
+    steps = triton.cdiv(length, STARTS) * STARTS
+    groups = triton.cdiv(B * parts, ROWS)
+    kind, now = call.kind, None if stage is None else (sweep.SWEEP if whole else sweep.TREE).value
+    leave = stage is not None and whole
+    launch, shape = call.library.launch, [B, T, parts, steps, groups]
+    programs = count(groups, steps // STARTS)
+    shared = {"RECURSIVE": recursive, "ROWS": ROWS, "N": BLOCK}
+    room, ends, sums, marks, written = launch(
+        sweep.prepare, programs, [*call.arrays, call.arrays[0] if stage is None else stage], [*shape, *call.numbers],
         [
-            ((groups, steps, 4, rows), kind), ((groups, steps // BLOCK, 2, rows), "float64"),
-            ((1,) if whole else (3, B, parts, steps // starts), "float64"), ((1,), "int32") if stage is None else stage,
+            ((groups, steps, 4, ROWS), kind), ((groups, steps // BLOCK, 2, ROWS), "float64"),
+            ((1,) if whole else (3, B, parts, steps // STARTS), "float64"), ((1,) if leave else (programs, ROWS), "int32"),
+            ((1,), "int32") if stage is None else stage,
         ],
-        **call.flags, RECURSIVE=recursive, ROWS=rows, BLOCKS=starts // BLOCK, N=BLOCK, MOST=LARGE[kind], STAGE=at, num_warps=4,
+        **call.constants, **shared, BLOCKS=STARTS // BLOCK, MOST=LARGE[kind], STAGE=now, num_warps=4,
     )  # fmt: skip
-    stage, out = launch(
-        call.kernels["sweep"], programs, [*call.arrays, room, ends, stage, stage if out is None else out], numbers,
-        [stage, ((B, T), call.dtype if whole else kind) if out is None else out], **call.flags,
-        ADD_Q=call.add_q and whole, RECURSIVE=recursive,
-        ROWS=rows, M=starts, N=BLOCK, PART=PART, STAGE=at, num_warps=1,
+    how = call.how if whole else 0
+    made = [((B, T), call.dtype if whole else kind) if out is None else out]
+    written, marks, out = launch(
+        sweep.sweep, programs, [*call.written, room, ends, written, marks, written if out is None else out],
+        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *made], **shared, M=STARTS, num_warps=1,
     )  # fmt: skip
-    call.library.release(room, ends)
-    return out, sums, stage
+    if not leave:
+        (out,) = launch(
+            sweep.sweep_again, programs, [*call.arrays, room, ends, marks, out], [*shape, how, *call.numbers], [out],
+            **call.constants, **shared, M=STARTS, PART=BLOCK, num_warps=1,
+        )  # fmt: skip
+    call.library.release(room, ends, marks)
+    return out, sums, written
 
 
 def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
@@ -220,13 +286,13 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
     ordered, plain = ((steps,), "int32" if keys else kind), ((steps,), kind)
     there = out if call.dtype == kind else None
     lowest, before, clipped, found, leaving, weights, nodes, stage = launch(
-        call.kernels["leaf_tables"], count(programs, B), [*call.arrays, stage, stage if there is None else there],
+        tree.leaf_tables, count(programs, B), [*call.arrays, stage, stage if there is None else there],
         [plane, B, T, programs, strides[0], *call.numbers],
         [
             ordered, plain, plain, ((B, T), kind) if there is None else there, ordered, plain,
             ((tree.NUMBERS, plane), "float64"), stage,
         ],
-        **call.flags, **shared,
+        **call.constants, **shared,
     )  # fmt: skip
     beyond = nodes
     for i, stride in enumerate(strides, 1):
@@ -236,9 +302,8 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         )  # fmt: skip
     (out,) = launch(
         tree.starts, count(programs, B),
-        [*call.arrays, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
-        [plane, wide, B, T, programs], [found if call.dtype == kind else out], VALID=call.flags["VALID"],
-        ADD_Q=call.add_q, LEVELS=len(strides), **shared,
+        [*call.written, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
+        [plane, wide, B, T, programs, call.how], [found if call.dtype == kind else out], LEVELS=len(strides), **shared,
     )  # fmt: skip
     return walked(call, True, stage, out)
 
@@ -257,18 +322,18 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
         EACH=each, PARTS=min(triton.next_power_of_2(parts), 1024 // each), num_warps=4,
     )  # fmt: skip
     *tables, starts, weights = launch(
-        call.kernels["sorted_blocks"], count(parts, B), [*call.arrays, stage, sums], [B, T, parts, plane, *call.numbers],
-        [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.flags, BLOCK=SORTED, num_warps=1,
+        readout.sorted_blocks, count(parts, B), [*call.arrays, stage, sums], [B, T, parts, plane, *call.numbers],
+        [*fresh, ((steps,), "float64"), ((steps,), kind)], **call.constants, BLOCK=SORTED, num_warps=1,
     )  # fmt: skip
     size, old = SORTED, None
     while size < parts * SORTED:
         last = 2 * size >= parts * SORTED
         before = tables
-        read = [*call.arrays, stage, sums, *tables, starts, weights, found, *(old or tables)]
+        read = [*call.written, stage, sums, *tables, starts, weights, found, *(old or tables)]
         *tables, found = launch(
-            readout.level, count(parts, B), read, [B, T, parts, plane, size],
+            readout.level, count(parts, B), read, [B, T, parts, plane, size, call.how],
             [*tables, found if call.dtype == kind else out] if last else [*(old or fresh), found],
-            VALID=call.flags["VALID"], ADD_Q=call.add_q, BLOCK=SORTED, LAST=last, num_warps=2,
+            BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before
     return walked(call, False, stage, found)
@@ -277,11 +342,10 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
 def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:
     """Walk the rows that are left by definition."""
     B, T = call.shape
-    rows, n = rows_of(B), min(WALKED, triton.next_power_of_2(T))
-    groups = triton.cdiv(B, rows)
+    groups = triton.cdiv(B, ROWS)
     (out,) = call.library.launch(
-        call.kernels["walk"], count(groups, triton.cdiv(T, n)), [*call.arrays, stage, stage, out],
-        [0, B, T, groups, *call.numbers], [out], **call.flags, ADD_Q=call.add_q,
-        RECURSIVE=recursive, LAGS=False, SOME=True, ROWS=rows, M=n, num_warps=1,
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, stage, stage, out],
+        [0, B, T, groups, call.how, *call.numbers], [out], **call.constants,
+        RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=WALKED, num_warps=1,
     )  # fmt: skip
     return out

@@ -18,14 +18,15 @@ Nothing is ever subtracted but logarithms, in float64. Cuts are counted: a trace
 number that is not known, or a cap beyond LARGEST, is walked by definition.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.scan import SWEEP, link, number, td_error, write
+from offtrace.returns.triton.load import link, numbers, td_error, write
+from offtrace.returns.triton.sweep import SWEEP
 
 NEVER = tl.constexpr(2.0**100)
 """The logarithm of what is never reached."""
@@ -37,7 +38,7 @@ def log_of(x):
     return tl.where(x > 0.0, tl.log(x), -NEVER)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "parts"])
 def running_sums(pieces, stage, B, parts, sums, EACH: tl.constexpr, PARTS: tl.constexpr):
     """Add up the EACH pieces of every part, and these sums up to each part, [3, B, parts]; a row to a program."""
     b = (tl.program_id(0) // 3).to(tl.int64)
@@ -60,24 +61,22 @@ def shrunk(f1, v1, f2, v2):
     return f1 * f2, v2 + f2 * v1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "parts", "plane"])
 def sorted_blocks(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, B, T, parts, plane,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, thresholds, reached, below, starts, weights,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    BLOCK: tl.constexpr,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    thresholds, reached, below, starts, weights, RULE: tl.constexpr, READS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store θ, Q and V of each block, sorted; and of its starts a_k and the weight with which each leaves the block."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    gamma = number(gh, gm, gl)
-    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
     block = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
     b = block // parts
     if tl.load(stage + tl.program_id(0) // parts) == SWEEP:
         return
     t = (block % parts).to(tl.int32) * BLOCK + tl.arange(0, BLOCK)[None, :]
-    delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, False)
+    delta = td_error(a, b, t, T, n, RULE, READS)
+    h, ratio, cap = link(a, b, t, T, n, RULE, READS, False)
     cut = (h == 0.0) | (ratio == 0.0)
     L = tl.load(sums + block - 1, block % parts > 0, 0.0) + tl.cumsum(tl.log(tl.where(cut, 1.0, ratio)), 1)
     cuts = tl.cumsum(cut.to(tl.int32), 1)
@@ -128,18 +127,16 @@ def weight_between(sums, plane, first, last):
     return tl.where(cuts == 0.0, tl.exp(k), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "parts", "plane", "size", "how"])
 def level(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, stage, sums, thresholds, reached, below, starts, weights, found,
-    old_thresholds, old_reached, old_below, B, T, parts, plane, size, more_thresholds, more_reached, more_below, out,
-    VALID: tl.constexpr, ADD_Q: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
+    q, valid, stage, sums, thresholds, reached, below, starts, weights, found, old_thresholds, old_reached, old_below,
+    B, T, parts, plane, size, how, more_thresholds, more_reached, more_below, out, BLOCK: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Let the starts of a stretch of `size` steps look into the next one, and merge the two; a block to a program.
 
     What was found so far is in `found`, and so is `out`, but for the last level: there it is the result, and nothing is merged.
     The memory of the level before the last one is used again.
     """
-    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     plane = plane.to(tl.int64)
     part = tl.program_id(0) % parts
     b = (tl.program_id(0) // parts).to(tl.int64)
@@ -166,7 +163,7 @@ def level(
         value += factor * tl.load(below + there, r < length, 0.0)
         total += tl.load(weights + at) * weight_between(sums, plane, part, last) * value
     if LAST:
-        write(a, out, b * T + part * BLOCK + i, inside, total, ADD_Q, VALID)
+        write(q, valid, out, b * T + part * BLOCK + i, inside, total, how)
     else:
         tl.store(out + b * T + part * BLOCK + i, total, inside)
         x = tl.load(thresholds + at)

@@ -20,14 +20,15 @@ step; beyond a leaf R, C and A are logarithms. A row with a leaf out of this ran
 definition.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.scan import SWEEP, TREE, WALK, link, lower, number, td_error, times, write
+from offtrace.returns.triton.load import link, lower, numbers, td_error, times, write
+from offtrace.returns.triton.sweep import SWEEP, TREE, WALK
 
 LEAF = tl.constexpr(32)
 """Steps of a leaf: one for each thread of a warp."""
@@ -59,12 +60,11 @@ def then(a_r, a_c, a_d, a_s, r, c, d, s):
 
 @triton.jit
 def leaf(
-    a, b, t, T, gamma, p, GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr,
-    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, KEYS: tl.constexpr,
+    a, b, t, T, n, RULE: tl.constexpr, READS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Return C, E = D R δ, R and D of the steps t [leaves, LEAF], and 1 where a leaf is out of range."""
-    delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    h, ratio, cap = link(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, True)
+    delta = td_error(a, b, t, T, n, RULE, READS)
+    h, ratio, cap = link(a, b, t, T, n, RULE, READS, True)
     cut = (h == 0.0) | (cap == 0.0)
     R = tl.associative_scan(tl.where(cut, 1.0, ratio), 1, times)
     D = tl.associative_scan(tl.where(cut, 1.0, h), 1, times)
@@ -159,28 +159,26 @@ def shifted(x, first, SIZE: tl.constexpr):
     return tl.where(column == 0, first, tl.gather(x, index, 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane", "B", "programs", "stride"])
 def leaf_tables(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, swept, plane, B, T, programs, stride,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
     lowest, before, clipped, found, leaving, weights, nodes, stage,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    FAN: tl.constexpr, KEYS: tl.constexpr,
+    RULE: tl.constexpr, READS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row.
 
     Of each start, store what it is worth within its leaf, and the x and the weight with which it leaves it.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    gamma = number(gh, gm, gl)
-    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if tl.load(stage + b) == SWEEP:
         return
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
-    C, E, R, D, out_of_range = leaf(a, b, t, T, gamma, p, GIVEN, GAMMAS, VALID, PI, MU, RHO, KEYS)
+    C, E, R, D, out_of_range = leaf(a, b, t, T, n, RULE, READS, KEYS)
     c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, following = windows(C, E)
     t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, C)
     W = (E + total) * C
@@ -320,7 +318,7 @@ def land(
     return value + tl.where(wanted, weight * met, 0.0), tl.where(wanted, weight, 0.0), s
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane", "wide", "B", "T", "programs"])
 def group(
     lowest, before, clipped, stage, known_nodes, known_beyond, plane, wide, B, T, programs, nodes, beyond,
     LEVEL: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
@@ -379,14 +377,12 @@ def group(
     tl.store(here + child + CLIPPED * plane, value)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["plane", "wide", "B", "programs", "how"])
 def starts(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage,
-    plane, wide, B, T, programs, out,
-    VALID: tl.constexpr, ADD_Q: tl.constexpr, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
+    q, valid, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage,
+    plane, wide, B, T, programs, how, out, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Compute Δ of the starts in FAN leaves of a row: what was found within the leaf, and what is beyond it, level by level."""
-    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if tl.load(stage + b) != TREE:
@@ -424,4 +420,4 @@ def starts(
         total += weight * (value + at_s * met)
         log_x = end_r + tl.minimum(log_x, end_c)
         weight = weight * end_d
-    write(a, out, b * T + t, t < T, total, ADD_Q, VALID)
+    write(q, valid, out, b * T + t, t < T, total, how)

@@ -1,30 +1,24 @@
 """A Triton kernel for the weights of decisions: tokens, prefixes and whole rows, in one pass over the arrays, or two.
 
-A decision is the map x ↦ min(a x, b), as in `weight_scan`: maps are scanned in blocks, and a row's blocks follow each other.
+A decision is the map x ↦ min(a x, b), as in `weights.scan`: maps are scanned in blocks, and a row's blocks follow each other.
 Everything is a logarithm in float64. log ρ is a difference of what is given, and a rule's logarithms are those of its
 expressions: most rules take neither an exponential nor a logarithm at a step. Only the weight itself is an exponential, in
 float32 where that is wanted.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false, reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.rules import ENDLESS, LARGEST, NOTHING, SMALLEST
-from offtrace.returns.triton.scan import number
+from offtrace.returns.triton.load import numbers
+from offtrace.returns.triton.rule_source import ENDLESS, LARGEST, NOTHING, SMALLEST
 
 TOKEN, PREFIX, SUFFIX, SEQUENCE, GEOMETRIC = (tl.constexpr(i) for i in range(5))
 ONE, SAME, OTHER = (tl.constexpr(i) for i in range(3))
 """What a rule's decays are: all 1, all the same number, or another one at each step."""
-
-
-@triton.jit
-def log_factors(log_rho, pi, mu, rho, p0, p1, p2, p3):
-    """Stand in for the logarithms of the rule's factors; `rules.bound` puts them here."""
-    return p0, p0, p0
 
 
 @triton.jit
@@ -141,14 +135,14 @@ def loaded(
 
 @triton.jit
 def weigh_rows(
-    log_pi, log_mu, mask, segment, T, lh, lm, ll, uh, um, ul, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, out,
-    PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr, LEVEL: tl.constexpr,
-    RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr,
-    SINGLE: tl.constexpr, N: tl.constexpr,
+    log_pi, log_mu, mask, segment, T, lower: tl.float64, upper: tl.float64,
+    p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, out,
+    RULE: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr,
+    LEVEL: tl.constexpr, RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr,
+    DROP: tl.constexpr, SINGLE: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute the weights of a row, in blocks of N; suffixes from the row's end on."""
-    p0, p1, p2, p3 = number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l)
-    lower, upper = number(lh, lm, ll), number(uh, um, ul)
+    """Compute the weights of a row, in blocks of N; suffixes from the row's end on. RULE returns logarithms (`rule_source`)."""
+    lower, upper, p0, p1, p2, p3, _ = numbers(lower, upper, p0, p1, p2, p3, 0.0)
     first = tl.program_id(0).to(tl.int64) * T
     t = tl.arange(0, N)
     zero = tl.zeros([1], tl.float64)
@@ -189,7 +183,7 @@ def weigh_rows(
         pi64, mu64 = pi.to(tl.float64), mu.to(tl.float64)
         log_rho = tl.where(size < SMALLEST, NOTHING, tl.where(size > LARGEST, ENDLESS, pi64 - mu64))
         rho = tl.where(size < SMALLEST, 0.0, tl.exp(log_rho))
-        d, a, b = log_factors(log_rho, tl.exp(pi64), tl.exp(mu64), rho, p0, p1, p2, p3)
+        d, a, b = RULE(log_rho, tl.exp(pi64), tl.exp(mu64), rho, p0, p1, p2, p3)
         a = tl.where(decision & (size == size), a, tl.where(decision, float("nan"), 0.0))
         cap = tl.where(decision, b, ENDLESS)
         b = cap
@@ -263,7 +257,7 @@ def weigh_rows(
         if DECAYS == OTHER:
             x += before_d
         if DECAYS == SAME or (SUMS and ONE_CAP):
-            d, a, b = log_factors(zero, zero, zero, zero, p0, p1, p2, p3)
+            d, a, b = RULE(zero, zero, zero, zero, p0, p1, p2, p3)
             if SUMS and ONE_CAP:
                 x = lowest(before_a, b)
             if DECAYS == SAME:

@@ -49,23 +49,23 @@ capped = torch.library.custom_op(
 
 @linear.register_kernel("cuda")
 def _linear_on_cuda(a: Tensor, c: Tensor) -> Tensor:
-    from offtrace.returns.torch import triton_launch
+    from offtrace.returns.torch import cuda
 
     a, c = a.contiguous(), c.contiguous()
     one = torch.ones_like(c)
-    return triton_launch.given(a, c, one, one, None, per_decision=True, recursive=False)
+    return cuda.given(a, c, one, one, None, per_decision=True, recursive=False)
 
 
 @capped.register_kernel("cuda")
 def _capped_on_cuda(
     delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool, transposed: bool
 ) -> Tensor:
-    from offtrace.returns.torch import triton_launch
+    from offtrace.returns.torch import cuda
 
     delta, g, ratio, cap = (x.contiguous() for x in (delta, g, ratio, cap))
     if transposed:
-        return triton_launch.transpose(delta, g, ratio, cap, lags, recursive)
-    return triton_launch.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
+        return cuda.transpose(delta, g, ratio, cap, lags, recursive)
+    return cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
 
 
 def _fake(a: Tensor, *others: object) -> Tensor:

@@ -1,13 +1,13 @@
 """PyTorch tensors in, PyTorch tensors out, on the device and in the dtype they came in.
 
 On the CPU the compiled kernels of the NumPy backend run on the tensors' own memory; on a GPU a rule goes into a Triton kernel
-(`triton_launch`). Where PyTorch must see what happens, everything is tensor operations (`tensor_operations`). This file is
+(`cuda`). Where PyTorch must see what happens, everything is tensor operations (`tensor_ops`). This file is
 imported when the first tensor arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -21,12 +21,12 @@ from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import rejected_rows
 from offtrace.returns.numpy.read_steps import look
-from offtrace.returns.torch import weight_tensors
-from offtrace.returns.torch.tensor_operations import Rows, in_double, in_tensors, on_states, seen_by_torch
+from offtrace.returns.torch import weights as weight_tensors
+from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Agreed, Trajectory, agree, explain_bad_value, laid_out
+from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, explain_bad_value, laid_out
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -34,25 +34,6 @@ NUMPY_DTYPES = {
     torch.float16: np.dtype(np.float32),
     torch.bfloat16: np.dtype(np.float32),  # NumPy has no bfloat16
 }
-
-
-HOST_DTYPES = (torch.float32, torch.float64)
-"""The dtypes in which the compiled kernels read the memory of tensors."""
-
-
-def views(arrays: tuple[Tensor | None, ...]) -> list[Any] | None:
-    """The memory of tensors on the CPU, and None in the place of None; None for all if one has no memory that NumPy can read."""
-    found: list[object] = []
-    try:
-        for array in arrays:
-            if array is not None:
-                if type(array) is not Tensor:  # a subclass may mean something else by its memory
-                    return None
-                array = array.detach().numpy() if array.requires_grad else array.numpy()
-            found.append(array)
-    except (TypeError, RuntimeError):
-        return None
-    return found
 
 
 class TorchBackend(Backend[Tensor]):
@@ -95,7 +76,7 @@ class TorchBackend(Backend[Tensor]):
     ) -> Tensor:
         """q + Δ, or Δ."""
         found = agree(self, needed(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch()
+        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
         if not (differentiable or seen) and reward.is_cpu:
             x = _on_host(found, trace, look=check is not False)
             out = numpy_backend.attempt(trace, x, add_q=add_q)
@@ -103,12 +84,12 @@ class TorchBackend(Backend[Tensor]):
                 return _restored(x, out, found.dtype)
             if check is not False:
                 explain_bad_value(x)
-        elif self.looks(check, arrays):
+        elif not seen and (check or (check is None and reward.is_cpu)):
             look(_on_host(found, trace), trace.reads)
-        if not differentiable:
-            found = found.mapped(Tensor.detach, found.dtype)
         if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
             return _by_triton(as_trace(trace), found, add_q=add_q)
+        if not differentiable:
+            found = found.mapped(Tensor.detach, found.dtype)
         return in_tensors(trace, found, add_q=add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
@@ -125,7 +106,7 @@ class TorchBackend(Backend[Tensor]):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Target, advantage and correction of state values."""
         found = agree(self, needed_on_states(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch()
+        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
         if not (differentiable or seen) and reward.is_cpu:
             x = _on_host(found, trace, look=check is not False)
             made = numpy_backend.attempt_on_states(trace, x)
@@ -134,12 +115,13 @@ class TorchBackend(Backend[Tensor]):
                 return target, advantage, correction
             if check is not False:
                 explain_bad_value(x)
-        elif self.looks(check, arrays):
+        elif not seen and (check or (check is None and reward.is_cpu)):
             look(_on_host(found, trace), ("rho", *trace.reads))
+        if not (differentiable or seen) and _goes_to_triton(trace, found):
+            return _states_by_triton(trace, found)
         if not differentiable:
             found = found.mapped(Tensor.detach, found.dtype)
-        by_kernel = trace.custom and not (differentiable or seen) and _goes_to_triton(trace, found)
-        return on_states(trace, found, _on_states_by_triton if by_kernel else None)
+        return on_states(trace, found)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -148,7 +130,10 @@ class TorchBackend(Backend[Tensor]):
         any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
         merge = None if how.process_group is None else weight_tensors.over(how.process_group)
         made = self._by_host(
-            check, any_array, lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge)
+            check,
+            any_array,
+            given.arrays().values(),
+            lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
         if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
@@ -158,15 +143,19 @@ class TorchBackend(Backend[Tensor]):
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         log_pi = given.arrays()["log_pi"]
-        made = self._by_host(check, log_pi, lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy)))
+        made = self._by_host(
+            check, log_pi, given.arrays().values(), lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy))
+        )
         return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
 
-    def _by_host(self, check: bool | None, like: Tensor, compute: Callable[[], np.ndarray]) -> Tensor | None:
+    def _by_host(
+        self, check: bool | None, like: Tensor, arrays: Iterable[object], compute: Callable[[], np.ndarray]
+    ) -> Tensor | None:
         """What is computed on the host, if the tensors are there or their values are to be looked at.
 
         A bad value is an error unless check=False: then PyTorch computes, and it becomes NaN.
         """
-        if seen_by_torch() or not (like.is_cpu or check):
+        if seen_by_torch(*arrays) or not (like.is_cpu or check):
             return None
         try:
             return torch.from_numpy(compute())
@@ -185,7 +174,7 @@ class TorchBackend(Backend[Tensor]):
 
     def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
         """On the CPU unless check=False; on a GPU only with check=True, as that waits for the device."""
-        if seen_by_torch():
+        if seen_by_torch(*arrays.values()):
             return False
         return bool(check) or (check is None and all(a.is_cpu for a in arrays.values() if isinstance(a, Tensor)))
 
@@ -219,27 +208,37 @@ def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
     """Whether the tensors are on a GPU, and the rule goes into a kernel there."""
     if not found.arrays["reward"].is_cuda or (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
         return False
-    from offtrace.returns.torch import triton_launch
+    from offtrace.returns.torch import cuda
 
-    return triton_launch.takes(trace)
-
-
-def _on_states_by_triton(trace: Trace, x: Rows, delta: Tensor) -> Tensor:
-    """Δ on state values, from w δ [N, T]: a kernel reads at each step the action before it, and w δ as a reward."""
-    nothing = torch.zeros_like(delta)
-    given = {**x.given, "reward": delta, "q": nothing, "next_value": nothing, **x.preceding_logs()}
-    return _by_triton(trace, Agreed(given, x.gamma, tuple(delta.shape), delta.dtype), add_q=False)
+    return cuda.takes(trace)
 
 
 def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """Compute q + Δ, or Δ, with a Triton kernel that the rule is compiled into."""
-    from offtrace.returns.torch import triton_launch
+    """Compute q + Δ, or Δ, with Triton kernels that the rule is compiled into."""
+    from offtrace.returns.torch import cuda
 
-    def row_by_row(array: Tensor) -> Tensor:
-        alike = array.to(found.dtype) if array.is_floating_point() else array
-        return triton_launch.row_by_row(alike, found.shape[-1])
+    return cuda.correct(trace, _for_kernels(found), _bounds(trace, found), add_q=add_q)
 
-    x = found.mapped(row_by_row, found.dtype)
-    lags = None if trace.custom else trace.bounds_by_lag(found.shape[-1])
-    every = dict.fromkeys(triton_launch.NAMES) | x.arrays | {"gamma": x.gamma}
-    return triton_launch.correct(trace, every, lags, add_q=add_q).reshape(found.shape)
+
+def _states_by_triton(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Target, advantage and correction of state values by the same kernels."""
+    from offtrace.returns.torch import cuda
+
+    return cuda.correct_states(trace, _for_kernels(found), _bounds(trace, found))
+
+
+def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
+    """All arrays by name, real ones in one dtype and flags as bytes; None where there is none."""
+    x: dict[str, Any] = {"valid": None, "log_pi": None, "log_mu": None, **found.arrays, "gamma": found.gamma}
+    if "value" in x:
+        x["q"] = x["value"]
+    for name, a in x.items():
+        if name in FLAGS:
+            x[name] = a if a is None or a.dtype in (torch.bool, torch.uint8) else a != 0
+        elif isinstance(a, Tensor) and a.dtype is not found.dtype and name != "pair":
+            x[name] = a.to(found.dtype)
+    return x
+
+
+def _bounds(trace: Trace, found: Agreed[Tensor]) -> list[float] | None:
+    return None if trace.custom else trace.bounds_by_lag(found.shape[-1])

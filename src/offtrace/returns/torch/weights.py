@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offtrace.returns.numpy.weights import Merge, Totals, check_totals, merged
-from offtrace.returns.torch.tensor_operations import Rows, factors, seen_by_torch
+from offtrace.returns.torch.tensor_ops import Rows, factors, seen_by_torch
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Decisions, Weighing
 from offtrace.returns.weights.scan import Kind, kept, starts, weigh
 from offtrace.traces import Trace
@@ -25,14 +25,14 @@ KIND = Kind(torch, lambda array, index: torch.take_along_dim(array, index, -1), 
 def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights in the shape of the arrays: by a kernel on CUDA, in the dtype asked for, or in float64."""
     rows = rows_of(given)
-    if device.type == "cuda" and not seen_by_torch():
-        from offtrace.returns.torch import triton_launch
+    if device.type == "cuda" and not seen_by_torch(*rows.values()):
+        from offtrace.returns.torch import cuda_weights
 
-        if triton_launch.takes_weights(trace, how, given.shape[-1], packed="segment" in rows):
+        if cuda_weights.takes_weights(trace, how, given.shape[-1], packed="segment" in rows):
             kind = dtype if how.normalize is None else torch.float64
             out = torch.empty((math.prod(given.shape[:-1]), given.shape[-1]), dtype=kind, device=device)
             contiguous = {name: a.contiguous() for name, a in rows.items()}
-            return _shared(triton_launch.weigh(trace, contiguous, how, out), given, how)
+            return _shared(cuda_weights.weigh(trace, contiguous, how, out), given, how)
     decision, bounds = decision_of(given, device), bounds_of(trace, given.shape[-1], device)
     made = factors_of(trace, rows, decision)
     found = weigh(KIND, *made, decision, rows.get("segment"), bounds, trace.recursive, how)
@@ -95,7 +95,7 @@ def _normalized(weights: Tensor, counted: Tensor, group: Tensor | None, how: Wei
     if group is None and how.process_group is None:
         mean = total.sum() / count.sum()
         return weights / torch.where(mean > 0, mean, 1.0)
-    if seen_by_torch():
+    if seen_by_torch(weights, group):
         raise TypeError("a mean over groups or processes needs values: normalise outside of torch.compile and vmap")
     ids = torch.zeros_like(count) if group is None else group.detach()
     names, place = torch.unique(ids, return_inverse=True)

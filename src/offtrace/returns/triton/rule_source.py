@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from types import FunctionType
 
 import triton
 import triton.language as tl
@@ -171,15 +170,3 @@ def step(lines: Lines) -> triton.JITFunction:
     body, (*after, beta) = InTriton().body(lines.results)
     results = ", ".join((*after, *held[len(after) :], beta))
     return triton.jit(symbols.function("step", symbols.definition("step", (*held, *NOW), body, results), SPACE))
-
-
-def bound(kernel: triton.JITFunction, **names: triton.JITFunction) -> triton.JITFunction:
-    """Return the same kernel with other functions under these global names."""
-    source = kernel.fn
-    copy = FunctionType(source.__code__, {**source.__globals__, **names}, source.__name__, source.__defaults__)
-    copy.__qualname__, copy.__module__, copy.__annotations__ = (
-        source.__qualname__,
-        source.__module__,
-        source.__annotations__,
-    )
-    return triton.jit(copy)

@@ -1,11 +1,10 @@
 """Returns by tensor operations, which PyTorch can follow: for a gradient, under torch.compile and inside vmap.
 
-δ and the rule's factors are tensor operations in float64, and only the recursion is an operator of ours (`registered_operators`).
+δ and the rule's factors are tensor operations in float64, and only the recursion is an operator of ours (`operators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -13,16 +12,24 @@ import torch
 from torch import Tensor
 
 from offtrace.returns.numpy import backend as numpy_backend
-from offtrace.returns.torch.registered_operators import capped, linear
+from offtrace.returns.torch.operators import capped, linear
 from offtrace.traces import Rule, Trace
 from offtrace.traces.base import INFINITY, UncorrectedReturn, bounds_by_lag
 from offtrace.traces.trace_argument import as_trace
 from offtrace.trajectory import SMALLEST_LOG, Agreed
 
 
-def seen_by_torch() -> bool:
-    """Whether the call is being traced by torch.compile or mapped by torch.func, where tensors have no memory to look at."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+def seen_by_torch(*tensors: object) -> bool:
+    """Whether the call is being traced by torch.compile, or tensors are mapped by torch.func and have no memory to look at."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        for tensor in tensors:
+            if isinstance(tensor, Tensor):
+                tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 Number = Tensor | float
@@ -162,7 +169,7 @@ def _where(passed: Tensor, ratio: Number, otherwise: float) -> Number:
 
 def _custom(trace: Trace, x: Rows, delta: Tensor, *, on_states: bool) -> Tensor:
     """Δ of a custom trace, whose β are constants and come from the host: Δ_k = Σ_t D_{k:t} β_{k:t} δ_t, D = γ_k ··· γ_{t-1}."""
-    if seen_by_torch():
+    if seen_by_torch(delta, *x.given.values()):
         raise TypeError(
             f"{trace.title!r} is a custom trace: it does not go through torch.compile or vmap; "
             "call it outside, or write it in normal form"
@@ -254,11 +261,7 @@ def ratio_of(x: Rows) -> Tensor:
     return torch.where(log_mu.isfinite(), _e_to(x.log("log_pi") - log_mu), torch.nan)
 
 
-Correct = Callable[[Trace, Rows, Tensor], Tensor]
-"""Δ on state values, from w δ."""
-
-
-def on_states(trace: Trace, found: Agreed[Tensor], correct: Correct | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def on_states(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
     x = _rows(found)
     assert x.q is not None, "it was given as value"
@@ -266,7 +269,7 @@ def on_states(trace: Trace, found: Agreed[Tensor], correct: Correct | None = Non
     if not trace.per_decision or trace.bounds_by_lag(found.shape[-1]) is not None:
         weight = weight.detach()  # the rest of the gradient would be missing
     delta = x.reward + x.gamma * x.next_value - x.q
-    excess = correct(trace, x, weight * delta) if correct else _correction(trace, x, weight * delta, on_states=True)
+    excess = _correction(trace, x, weight * delta, on_states=True)
     target = x.q + excess
     ahead = torch.where(x.discount > 0, _following(target) - x.next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
     λ = _parameter(trace, trace.advantage_lam, x.valid)

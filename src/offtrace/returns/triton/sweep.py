@@ -1,4 +1,4 @@
-"""Triton kernels for traces with a cap, recursive or at read-out: a pair (start, step) costs a minimum and a multiply-add.
+"""Triton kernels for traces with a cap: a pair (start, step) costs a minimum and a multiply-add.
 
 In blocks of N steps let R_t, D_t be the products of ratio and of h_t = discount_{t-1} decay_t from the block's first step to t,
 
@@ -14,46 +14,40 @@ The lowest trace of a row is one number too, since x ↦ min(a, b x) keeps the o
 and what ratios raise the product by since then is the most that it can have come back by. So does the highest, which for a cap
 at read-out may leave the range at the other end.
 
-Where one does, or products within a block leave the range in which all this is exact, the starts are walked by definition, with
-numbers of any size. A row goes through stages. Where it is at that of a SWEEP, such a row is left to a TREE instead (`tree`,
+Where one does, or products within a block leave the range in which all this is exact, the starts are marked: `sweep_again` does
+them in float64, or by definition with numbers of any size (`big_float`).
+
+A row goes through stages. Where it is at that of a SWEEP, a row that is out of range is left to a TREE instead (`tree`,
 `readout`), as are rows in which traces live long, which `lifetimes` finds out: a sweep takes as long as they live.
 
 A row may come in `parts` of `steps` steps, each of which is swept as if it were a row: what traces are worth beyond their part is
 then for `readout` to add. For that `prepare` stores sums of logarithms as well.
 """
 
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOperatorIssue=false, reportGeneralTypeIssues=false, reportAssignmentType=false
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from offtrace.returns.triton.scan import (
-    LARGEST,
-    SWEEP,
-    TREE,
-    WALK,
-    apart,
-    enters,
-    leaves,
-    number,
-    td_error,
-    times,
-    together,
-    write,
-)
-from offtrace.returns.triton.walks import walk_of_any_size
+from offtrace.returns.triton import big_float
+from offtrace.returns.triton.linear import apart, together
+from offtrace.returns.triton.load import enters, leaves, numbers, td_error, times, write
+
+SWEEP, TREE, WALK = (tl.constexpr(i) for i in range(3))
+"""The stages of a row with a cap: what is to be done with it, or was done last."""
+LARGEST = tl.constexpr(1e30)
+"""A cap at read-out that is larger is taken as one that is not known."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "parts", "groups"])
 def prepare(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, B, T, parts, steps, groups,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
-    room, ends, sums, stage,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    RECURSIVE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, N: tl.constexpr, MOST: tl.constexpr,
-    STAGE: tl.constexpr,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    room, ends, sums, marks, stage,
+    RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
+    N: tl.constexpr, MOST: tl.constexpr, STAGE: tl.constexpr,
 ):  # fmt: skip
     """Store C, E, 1/R, D of each step, [groups of rows, steps, 4, ROWS], and R, D of blocks, [groups of rows, blocks, 2, ROWS].
 
@@ -63,14 +57,16 @@ def prepare(
     must end the traces as well.
 
     With a STAGE only rows that are there are needed. For a TREE the sums of log ratio and of log h, and the number of cuts, are
-    stored as well, [3, rows, groups of blocks]; rows with something that is not known are left to a WALK.
+    stored as well, [3, rows, groups of blocks]; rows with something that is not known are left to a WALK. The marks of a
+    sweep that makes some are cleared.
     """
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
-    gamma = number(gh, gm, gl)
-    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
     kind = room.dtype.element_ty
     rows, part = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
     row = tl.minimum(rows * ROWS + tl.arange(0, ROWS), (rows * 0 + B) * parts - 1)[:, None, None]
+    if STAGE != SWEEP:
+        tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.zeros([ROWS], tl.int32))
     b, first = row // parts, (row % parts * steps).to(tl.int32)
     if STAGE is not None:
         if tl.max((tl.load(stages + b) == STAGE).to(tl.int32)) == 0:
@@ -79,10 +75,10 @@ def prepare(
     j = tl.arange(0, N)[None, None, :]
     within = block[None, :, None] * N + j
     t = first + within
-    delta = td_error(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    decay, ratio, cap = enters(a, b, t, T, p, GIVEN, VALID, PI, MU, RHO, RECURSIVE)
-    g = leaves(a, b, t, T, gamma, GIVEN, GAMMAS, VALID)
-    before = leaves(a, b, first + block[None, :, None] * 8 - 1, T, gamma, GIVEN, GAMMAS, VALID)
+    delta = td_error(a, b, t, T, n, RULE, READS)
+    decay, ratio, cap = enters(a, b, t, T, n, RULE, READS, RECURSIVE)
+    g = leaves(a, b, t, T, n, RULE, READS)
+    before = leaves(a, b, first + block[None, :, None] * 8 - 1, T, n, RULE, READS)
     g0, g1, g2, g3, g4, g5, g6, _ = apart(tl.reshape(g, (ROWS * BLOCKS, 8)), ROWS * BLOCKS)
     g = together(tl.reshape(before, (ROWS * BLOCKS,)), g0, g1, g2, g3, g4, g5, g6, ROWS * BLOCKS)
     h = tl.reshape(g, (ROWS, BLOCKS, 8)) * decay
@@ -132,22 +128,24 @@ def later(a, b):
     return tl.maximum(a, b)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "life"])
 def lifetimes(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, B, T, gh, gm, gl, stage,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr, LIFE: tl.constexpr,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, B, T, life,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    stage, RULE: tl.constexpr, READS: tl.constexpr, ROWS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Leave those rows to the tree in which a trace lives for more than LIFE steps, in the mean over all starts, as far as the
+    """Leave those rows to the tree in which a trace lives for more than `life` steps, in the mean over all starts, as far as the
     ends of episodes tell."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     t = tl.arange(0, N)[None, :]
-    g = leaves(a, tl.minimum(row, B - 1)[:, None], t, T, number(gh, gm, gl), GIVEN, GAMMAS, VALID)
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
+    g = leaves(a, tl.minimum(row, B - 1)[:, None], t, T, n, RULE, READS)
     begun = tl.associative_scan(
         tl.where(g == 0.0, t, -1), 1, later
     )  # the last step of an episode is of the next one here
-    life = tl.sum(tl.where(t < T, t - begun, 0), 1)
-    tl.store(stage + row, tl.where(life > LIFE * T, TREE, SWEEP), row < B)
+    lived = tl.sum(tl.where(t < T, t - begun, 0), 1)
+    tl.store(stage + row, tl.where(lived > life * T, TREE, SWEEP), row < B)
 
 
 @triton.jit
@@ -159,66 +157,59 @@ def mantissa(P):
     return m.to(tl.float64, bitcast=True), power.to(tl.float64, bitcast=True), (power >> 52).to(tl.int32) - 1023
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "parts", "groups", "now", "leave", "how"])
 def sweep(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, stages, swept, B, T, parts, steps, groups,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l, stage, out,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
-    STAGE: tl.constexpr,
+    q, valid, room, ends, stages, unmarked, swept, B, T, parts, steps, groups, now, leave, how, stage, marks, out,
+    RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of M starts in each of ROWS rows; with a STAGE, of those that are there.
+    """Compute Δ of M starts in each of ROWS rows: of all, or of those whose stage is `now`.
 
-    What float32 does not hold is swept again in float64, and what that does not hold is walked by definition, PART starts at a
-    time: whatever registers this takes are taken all along.
+    Starts that are out of range are marked, or their rows left to the TREE if `leave`.
     """
-    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
-    row = (rows * ROWS + tl.arange(0, ROWS))[None, :]
-    there = row // parts < B
-    b = tl.minimum(row // parts, B - 1)
-    passed = tl.full([1, ROWS], 0, tl.int32)
-    if STAGE is not None:
-        passed = (tl.load(stage + b, there, -1) != STAGE).to(tl.int32)
+    row, b, k, there = starts_of(rows, first, B, T, parts, steps, ROWS, M)
+    wanted = row // parts < B
+    wanted = wanted & (tl.load(stages + b, wanted & (now >= 0), now) == now)
+    passed = tl.where(wanted, 0, 1)  # others are done, or will be
     if tl.min(passed) != 0:
         return
-    there = there & (passed == 0)  # others are done, or will be
-    offset = (row % parts * steps).to(tl.int32)
     found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
-    if STAGE == SWEEP:
-        tl.store(stage + b, TREE, there & (odd != 0))
-        odd = odd * 0
-    if tl.max(odd) == 0:
-        k = offset + first + tl.arange(0, M)[:, None]
-        write(a, out, b * T + k, there & (k < T), found, ADD_Q, VALID)
-    else:
-        again(
-            a, room, ends, passed, out, b, offset, there, T, steps, rows, first,
-            gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
-            GIVEN, GAMMAS, VALID, PI, MU, RHO, ADD_Q, RECURSIVE, ROWS, M, N, PART,
-        )  # fmt: skip
+    tl.store(stage + b, TREE, wanted & (odd != 0) & (leave != 0))
+    tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted & (leave == 0))
+    write(q, valid, out, b * T + k, wanted & there, found, how)
 
 
 @triton.jit
-def again(
-    a, room, ends, passed, out, b, offset, there, T, steps, rows, first,
-    gh, gm, gl, p0h, p0m, p0l, p1h, p1m, p1l, p2h, p2m, p2l, p3h, p3m, p3l,
-    GIVEN: tl.constexpr, GAMMAS: tl.constexpr, VALID: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr,
-    ADD_Q: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PART: tl.constexpr,
+def starts_of(rows, first, B, T, parts, steps, ROWS: tl.constexpr, M: tl.constexpr):
+    """Return a program's rows, counted in parts, and those of the arrays; the steps of its starts, and which there are."""
+    row = (rows * ROWS + tl.arange(0, ROWS))[None, :]
+    k = (row % parts * steps).to(tl.int32) + first + tl.arange(0, M)[:, None]
+    return row, tl.minimum(row // parts, B - 1), k, k < T
+
+
+@triton.jit(do_not_specialize=["B", "parts", "groups", "how"])
+def sweep_again(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, room, ends, marks, swept, B, T, parts, steps, groups, how,
+    gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
+    out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
+    N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of the starts once more, with numbers that have more room."""
-    gamma = number(gh, gm, gl)
-    p = (number(p0h, p0m, p0l), number(p1h, p1m, p1l), number(p2h, p2m, p2l), number(p3h, p3m, p3l))
+    """Compute Δ of marked starts once more, PART at a time: in float64, and what that does not hold by definition."""
+    rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
+    marked = tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :]) != 0
+    if tl.max(marked.to(tl.int32)) == 0:
+        return
+    a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
+    n = numbers(gamma, p0, p1, p2, p3, share, bound)
     for part in range(M // PART):
         start = first + part * PART
-        k = offset + start + tl.arange(0, PART)[:, None]
+        row, b, k, there = starts_of(rows, start, B, T, parts, steps, ROWS, PART)
+        passed = tl.where(marked, 0, 1)
         found, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
         if tl.max(odd) != 0:
-            found = walk_of_any_size(
-                a, a[0], 0, b, k, offset, start, steps, T, gamma, p,
-                GIVEN, GAMMAS, VALID, PI, MU, RHO, RECURSIVE, False,
-            )  # fmt: skip
-        write(a, out, b * T + k, there & (k < T), found, ADD_Q, VALID)
+            offset = (row % parts * steps).to(tl.int32)
+            found = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
+        write(x1, x5, out, b * T + k, marked & there, found, how)
 
 
 @triton.jit
@@ -230,13 +221,13 @@ def traces(
     if DOUBLE or room.dtype.element_ty == tl.float64:
         kind: tl.constexpr = tl.float64
         LEAST: tl.constexpr = 1e-200
-        LOST: tl.constexpr = 900
-        BACK: tl.constexpr = 70
+        LOST: tl.constexpr = big_float.LOST
+        BACK: tl.constexpr = big_float.BACK
     else:
         kind: tl.constexpr = tl.float32
         LEAST: tl.constexpr = 1e-36
-        LOST: tl.constexpr = 100
-        BACK: tl.constexpr = 30
+        LOST: tl.constexpr = big_float.LOST_IN_SINGLE
+        BACK: tl.constexpr = big_float.BACK_IN_SINGLE
     lane = tl.arange(0, ROWS)[None, :]
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane
