@@ -112,11 +112,15 @@ def test_factors_of_every_size(recursive: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "spread"),
-    [(ot.RBIS(0.9), 0.5), (ot.NonMarkovRetrace(0.9), 1.0), (ot.TruncatedIS(1.5, 0.9), 0.5), (ot.TruncatedIS(0.5), 0.1)],
-    ids=name_of,
+    ("trace", "spread", "dtype"),
+    [
+        (ot.RBIS(0.9), 0.5, np.float32),
+        (ot.NonMarkovRetrace(0.9), 1.0, np.float64),
+        (ot.TruncatedIS(1.5, 0.9), 0.5, np.float64),
+        (ot.TruncatedIS(0.5), 0.1, np.float32),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_end_in_closed_form(trace: Any, spread: float, dtype: Any) -> None:
     """Long rows without an end, in one of which one step alone counts: there nothing is negligible. And gradients' sum."""
     batch, none = sample(10, dtype, (3, 300)), np.zeros((3, 300))

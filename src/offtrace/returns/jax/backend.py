@@ -25,8 +25,6 @@ from offtrace.returns.jax.operations import Given, matrix, on_states, result
 from offtrace.returns.jax.weights import GivenCriteria, GivenWeights, keep
 from offtrace.returns.jax.weights import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
-from offtrace.returns.numpy import rejected_rows
-from offtrace.returns.numpy.read_steps import look
 from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.traces.trace_argument import as_trace
@@ -74,11 +72,10 @@ class JaxBackend(Backend[jax.Array]):
         traced, on_cpu = where_from(trace, found.arrays, found.gamma)
         if _looks(check, traced, on_cpu):
             x = laid_out(self._on_host(found), bounded(trace))
-            if not on_cpu:
-                look(x, trace.reads)
-            elif (made := numpy_backend.attempt(trace, x, add_q=add_q)) is None:
+            made = numpy_backend.attempt(trace, x, add_q=add_q)
+            if made is None:
                 explain_bad_value(x)
-            else:
+            if on_cpu:
                 return _on_device_of(found.arrays["reward"], (x.restore(made),))[0]
         return _compute(result, trace, found, traced, add_q, differentiable)
 
@@ -105,13 +102,12 @@ class JaxBackend(Backend[jax.Array]):
         traced, on_cpu = where_from(trace, found.arrays, found.gamma)
         if _looks(check, traced, on_cpu):
             x = laid_out(self._on_host(found), bounded(trace))
-            if not on_cpu:
-                look(x, ("rho", *trace.reads))
-            else:
-                made = numpy_backend.attempt_on_states(trace, x) or explain_bad_value(x)
-                target, advantage, correction = _on_device_of(
-                    found.arrays["reward"], numpy_backend.restored_states(x, made)
-                )
+            made = numpy_backend.attempt_on_states(trace, x)
+            if made is None:
+                explain_bad_value(x)
+            if on_cpu:
+                outs = numpy_backend.restored_states(x, made)
+                target, advantage, correction = _on_device_of(found.arrays["reward"], outs)
                 return target, advantage, correction
         return _compute(on_states, trace, found, traced, False, differentiable)
 
@@ -131,7 +127,7 @@ class JaxBackend(Backend[jax.Array]):
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         if _looks(check, *where_from(given.arrays())):
-            return jnp.asarray(rejected_rows.keep(criteria, given.mapped(_exactly)))
+            return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
         how = GivenCriteria(criteria, given.shape)
         return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
 

@@ -195,7 +195,8 @@ def _uncorrected(rule: UncorrectedReturn, x: Rows, one_step: Array) -> Array:
         return kernels.linear(a, rule.lam * discount)
     before = jnp.pad(next_value[:, :-1], ((0, 0), (1, 0)))
     gains = one_step - before
-    return one_step + (by_lag.linear_within(gains, rule.lam * discount, rule.n) - gains)
+    grown: Array = by_lag.linear_within(gains, rule.lam * discount, rule.n)
+    return one_step + (grown - gains)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
