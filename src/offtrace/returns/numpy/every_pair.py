@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.big_float import FLOOR, fits_float64, floored, sum_pairs
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 
 STARTS = 32
 STRIDE = 16  # steps between two looks at what is left
@@ -108,12 +108,12 @@ def sweep_rows(delta, g, ratio, cap, recursive, lags, out):
 
 
 @kernel
-def sweep(delta, g, ratio, cap, lags, out, version=VERSION):
+def sweep(delta, g, ratio, cap, lags, out):
     """A cap at read-out, bounds by lag."""
     sweep_rows(delta, g, ratio, cap, False, lags, out)
 
 
 @kernel
-def sweep_recursive(delta, g, ratio, cap, lags, out, version=VERSION):
+def sweep_recursive(delta, g, ratio, cap, lags, out):
     """A recursive cap, bounds by lag."""
     sweep_rows(delta, g, ratio, cap, True, lags, out)

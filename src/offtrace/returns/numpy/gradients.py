@@ -12,7 +12,7 @@ import numpy as np
 
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR, fits_float64, raised, weigh
-from offtrace.returns.numpy.compiling import VERSION, kernel
+from offtrace.returns.numpy.compiling import kernel
 
 
 def solve(a: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def largest(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray, lags: np.ndarray,
 
 
 @kernel
-def _weights(g, ratio, cap, lags, is_recursive, out, version=VERSION):
+def _weights(g, ratio, cap, lags, is_recursive, out):
     power = np.empty(len(g), np.int64)
     for k in range(len(g)):
         for t in range(k, weigh(g, ratio, cap, is_recursive, lags, k, out[k], power)):
@@ -97,7 +97,7 @@ def _weights(g, ratio, cap, lags, is_recursive, out, version=VERSION):
 
 
 @kernel
-def _largest(g, ratio, cap, lags, is_recursive, out, version=VERSION):
+def _largest(g, ratio, cap, lags, is_recursive, out):
     B, T = g.shape
     weight, power = np.empty(T), np.empty(T, np.int64)
     for b in range(B):
@@ -107,7 +107,7 @@ def _largest(g, ratio, cap, lags, is_recursive, out, version=VERSION):
 
 
 @kernel
-def _transpose(gradient, g, ratio, cap, lags, is_recursive, out, version=VERSION):
+def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
     B, T = gradient.shape
     reach = len(lags) + 1 if len(lags) else T
     weight, power = np.empty(T), np.empty(T, np.int64)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.big_float import added, floored, raised, times
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 
 SIDE_BY_SIDE = 4
 
 
 @kernel
-def solve(B, T, delta, passed, factor, after, c, x, version=VERSION):
+def solve(B, T, delta, passed, factor, after, c, x):
     """Solve B rows of T steps, one after the other in flat arrays, into x; c_k = passed_k factor_k is kept in `c`.
 
     `after` holds x and m beyond the last step of each row; of one row it then holds those of its first step. Returns whether
@@ -65,7 +65,7 @@ def row(delta, c, y, m, x):
 
 
 @kernel
-def solve_big_rows(delta, g, ratio, x, version=VERSION):
+def solve_big_rows(delta, g, ratio, x):
     """Solve rows [n, T] with c_k = g_k ratio_{k+1}, x = 0 beyond their ends, and products of any size."""
     for b in range(len(delta)):
         solve_big(delta[b], g[b], ratio[b], x[b])

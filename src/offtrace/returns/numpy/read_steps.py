@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.arrays import BOOL, FLOATS
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE, Trajectory, explain_bad_value
 
 NOTHING = {dtype: np.empty((0, 0), dtype) for dtype in (BOOL, *FLOATS)}
@@ -41,7 +41,7 @@ class Steps(NamedTuple):
 
 
 @kernel
-def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho, version=VERSION):
+def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
     """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
     reward, value, next_value = (
         part_of(steps.reward, at, n),
@@ -100,7 +100,7 @@ def where_valid(valid, array):
 
 
 @kernel
-def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho, version=VERSION):
+def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
     """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
     bad = False
     if reads_rho:
@@ -123,7 +123,7 @@ def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu,
 
 
 @kernel
-def write(at, n, correction, value, out, version=VERSION):
+def write(at, n, correction, value, out):
     """Write the corrections of n steps, with the values added if there are any; returns whether all are finite."""
     into, q = part_of(out, at, n), part_of(value, at, n)
     if len(q):

@@ -26,7 +26,7 @@ import numpy as np
 
 from offtrace.returns.numpy import readout_halves
 from offtrace.returns.numpy.big_float import HIGH, LITTLE, MUCH
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.numpy.readout_halves import CHUNK, FAINT, LEAF, STARTS, C, E, P, R, chunk, within
 
 NEGLIGIBLE = 2.0**-60
@@ -54,7 +54,7 @@ def sweep(delta, g, ratio, cap, lags, out):
 
 
 @kernel
-def walk_rows(delta, g, ratio, cap, unfinished, out, version=VERSION):
+def walk_rows(delta, g, ratio, cap, unfinished, out):
     """Δ of rows by walking ahead; returns whether some are unfinished, because that takes as long as the tree does."""
     B, T = delta.shape
     room, some = np.empty(6 * T + 1024), False

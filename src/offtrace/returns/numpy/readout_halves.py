@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.big_float import BOTTOM, HIGH, MUCH, TOP, fits_float64, raised, sum_pairs, times
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.linear import solve_big
 
@@ -66,7 +66,7 @@ def thresholds(g: np.ndarray, ratio: np.ndarray, cap: np.ndarray) -> tuple[np.nd
 
 
 @kernel
-def products(g, ratio, X, power, version=VERSION):
+def products(g, ratio, X, power):
     """X_t, the product of the ratios up to t, as numbers X_t · 2^{512 power_t}; where a trace ends, nothing is multiplied."""
     f, n = 1.0, 0
     for t in range(len(ratio)):
@@ -76,7 +76,7 @@ def products(g, ratio, X, power, version=VERSION):
 
 
 @kernel
-def by_halves(delta, g, ratio, cap, order, rank, out, version=VERSION):
+def by_halves(delta, g, ratio, cap, order, rank, out):
     """Δ of a row whose steps are in this order; rank_k is how many of them are not above the threshold of start k."""
     n = len(delta)
     is_high, is_capped, D, faintest = False, False, 1.0, 1.0

@@ -34,7 +34,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.big_float import HIGH, MUCH, fits_float64, sum_pairs
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 
 W, S, D = range(3)
 LEAP_S, LEAP_D = range(3, 5)
@@ -42,7 +42,7 @@ PATIENCE = 8  # steps down the stack for each start, on average, before leaps pa
 
 
 @kernel
-def sweep_low(delta, g, ratio, cap, lags, out, version=VERSION):
+def sweep_low(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for one cap ≤ 1; lags do not act."""
     B, T = delta.shape
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
@@ -74,7 +74,7 @@ def sweep_low(delta, g, ratio, cap, lags, out, version=VERSION):
 
 
 @kernel
-def sweep_high(delta, g, ratio, cap, lags, out, version=VERSION):
+def sweep_high(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for any one cap."""
     T = delta.shape[1]
     caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 5))
@@ -134,7 +134,7 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
 
 
 @kernel
-def sweep(delta, g, ratio, cap, lags, out, version=VERSION):
+def sweep(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for caps that may change or be huge."""
     B, T = delta.shape
     highest = 0.0

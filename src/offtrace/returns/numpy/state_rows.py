@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.compiling import VERSION, kernel
+from offtrace.returns.numpy.compiling import kernel
 from offtrace.returns.numpy.read_steps import are_finite, part_of
 
 
 @kernel
-def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight, version=VERSION):
+def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
     """δ becomes w δ, and weight λ w passed, of n steps from flat index `at` on; returns whether a w δ is bad."""
     bad = False
     for t in range(n):
@@ -35,7 +35,7 @@ def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight, ver
 
 
 @kernel
-def write_states(at, n, delta, weight, x, value, next_value, target, advantage, correction, version=VERSION):
+def write_states(at, n, delta, weight, x, value, next_value, target, advantage, correction):
     """Write the results of n steps from flat index `at` on; x has one number more, that of the step after the last.
 
     Returns whether all are finite.

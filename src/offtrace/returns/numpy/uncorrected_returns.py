@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy import gradients
-from offtrace.returns.numpy.compiling import VERSION, kernel
+from offtrace.returns.numpy.compiling import kernel
 from offtrace.returns.numpy.read_steps import td_errors
 from offtrace.traces.base import UncorrectedReturn
 from offtrace.trajectory import Trajectory
@@ -27,7 +27,7 @@ def of(rule: UncorrectedReturn, x: Trajectory) -> np.ndarray | None:
 
 
 @kernel
-def _within(a, one_step, passed, n, out, version=VERSION):
+def _within(a, one_step, passed, n, out):
     """G_k = Σ_{i<n−1} (λγ)^i a_{k+i} + (λγ)^{n−1} (r + γ v)_{k+n−1}, shorter where the episode is."""
     B, T = one_step.shape
     for b in range(B):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.returns.numpy.big_float import clipped, raised, times
-from offtrace.returns.numpy.compiling import VERSION, kernel, part
+from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
 from offtrace.traces import Factors
 from offtrace.trajectory import Trajectory, explain_bad_value
@@ -217,7 +217,7 @@ def _read(D, Dn, x, xn, cap, lag, lags):
 
 
 @kernel
-def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out, version=VERSION):
+def _weigh(decay, ratio, cap, mask, segment, lags, recursive, level, out):
     """The weights of rows into `out` [n, T]. An empty mask or segment stands for none."""
     B, T = out.shape
     for b in range(B):
