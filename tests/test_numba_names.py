@@ -14,16 +14,6 @@ IMPORTED = {
     "_shared/compile_cache.py": {"caching.FunctionCache", "caching.IndexDataCacheFile", "types.Type"},
     "_shared/compiled_parts.py": {"codegen.JITCodeLibrary", "compiler.CompilerBase", "compiler.DefaultPassBuilder"},
     "_shared/typed_first.py": {"typing.arraydecl", "typing.builtins", "typing.templates"},
-    "learners/core/called.py": {"cgutils", "typing.templates.Signature"},
-    "learners/core/compiling.py": {"types.Type"},
-    "learners/core/history_callback.py": {"typing.templates.Signature"},
-    "learners/core/pointed.py": {
-        "typing.templates.AttributeTemplate",
-        "typing.templates.Signature",
-        "np.arrayobj.make_array",
-        "np.arrayobj.populate_array",
-    },
-    "learners/gymnasium/outside.py": {"typing.templates.Signature"},
     "returns/numpy/by_address.py": {
         "cgutils",
         "ccallback.CFunc",
@@ -32,9 +22,8 @@ IMPORTED = {
     },
 }
 OPTIONS = {
-    "_nrt": {"learners/core/compiling.py"},
     "pipeline_class": {"_shared/compiled_parts.py"},
-    "no_cpython_wrapper": {"_shared/compiled_parts.py", "learners/core/compiling.py"},
+    "no_cpython_wrapper": {"_shared/compiled_parts.py"},
 }
 """Options of `numba.njit` that are not documented."""
 

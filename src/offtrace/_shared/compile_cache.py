@@ -29,6 +29,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 DIGEST = hashlib.sha256().digest_size
 
 
+def cached_njit(**options: Any) -> Callable[[F], F]:
+    """`numba.njit(cache=True)`; where Numba finds no folder that it can write to, the function is compiled in each process."""
+
+    def decorate(function: F) -> F:
+        compiling: Any = numba.njit
+        try:
+            return compiling(cache=True, **options)(function)
+        except RuntimeError as error:
+            if "cannot cache function" not in str(error):
+                raise
+            return compiling(**options)(function)
+
+    return decorate
+
+
 def keep_on_disk(made: Any) -> None:
     """Keep on disk what a function of Numba's compiles from now on, where that can be."""
     try:

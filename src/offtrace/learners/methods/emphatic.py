@@ -11,8 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import (
+    Method,
+    Store,
+    Transition,
+    Vectors,
+    add,
+    checked,
+    decay,
+    plus,
+    register_method,
+)
 from offtrace.traces import ImportanceSampling
 
 

@@ -26,8 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, plus, register_method
 from offtrace.traces import ImportanceSampling
 
 

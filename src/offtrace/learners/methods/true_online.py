@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, dot, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, dot, plus, register_method
 from offtrace.traces import QLambda
 
 
