@@ -152,8 +152,9 @@ def checked(name: str, value: object, low: float, high: float = np.inf, *, above
 class Method(ABC):
     """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
 
-    A subclass is a frozen dataclass of its parameters. It states `title`, `trace` and `step`, and, where it has them, `further`,
-    `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of this module.
+    A subclass is a frozen dataclass of its parameters. It states `label` or `title`, `trace` and `step`, and, where it has them,
+    `further`, `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of
+    this module.
 
     >>> import offtrace as ot
     >>> from offtrace.learners import GQ
@@ -189,6 +190,8 @@ class Method(ABC):
     follows_operator: ClassVar[bool] = False
     """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
 
+    label: ClassVar[str] = ""
+    """Its title, with its parameters in braces, such as "GTD({lam:g})"."""
     name: ClassVar[str] = ""
     """How tables print it, and a name under which `learners.method` finds it."""
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -209,9 +212,10 @@ class Method(ABC):
                 raise ValueError(f"alpha must be above 0, got {self.alpha!r}")
 
     @property
-    @abstractmethod
     def title(self) -> str:
-        """Its name in a report."""
+        """Its name in a report: the label, or else the name of the class."""
+        given = {name: getattr(self, name) for name in self.parameters()}
+        return self.label.format(**given) if self.label else type(self).__name__
 
     @property
     @abstractmethod

@@ -106,11 +106,6 @@ class HistoryTD(Method):
         object.__setattr__(self, "eta", checked("eta", self.eta, 0.0))
 
     @property
-    def title(self) -> str:
-        """The name of the class."""
-        return type(self).__name__
-
-    @property
     def trace(self) -> ImportanceSampling:
         """That of importance sampling, in which λ is replaced."""
         return ImportanceSampling()
@@ -145,6 +140,7 @@ class BoundedTD(HistoryTD):
     lam: float = 1.0
     """The largest λ."""
 
+    label: ClassVar = "TD with ‖e‖ ≤ {bound:g}"
     name: ClassVar = "TD with bounded traces"
     aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
     equation: ClassVar = "e = λ_tγρ₋e + x, λ_t = min(λ, C/(γρ₋‖e‖));  w += α ρ δ e"
@@ -157,11 +153,6 @@ class BoundedTD(HistoryTD):
         super().__post_init__()
         object.__setattr__(self, "bound", checked("bound", self.bound, 0.0))
         object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
-
-    @property
-    def title(self) -> str:
-        """The name, with its bound."""
-        return f"TD with ‖e‖ ≤ {self.bound:g}"
 
     @classmethod
     def call(cls) -> str:

@@ -333,6 +333,7 @@ class GQ(Method):
     eta: float | None = None
 
     further: ClassVar = ("w",)
+    label: ClassVar = "GQ({lam:g})"
     name: ClassVar[str] = "GQ(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("gq", "gq(lambda)", "greedy-gq")
     equation: ClassVar[str] = "e = φ + γλρe;  θ += α[δe − γ(1−λ)(w·e)φ̄'];  w += α_w[δe − (w·φ)φ]"
@@ -344,11 +345,6 @@ class GQ(Method):
         super().__post_init__()
         _ = self.trace  # checks λ
         _second_step_size(self.alpha_w, self.eta, 0.01)
-
-    @property
-    def title(self) -> str:
-        """Its name in a report."""
-        return f"GQ({self.lam:g})"
 
     @property
     def trace(self) -> ImportanceSampling:

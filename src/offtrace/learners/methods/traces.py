@@ -53,6 +53,8 @@ class TraceLearner(Method):
 
     of: Trace
 
+    rule: ClassVar[type[Trace] | None] = None
+    """The trace of a method that has a name of its own: it is made of the method's parameters, which have the same names."""
     in_loop: ClassVar[bool] = True
     follows_operator: ClassVar[bool] = True
     name: ClassVar[str] = "Algorithm 1"
@@ -63,10 +65,16 @@ class TraceLearner(Method):
     proven: ClassVar[str] = "what the trace's operator converges to, with a table; may diverge with features"
     needs: ClassVar[str] = "π, and μ where the trace reads it"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule is not None:
+            given = {name: getattr(self, name) for name in self.parameters() if name not in ("alpha", "of")}
+            object.__setattr__(self, "of", self.rule(**given))
+
     @property
     def title(self) -> str:
-        """The name of the trace."""
-        return self.of.title
+        """The name of the trace, or of the method."""
+        return super().title if self.label else self.of.title
 
     @property
     def trace(self) -> Trace:
@@ -152,6 +160,8 @@ class Sarsa(TraceLearner):
     sampled: ClassVar = True
     on_policy: ClassVar = True
     follows_operator: ClassVar = False
+    rule: ClassVar = QLambda
+    label: ClassVar = "Sarsa({lam:g})"
     name: ClassVar = "Sarsa(λ)"
     aliases: ClassVar = ("sarsa", "sarsa(lambda)")
     equation: ClassVar = "δ = r + γq(s', a') − q;  z = γλz + φ;  θ += α δ z"
@@ -160,15 +170,6 @@ class Sarsa(TraceLearner):
     )
     proven: ClassVar = "with a table and λ = 0, to Q* with a policy that becomes greedy (Singh et al. 2000)"
     needs: ClassVar = "the next action: it is on-policy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", QLambda(lam=self.lam))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"Sarsa({self.lam:g})"
 
 
 @register_method
@@ -183,6 +184,8 @@ class ExpectedSarsa(TraceLearner):
     of: ImportanceSampling = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
+    rule: ClassVar = ImportanceSampling
+    label: ClassVar = "Expected Sarsa({lam:g})"
     name: ClassVar = "Expected Sarsa(λ)"
     aliases: ClassVar = ("expected sarsa", "expected sarsa(lambda)")
     equation: ClassVar = "δ = r + γΣπ(a|s')q(s', a) − q;  z = γλρz + φ;  θ += α δ z"
@@ -192,15 +195,6 @@ class ExpectedSarsa(TraceLearner):
     )
     proven: ClassVar = "with a table it converges to Q^π; may diverge with features off-policy"
     needs: ClassVar = "π and μ"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", ImportanceSampling(lam=self.lam))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"Expected Sarsa({self.lam:g})"
 
 
 _OFF_POLICY = "may diverge with features off-policy; with a table it converges to V^π"
@@ -218,6 +212,8 @@ class TD(StateTraceLearner):
     of: ImportanceSampling = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
+    rule: ClassVar = ImportanceSampling
+    label: ClassVar = "TD({lam:g})"
     name: ClassVar = "TD(λ)"
     aliases: ClassVar = ("td", "off-policy td", "td(lambda)")
     equation: ClassVar = "z = ρ(γλz + x);  w += α δ z"
@@ -228,15 +224,6 @@ class TD(StateTraceLearner):
     proven: ClassVar = (
         "on-policy with linear features it converges (Tsitsiklis, Van Roy 1997); off-policy it may diverge"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", ImportanceSampling(lam=self.lam))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"TD({self.lam:g})"
 
 
 @register_method
@@ -251,20 +238,13 @@ class TreeBackupTD(StateTraceLearner):
     of: TreeBackup = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
+    rule: ClassVar = TreeBackup
+    label: ClassVar = "Tree Backup({lam:g}) on states"
     name: ClassVar = "Tree Backup(λ) on states"
     aliases: ClassVar = ("tree backup", "tb")
     equation: ClassVar = "z = γλπ₋z + x;  w += α ρ δ z      (₋: of the step before)"
     citation: ClassVar = "Precup, Sutton, Singh (2000), Eligibility traces for off-policy policy evaluation, ICML"
     proven: ClassVar = _OFF_POLICY
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", TreeBackup(lam=self.lam))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"Tree Backup({self.lam:g}) on states"
 
 
 @register_method
@@ -281,6 +261,8 @@ class VTraceTD(StateTraceLearner):
     rho_bar: float = INFINITY
     c_bar: float = 1.0
 
+    rule: ClassVar = VTrace
+    label: ClassVar = "V-trace({lam:g})"
     name: ClassVar = "V-trace(λ)"
     aliases: ClassVar = ("v-trace", "vtrace")
     equation: ClassVar = "z = γλ min(c̄, ρ₋)z + x;  w += α min(ρ̄, ρ) δ z"
@@ -288,15 +270,6 @@ class VTraceTD(StateTraceLearner):
     proven: ClassVar = (
         "with a table it converges to V^π, or with a ρ̄ that acts to the value of π_ρ̄; may diverge with features"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", VTrace(lam=self.lam, rho_bar=self.rho_bar, c_bar=self.c_bar))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"V-trace({self.lam:g})"
 
 
 @register_method
@@ -313,20 +286,13 @@ class ABTD(StateTraceLearner):
     psi0: float | None = None
     psi_max: float | None = None
 
+    rule: ClassVar = ABQ
+    label: ClassVar = "ABTD({zeta:g})"
     name: ClassVar = "ABTD(ζ)"
     aliases: ClassVar = ("abtd", "abtd(zeta)")
     equation: ClassVar = "z = γν₋π₋z + x;  w += α ρ δ z,  ν = min(ψ(ζ), 1/max(μ, π))"
     citation: ClassVar = "Mahmood, Yu, Sutton (2017), Multi-step off-policy learning without importance sampling ratios"
     proven: ClassVar = _OFF_POLICY
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "of", ABQ(self.zeta, self.psi0, self.psi_max))
-
-    @property
-    def title(self) -> str:
-        """The name, with its ζ."""
-        return f"ABTD({self.zeta:g})"
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> ABTD:
         """Return the method with ψ0 and ψ_max of these policies."""
