@@ -33,7 +33,6 @@ TESTS = (
     "tests/returns/test_identities.py",
     "tests/operators/test_theory.py",
     # what uses names of Numba that are not public
-    "tests/test_typed_first.py",
     "tests/test_compile_cache.py",
     "tests/learners/test_algorithm.py",
     "tests/returns/test_battery.py",

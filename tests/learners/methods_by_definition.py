@@ -214,12 +214,6 @@ def step_of_actions(method: Method, φs: Number, steps: Steps, t: int, kept: Kep
         z = φ + γ * p.lam * ρ * z
         size = p.alpha_w if p.eta is None else p.eta * α
         θ, w = θ + α * (δ * z - γ * (1 - p.lam) * (w @ z) * φ_next), w + size * (δ * z - (w @ φ) * φ)
-    elif kind == "GeneralGQ":
-        λ, γs, interest = (np.broadcast_to(x, len(π)) for x in (p.lam, γ if p.gamma is None else p.gamma, p.interest))
-        δ = r + γs[after] * θ @ φ_next - θ @ φ
-        z = interest[s] * φ + γs[s] * λ[s] * ρ * z
-        correction = γs[after] * (1 - λ[after]) * (w @ z) * φ_next
-        θ, w = θ + α * (δ * z - correction), w + p.eta * α * (δ * z - (w @ φ) * φ)
     elif kind in ("GradientTrace", "GradientABQ"):
         z = φ + γ * coefficient(method.trace, π[s, a], μ[s, a]) * z
         on = sum(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 import offtrace as ot
 from helpers import name_of
+from learners import by_definition
 from learners.settings import LEARNERS, policies, world
 from offtrace.learners import (
     EpsilonGreedy,
@@ -19,7 +20,6 @@ from offtrace.learners import (
     Linear,
     Replay,
     Softmax,
-    by_definition,
     control,
     evaluate,
 )

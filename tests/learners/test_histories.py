@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from learners import methods_by_definition as plain
-from offtrace.learners import BoundedTD, CompositeTD, CountTD, HistoryTD, follow, method
+from offtrace.learners import BoundedTD, HistoryTD, follow, method
 
 X = np.random.default_rng(3).normal(size=(5, 3)) * [[1, 1, 1], [1, 0, 1], [0, 0, 0], [1, 1, 0], [0, 1, 1]]
 
@@ -54,7 +54,7 @@ def test_bounded_traces(bound: float, lam: float, eta: float) -> None:
 
 
 def test_limits_are_methods_that_are_known() -> None:
-    """A bound that never acts is TD(λ) or GTD(λ); a bound of 0 is TD(0); one block is one bound."""
+    """A bound that never acts is TD(λ) or GTD(λ); a bound of 0 is TD(0)."""
     steps = plain.made(seed=2)
     for eta, name in ((0.0, "td"), (0.5, "gtd")):
         given: dict[str, Any] = {"eta": eta} if eta else {}
@@ -62,58 +62,6 @@ def test_limits_are_methods_that_are_known() -> None:
             found = run(BoundedTD(bound=bound, lam=lam, eta=eta, alpha=0.05), steps)
             wanted = run(method(name, lam=same, alpha=0.05, **given), steps)
             np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
-    one = run(CompositeTD(blocks=[0] * 5, bounds=[0.7], alpha=0.05), steps)
-    np.testing.assert_allclose(one, run(BoundedTD(bound=0.7, alpha=0.05), steps), rtol=1e-9, atol=1e-11)
-
-
-def test_composite_scheme() -> None:
-    steps, blocks, bounds = plain.made(seed=3), np.array([0, 1, 1, 0, 2]), np.array([0.4, 3.0, 1.0])
-    w, e, wanted = np.zeros(3), np.zeros((3, 3)), []
-    for t in range(len(steps.state)):
-        s = steps.state[t]
-        after = np.zeros(3) if steps.terminated[t] else X[steps.next_state[t]]
-        e = np.zeros((3, 3)) if steps.begins(t) else e
-        e[blocks[s]] += X[s]
-        δ, ρ = steps.reward[t] + steps.gamma * w @ after - w @ X[s], steps.ratio(t)
-        w = w + 0.05 * ρ * δ * e.sum(axis=0)
-        wanted.append(w)
-        e = steps.gamma * ρ * e
-        sizes = np.linalg.norm(e, axis=1)
-        e = e * np.minimum(1.0, bounds / np.maximum(sizes, 1e-300))[:, None]
-    found = run(CompositeTD(blocks=blocks.tolist(), bounds=bounds.tolist(), alpha=0.05), steps)
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-11)
-    with pytest.raises(ValueError, match="holds numbers for 2 states"):
-        follow(CompositeTD(blocks=[0, 1], bounds=[1, 1], alpha=0.1), features=X, **steps._asdict())
-    with pytest.raises(ValueError, match="none may be without a state"):
-        CompositeTD(blocks=[0, 2], bounds=[1.0, 1.0, 1.0])
-
-
-def acyclic(seed: int, first: np.ndarray) -> tuple[plain.Steps, np.ndarray]:
-    """Episodes through layers of states, on-policy, and what learning each of them backwards with 1/N comes to."""
-    rng = np.random.default_rng(seed)
-    rows: list[tuple[int, float, int, bool]] = []
-    V, N = first.copy(), np.zeros(len(first))
-    for _ in range(30):
-        path = [int(rng.integers(3 * layer, 3 * layer + 3)) for layer in range(4) if layer == 0 or rng.random() < 0.8]
-        steps = [(s, float(rng.normal()), n) for s, n in zip(path, [*path[1:], path[-1]], strict=True)]
-        for i, (s, r, n) in enumerate(steps):
-            rows.append((s, r, n, i + 1 == len(steps)))
-        for i, (s, r, n) in reversed(list(enumerate(steps))):
-            N[s] += 1
-            V[s] += (r + (0.9 * V[n] if i + 1 < len(steps) else 0.0) - V[s]) / N[s]
-    s, r, n, end = (np.array(x) for x in zip(*rows, strict=True))
-    π = np.ones((len(first), 1))
-    return plain.Steps(s, np.zeros(len(s), int), r, n, end, np.zeros(len(s), bool), π, π, 0.9), V
-
-
-def test_counts_are_learning_backwards_and_first_values_have_no_part() -> None:
-    rng = np.random.default_rng(0)
-    for first in (np.zeros(12), rng.normal(size=12) * 100):
-        steps, wanted = acyclic(5, first)
-        found = run(CountTD(alpha=1.0), steps, None, first=first)[-1]
-        seen = np.isin(np.arange(12), steps.state)
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(found[seen], acyclic(5, np.zeros(12))[1][seen], rtol=1e-9, atol=1e-9)
 
 
 @dataclass(frozen=True)

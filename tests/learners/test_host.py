@@ -9,12 +9,11 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
-from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, control, evaluate, run
+from offtrace.learners import EpsilonGreedy, Evaluation, Harmonic, Replay, TileCoding, control, evaluate
 from offtrace.learners.environments import Environment
 from offtrace.mdps import from_gymnasium, garnet, uniform
 
 gymnasium = pytest.importorskip("gymnasium")
-from offtrace.learners.gymnasium.block import HostBlock  # noqa: E402
 
 Mode = gymnasium.vector.AutoresetMode
 
@@ -195,84 +194,6 @@ def test_blackjack_is_a_table():
         learned.q((40, 1, 0))
 
 
-RUNS = [
-    ("FrozenLake-v1", None, "online"),
-    ("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3", None, "online"),
-    ("CartPole-v1", CARTPOLE, "online"),
-    ("CartPole-v1", CARTPOLE, Replay(capacity=200, every=5)),
-]
-
-
-def block(env: Any, trace: Any, features: Any, update: Any, steps: int) -> HostBlock:
-    """As `control` makes it."""
-    made: list[Any] = []
-    keep = run.run
-    run.run = lambda *given: made.append(given)  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        control(
-            trace,
-            env,
-            behavior=EpsilonGreedy(0.2),
-            gamma=0.99,
-            alpha=0.2,
-            steps=steps,
-            features=features,
-            update=update,
-            evaluation=Evaluation(EpsilonGreedy(0.1), every=2, limit=7),
-        )
-    finally:
-        run.run = keep
-    return HostBlock(*made[0][:2])
-
-
-def finished(one: HostBlock) -> HostBlock:
-    while not one.advance(10**9):
-        pass
-    return one
-
-
-@pytest.mark.parametrize(("env", "features", "update"), RUNS)
-@pytest.mark.parametrize(
-    "trace", [ot.RBIS(lam=0.9), ot.HistoryTrace(lambda h: 0.9 ** (len(h.rho) - 1) * h.rho[1:].min())]
-)
-def test_resumed_is_unbroken(env, features, update, trace):
-    given = (env, trace, features, update, 500)
-    whole, parts = finished(block(*given)), block(*given)
-    for pause in (1, 133, 160):
-        parts.advance(pause)
-        saved = parts.snapshot()
-        parts.advance(50)  # what was saved does not change any more
-        parts = block(*given)
-        parts.restore(saved)
-    assert 0 < parts.progress < 1
-    finished(parts)
-    for name, a in whole.out._asdict().items():
-        np.testing.assert_array_equal(a, getattr(parts.out, name))
-
-
-def test_checkpoint(tmp_path, monkeypatch):
-    """Interrupted in the middle, and gone on with from the file."""
-    same: dict[str, Any] = {"behavior": EpsilonGreedy(0.3), "gamma": 0.95, "alpha": 0.2, "steps": 9000, "seeds": 3}
-    vector = many(Mode.NEXT_STEP, 3, lambda: gymnasium.make("FrozenLake-v1"))
-    expected = control(ot.RBIS(lam=0.9), vector, **same)
-    original, calls = HostBlock.advance, []
-
-    def interrupted(self: Any, budget: int) -> bool:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return original(self, budget)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HostBlock, "advance", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            control(ot.RBIS(lam=0.9), vector, **same, checkpoint=tmp_path / "run.npz")
-    resumed = control(ot.RBIS(lam=0.9), vector, **same, checkpoint=tmp_path / "run.npz")
-    np.testing.assert_array_equal(resumed.Q, expected.Q)
-    with pytest.raises(ValueError, match="another run"):
-        control(ot.RBIS(lam=0.8), vector, **same, checkpoint=tmp_path / "run.npz")
-
-
 class Unsavable(Table):
     """Holds a generator."""
 
@@ -320,7 +241,7 @@ class Nowhere(gymnasium.Env):
         return np.full(2, np.nan), 0.0, False, False, {}
 
 
-def test_bad_input(tmp_path):
+def test_bad_input():
     def run(env: Any, **given: Any) -> Any:
         given = {"trace": ot.Retrace(), "behavior": EpsilonGreedy(0.1), "gamma": 0.9, "steps": 10} | given
         return control(given.pop("trace"), env, **given)
@@ -355,8 +276,6 @@ def test_bad_input(tmp_path):
         run("CartPole-v1", features=CARTPOLE, trace=ot.replacing(0.9))
     with pytest.raises(TypeError, match="with features, states have no numbers"):
         run("CartPole-v1", features=CARTPOLE, behavior=np.full((3, 2), 0.5))
-    with pytest.raises(TypeError, match="cannot be pickled"):
-        run(Unsavable, checkpoint=tmp_path / "x.npz")
     with pytest.raises(TypeError, match="give a function that makes it"):
         run(Unsavable())
     with pytest.raises(ZeroDivisionError, match="in the environment"):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from learners.by_definition import SplitMix, _next, inverse
 from learners.settings import LEARNERS, policies, world
 from offtrace.learners import EpsilonGreedy, Evaluation, Replay, TileCoding, control, evaluate
-from offtrace.learners.by_definition import SplitMix, _next, inverse
 
 UPDATES = ["online", "offline", Replay(capacity=40, every=3, length=8)]
 LINEAR = [t for t in LEARNERS if not any(np.ndim(p) for p in getattr(t, "parameters", ()))]

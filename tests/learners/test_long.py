@@ -10,8 +10,8 @@ import pytest
 
 import offtrace as ot
 from helpers import name_of
-from offtrace.learners import by_definition, evaluate
-from offtrace.learners.core.eligibility import kept
+from learners import by_definition
+from offtrace.learners import evaluate, run
 from offtrace.mdps import MDP
 
 LONG: list[ot.Trace] = [
@@ -51,7 +51,7 @@ def by_stream(mdp: MDP, trace: ot.Trace, pi: np.ndarray, mu: np.ndarray, steps: 
         a = by_definition.inverse(draws.uniform(), mu[s])
         after, reward = by_definition._next(mdp, s, a, draws)
         step: dict[str, Any] = {"reward": reward, "q": Q[s, a], "next_value": pi[after] @ Q[after]}
-        step |= {"log_pi": math.log(pi[s, a]), "log_mu": math.log(mu[s, a])}
+        step |= {"log_pi": math.log(pi[s, a]) if pi[s, a] else -math.inf, "log_mu": math.log(mu[s, a])}
         change = stream.step(s * mdp.A + a, terminated=False, truncated=False, gamma=mdp.gamma, **step)
         Q += 0.1 * change.reshape(mdp.S, mdp.A)
         s = after
@@ -76,6 +76,17 @@ def test_an_episode_of_thousands_of_steps(trace: ot.Trace, near: bool) -> None:
     assert_as_by_stream(trace, mdp, pi, steps)
 
 
+@pytest.mark.parametrize(
+    "trace", [ot.NonMarkovRetrace(lam=0.99), ot.RBIS(lam=1.0), ot.HistoryBounded(bound=3.0)], ids=name_of
+)
+def test_an_action_that_cuts_all_traces_late_in_an_episode(trace: ot.Trace) -> None:
+    """π = 0 in one state, where the starts have long been gathered into groups: they begin anew, and are gathered again."""
+    mdp = ring(300, gamma=0.9)
+    pi = np.tile([0.6, 0.4], (mdp.S, 1))
+    pi[110] = [1.0, 0.0]
+    assert_as_by_stream(trace, mdp, pi, steps=600)
+
+
 @pytest.mark.parametrize("trace", [ot.Retrace(), ot.NonMarkovRetrace(), ot.RBIS()], ids=name_of)
 def test_after_a_long_stay_slots_know_when_their_weights_were_visited(trace: ot.Trace) -> None:
     """Weights from before the stay are given up soon after it. A second time comes while those from after it still count."""
@@ -87,8 +98,8 @@ def test_after_a_long_stay_slots_know_when_their_weights_were_visited(trace: ot.
     "trace", [ot.Retrace(lam=0.9, horizon=3), ot.NonMarkovRetrace(lam=0.9), ot.RBIS(lam=0.9), ot.OneStep()], ids=name_of
 )
 def test_memory_does_not_grow_with_the_episode(trace: ot.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown, calls = kept.grown, []
-    monkeypatch.setattr(kept, "grown", lambda *given: (calls.append(0), grown(*given))[1])
+    grown, calls = run.grown, []
+    monkeypatch.setattr(run, "grown", lambda *given: (calls.append(0), grown(*given))[1])
     mdp = ring(40, gamma=0.9)
     mu, pi = np.full((mdp.S, 2), 0.5), np.tile([0.6, 0.4], (mdp.S, 1))
     evaluate(trace, mdp, target=pi, behavior=mu, steps=200_000, points=1)

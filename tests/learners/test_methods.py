@@ -10,7 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.learners import GQ, EpsilonGreedy, Method, TraceLearner, control, evaluate
-from offtrace.learners.methods.base import Sparse, Store, Vectors, add, dot
+from offtrace.learners.methods.base import TRANSITION, Sparse, Store, Vectors, add, dot
 from offtrace.mdps import garnet
 
 
@@ -90,7 +90,7 @@ def test_a_method_from_outside() -> None:
 def test_a_step_is_python_too() -> None:
     θ, w, none = np.arange(4.0), np.ones((1, 4)), np.zeros((0, 4))
     e, φ = Sparse(np.array([1, 3, 1]), np.array([0.5, 2.0, 0.5])), Sparse(np.array([2]), np.array([1.0]))
-    t = np.zeros(1, ot.learners.core.loop_memory.TRANSITION)[0]
+    t = np.zeros(1, TRANSITION)[0]
     t.alpha, t.delta, t.gamma = 0.1, 2.0, 0.5
     store = Store(θ, w, none, np.zeros(0, np.int64), np.zeros(0), np.array([0.5, 0.01, 0.0]))
     GQ.step(t, store, Vectors(e=e, on=φ, φ=φ, φ_next=φ))
@@ -112,11 +112,3 @@ def test_what_a_method_with_a_step_of_its_own_refuses() -> None:
         evaluate(OldStep(ot.RBIS(0.9)), mdp, **run)
     with pytest.raises(ValueError, match="ByPointer learns online"):
         evaluate(ByPointer(ot.Retrace(0.9)), mdp, update="offline", **run)
-
-
-def test_checkpoints_know_the_method(tmp_path: Any) -> None:
-    mdp, run = problem()
-    whole = evaluate(TDC(0.5), mdp, **run, checkpoint=tmp_path / "run")
-    np.testing.assert_array_equal(evaluate(TDC(0.5), mdp, **run, checkpoint=tmp_path / "run").weights, whole.weights)
-    with pytest.raises(ValueError, match="checkpoint of another run"):
-        evaluate(TDC(0.6), mdp, **run, checkpoint=tmp_path / "run")

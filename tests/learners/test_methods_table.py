@@ -9,7 +9,7 @@ import pytest
 
 from offtrace.cli import main
 from offtrace.learners import GQ, Method, listed_methods, method, register_method
-from offtrace.learners.methods import table
+from offtrace.learners.methods import registry as table
 from offtrace.learners.methods.registry import method_named
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"

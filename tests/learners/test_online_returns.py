@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from learners import by_definition
 from learners import methods_by_definition as plain
 from learners.settings import policies, world
-from offtrace.learners import EpsilonGreedy, Replay, by_definition, control, evaluate, follow, method
+from offtrace.learners import EpsilonGreedy, Replay, control, evaluate, follow, method
 from offtrace.mdps import bifurcation
 
 X = np.random.default_rng(4).normal(size=(5, 3))

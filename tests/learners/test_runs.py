@@ -1,20 +1,15 @@
-"""What a run gives back, and that it depends on its seed alone; checkpoints; divergence; honesty about fixed points."""
+"""What a run gives back, and that it depends on its seed alone; divergence; honesty about fixed points."""
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import offtrace as ot
-from helpers import name_of
 from learners.settings import policies, world
 from offtrace.learners import (
     Constant,
@@ -30,7 +25,6 @@ from offtrace.learners import (
     evaluate,
 )
 from offtrace.learners import run as running
-from offtrace.learners.core import blocks
 from offtrace.mdps import MDP, alternating, bifurcation, random_walk, uniform
 
 
@@ -142,126 +136,12 @@ def test_schedules(schedule: Schedule, values: dict[int, float]) -> None:
         assert schedule(k) == pytest.approx(value, rel=1e-14)
 
 
-class Cut(KeyboardInterrupt):
-    pass
-
-
-def cut_after(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupt a run after n slices of 300 steps."""
-    advance, count = blocks.Block.advance, iter(range(n))
-
-    def until(block: Any, budget: int) -> bool:
-        if next(count, None) is None:
-            raise Cut
-        return advance(block, budget)
-
-    monkeypatch.setattr(running, "SLICE", 300)
-    monkeypatch.setattr(blocks.Block, "advance", until)
-
-
-@pytest.mark.parametrize("update", UPDATES, ids=str)
-@pytest.mark.parametrize(
-    "trace", [ot.Retrace(), ot.NonMarkovRetrace(lam=0.95), ot.TruncatedIS(), ot.count_dependent(lam=0.9)], ids=name_of
-)
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(
-    trace: ot.Trace, update: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run: dict[str, Any] = RUN | {"update": update, "seeds": 3, "alpha": "1/N"}
-    mdp, file = world(seed=4, ends=0.002), tmp_path / "run"
-    whole = control(trace, mdp, **run)
-    for slices in (4, 7):
-        with monkeypatch.context() as patched:
-            cut_after(slices, patched)
-            with pytest.raises(Cut):
-                control(trace, mdp, **run, checkpoint=file, threads=2)
-        assert file.exists()
-    assert_same(control(trace, mdp, **run, checkpoint=file, threads=1), whole)
-    with monkeypatch.context() as patched:  # it is finished: nothing is left to do
-        cut_after(3, patched)
-        again = control(trace, mdp, **run, checkpoint=file)
-    assert_same(again, whole)
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]
-
-
-OTHER_PROCESS = """
-import sys
-import offtrace as ot
-from offtrace.learners import EpsilonGreedy, control
-from offtrace.mdps import bifurcation
-
-def clipped(xp, carry, now):
-    carry = xp.minimum(2.0, carry * now.rho)
-    return carry, now.lam * carry
-
-def learned(path=None):
-    run = dict(behavior=EpsilonGreedy(0.2), steps=300, checkpoint=path)
-    return control(ot.StepTrace(clipped, lam=0.9), bifurcation(1), **run).Q.tobytes().hex()
-
-if __name__ == "__main__":
-    print(learned(sys.argv[1]))
-"""
-
-
-def test_another_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where the trace is a function, whose address is another one there."""
-    script, file = tmp_path / "other_process.py", tmp_path / "run"
-    script.write_text(OTHER_PROCESS)
-    monkeypatch.syspath_prepend(tmp_path)
-    learned = importlib.import_module("other_process").learned
-    advance = blocks.Block.advance
-
-    def once(block: blocks.Block, budget: int) -> bool:
-        if block.steps > 0:
-            raise KeyboardInterrupt
-        return advance(block, 100)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(blocks.Block, "advance", once)
-        with pytest.raises(KeyboardInterrupt):
-            learned(file)
-    command = [sys.executable, str(script), str(file)]
-    resumed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    assert resumed == learned()
-
-
-def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
-    mdp, file = bifurcation(1), tmp_path / "run"
-
-    def run(steps: int = 100, **more: Any) -> Learned:
-        return control(ot.Retrace(), mdp, behavior=EpsilonGreedy(0.2), steps=steps, checkpoint=file, **more)
-
-    run()
-    whole = file.read_bytes()
-    others: list[dict[str, Any]] = [{"steps": 200}, {"seed": 1}, {"alpha": 0.2}, {"seeds": 2}]
-    for different in others:
-        with pytest.raises(ValueError, match="checkpoint of another run"):
-            run(**different)
-    np.save(tmp_path / "array.npy", np.zeros(3))
-    for damaged in (b"", b"nonsense", whole[: len(whole) // 2], whole[:-30], (tmp_path / "array.npy").read_bytes()):
-        file.write_bytes(damaged)
-        with pytest.raises(ValueError, match="is not a checkpoint of a learner, or it is damaged"):
-            run()
-    np.savez(tmp_path / "other.npz", a=np.zeros(3))
-    (tmp_path / "other.npz").replace(file)
-    with pytest.raises(ValueError, match="is not a checkpoint"):
-        run()
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        control(ot.Retrace(), mdp, behavior=EpsilonGreedy(0.2), steps=100, checkpoint=tmp_path / "no" / "run")
-
-
-def test_an_error_leaves_no_checkpoint_of_a_broken_step(tmp_path: Path) -> None:
+def test_an_error_in_a_trace_is_said() -> None:
     def negative(xp: Any, carry: Any, now: Any) -> Any:
         return carry - 0.1, carry - 0.1
 
     with pytest.raises(ValueError, match="β that is negative or not finite"):
-        control(
-            ot.StepTrace(negative, title="negative"),
-            bifurcation(1),
-            behavior=EpsilonGreedy(0.2),
-            steps=1000,
-            checkpoint=tmp_path / "run",
-        )
-    assert not (tmp_path / "run").exists()
+        control(ot.StepTrace(negative, title="negative"), bifurcation(1), behavior=EpsilonGreedy(0.2), steps=1000)
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=str)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from learners import by_definition
 from learners.settings import policies, world
 from offtrace.learners import (
     EpsilonGreedy,
     Harmonic,
     TileCoding,
-    by_definition,
     collision_error,
     control,
     evaluate,
@@ -70,17 +70,6 @@ def test_finds_the_values() -> None:
         assert found.curve.error[:, -1].max() < 0.25
         far = np.abs(found.V[0] - (pi * mdp.q(pi)).sum(axis=1)).max()
         assert (far > 1.0) == (learner is learners[2])
-
-
-def test_checkpoints(tmp_path: Path) -> None:
-    mdp = world()
-    pi, mu = policies(mdp)
-    run: dict[str, Any] = {"target": pi, "behavior": mu, "alpha": 0.02, "steps": 500, "seeds": 2}
-    for learner in (method("htd", lam=0.9), method("etd", lam=0.9)):
-        path = tmp_path / learner.title
-        whole = evaluate(learner, mdp, checkpoint=path, **run).weights
-        np.testing.assert_array_equal(evaluate(learner, mdp, checkpoint=path, **run).weights, whole)
-        np.testing.assert_array_equal(evaluate(learner, mdp, **run).weights, whole)
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -147,8 +136,6 @@ def test_what_is_refused() -> None:
         evaluate("td", mdp, truth=np.zeros((5, 3)), **run)
     with pytest.raises(ValueError, match="needs a target that is greedy"):
         evaluate(ot.WatkinsQ(0.9), mdp, values="state", **run)
-    with pytest.raises(ValueError, match="holds numbers for 3 states"):
-        evaluate(method("general gq", lam=[0.1, 0.2, 0.3]), mdp, **run)
     found = evaluate("td", mdp, **run)
     with pytest.raises(TypeError, match=r"has learned state values: use result\.V"):
         _ = found.Q

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.learners import by_definition
+from learners import by_definition
 from offtrace.mdps import MDP, alternating, garnet, one_state_two_actions, q_lambda_tight, random_policy
 from offtrace.operators import Operator
 from offtrace.operators.auditing.claims import algorithms, common, online, policy_evaluation, proofs

@@ -26,7 +26,9 @@ def add(commands: Commands) -> None:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from offtrace.learners.methods import table  # here, so that --help and --version need not wait for Numba
+    from offtrace.learners.methods import (
+        registry as table,  # here, so that --help and --version need not wait for Numba
+    )
     from offtrace.learners.methods.registry import key
 
     rows = table.rows()

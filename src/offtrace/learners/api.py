@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, TypeAlias
 
 from numpy.typing import ArrayLike
 
 from offtrace._renamed import renamed
 from offtrace.learners import run
+from offtrace.learners.acting import TABLE, Policies
 from offtrace.learners.arguments import (
     Evaluation,
     Replay,
@@ -25,13 +25,12 @@ from offtrace.learners.arguments import (
     step_size_of,
     warn_if_it_diverges,
 )
-from offtrace.learners.core.acting import TABLE
-from offtrace.learners.core.blocks import Job
 from offtrace.learners.environments import environment
-from offtrace.learners.learned import Learned
+from offtrace.learners.features import TileCoding
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.policies import GREEDILY, Policy, Probabilities, coded
-from offtrace.learners.tile_coding import TileCoding
+from offtrace.learners.result import Learned
+from offtrace.learners.run import Job
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule
@@ -64,7 +63,6 @@ def evaluate(
     truth: ArrayLike | None = None,
     features: ArrayLike | TileCoding | None = None,
     certify: bool = True,
-    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Learned:
@@ -82,8 +80,6 @@ def evaluate(
     number or [S, A], [S] for state values, plus
     normal noise of standard deviation `spread`. `limit` truncates episodes. `seed` is an integer, or a generator that draws
     one; `seeds=n` runs n learners with the seeds `seed`, `seed` + 1, …; a learner's result depends on its seed alone.
-    `checkpoint` is the path of a file that is written every minute and when the run is interrupted, and from which the same
-    call goes on; that of a Gymnasium environment holds pickles, so open none but your own.
 
     >>> import numpy as np, offtrace as ot
     >>> from offtrace.mdps import random_walk, uniform
@@ -116,8 +112,8 @@ def evaluate(
     if mdp and certify:
         warn_if_it_diverges(method, mdp, *policies)
     functions = functions_of(where, behavior, target)
-    job = Job(where, method, *policies, GREEDILY.coded, settings, capacity(update), functions)
-    return run.run(job, seeds_of(seed, seeds), seeds is None, checkpoint, progress, threads)
+    job = Job(where, method, Policies(*policies, GREEDILY.coded), settings, capacity(update), functions)
+    return run.run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
 
 
 @renamed(pi="target", mu="behavior", rng="seed", step_size="alpha", Q0="q0")
@@ -141,7 +137,6 @@ def control(
     truth: ArrayLike | None = None,
     evaluation: Evaluation | None = None,
     features: ArrayLike | TileCoding | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Learned:
@@ -178,5 +173,5 @@ def control(
     )  # fmt: skip
     looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     functions = functions_of(where, behavior, target)
-    job = Job(where, method, *policies, looking, settings, capacity(update), functions)
-    return run.run(job, seeds_of(seed, seeds), seeds is None, checkpoint, progress, threads)
+    job = Job(where, method, Policies(*policies, looking), settings, capacity(update), functions)
+    return run.run(job, seeds_of(seed, seeds), seeds is None, progress, threads)

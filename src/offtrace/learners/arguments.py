@@ -9,10 +9,10 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.core.acting import CONSTANT, TABLE, Coded
-from offtrace.learners.core.loop_settings import OFFLINE, ONLINE, REPLAY, Settings
-from offtrace.learners.core.record_arrays import Floats
+from offtrace.learners.acting import CONSTANT, TABLE, Coded
+from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import Environment
+from offtrace.learners.memory import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as made_by_name
 from offtrace.learners.methods.registry import of_rule, rule_named
@@ -138,8 +138,6 @@ def functions_of(
 
 def for_policies(method: Method, where: Environment, behavior: Coded, target: Coded) -> Method:
     """The method with the constants of these policies, where it has such."""
-    if method.states not in (None, None if where.shape is None else where.shape[0]):
-        raise ValueError(f"{method.title} holds numbers for {method.states} states; states here: {where.shape}")
     return method.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
 
 
@@ -275,8 +273,8 @@ def settings_of(
         marks=marks,
         truth=truth,
         judged=where.judged,
-        look_every=0 if evaluation is None else evaluation.every,
-        look_limit=0 if evaluation is None else evaluation.limit,
+        evaluate_every=0 if evaluation is None else evaluation.every,
+        evaluation_limit=0 if evaluation is None else evaluation.limit,
         every=memory.every,
         batch=memory.batch,
         length=min(memory.length, memory.capacity),

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.core.loop_memory import STEP
-from offtrace.learners.core.loop_settings import Features, World
-from offtrace.learners.core.record_arrays import Floats, Integers, Records
-from offtrace.learners.core.tiles import NONE, Tiles
-from offtrace.learners.tile_coding import TileCoding
+from offtrace.learners.arrays import Floats, Integers
+from offtrace.learners.features import NONE, TileCoding, Tiles
+from offtrace.learners.memory import Features, World
 from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.policy_tables import uniform
@@ -20,8 +18,7 @@ from offtrace.mdps.sampling import check_that_episodes_end, cumulative  # pyrigh
 from offtrace.trajectory import first_index
 
 if TYPE_CHECKING:  # Gymnasium is an extra
-    from offtrace.learners.gymnasium.observations import Observations
-    from offtrace.learners.gymnasium.source import Given, Source
+    from offtrace.learners.gymnasium.source import Given, Observations, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +38,6 @@ class Environment:
     """How many weights there are."""
     lanes: int = 1
     """How many copies of a Gymnasium environment feed one learner."""
-    recorded: Records | None = None
-    """The steps of a given trajectory, if it is one: then there is neither an MDP nor Gymnasium."""
 
     @property
     def source(self) -> Source:
@@ -69,12 +64,11 @@ class Environment:
 
     @property
     def world(self) -> World:
-        """The MDP's tables, cumulated for drawing; or the steps of a given trajectory."""
+        """The MDP's tables, cumulated for drawing; they are empty where there is none."""
         mdp = self.mdp
-        if self.recorded is not None:
+        if mdp is None:
             none, nothing = np.empty(0), np.empty(0, np.int64)
-            return World(none, nothing, nothing, none, np.empty(0, np.bool_), none, none, self.recorded)
-        assert mdp is not None
+            return World(none, nothing, nothing, none, np.empty(0, np.bool_), none, none, None)
         indptr = mdp.P.indptr.astype(np.int64)
         return World(
             P=cumulative(np.array(mdp.P.data), indptr),
@@ -84,7 +78,7 @@ class Environment:
             ends=np.array(mdp.terminal),
             R=np.array(mdp.R).ravel(),
             of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
-            recorded=np.zeros(0, STEP),
+            recorded=None,
         )
 
     @property
@@ -97,13 +91,8 @@ class Environment:
         values = np.array(q0, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("q0 must be finite")
-        tile, value, S = self.features.tile, self.features.value, len(self.features.tile)
-        tabular = (
-            S > 0
-            and self.size == S * self.features.per_tile
-            and np.array_equal(tile, np.arange(S)[:, None])
-            and bool((value == 1.0).all())
-        )
+        tile, S = self.features.tile, len(self.features.tile)
+        tabular = S > 0 and self.size == S * self.features.per_tile and self.features.is_table
         if values.ndim == 0 and tabular:
             return np.full(self.size, float(values))
         if values.ndim == 0 and S == 0:  # tiles, all of which have the same value
@@ -140,9 +129,9 @@ def environment(
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
         seen, size = table_or_rows(features, env.S, env.A, states)
         return Environment(env, None, env.gamma, seen, None, size)
-    from offtrace.learners.gymnasium import observations  # Gymnasium is an extra
+    from offtrace.learners.gymnasium import source  # Gymnasium is an extra
 
-    return observations.environment(env, gamma, features, states)
+    return source.environment(env, gamma, features, states)
 
 
 def feature_rows(features: ArrayLike, S: int) -> Floats:
@@ -164,11 +153,11 @@ def table_or_rows(
     """A table, or the rows of a matrix [S, d]; and how many weights there are."""
     each = 1 if states else A
     if features is None:
-        return Features(A, not states, np.arange(S)[:, None].copy(), np.ones((S, 1)), states), S * each
+        return Features(A, np.arange(S)[:, None].copy(), np.ones((S, 1)), states), S * each
     if isinstance(features, TileCoding):
         raise TypeError("TileCoding is for Box observations; features of states that have numbers are an array [S, d]")
     x = feature_rows(features, S)
     k = max(1, int((x != 0).sum(axis=1).max()))
     tile = np.argsort(x == 0, axis=1, kind="stable")[:, :k].astype(np.int64)
     value = np.ascontiguousarray(np.take_along_axis(x, tile, axis=1))
-    return Features(A, False, np.ascontiguousarray(tile), value, states), x.shape[1] * each
+    return Features(A, np.ascontiguousarray(tile), value, states), x.shape[1] * each

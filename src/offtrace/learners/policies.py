@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.acting import (
+from offtrace.learners.acting import (
     CONSTANT,
     EXPONENTIAL,
     GREEDY,
@@ -31,7 +31,7 @@ from offtrace.learners.core.acting import (
     Levels,
     level,
 )
-from offtrace.learners.core.record_arrays import Floats
+from offtrace.learners.arrays import Floats
 from offtrace.trajectory import distributions
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace._shared.compile_cache import kept_njit
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.learners.api import control
 from offtrace.learners.arguments import Evaluation
-from offtrace.learners.core.record_arrays import Floats, Integers
-from offtrace.learners.given_trajectory import follow
+from offtrace.learners.arrays import Floats, Integers
+from offtrace.learners.follow import follow
 from offtrace.learners.methods.base import Method
 from offtrace.learners.policies import EpsilonGreedy
 from offtrace.mdps import bifurcation, collision, collision_features
@@ -107,7 +107,7 @@ def area(at: Integers, returns: Floats, steps: int, window: int = WINDOW) -> flo
     return float(_area(at, returns, steps, window))
 
 
-@kept_njit(nogil=True)
+@cached_njit(nogil=True)
 def _area(at: Integers, returns: Floats, steps: int, window: int) -> float:
     total, before, y, running = 0.0, 0, 0.0, 0.0
     for i in range(len(at)):

@@ -1,17 +1,15 @@
-"""Run all seeds of a job: in threads, with a progress bar and a checkpoint, and put together what comes of them."""
+"""Run all seeds of a job: in threads, with a progress bar, and put together what comes of them."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from itertools import pairwise
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,32 +17,117 @@ from numpy.typing import NDArray
 from offtrace._shared.cores import cores
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar, watched
-from offtrace.learners.checkpoint import Array, Checkpoint
-from offtrace.learners.core.blocks import Block, Job
-from offtrace.learners.core.loop_memory import Out
-from offtrace.learners.core.record_arrays import Floats, Integers
-from offtrace.learners.learned import BEYOND, Curve, Learned, beyond
+from offtrace.learners import loop
+from offtrace.learners.acting import Policies
+from offtrace.learners.arrays import Floats, Integers, Records, slots
+from offtrace.learners.compiling import compiled
+from offtrace.learners.eligibility import Eligibility, eligibility, grown
+from offtrace.learners.environments import Environment
+from offtrace.learners.learning import add_sums
+from offtrace.learners.loop import BAD, DONE, ROOM
+from offtrace.learners.memory import ONLINE, REPLAY, STEP, Features, Out, Own, Settings, memories, room_for
+from offtrace.learners.methods.base import TRANSITION, Method
+from offtrace.learners.plan import Past, Task, checked_step, functions_of, own_step, plan_of
+from offtrace.learners.policies import Probabilities
+from offtrace.learners.result import BEYOND, Curve, Learned, beyond
 
 G = TypeVar("G", bound=np.generic)
 clock = time.perf_counter
 
 SLICE = 500_000
-"""Steps between two looks at the clock, and at whether to stop, at most."""
+"""Steps between two evaluations at the clock, and at whether to stop, at most."""
 FIRST = {True: 100, False: 20_000}
 """Steps before the first look: where a trace or an environment is in Python, and where all is compiled."""
 PAUSE = 0.5
-"""Seconds between two looks, about: a trace or an environment in Python may take long for a step."""
+"""Seconds between two evaluations, about: a trace or an environment in Python may take long for a step."""
 BLOCK = 64
 """Seeds in a block at most."""
 
 
+class Job(NamedTuple):
+    """What is to be run, for any seed."""
+
+    where: Environment
+    method: Method
+    policies: Policies
+    settings: Settings
+    capacity: int
+    """How many steps a replay buffer holds."""
+    functions: tuple[Probabilities | None, Probabilities | None] = (None, None)
+    """Behaviour and target as functions of observations, where states have no numbers and a policy is not one in Q."""
+
+
+class Learner:
+    """What the compiled loop keeps of one learner, in as many lanes as its environment has copies."""
+
+    def __init__(self, job: Job, features: Features, lanes: int, capacity: int) -> None:
+        method, settings, size, k = job.method, job.settings, job.where.size, features.tile.shape[1]
+        self.method, self.settings = method, settings
+        self.past = Past(method.trace) if method.uses_trace and method.trace.form == "history" else None
+        self.plan = plan_of(method, job.where.shape)
+        self.functions = functions_of(method, self.past)
+        self.task = Task(features, job.policies, settings, self.plan)
+        self.lanes = memories(size, features.A, k, lanes=lanes, further=len(method.further), settings=settings)
+        room = settings.length + 3 if settings.update == REPLAY else 64
+        kept = {"per_decision": self.plan.per_decision, "grouped": self.plan.grouped, "carry": len(self.plan.first)}
+        self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, room=room, **kept) for _ in range(lanes)]
+        replays = settings.update == REPLAY
+        self.buffers = [np.zeros(capacity, STEP) if replays else None for _ in range(lanes)]
+        self.own = [None if method.in_loop else _own(method, size) for _ in range(lanes)]
+
+    def grow(self) -> None:
+        """Make room where it has run out."""
+        self.eligibility = [grown(e, self.lanes[0].weights.shape[0]) for e in self.eligibility]
+
+    def add_sums_of_other_lanes(self, j: int) -> None:
+        """When the last step is over: what their episodes have added up to so far, if that waits for their ends."""
+        for i, m in enumerate(self.lanes):
+            if i != j and self.settings.update != ONLINE:
+                add_sums(self.settings, m)
+
+    def refuse(self) -> NoReturn:
+        """Say that a custom trace gave no coefficient."""
+        if self.past is not None and self.past.error is not None:
+            raise self.past.error
+        raise ValueError(
+            f"the custom trace {self.method.title!r} returned a β that is negative or not finite; "
+            "does it list all that it uses in `reads`?"
+        )
+
+    @property
+    def steps(self) -> int:
+        """Steps of the seed under way."""
+        at = self.lanes[0].progress[0]
+        return int(at.step) if at.begun else 0
+
+    @property
+    def progress(self) -> float:
+        """How much of the seed under way is done, from 0 to 1."""
+        at = self.lanes[0].progress[0]
+        if not at.begun:
+            return 0.0
+        return float(at.episode / self.settings.episodes if self.settings.episodes else at.step / self.settings.steps)
+
+
+def _own(method: Method, size: int) -> Own:
+    listed = size if method.traces else 0
+    return Own(
+        step=own_step(checked_step(method)),
+        transition=np.zeros(1, TRANSITION),
+        traces=np.zeros((len(method.traces), size)),
+        used=slots(listed, listed),
+        scalars=np.zeros(len(method.scalars)),
+        numbers=np.array(method.numbers, dtype=np.float64),
+    )
+
+
 class Unit(Protocol):
-    """Some seeds that one thread works on: a `Block`, or a `HostBlock` where Gymnasium has the environment."""
+    """Some seeds that one thread works on: a `Block`, or a `GymLearner` where Gymnasium has the environment."""
 
     out: Out
 
     def advance(self, budget: int) -> bool:
-        """Go on for so many steps; whether all seeds are done."""
+        """Continue for so many steps; whether all seeds are done."""
         ...
 
     @property
@@ -57,20 +140,50 @@ class Unit(Protocol):
         """How many seeds are done, the one under way in part."""
         ...
 
-    def snapshot(self) -> dict[str, Array]:
-        """Everything that changes, copied."""
-        ...
 
-    def restore(self, saved: Mapping[str, Array]) -> None:
-        """Go on from a snapshot."""
-        ...
+class Block:
+    """Some seeds in an MDP, or on a given trajectory, one after another. `snapshots`: θ is kept at the points of the curve."""
+
+    def __init__(
+        self, job: Job, seeds: NDArray[np.uint64], recorded: Records | None = None, *, snapshots: bool = False
+    ) -> None:
+        self.job, self.world = job, job.where.world._replace(recorded=recorded)
+        self.learner = Learner(job, job.where.features, 1, job.capacity)
+        self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
+
+    def advance(self, budget: int) -> bool:
+        """Continue for so many steps; whether all seeds are done."""
+        learner = self.learner
+        while True:
+            before = self.steps
+            status = compiled(loop.run)(
+                self.world, learner.task, *learner.functions, learner.lanes[0], learner.eligibility[0], learner.buffers[0],
+                learner.own[0], self.out, budget,
+            )  # fmt: skip
+            if status == BAD:
+                learner.refuse()
+            if status != ROOM:
+                return status == DONE
+            budget = max(1, budget - (self.steps - before))
+            if learner.lanes[0].progress[0].evaluations == len(self.out.evaluation_step):
+                self.out = self.out.with_more_evaluations()
+            learner.grow()
+
+    @property
+    def steps(self) -> int:
+        """Taken so far, by all seeds."""
+        return int(self.out.steps.sum()) + self.learner.steps
+
+    @property
+    def progress(self) -> float:
+        """How many seeds are done, the one under way in part."""
+        return int(self.learner.lanes[0].progress[0].seed) + self.learner.progress
 
 
 def run(
     job: Job,
     seeds: NDArray[np.uint64],
     alone: bool,
-    checkpoint: str | os.PathLike[str] | None,
     progress: bool | None,
     threads: int | None,
 ) -> Learned:
@@ -78,29 +191,19 @@ def run(
     threads = _threads(threads)
     in_python = job.where.mdp is None or job.method.trace.form == "history"
     each = min(BLOCK if job.where.mdp else 1, -(-len(seeds) // threads))
-    file = None
-    if checkpoint is not None:
-        file = Checkpoint(Path(checkpoint), (*job, seeds), each)
-        each = file.each
-    units = _units(job, [seeds[i : i + each] for i in range(0, len(seeds), each)], file is not None)
-    if file:
-        file.restore(units)
-    started = time.perf_counter() - (file.wall if file else 0.0)
+    units = _units(job, [seeds[i : i + each] for i in range(0, len(seeds), each)])
+    started = time.perf_counter()
     bar = watched() if progress is None else progress
-    _work(units, 1 if in_python else threads, file, started, bar, FIRST[in_python])  # Python works a thread at a time
+    _work(units, 1 if in_python else threads, started, bar, FIRST[in_python])  # Python works a thread at a time
     return _learned(units, job, seeds, alone, time.perf_counter() - started)
 
 
-def _units(job: Job, parts: Sequence[NDArray[np.uint64]], saved: bool) -> list[Unit]:
+def _units(job: Job, parts: Sequence[NDArray[np.uint64]]) -> list[Unit]:
     if job.where.mdp is not None:
-        first = Block(job, parts[0])
-        return [first, *(Block(job, part, like=first) for part in parts[1:])]
-    from offtrace.learners.gymnasium.block import HostBlock  # Gymnasium is an extra
+        return [Block(job, part) for part in parts]
+    from offtrace.learners.gymnasium.learner import GymLearner  # Gymnasium is an extra
 
-    made = [HostBlock(job, part) for part in parts]
-    if saved:
-        made[0].check_that_it_can_be_saved()
-    return [*made]
+    return [GymLearner(job, part) for part in parts]
 
 
 def _threads(given: object) -> int:
@@ -111,11 +214,9 @@ def _threads(given: object) -> int:
     return given
 
 
-def _work(
-    units: Sequence[Unit], threads: int, file: Checkpoint | None, started: float, progress: bool, first: int
-) -> None:
+def _work(units: Sequence[Unit], threads: int, started: float, progress: bool, first: int) -> None:
     """Take blocks in turn, a slice at a time, until all are done."""
-    total, stop, lock = sum(len(unit.out.seeds) for unit in units), threading.Event(), threading.Lock()
+    total, stop = sum(len(unit.out.seeds) for unit in units), threading.Event()
 
     steps = min(first, SLICE)
 
@@ -126,9 +227,6 @@ def _work(
             done = units[i].advance(taken)
             if not done:  # else it took fewer steps
                 steps = next_slice(taken, clock() - began)
-            if file:
-                with lock:
-                    file.keep(i, units[i], started)
             if done:
                 return
 
@@ -141,14 +239,10 @@ def _work(
                     future.result()
                 if bar:
                     _show(bar, sum(unit.progress for unit in units), total, started, sum(unit.steps for unit in units))
-        except BaseException as error:
+        except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
-            if file and not isinstance(error, Exception):  # interrupted between two slices, not failed within one
-                file.write(units, started)
             raise
-    if file:
-        file.write(units, started)
 
 
 def next_slice(steps: int, seconds: float) -> int:
@@ -178,10 +272,12 @@ def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: 
         joined = np.concatenate([*parts])
         return joined[0] if alone else joined
 
-    looks: list[tuple[Integers, Floats]] = []
+    evaluations: list[tuple[Integers, Floats]] = []
     for out in outs:
-        stops = np.concatenate([[0], out.look_stop])
-        looks += [(out.look_step[i:j].copy(), out.look_return[i:j].copy()) for i, j in pairwise(stops)]
+        stops = np.concatenate([[0], out.evaluation_stop])
+        evaluations += [
+            (out.evaluation_step[i:j].copy(), out.evaluation_return[i:j].copy()) for i, j in pairwise(stops)
+        ]
     θ = whole(out.θ for out in outs)
     result = Learned(
         method=job.method,
@@ -192,7 +288,7 @@ def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: 
         steps=whole(out.steps for out in outs),
         episodes=whole(out.episodes for out in outs),
         curve=Curve(*(whole(getattr(out, name) for out in outs) for name in ("at", "error", "returns"))),
-        evaluations=tuple(looks),
+        evaluations=tuple(evaluations),
         wall=wall,
     )
     lost = int(np.sum(result.diverged))

@@ -23,11 +23,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.record_arrays import Floats
+from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import feature_rows
 from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.gradient_td import GTD, GTD2, HTD, TDRC, GradientTD
-from offtrace.learners.methods.trace_learner import StateTraceLearner
+from offtrace.learners.methods.gradient import GTD, GTD2, HTD, TDRC, GradientTD
+from offtrace.learners.methods.traces import StateTraceLearner
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.state_operator import StateOperator

@@ -18,7 +18,7 @@ import numpy as np
 from offtrace import learners
 from offtrace._shared.compile_cache import cached_njit
 from offtrace.learners import published as published
-from offtrace.learners.learned import Learned
+from offtrace.learners.result import Learned
 from offtrace.mdps import MDP
 from offtrace.operators import Operator, uncorrected
 from offtrace.operators.uncorrected_operators import uncorrected_variance

@@ -13,33 +13,26 @@ reads like its equations.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat, TypeVar
 
 import numpy as np
 
-from offtrace.learners.core.compiling import both
-from offtrace.learners.core.record_arrays import Floats, Integers
+from offtrace.learners.arrays import Floats, Integers, record
+from offtrace.learners.compiling import contracted
+from offtrace.learners.eligibility import TINY, Sparse
 from offtrace.learners.policies import Schedule, as_schedule
 from offtrace.traces import Trace
 
 StepSize = float | Schedule | Literal["1/N"]
 """A number, a schedule, or "1/N": one over the visits."""
 Values = Literal["action", "state"]
-TINY = 1e-40
-"""What is smaller than this in a trace becomes 0: it would only sink on, to where arithmetic is slow."""
-
-
-class Sparse(NamedTuple):
-    """A vector with one number for each weight, nearly all of them 0. A weight that is named twice has the sum."""
-
-    weights: Integers
-    numbers: Floats
 
 
 class Transition(Protocol):
-    """One step of the environment, and what the learner made of it: the fields of `core.loop_memory.TRANSITION`."""
+    """One step of the environment, and what the learner made of it: one record TRANSITION."""
 
     state: int
     action: int
@@ -66,6 +59,10 @@ class Transition(Protocol):
     """What δ bootstraps from: 0 where the episode has terminated."""
     expected: float
     """Σ_a π(a|s) q(s, a), for methods that say `expects`."""
+
+
+_DTYPES = {"int": np.int64, "float": np.float64}
+TRANSITION = record(**{name: _DTYPES[str(kind)] for name, kind in Transition.__annotations__.items()})
 
 
 class Store(NamedTuple):
@@ -99,7 +96,7 @@ class Vectors(NamedTuple):
     """Σ_a' π(a'|s') φ(s', a'), or φ(s'); empty where the episode has terminated."""
 
 
-@both
+@contracted
 def dot(w: Floats, x: Sparse) -> float:
     """w · x."""
     total = 0.0
@@ -108,14 +105,14 @@ def dot(w: Floats, x: Sparse) -> float:
     return total
 
 
-@both
+@contracted
 def add(w: Floats, c: float, x: Sparse) -> None:
     """w ← w + c x."""
     for i in range(len(x.weights)):
         w[np.uintp(x.weights[i])] += c * x.numbers[i]
 
 
-@both
+@contracted
 def decay(z: Floats, c: float, active: Integers) -> None:
     """z ← c z, for a trace of the method."""
     for i in range(len(active)):
@@ -124,7 +121,7 @@ def decay(z: Floats, c: float, active: Integers) -> None:
         z[w] = new if abs(new) > TINY else 0.0
 
 
-@both
+@contracted
 def inner(w: Floats, z: Floats, active: Integers) -> float:
     """w · z, for a trace of the method."""
     total = 0.0
@@ -133,7 +130,7 @@ def inner(w: Floats, z: Floats, active: Integers) -> float:
     return total
 
 
-@both
+@contracted
 def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
     """w ← w + c z, for a trace of the method."""
     for i in range(len(active)):
@@ -155,8 +152,9 @@ def checked(name: str, value: object, low: float, high: float = np.inf, *, above
 class Method(ABC):
     """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
 
-    A subclass is a frozen dataclass of its parameters. It states `title`, `trace` and `step`, and, where it has them, `further`,
-    `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of this module.
+    A subclass is a frozen dataclass of its parameters. It states `label` or `title`, `trace` and `step`, and, where it has them,
+    `further`, `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of
+    this module.
 
     >>> import offtrace as ot
     >>> from offtrace.learners import GQ
@@ -192,6 +190,8 @@ class Method(ABC):
     follows_operator: ClassVar[bool] = False
     """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
 
+    label: ClassVar[str] = ""
+    """Its title, with its parameters in braces, such as "GTD({lam:g})"."""
     name: ClassVar[str] = ""
     """How tables print it, and a name under which `learners.method` finds it."""
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -212,9 +212,10 @@ class Method(ABC):
                 raise ValueError(f"alpha must be above 0, got {self.alpha!r}")
 
     @property
-    @abstractmethod
     def title(self) -> str:
-        """Its name in a report."""
+        """Its name in a report: the label, or else the name of the class."""
+        given = {name: getattr(self, name) for name in self.parameters()}
+        return self.label.format(**given) if self.label else type(self).__name__
 
     @property
     @abstractmethod
@@ -225,11 +226,6 @@ class Method(ABC):
     def numbers(self) -> tuple[float, ...]:
         """The parameters that `step` is given, in this order."""
         return ()
-
-    @property
-    def states(self) -> int | None:
-        """For how many states it holds numbers; None where it holds none."""
-        return None
 
     @staticmethod
     @abstractmethod
@@ -251,3 +247,58 @@ class Method(ABC):
     def parameters(cls) -> tuple[str, ...]:
         """The names of what its constructor takes."""
         return tuple(f.name for f in fields(cls))
+
+
+M = TypeVar("M", bound=type[Method])
+listed: dict[str, type[Method]] = {}
+"""All methods by their names and aliases."""
+
+
+def key(name: str) -> str:
+    """One spelling for all: "V-trace(λ)", "v trace λ" and "Vtraceλ" are the same.
+
+    >>> key("V-trace(λ)")
+    'vtraceλ'
+    """
+    return re.sub(r"[^a-z0-9α-ω]", "", name.lower())
+
+
+def register_method(cls: M) -> M:
+    """List a method: `method` finds it by its `name`, its class name and its aliases. Use it above `@dataclass`.
+
+    A name that another method has is refused. The same class, imported anew, takes the place of the old one.
+
+    >>> from offtrace.learners import GQ, register_method
+    >>> register_method(GQ) is GQ
+    True
+    """
+    if not cls.name:
+        raise TypeError(f"{cls.__name__} needs a `name`, by which it is found and printed")
+    names = [key(name) for name in (cls.__name__, cls.name, *cls.aliases)]
+    for name in names:
+        other = listed.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"the name {name!r} of {cls.__name__} belongs to {other.__name__} already: choose another")
+    listed.update(dict.fromkeys(names, cls))
+    return cls
+
+
+def unregister_method(cls: type[Method]) -> None:
+    """Take a method from the list again, for instance after a test.
+
+    >>> from offtrace.learners import GQ, register_method, unregister_method
+    >>> unregister_method(GQ)
+    >>> _ = register_method(GQ)
+    """
+    for name in [name for name, other in listed.items() if other is cls]:
+        del listed[name]
+
+
+def listed_methods() -> list[type[Method]]:
+    """All listed methods, in the order in which they were listed. The traces by themselves are not among them.
+
+    >>> from offtrace.learners import listed_methods
+    >>> [m.name for m in listed_methods() if m.on_policy and m.values == "state"]
+    ['True online TD(λ)']
+    """
+    return list(dict.fromkeys(listed.values()))

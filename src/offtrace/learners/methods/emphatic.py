@@ -11,8 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import (
+    Method,
+    Store,
+    Transition,
+    Vectors,
+    add,
+    checked,
+    decay,
+    plus,
+    register_method,
+)
 from offtrace.traces import ImportanceSampling
 
 
@@ -31,6 +40,7 @@ class ETD(Method):
     traces: ClassVar = ("z",)
     scalars: ClassVar = ("F", "ρ of the step before")
     uses_trace: ClassVar = False
+    label: ClassVar = "ETD({lam:g})"
     name: ClassVar[str] = "ETD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("etd", "emphatic td", "etd(lambda)")
     equation: ClassVar[str] = "F = γρ₋F + 1;  m = λ + (1−λ)F;  z = ρ(γλz + mx);  w += α δ z"
@@ -43,11 +53,6 @@ class ETD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.trace  # checks λ
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"ETD({self.lam:g})"
 
     @property
     def trace(self) -> ImportanceSampling:
@@ -81,6 +86,7 @@ class ETDLB(ETD):
 
     beta: float = 0.8
 
+    label: ClassVar = "ETD({lam:g}, {beta:g})"
     name: ClassVar = "ETD(λ, β)"
     aliases: ClassVar = ("etdlb", "etd(lambda, beta)")
     equation: ClassVar = "F = βρ₋F + 1;  m = λ + (1−λ)F;  z = ρ(γλz + mx);  w += α δ z"
@@ -90,11 +96,6 @@ class ETDLB(ETD):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "beta", checked("beta", self.beta, 0.0, 1.0))
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ and β."""
-        return f"ETD({self.lam:g}, {self.beta:g})"
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -26,8 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, plus, register_method
 from offtrace.traces import ImportanceSampling
 
 
@@ -45,6 +44,7 @@ class PTD(Method):
     values: ClassVar = "state"
     traces: ClassVar = ("e", "u")
     uses_trace: ClassVar = False
+    label: ClassVar = "PTD({lam:g})"
     name: ClassVar[str] = "PTD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("ptd", "ptd(lambda)")
     equation: ClassVar[str] = "e = ρ(γλe + αφ);  θ += δe + (ρ−1)u;  u = γλ(ρu + δ̄e)"
@@ -57,11 +57,6 @@ class PTD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.trace  # checks λ
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"PTD({self.lam:g})"
 
     @property
     def trace(self) -> ImportanceSampling:
@@ -97,14 +92,10 @@ class PQ(PTD):
 
     values: ClassVar = "action"
     expects: ClassVar = True
+    label: ClassVar = "PQ({lam:g})"
     name: ClassVar = "PQ(λ)"
     aliases: ClassVar = ("pq", "pq(lambda)")
     equation: ClassVar = "e = γλρe + αφ;  θ += δe + c(e − αφ) + (ρ−1)u;  u = γλ[ρu + δ̄e + c(e − αφ)]"
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"PQ({self.lam:g})"
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:

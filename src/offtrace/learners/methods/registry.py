@@ -1,79 +1,28 @@
 """The learning methods that are listed. `method` finds one by name; whatever goes over all of them asks `listed_methods`.
 
 Every trace of `offtrace.rules()` is a method too: on state values it is the TD method with that trace's eligibility vector.
+
+`rows` is the table of all of them: what each does, where it is from, what is proven of it, what it needs, and how it is made. The
+facts are those of the methods' classes and, for traces by themselves, of the rules: nothing is listed here.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from offtrace._shared.suggestions import closest, ending
-from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.trace_learner import StateTraceLearner, TraceLearner
-from offtrace.learners.methods.uncorrected_learner import UncorrectedLearner
+from offtrace.learners.methods.base import Method, key, listed, listed_methods
+from offtrace.learners.methods.traces import StateTraceLearner, TraceLearner, UncorrectedLearner
 from offtrace.traces import Rule, Trace, rules
 
-M = TypeVar("M", bound=type[Method])
 T = TypeVar("T", Method, Rule)
-
-_listed: dict[str, type[Method]] = {}
-
-
-def key(name: str) -> str:
-    """One spelling for all: "V-trace(λ)", "v trace λ" and "Vtraceλ" are the same.
-
-    >>> key("V-trace(λ)")
-    'vtraceλ'
-    """
-    return re.sub(r"[^a-z0-9α-ω]", "", name.lower())
-
-
-def register_method(cls: M) -> M:
-    """List a method: `method` finds it by its `name`, its class name and its aliases. Use it above `@dataclass`.
-
-    A name that another method has is refused. The same class, imported anew, takes the place of the old one.
-
-    >>> from offtrace.learners import GQ, register_method
-    >>> register_method(GQ) is GQ
-    True
-    """
-    if not cls.name:
-        raise TypeError(f"{cls.__name__} needs a `name`, by which it is found and printed")
-    names = [key(name) for name in (cls.__name__, cls.name, *cls.aliases)]
-    for name in names:
-        other = _listed.get(name, cls)
-        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"the name {name!r} of {cls.__name__} belongs to {other.__name__} already: choose another")
-    _listed.update(dict.fromkeys(names, cls))
-    return cls
-
-
-def unregister_method(cls: type[Method]) -> None:
-    """Take a method from the list again, for instance after a test.
-
-    >>> from offtrace.learners import GQ, register_method, unregister_method
-    >>> unregister_method(GQ)
-    >>> _ = register_method(GQ)
-    """
-    for name in [name for name, listed in _listed.items() if listed is cls]:
-        del _listed[name]
-
-
-def listed_methods() -> list[type[Method]]:
-    """All listed methods, in the order in which they were listed. The traces by themselves are not among them.
-
-    >>> from offtrace.learners import listed_methods
-    >>> [m.name for m in listed_methods() if m.on_policy and m.values == "state"]
-    ['True online TD(λ)']
-    """
-    return list(dict.fromkeys(_listed.values()))
 
 
 def method_named(name: str) -> type[Method] | None:
     """The class of the method of this name; None where there is none."""
-    return _listed.get(key(name))
+    return listed.get(key(name))
 
 
 def rule_named(name: str) -> type[Rule] | None:
@@ -95,13 +44,13 @@ def method(name: str, **parameters: object) -> Method:
     >>> method("rbis", alpha=0.1, lam=0.9).trace
     RBIS(horizon=None, lam=0.9)
     """
-    cls, rule = _listed.get(key(name)), rule_named(name)
+    cls, rule = listed.get(key(name)), rule_named(name)
     if cls is not None and (rule is None or parameters.get("values", cls.values) == cls.values):
         return _made(cls, cls.parameters(), {n: x for n, x in parameters.items() if n != "values" or x != cls.values})
     if rule is None:
         known = {key(m.name): m.name for m in listed_methods()} | {key(r.title): r.title for r in rules()}
         names = {
-            **{k: m.name for k, m in _listed.items()},
+            **{k: m.name for k, m in listed.items()},
             **{key(a): r.title for r in rules() for a in r.aliases},
             **known,
         }
@@ -132,3 +81,97 @@ def _made(cls: type[T], allowed: tuple[str, ...], parameters: dict[str, object])
             raise TypeError(f"{cls.__name__} has no parameter {given!r}{hint} It takes: {', '.join(allowed)}")
     make: Any = cls  # whose own checks follow
     return make(**parameters)
+
+
+class Row(NamedTuple):
+    """One method, as the table prints it."""
+
+    name: str
+    values: str
+    """ "state", "action", or "action, state"."""
+    equation: str
+    proven: str
+    needs: str
+    citation: str
+    call: str
+    """One line of code that makes it."""
+
+
+TITLES = ("method", "values", "equation", "proven", "needs", "source", "made by")
+
+
+def rows() -> list[Row]:
+    """The methods with a name of their own, then every trace by itself.
+
+    >>> [row.name for row in rows()][:2]
+    ['TD(λ)', 'Tree Backup(λ) on states']
+    """
+    named = [
+        Row(m.name, m.values, m.equation, m.proven, m.needs, m.citation, m.call())
+        for m in sorted(listed_methods(), key=lambda m: m.values, reverse=True)
+    ]
+    return named + [_of_rule(rule) for rule in rules() if not rule.per_step]
+
+
+def _of_rule(rule: type[Rule]) -> Row:
+    reads = [letter for letter, names in (("π", ("pi", "rho")), ("μ", ("mu", "rho"))) if {*names} & {*rule.reads}]
+    given = [
+        f"{name}={value}" for name, value in (("lam", "0.9"), ("zeta", "0.5"), ("n", "3")) if name in _fields(rule)
+    ]
+    name = next(name for name in (rule.title, *rule.aliases, rule.__name__) if name.isascii()).lower()
+    needs = "the greedy action" if rule.needs_greedy else " and ".join(reads) or "π in δ"
+    if not issubclass(rule, Trace):
+        call = f'method("{name}", {", ".join(["alpha=0.1", *given])})'
+        return Row(rule.title, "action", rule.formula, "not of Q^π, unless π = μ", needs, rule.citation, call)
+    proven = {True: "a contraction, with a table: β_t ≤ β_{t-1} ρ_t", False: "not β_t ≤ β_{t-1} ρ_t", None: ""}
+    words = "; ".join(w for w in (rule.proven, "" if rule.proven else proven[rule.recursive_condition]) if w)
+    made = ", ".join(["alpha=0.1", *given, 'values="action"'])
+    return Row(
+        rule.title, "action, state", f"β_t = {rule.formula}", words, needs, rule.citation, f'method("{name}", {made})'
+    )
+
+
+def _fields(rule: type[Rule]) -> tuple[str, ...]:
+    return tuple(rule.__dataclass_fields__)
+
+
+def as_json(shown: list[Row]) -> str:
+    """The rows as JSON.
+
+    >>> as_json(rows()[:1])[:20]
+    '[{"name": "TD(λ)", "'
+    """
+    return json.dumps([row._asdict() for row in shown], ensure_ascii=False)
+
+
+def as_markdown(shown: list[Row]) -> str:
+    """The table of the documentation.
+
+    >>> as_markdown(rows()).splitlines()[0]
+    '| method | values | equation | proven | needs | source | made by |'
+    """
+    lines = ["| " + " | ".join(TITLES) + " |", "|" + "---|" * len(TITLES)]
+    for row in shown:
+        cells = [*(cell.replace("|", "\\|") for cell in row[:-1]), f"`{row.call}`"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def as_text(shown: list[Row]) -> str:
+    """The same for a terminal: a few lines for each method.
+
+    >>> print(as_text(rows()[:1]))
+    TD(λ)                                   (state values)
+        z = ρ(γλz + x);  w += α δ z
+        proven   on-policy with linear features it converges (Tsitsiklis, Van Roy 1997); off-policy ...
+        needs    π and μ
+        source   Sutton (1988), Learning to predict by the methods of temporal differences; Precup, ...
+        made by  method("td", alpha=0.1, lam=0.9)
+    """
+    parts: list[str] = []
+    for row in shown:
+        lines = [f"{row.name:<40}({row.values} values)", f"    {row.equation}"]
+        named = (("proven", row.proven), ("needs", row.needs), ("source", row.citation), ("made by", row.call))
+        lines += [f"    {title:<9}{text}" for title, text in named if text]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)

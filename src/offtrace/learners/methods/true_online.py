@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, dot, plus
-from offtrace.learners.methods.registry import register_method
+from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, dot, plus, register_method
 from offtrace.traces import QLambda
 
 
@@ -34,6 +33,7 @@ class TrueOnlineTD(Method):
     scalars: ClassVar = ("V_old",)
     uses_trace: ClassVar = False
     on_policy: ClassVar = True
+    label: ClassVar = "True online TD({lam:g})"
     name: ClassVar[str] = "True online TD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("true online td", "true online td(lambda)")
     equation: ClassVar[str] = "z = γλz + (1 − αγλ z·x)x;  w += α(δ + V − V_old)z − α(V − V_old)x"
@@ -47,11 +47,6 @@ class TrueOnlineTD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.trace  # checks λ
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"True online TD({self.lam:g})"
 
     @property
     def trace(self) -> QLambda:
@@ -86,11 +81,7 @@ class TrueOnlineSarsa(TrueOnlineTD):
 
     values: ClassVar = "action"
     sampled: ClassVar = True
+    label: ClassVar = "True online Sarsa({lam:g})"
     name: ClassVar = "True online Sarsa(λ)"
     aliases: ClassVar = ("true online sarsa", "true online sarsa(lambda)")
     equation: ClassVar = "z = γλz + (1 − αγλ z·φ)φ;  θ += α(δ + Q − Q_old)z − α(Q − Q_old)φ"
-
-    @property
-    def title(self) -> str:
-        """The name, with its λ."""
-        return f"True online Sarsa({self.lam:g})"

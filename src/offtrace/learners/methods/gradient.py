@@ -14,19 +14,47 @@ w and v are updated from their old values; at an episode's end z and z_b begin a
 that e_{t+1} = e_on + x_{t+1}. The gradient of the projected Bellman error needs E[x_t (e_t − x_t)ᵀ] = E[x_{t+1} e_onᵀ], and so
 γ(1−λ)(z·v) becomes γ(z·v) − (e_on·v), which is the same for importance sampling, where e_on = γλρ_t e_t. Since E_μ[ρ_t | s_t] = 1
 is used too, ρ̄ of V-trace must not act. z_b of HTD has the trace's λ; on-policy, where z = z_b, HTD is TD(λ).
+
+Action values. GQ(λ), and the same with the coefficients of any per-decision trace.
+
+With φ_t the features of (s_t, a_t), φ̄_{t+1} = Σ_a π(a|s_{t+1}) φ(s_{t+1}, a), 0 where the episode has terminated, and α_w = η α:
+
+    GQ(λ) (Maei and Sutton 2010, with one λ, one γ and interest 1):
+
+    δ_t = r_t + γ θ·φ̄_{t+1} − θ·φ_t            e_t = φ_t + γ λ ρ_t e_{t-1}
+    θ ← θ + α [δ_t e_t − γ (1 − λ) (w·e_t) φ̄_{t+1}]
+    w ← w + α_w [δ_t e_t − (w·φ_t) φ_t]
+
+    With a trace of coefficients c(s, a), e_t = φ_t + γ c_t e_{t-1} (for ABQ(ζ): Mahmood, Yu and Sutton 2017):
+
+    θ ← θ + α [δ_t e_t − γ (w·e_t) (φ̄_{t+1} − φ̃_{t+1})],      φ̃_{t+1} = Σ_a μ(a|s_{t+1}) c(s_{t+1}, a) φ(s_{t+1}, a)
+
+What is new beside a trace is a second set of weights, and the correction that makes θ follow the gradient of the projected
+Bellman error. The traces of this library are semi-gradient methods: with features, and off-policy, their weights may diverge
+where these do not. That is so for small step sizes, α below α_w; large ones add noise that can make these diverge too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.learners.core.record_arrays import Floats
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, checked, decay, dot, inner
-from offtrace.learners.methods.registry import register_method
-from offtrace.traces import ImportanceSampling, Trace
+from offtrace.learners.arrays import Floats
+from offtrace.learners.methods.base import (
+    Method,
+    Store,
+    Transition,
+    Vectors,
+    add,
+    checked,
+    decay,
+    dot,
+    inner,
+    register_method,
+)
+from offtrace.traces import ABQ, ImportanceSampling, Trace
 
 
 @dataclass(frozen=True)
@@ -264,3 +292,174 @@ class HTD(GradientTD):
         add(v, α_v * t.delta * t.ratio, x.e)
         add(v, -α_v * v_b, x.φ)
         add(v, α_v * t.gamma * v_b, x.φ_next)
+
+
+def _second_step_size(alpha_w: float | None, eta: float | None, otherwise: float | None) -> tuple[float, float]:
+    """α_w as a number of its own and as a share of α: one of them is 0."""
+    if alpha_w is not None and eta is not None:
+        raise TypeError(f"give alpha_w or eta, α_w = η α, got alpha_w={alpha_w!r} and eta={eta!r}")
+    if eta is not None:
+        return 0.0, checked("eta", eta, 0.0, above=True)
+    if alpha_w is None and otherwise is None:
+        return 0.0, 1.0
+    return checked("alpha_w", otherwise if alpha_w is None else alpha_w, 0.0, above=True), 0.0
+
+
+@register_method
+@dataclass(frozen=True)
+class GQ(Method):
+    """GQ(λ), given to `evaluate` or `control` in place of a trace; online only.
+
+    `alpha_w` is the step size of w, 0.01 if it is left out, or give `eta`: α_w = η α. It is not a trace: θ moves by more than δ
+    times an eligibility vector. With policies that depend on the current Q, as in `control`, it is Greedy-GQ (Maei, Szepesvári,
+    Bhatnagar and Sutton 2010).
+
+    >>> import numpy as np
+    >>> from offtrace.learners import evaluate
+    >>> from offtrace.mdps import random_walk, uniform
+    >>> mdp = random_walk(5, gamma=0.9)
+    >>> x = np.stack([np.ones(mdp.S), np.arange(mdp.S)], axis=1)
+    >>> left = np.tile([0.7, 0.3], (mdp.S, 1))
+    >>> result = evaluate(
+    ...     GQ(0.8, alpha_w=0.01), mdp, target=left, behavior=uniform(mdp), features=x, alpha=0.01,
+    ...     steps=1000
+    ... )
+    >>> result.weights.shape  # the weights of 2 features for each of 2 actions
+    (2, 2)
+    """
+
+    lam: float = 1.0
+    alpha_w: float | None = None
+    eta: float | None = None
+
+    further: ClassVar = ("w",)
+    label: ClassVar = "GQ({lam:g})"
+    name: ClassVar[str] = "GQ(λ)"
+    aliases: ClassVar[tuple[str, ...]] = ("gq", "gq(lambda)", "greedy-gq")
+    equation: ClassVar[str] = "e = φ + γλρe;  θ += α[δe − γ(1−λ)(w·e)φ̄'];  w += α_w[δe − (w·φ)φ]"
+    citation: ClassVar[str] = "Maei, Sutton (2010), GQ(λ), AGI; Maei, Szepesvári, Bhatnagar, Sutton (2010), ICML"
+    proven: ClassVar[str] = "converges with linear features, off-policy too, where α/α_w → 0"
+    needs: ClassVar[str] = "π, μ and a second step size"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.trace  # checks λ
+        _second_step_size(self.alpha_w, self.eta, 0.01)
+
+    @property
+    def trace(self) -> ImportanceSampling:
+        """The trace whose eligibility vector is e."""
+        return ImportanceSampling(lam=self.lam)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """λ, α_w and η, of which one is 0."""
+        return float(self.lam), *_second_step_size(self.alpha_w, self.eta, 0.01)
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """The equations of the module."""
+        w, λ, α_w = m.further[0], m.numbers[0], m.numbers[1] + m.numbers[2] * t.alpha
+        w_e, w_φ = dot(w, x.e), dot(w, x.φ)
+        add(m.θ, t.alpha * t.delta, x.e)
+        add(m.θ, -t.alpha * t.gamma * (1.0 - λ) * w_e, x.φ_next)
+        add(w, α_w * t.delta, x.e)
+        add(w, -α_w * w_φ, x.φ)
+
+
+@dataclass(frozen=True)
+class GradientTrace(Method):
+    """The gradient correction with any per-decision trace, on action values. α_w = η α, η = 1 if it is left out.
+
+    >>> import offtrace as ot
+    >>> GradientTrace(ot.Retrace(0.9), eta=2.0).title
+    'Gradient Retrace'
+    """
+
+    of: Trace
+    eta: float | None = None
+    alpha_w: float | None = None
+
+    further: ClassVar = ("w",)
+    passes_on: ClassVar = True
+    name: ClassVar[str] = "Gradient trace"
+    equation: ClassVar[str] = "e = φ + γce;  θ += α[δe − γ(w·e)(φ̄' − φ̃')];  w += α_w[δe − (w·φ)φ]"
+    citation: ClassVar[str] = (
+        "Mahmood, Yu, Sutton (2017), Multi-step off-policy learning without importance sampling ratios; Touati et al. (2018), "
+        "Convergent Tree Backup and Retrace with function approximation, ICML"
+    )
+    proven: ClassVar[str] = "converges with linear features, off-policy too, where α/α_w → 0"
+    needs: ClassVar[str] = "π, μ and a second step size"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _second_step_size(self.alpha_w, self.eta, None)
+        if not self.of.per_decision or self.of.custom or self.of.horizon is not None or self.of.target_share != 1.0:
+            raise TypeError(
+                f"{self.of.title} has not one coefficient for each decision: on action values the gradient needs its mean over "
+                "the next action. On state values GTD(trace=…) takes any trace"
+            )
+
+    @property
+    def title(self) -> str:
+        """The name, with the trace's name."""
+        return f"Gradient {self.of.title}"
+
+    @property
+    def trace(self) -> Trace:
+        """The trace whose eligibility vector is e."""
+        return self.of
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """α_w and η, one of which is 0."""
+        return _second_step_size(self.alpha_w, self.eta, None)
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """The equations of the module."""
+        w, α_w = m.further[0], m.numbers[0] + m.numbers[1] * t.alpha
+        w_e, w_φ = dot(w, x.e), dot(w, x.φ)
+        add(m.θ, t.alpha * t.delta, x.e)
+        add(m.θ, -t.alpha * t.gamma * w_e, x.φ_next)
+        add(m.θ, t.alpha * t.gamma * w_e, x.on)
+        add(w, α_w * t.delta, x.e)
+        add(w, -α_w * w_φ, x.φ)
+
+    def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
+        """Return the method with the trace for these policies."""
+        return replace(self, of=self.of.for_policies(target, behavior))
+
+
+@register_method
+@dataclass(frozen=True)
+class GradientABQ(GradientTrace):
+    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given.
+
+    >>> GradientABQ(zeta=0.5).title
+    'Gradient ABQ(0.5)'
+    """
+
+    of: ABQ = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    zeta: float = 0.5
+    psi0: float | None = None
+    psi_max: float | None = None
+
+    name: ClassVar = "Gradient ABQ(ζ)"
+    aliases: ClassVar = ("gradient abq", "abq gradient")
+    equation: ClassVar = "e = φ + γνπe;  θ += α[δe − γ(w·e)(φ̄' − Σ_a νμπφ')];  w += α_w[δe − (w·φ)φ]"
+    citation: ClassVar = "Mahmood, Yu, Sutton (2017), Multi-step off-policy learning without importance sampling ratios"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", ABQ(self.zeta, self.psi0, self.psi_max))
+        super().__post_init__()
+
+    @property
+    def title(self) -> str:
+        """The name, with its ζ."""
+        return f"Gradient ABQ({self.zeta:g})"
+
+    def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> GradientABQ:
+        """Return the method with ψ0 and ψ_max of these policies."""
+        made = self.of.for_policies(target, behavior)
+        return replace(self, psi0=made.psi0, psi_max=made.psi_max)

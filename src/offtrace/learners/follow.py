@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from offtrace.learners.acting import Policies
 from offtrace.learners.arguments import as_method, for_policies, policies_of
-from offtrace.learners.core.blocks import Block, Job
-from offtrace.learners.core.loop_memory import STEP
-from offtrace.learners.core.loop_settings import ONLINE, Settings
-from offtrace.learners.core.record_arrays import Floats, Integers, Records
+from offtrace.learners.arrays import Floats, Integers, Records
 from offtrace.learners.environments import Environment, table_or_rows
+from offtrace.learners.memory import ONLINE, STEP, Settings
 from offtrace.learners.methods.base import Method, Values
 from offtrace.learners.policies import GREEDILY, as_schedule
+from offtrace.learners.run import Block, Job
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule
 from offtrace.trajectory import distributions
@@ -79,7 +79,7 @@ def follow(
     S, A = policy.shape
     seen, size = table_or_rows(features, S, A, learner.values == "state")
     recorded = _steps(state, action, reward, next_state, terminated, truncated, policy)
-    where = Environment(None, None, float(gamma), seen, None, size, recorded=recorded)
+    where = Environment(None, None, float(gamma), seen, None, size)
     policies = policies_of(learner, where, policy, target)
     learner = for_policies(learner, where, *policies)
     schedule = as_schedule("alpha", step_size)
@@ -88,12 +88,11 @@ def follow(
     settings = Settings(
         update=ONLINE, steps=len(recorded), episodes=0, limit=0, gamma=float(gamma), alpha=schedule.coded, by_visits=False,
         first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
-        judged=np.empty(0, np.int64), look_every=0, look_limit=0, every=1, batch=1, length=1,
+        judged=np.empty(0, np.int64), evaluate_every=0, evaluation_limit=0, every=1, batch=1, length=1,
     )  # fmt: skip
     drawn = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else int(seed)
-    block = Block(
-        Job(where, learner, *policies, GREEDILY.coded, settings, 1), np.array([drawn], np.uint64), snapshots=True
-    )
+    job = Job(where, learner, Policies(*policies, GREEDILY.coded), settings, 1)
+    block = Block(job, np.array([drawn], np.uint64), recorded, snapshots=True)
     while not block.advance(2**62):
         pass
     weights = block.out.snapshots[0]

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from offtrace import traces as tr
 from offtrace.learners import policies as po
 from offtrace.learners.arguments import Replay
-from offtrace.learners.core.record_arrays import Floats
+from offtrace.learners.arrays import Floats
 from offtrace.mdps import MDP
 from offtrace.returns.by_definition import beta
 

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace._shared import notebook
-from offtrace.learners.core.loop_settings import Features, Settings
-from offtrace.learners.core.record_arrays import Floats, Integers
+from offtrace.learners.arrays import Floats, Integers
 from offtrace.learners.environments import Environment
+from offtrace.learners.memory import Features, Settings
 from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace
 
 if TYPE_CHECKING:  # Gymnasium is an extra
-    from offtrace.learners.gymnasium.observations import Observations
+    from offtrace.learners.gymnasium.source import Observations
 
 BEYOND = 1e6
 """A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""
@@ -42,7 +42,7 @@ def _magnitude(θ: Floats, where: Environment) -> Floats:
     """[n]: max |Q| over all pairs; where states have no numbers, what it is at most. Not finite where a weight is not."""
     if where.coder is not None and where.shape is None:
         return np.abs(θ).max(axis=1) * where.features.tile.shape[1] * where.tiles.value
-    if where.features.table:
+    if where.features.is_table:
         return np.abs(θ).max(axis=1)
     each = θ.reshape(len(θ), -1, where.features.per_tile)
     return np.array([np.abs(np.einsum("sk,ska->sa", where.features.value, q[where.features.tile])).max() for q in each])

@@ -1,54 +1,54 @@
 """Random numbers for compiled loops: SplitMix64 (Steele, Lea, Flood 2014), one 64-bit state for each stream.
 
-A learner has two streams that start far apart: one for what it lives through, one for its evaluation episodes, so that
-looking at a learner does not change it. Both depend on its seed alone, never on who runs beside it.
+A learner has two streams that start far apart: one for its own steps, one for its evaluation episodes, so that evaluating a
+learner does not change it. Both depend on its seed alone, never on who runs beside it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from offtrace.learners.core.compiling import inlined, seldom
+from offtrace.learners.compiling import inside
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 R30, R27, R31, R11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 UNIT = 2.0**-53
 
-LIVING, LOOKING = 0, 1
+LEARNING, EVALUATION = 0, 1
 """The two streams."""
 
 
-@inlined
-def mixed(z):
+@inside
+def mixed(z: np.uint64) -> np.uint64:
     """The finaliser: a bijection of 64 bits in which every bit of the input moves half of those of the output."""
     z = (z ^ (z >> R30)) * FIRST
     z = (z ^ (z >> R27)) * SECOND
     return z ^ (z >> R31)
 
 
-@seldom
+@inside
 def start(seed, streams):
     """Set all streams to where this seed begins."""
     for i in range(len(streams)):
         streams[i] = mixed(mixed(np.uint64(seed) + GOLDEN) + np.uint64(i) * GOLDEN)
 
 
-@inlined
+@inside
 def uniform(streams, i):
     """The next number of stream i, in [0, 1)."""
     streams[i] += GOLDEN
     return np.float64(mixed(streams[i]) >> R11) * UNIT
 
 
-@seldom
+@inside
 def normal(streams, i):
     """A standard normal number, by Box and Muller."""
     radius = np.sqrt(-2.0 * np.log(1.0 - uniform(streams, i)))
     return radius * np.cos(2.0 * np.pi * uniform(streams, i))
 
 
-@inlined
+@inside
 def pick(streams, i, cumulated, low, high):
     """An index j in [low, high): the first with cumulated[j] > u. A single candidate takes no number."""
     high -= 1

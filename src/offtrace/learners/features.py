@@ -8,17 +8,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.core.record_arrays import Floats
-from offtrace.learners.core.tiles import Tiles
+from offtrace._shared.compile_cache import cached_njit
+from offtrace.learners.arrays import Floats, Integers
+from offtrace.learners.random import mixed
 
 MOST = 2**26
 """Tiles without hashing, at most."""
 ENDLESS = 1e30
 """Bounds beyond this are none."""
+
+
+@cached_njit(nogil=True)
+def cover(x: Floats, tile: Integers, low: Floats, high: Floats, per: Floats, cells: Integers, size: int) -> None:
+    """The tile of x in each tiling. They are hashed into `size` tiles, if that is not 0."""
+    tilings = len(tile)
+    for t in range(tilings):
+        index, h = t, np.uint64(t)
+        for i in range(len(x)):
+            u = (min(max(x[i], low[i]), high[i]) - low[i]) * per[i]
+            cell = min(int(u + (t * (2 * i + 1) % tilings) / tilings), cells[i] - 1)
+            index = index * cells[i] + cell
+            if size:
+                h = mixed(h * np.uint64(31) + np.uint64(cell + 1))
+        tile[t] = np.int64(h % np.uint64(size)) if size else index
+
+
+class Tiles(NamedTuple):
+    """Tile coding with all its numbers. Without dimensions there is no tile coding: observations are numbers of states."""
+
+    low: Floats
+    high: Floats
+    per: Floats
+    """Tiles in a unit of each dimension."""
+    cells: Integers
+    """Tiles in each dimension: one more than `bins`, since tilings are displaced."""
+    tilings: int
+    size: int
+    """How many tiles there are in all."""
+    hashed: bool
+    value: float
+    """The number of an active feature."""
+
+    def rows(self, observation: ArrayLike) -> Integers:
+        """The active tiles of an observation."""
+        x = np.array(observation, dtype=np.float64).ravel()
+        if x.shape != self.low.shape or np.isnan(x).any():
+            raise ValueError(f"an observation here is {len(self.low)} numbers, got {observation!r}")
+        tile = np.zeros(self.tilings, np.int64)
+        self.into(x, tile)
+        return tile
+
+    def into(self, x: Floats, tile: Integers) -> None:
+        """Write the active tiles of x into `tile`."""
+        cover(x, tile, self.low, self.high, self.per, self.cells, self.size if self.hashed else 0)
+
+
+NONE = Tiles(np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64), 1, 1, False, 1.0)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""The eligibility vector of one learner, compiled: see `kept`."""

@@ -1,0 +1,171 @@
+"""λ that depends on the past, also on what came before a start: TD on state values with a trace e whose λ is made as one goes.
+
+    e_t = λ_t γ ρ_{t-1} e_{t-1} + x_t        w ← w + α ρ_t δ_t e_t        λ_t a function of e_{t-1} and of all that was seen
+
+With `eta` above 0 the gradient correction of GTD(λ) is added, by a second set of weights v with step size ηα:
+
+    w ← w + α [ρ_t δ_t e_t − γ ρ_t (1 − λ_{t+1}) (e_t·v) x_{t+1}]        v ← v + ηα [ρ_t δ_t e_t − (x_t·v) x_t]
+
+*These are not traces of the operator.* λ_t is the same for all starts, but it is not a function of the history since a start:
+what came before the start has a part in it, through e or through counts. So there is no β(F_{k:t}), and neither `targets`, nor
+`Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by itself, which is a β.) What they
+converge to is told by a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t has the joint stationary law
+of states and traces; every such equation has V^π as its solution where a table can hold it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from offtrace.learners.compiling import contracted
+from offtrace.learners.methods.base import (
+    Method,
+    Store,
+    Transition,
+    Vectors,
+    add,
+    checked,
+    decay,
+    dot,
+    inner,
+    plus,
+    register_method,
+)
+from offtrace.traces import ImportanceSampling
+
+Rate = Callable[[Transition, float, Store], float]
+
+
+@contracted
+def allowed(lam: float) -> float:
+    """λ, or NaN where it is none: then the weights are NaN, which is seen."""
+    return lam if 0.0 <= lam <= 1.0 else np.nan
+
+
+def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
+    """The step of a method whose λ is `rate`."""
+    compiled = contracted(rate)
+
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        e, v, α_v = m.traces[0], m.further[0], m.numbers[0] * t.alpha
+        add(e, 1.0, x.φ)
+        lam = allowed(compiled(t, sqrt(inner(e, e, m.active)), m))
+        e_v, x_v = inner(v, e, m.active), dot(v, x.φ)
+        plus(m.θ, t.alpha * t.rho * t.delta, e, m.active)
+        add(m.θ, -t.alpha * t.gamma * t.rho * (1.0 - lam) * e_v, x.φ_next)
+        plus(v, α_v * t.rho * t.delta, e, m.active)
+        add(v, -α_v * x_v, x.φ)
+        decay(e, lam * t.gamma * t.rho, m.active)
+
+    return step
+
+
+@dataclass(frozen=True)
+class HistoryTD(Method):
+    """TD on state values whose λ is a function of yours: derive from it, and state `rate`.
+
+    `rate(t, norm, m)` gives λ_{t+1} in [0, 1], the λ with which e_t goes on to the next step, if there is one. `t` is the step
+    that was taken (`t.state`, `t.action`, `t.next_state`, `t.rho`, `t.gamma`, …) and `norm` is ‖e_t‖. What it wants to remember
+    inside of an episode it keeps in `m.scalars`, one number for each name in `scalars`; its own parameters are `m.numbers[1:]`,
+    see `numbers`. It is compiled by Numba. A λ outside of [0, 1] makes the weights NaN.
+
+    >>> from dataclasses import dataclass
+    >>> from offtrace.learners import HistoryTD
+    >>> @dataclass(frozen=True)
+    ... class CutAtRareActions(HistoryTD):
+    ...     @staticmethod
+    ...     def rate(t, norm, m):
+    ...         return 0.0 if t.mu < 0.1 else 0.9
+    >>> CutAtRareActions(alpha=0.1).title
+    'CutAtRareActions'
+    """
+
+    eta: float = 0.0
+    """The gradient correction's step size is η α; 0: no correction."""
+
+    values: ClassVar = "state"
+    further: ClassVar[tuple[str, ...]] = ("v",)
+    traces: ClassVar[tuple[str, ...]] = ("e",)
+    uses_trace: ClassVar = False
+    equation: ClassVar[str] = "e = λ_tγρ₋e + x;  w += α ρ δ e"
+    needs: ClassVar[str] = "π and μ"
+
+    def __init_subclass__(cls, **named: object) -> None:
+        super().__init_subclass__(**named)
+        if "rate" in vars(cls):
+            cls.step = staticmethod(_step_of(vars(cls)["rate"].__func__))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "eta", checked("eta", self.eta, 0.0))
+
+    @property
+    def trace(self) -> ImportanceSampling:
+        """That of importance sampling, in which λ is replaced."""
+        return ImportanceSampling()
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """η; a subclass adds its own."""
+        return (self.eta,)
+
+    @staticmethod
+    @abstractmethod
+    def rate(t: Transition, norm: float, m: Store) -> float:
+        """λ_{t+1}."""
+
+    @staticmethod
+    def step(t: Transition, m: Store, x: Vectors) -> None:
+        """Made of `rate`, in each subclass."""
+        raise NotImplementedError
+
+
+@register_method
+@dataclass(frozen=True)
+class BoundedTD(HistoryTD):
+    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does.
+
+    >>> BoundedTD(bound=2.0).title
+    'TD with ‖e‖ ≤ 2'
+    """
+
+    bound: float = 1.0
+    """C."""
+    lam: float = 1.0
+    """The largest λ."""
+
+    label: ClassVar = "TD with ‖e‖ ≤ {bound:g}"
+    name: ClassVar = "TD with bounded traces"
+    aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
+    equation: ClassVar = "e = λ_tγρ₋e + x, λ_t = min(λ, C/(γρ₋‖e‖));  w += α ρ δ e"
+    citation: ClassVar = (
+        "Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
+    )
+    proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "bound", checked("bound", self.bound, 0.0))
+        object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
+
+    @classmethod
+    def call(cls) -> str:
+        """With a bound."""
+        return 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """η, C and λ."""
+        return self.eta, self.bound, self.lam
+
+    @staticmethod
+    def rate(t: Transition, norm: float, m: Store) -> float:
+        """min(λ, C / (γ ρ ‖e‖))."""
+        size, C, lam = t.gamma * t.rho * norm, m.numbers[1], m.numbers[2]
+        return lam if lam * size <= C else C / size
