@@ -13,7 +13,7 @@ import numpy as np
 
 from offtrace.learners.acting import at_present, best_of, choose, probability, value
 from offtrace.learners.arrays import give_up_slots, is_crowded, move_slot, number, set_number, take_slot
-from offtrace.learners.compiling import contracted, inside, part, seldom
+from offtrace.learners.compiling import contracted, part, seldom
 from offtrace.learners.eligibility import Sparse, advance, clear, copy, enter
 from offtrace.learners.methods.base import Store, Vectors
 from offtrace.learners.random import LEARNING, uniform
@@ -43,7 +43,7 @@ def state_value(θ, features, s):
     return v
 
 
-@inside
+@part
 def expected(plan, behavior, target, lane, streams, s, q):
     """Σ_a π(a|s) q(s, a) of the policy in δ, or the value of the next action, which is chosen here."""
     if plan.sampled:
@@ -58,14 +58,14 @@ def expected(plan, behavior, target, lane, streams, s, q):
     return v
 
 
-@inside
+@part
 def set_weights(tile, weights, s, a, A):
     """The weights of (s, a), or those of s with A = 0."""
     for j in range(len(weights)):
         weights[j] = tile[s, j] * A + a if A else tile[s, j]
 
 
-@inside
+@part
 def met(states, tells_pair, lane, s, pair, π, μ):
     """The action that the older starts meet: this one, or on state values the one before. Its π and μ, and where it is."""
     if states:
@@ -73,13 +73,13 @@ def met(states, tells_pair, lane, s, pair, π, μ):
     return π, μ, pair
 
 
-@inside
+@part
 def state_ratio(bound, share, π, μ):
     """What δ carries on state values: min(ρ̄, ρ) of the policy that is evaluated."""
     return min(bound, share * (π / μ) + (1.0 - share))
 
 
-@inside
+@part
 def count_visits(weights, N, sizes):
     """Count a visit of the active weights, whose step sizes are 1 / visits."""
     for w in weights:
@@ -87,7 +87,7 @@ def count_visits(weights, N, sizes):
         sizes[w] = 1.0 / N[w]
 
 
-@inside
+@part
 def list_weights(weights, summed):
     """The weights for which a sum may not be 0."""
     for w in weights:
@@ -214,7 +214,7 @@ def look_ahead(factors, plan, features, policies, m):
     return on, ahead
 
 
-@inside
+@part
 def sequences(buffer, settings, lane, now):
     """How many sequences are to be learned from now. The step is put into the ring, over the oldest."""
     if buffer is not None:
@@ -229,7 +229,7 @@ def sequences(buffer, settings, lane, now):
     return 1
 
 
-@inside
+@part
 def bounds(buffer, length, lane, streams):
     """Where a sequence begins in the buffer, the oldest step being 0, and where it ends at the latest."""
     if buffer is not None:
@@ -238,7 +238,7 @@ def bounds(buffer, length, lane, streams):
     return 0, 1
 
 
-@inside
+@part
 def step_at(buffer, lane, now, i):
     """Step i of the buffer, or that of the lane."""
     if buffer is not None:

@@ -50,7 +50,11 @@ has led to: nothing in particular, an episode's end, the end of the learner."""
 
 def run(world, task, factors, custom, m, e, buffer, own, out, budget):
     """Continue until all seeds are done, or for so many steps: DONE, PAUSED, ROOM or BAD."""
-    world, task, m, e, out = borrowed((world, task, m, e, out))
+    world = borrowed(world)
+    task = borrowed(task)
+    m = borrowed(m)
+    e = borrowed(e)
+    out = borrowed(out)
     settings, progress, lane = task.settings, m.progress[0], m.lane[0]
     while True:
         if not progress.begun:
@@ -211,7 +215,7 @@ def observe(task, factors, custom, m, e, buffer, own, out):
     return conclude(features, settings, m, out, found)
 
 
-@inside
+@part
 def conclude(features, settings, m, out, found):
     """What remains of a step: GO_ON, ENDED, OVER or BAD."""
     lane, progress, now = m.lane[0], m.progress[0], m.now[0]

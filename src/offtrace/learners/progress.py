@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.learners.arrays import give_up_slots, number
-from offtrace.learners.compiling import seldom
+from offtrace.learners.compiling import part
 from offtrace.learners.eligibility import clear
 from offtrace.learners.learning import action_values, state_value
 from offtrace.learners.random import LEARNING, normal, start
 
 
-@seldom
+@part
 def begin(settings, m, seed):
     """A new learner. `begin_lane` does the rest, for each lane."""
     start(seed, m.streams)
@@ -28,7 +28,7 @@ def begin(settings, m, seed):
             m.θ[w] += settings.spread * normal(m.streams, LEARNING)
 
 
-@seldom
+@part
 def begin_lane(m, e):
     """A lane of a new learner."""
     lane = m.lane[0]
@@ -41,7 +41,7 @@ def begin_lane(m, e):
     clear(e.vector, e.starts, e.groups)
 
 
-@seldom
+@part
 def mark(features, settings, m, out):
     """One point of the curve."""
     progress = m.progress[0]
@@ -57,7 +57,7 @@ def mark(features, settings, m, out):
     progress.mark = i + 1
 
 
-@seldom
+@part
 def error(features, settings, m):
     """The root mean square of Q − truth, or of V − truth."""
     total, each = 0.0, 1 if features.states else features.A
@@ -70,7 +70,7 @@ def error(features, settings, m):
     return total if total >= 0.0 else np.inf
 
 
-@seldom
+@part
 def finish(settings, m, out):
     """Keep what came of a learner."""
     progress = m.progress[0]
