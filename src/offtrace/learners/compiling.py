@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from numba import njit, types
+from numba import config, njit, types
 from numba.extending import intrinsic, register_jitable
 
 from offtrace._shared.compile_cache import cached_njit
@@ -58,7 +58,11 @@ def _without_owners(builder: Any, kind: Any, value: Any) -> Any:
     return value
 
 
-borrowed = cast("Callable[[Any], Any]", intrinsic(_borrowed))
+def _as_they_are(arrays: Any) -> Any:
+    return arrays
+
+
+borrowed = cast("Callable[[Any], Any]", _as_they_are if cast(Any, config).DISABLE_JIT else intrinsic(_borrowed))
 """In compiled code: the same arrays, or tuples of arrays, as nobody's, so that no references to them are counted.
 
 Whoever calls a loop owns its arrays for as long as it runs. Counting would take longer than most of what a loop does.

@@ -103,8 +103,12 @@ class CompiledFunction(types.WrapperAddressProtocol):
     """A function that is compiled for one signature, as compiled loops take it: by its address."""
 
     def __init__(self, function: Callable[..., object], signature: Any, **options: object) -> None:
-        self._signature = signature
+        self._signature, self._function = signature, function
         self._compiled = cast(Any, cfunc)(signature, nopython=True, error_model="numpy", **options)(function)
+
+    def __call__(self, *arguments: object) -> object:
+        """What the function returns, by Python: with NUMBA_DISABLE_JIT=1 the loop runs as Python."""
+        return self._function(*arguments)
 
     def __wrapper_address__(self) -> int:
         return self._compiled.address
