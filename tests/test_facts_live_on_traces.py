@@ -98,6 +98,7 @@ CHOSEN = {
     "learners.py": "the peers, which it holds too, print four rules themselves",
     "evaluation_table.py": "the published table is of three chosen traces",
     "evaluation_cobs.py": "the peer has three rules",
+    "jitted.py": "one rule for each kind of kernel, beside rlax",
     "host.py": "the host's time depends on how many kernels a rule launches, not on the rule",
     "gpu.py": "corners of two rules, beside all that are listed",
     "gpu_report.py": "limits of speed that were promised for four rules",

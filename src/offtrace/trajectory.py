@@ -1,6 +1,6 @@
 """The trajectory contract: what the arrays mean, and the checks that hold everyone to it.
 
-Arrays are [T] or [B, T], batch first, time last; `returns.layout` turns other layouts into these. At step t of a row the action
+Arrays are [T] or [B, T], batch first, time last; `returns.inputs` turns other layouts into these. At step t of a row the action
 a_t ~ μ was taken in s_t, and reward[t] and s_{t+1} were seen:
 
     reward            r_t
@@ -19,7 +19,7 @@ No trace crosses a terminated, truncated or invalid step. A row may hold several
 A probability or a ratio π/μ below e^-708, the smallest number with all its digits, counts as 0; a ratio of e^709 or more is an
 error. Products of ratios have no such limits: they may leave the range of floats and come back.
 Shapes, dtypes and flags are checked here, for every kind of array, at no cost that grows with T (`agree`). Values are checked
-inside the compiled pass that reads them anyway (`returns.numpy.compiled_pass`); only when that pass has seen a bad one does
+inside the compiled pass that reads them anyway (`returns.numpy.read_steps`); only when that pass has seen a bad one does
 `explain_bad_value` look for it.
 """
 
@@ -188,19 +188,21 @@ class Trajectory:
             out[~self.valid] = 0.0
         wanted = self.given_back or self.dtype
         if out.dtype is not wanted:
-            with np.errstate(over="ignore"):  # a float32 result may overflow where importance sampling does
+            with np.errstate(
+                over="ignore", under="ignore"
+            ):  # a float32 result may overflow where importance sampling does
                 out = out.astype(wanted, copy=False)
-            warn_if_infinite(out, self.valid)
+            warn_if_infinite(out, self)
         return out.reshape(self.shape)
 
 
-def warn_if_infinite(out: np.ndarray, valid: np.ndarray | None) -> None:
+def warn_if_infinite(out: np.ndarray, x: Trajectory) -> None:
     """Warn if a result [B, T] is not finite, which finite inputs lead to where a sum or a product exceeds the largest float."""
-    finite = np.isfinite(out) | (False if valid is None else ~valid)
+    finite = np.isfinite(out) | (False if x.valid is None else ~x.valid)
     if not finite.all():
         at = first_index(~finite)
         warnings.warn(
-            f"the result at index {spell(at)} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
+            f"the result at index {spell(at if len(x.shape) == 2 else at[1:])} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
             f"the largest {out.dtype}. Scale rewards and values, or use a trace that clips its ratios",
             RuntimeWarning,
             stacklevel=5,

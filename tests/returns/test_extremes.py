@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -299,3 +300,63 @@ def test_a_stream_is_right_or_says_that_it_is_not(trace: ot.Trace, given: dict[s
         known = np.isfinite(β)  # a β beyond the floats may be a finite γ^t β, which the oracle's matrix does not tell
         wanted = (D * β)[known]
         assert (np.abs(stream.z[: t + 1][known] - wanted) <= 1e-11 * wanted + 1e-180).all()
+
+
+@dataclass(frozen=True)
+class SquaredRatio(ot.Trace):
+    """A rule from outside whose ratio may exceed the floats."""
+
+    lam: float = 1.0
+    reads: ClassVar[tuple[str, ...]] = ("rho",)
+
+    @staticmethod
+    def factors(xp: Any, pi: Any, mu: Any, rho: Any, lam: Any) -> Any:
+        return lam * rho, rho * rho, np.inf
+
+
+@pytest.mark.parametrize("horizon", [None, 3])
+@pytest.mark.parametrize(
+    "end", [{"terminated": [1, 0, 0, 0]}, {"truncated": [1, 0, 0, 0]}, {"gamma": np.array([0.0, 1, 1, 1])}]
+)
+def test_a_factor_that_does_not_act_may_be_infinite(end: dict[str, Any], horizon: int | None) -> None:
+    zero, none = np.zeros(4), np.zeros(4, int)
+    x = {"reward": np.ones(4), "q": zero, "next_value": zero, "terminated": none, "truncated": none, "gamma": 1.0}
+    x |= {name: np.asarray(array) for name, array in end.items()}
+    x |= {"log_pi": np.array([0, 400.0, 0, 0]), "log_mu": zero}
+    x["gamma"] = np.broadcast_to(x["gamma"], 4).astype(float).copy()
+    for arrays in (x, as_tensors(x)):
+        np.testing.assert_array_equal(ot.targets(SquaredRatio(horizon=horizon), **arrays), [1, 3, 2, 1])
+    with_gradient = ot.targets(SquaredRatio(horizon=horizon), **as_tensors(x), differentiable=True)
+    np.testing.assert_array_equal(with_gradient, [1, 3, 2, 1])
+
+
+@pytest.mark.parametrize(
+    "rule", [ot.TruncatedIS(bound=1e3), ot.ImportanceSampling(horizon=4), ot.TruncatedIS(bound=(1.0, 2.0))]
+)
+@pytest.mark.parametrize("before", [0, 100])
+def test_a_product_with_an_error_leaves_the_floats_on_the_way_only(rule: ot.Trace, before: int) -> None:
+    given = row(np.array([0.0] * before + [0.0, 100.0, -282.0, 500.0, 0.0]), reward=np.zeros(before + 5))
+    given["reward"][before + 2] = 1e250
+    given["log_pi"], given["log_mu"] = given["log_pi"] - given["log_mu"], np.zeros(before + 5)
+    assert_right(rule, given)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_a_sum_that_overflows_on_the_way_only_is_finite(rows: int) -> None:
+    zero, none = np.zeros((rows, 4)), np.zeros((rows, 4), bool)
+    x = {
+        "reward": np.add(zero, [1, 0, 1.5e308, 1.5e308]),
+        "q": zero,
+        "next_value": zero,
+        "truncated": none,
+        "gamma": 1.0,
+    }
+    x |= {"terminated": none | [True, False, False, False], "log_pi": zero + np.log([1, 1, 0.25, 1.0]), "log_mu": zero}
+    np.testing.assert_allclose(ot.targets(ot.Retrace(), **x)[:, 1], 7.5e307)
+
+
+def test_a_custom_step_warns_of_nothing() -> None:
+    given = row(np.zeros(5), reward=np.full(5, 1e-200), gamma=1e-200)
+    with np.errstate(all="raise"):
+        found = ot.corrections(ot.StepTrace(lambda xp, c, now: (c, 1e-200), title="tiny", horizon=3), **given)
+    np.testing.assert_array_equal(found, 1e-200)

@@ -126,7 +126,9 @@ class SkipsRemoved(Generic[Array]):
             if value is None or (name == "gamma" and is_number(value)):
                 arrays_without[name] = value
             elif name in ("terminated", "truncated"):
-                arrays_without[name] = self._ends(self.backend.array(name, value))
+                flags = self.backend.array(name, value)
+                check_flags(self.backend, name, flags)
+                arrays_without[name] = self._ends(flags)
             else:
                 arrays_without[name] = self.backend.take(self.backend.array(name, value), self.order)
         return arrays_without | {"valid": self.backend.take(self.valid, self.order)}
@@ -169,12 +171,17 @@ def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object
         shape = tuple(backend.array(name, value).shape)
         if shape != tuple(skip.shape):
             raise ValueError(f"skip has shape {tuple(skip.shape)} but {name} has shape {shape}: nothing is broadcast")
-    if backend.letter(skip.dtype) != "b" and backend.looks(None, {"skip": skip}):
-        seen = backend.as_numpy(skip)
+    check_flags(backend, "skip", skip)
+
+
+def check_flags(backend: Backend[Array], name: str, flags: Array) -> None:
+    """An error where integers are neither 0 nor 1, if values are looked at."""
+    if backend.letter(flags.dtype) in "iu" and backend.looks(None, {name: flags}):
+        seen = backend.as_numpy(flags)
         bad = (seen != 0) & (seen != 1)
         if bad.any():
             at = first_index(bad)
-            raise ValueError(f"skip must hold 0 or 1, got {seen[at]} at index {spell(at)}")
+            raise ValueError(f"{name} must hold 0 or 1, got {seen[at]} at index {spell(at)}")
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -272,5 +279,6 @@ def _from_flags(backend: Backend[Array], greedy: Array, like: Array) -> Array:
         )
     if "float" in str(greedy.dtype):
         raise TypeError(f"greedy must be boolean or 0/1 integers, got {greedy.dtype}")
+    check_flags(backend, "greedy", greedy)
     zero = xp.zeros_like(like) if "float" in str(like.dtype) else like * 0.0
     return xp.where(greedy != 0, zero, -np.inf)

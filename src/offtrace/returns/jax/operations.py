@@ -117,10 +117,11 @@ def _corrections(
         decay, ratio, cap = (_before(f, 1.0) for f in (decay, ratio, cap))
     next_decay, step, next_cap = (_next(f) for f in (decay, ratio, cap))
     lags = trace.bounds_by_lag(T)
-    leaves = discount * next_decay
+    acts = (discount > 0) | jnp.isfinite(next_decay)  # a factor that does not act may be infinite
+    leaves = discount * jnp.where(acts, next_decay, 0.0)
     if trace.per_decision and trace.lag_bound is None:
         weight = leaves * jnp.where(
-            (leaves == 0) & jnp.isnan(step), 0.0, step
+            (leaves == 0) & ~jnp.isfinite(step), 0.0, step
         )  # a ratio that no trace passes is not read
         if lags is None:
             return kernels.linear(delta, weight)

@@ -1,4 +1,4 @@
-"""The NumPy backend: a trace and a checked trajectory → corrections, by a plan (`call_plans`), or for a custom trace in O(T²).
+"""The NumPy backend: a trace and a checked trajectory → corrections, by blocks of rows (`passes`), or by `custom` in O(T²).
 
 Other backends come here with the memory of arrays that lie on the host: `attempt`, `weights`.
 """
@@ -115,7 +115,7 @@ def attempt(trace: Rule, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
     else:
         return passes.correct(as_trace(trace), x, add_q=add_q)
     if out is not None:
-        warn_if_infinite(out, x.valid)
+        warn_if_infinite(out, x)
     return out
 
 
@@ -131,7 +131,7 @@ def attempt_on_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarr
         return passes.correct_states(trace, x)
     states = custom.correct_states(trace, x)
     for out in states or ():
-        warn_if_infinite(out, x.valid)
+        warn_if_infinite(out, x)
     return states
 
 

@@ -122,9 +122,16 @@ def sum_pairs(delta, g, ratio, cap, recursive, lags, out):
         stop = weigh(g, ratio, cap, recursive, lags, k, weight, power)
         total = 0.0
         for t in range(k + 1, stop):
-            y, n = weight[t] * delta[t], power[t]
-            total += y if n == 0 else raised(y, n)
+            total += weighted(delta[t], weight[t], power[t])
         out[k] = delta[k] + total
+
+
+@part
+def weighted(y, weight, power):
+    """y · weight · 2^{512 power}, without a product that leaves the range of floats on the way."""
+    f, n = times(y, 0, 1.0)
+    f, n = times(f, n + power, weight)
+    return raised(f, n)
 
 
 @part

@@ -92,6 +92,7 @@ def _refuse(trace: Trace, beta: float) -> NoReturn:
     raise ValueError(f"the custom trace {trace.title!r} returned a β that is {why}")
 
 
+@np.errstate(all="ignore")
 def _by_lag(
     step: StepForm,
     seen: dict[str, np.ndarray],
@@ -121,8 +122,7 @@ def _by_lag(
         pi, mu, rho = (flat[name][t] if name in flat else np.nan for name in ("pi", "mu", "rho"))
         here, there = (-1, -2) if ids is None else (ids[start], ids[t])
         now = Step(pi, mu, rho, float(step.lam), float(lag), here, there)
-        with np.errstate(all="ignore"):
-            after, beta = step.traced.call(np, tuple(carry) if is_tuple else carry[0], now)
+        after, beta = step.traced.call(np, tuple(carry) if is_tuple else carry[0], now)
         carry = [np.broadcast_to(part, len(start)) for part in (after if isinstance(after, tuple) else (after,))]
         β = np.broadcast_to(np.asarray(beta, np.float64), len(start))
         bad = ~((β >= 0.0) & (β < np.inf))
@@ -135,6 +135,7 @@ def _by_lag(
     return out, peak
 
 
+@np.errstate(all="ignore")
 def _pair_by_pair(
     beta: Callable[[int, int, int], float],
     delta: np.ndarray,

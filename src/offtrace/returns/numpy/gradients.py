@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
-from offtrace.returns.numpy.big_float import FLOOR, fits_float64, raised, weigh
+from offtrace.returns.numpy.big_float import FLOOR, fits_float64, raised, weigh, weighted
 from offtrace.returns.numpy.compiling import kernel
 
 
@@ -115,7 +115,7 @@ def _transpose(gradient, g, ratio, cap, lags, is_recursive, out):
         if not fits_float64(g[b], ratio[b], cap[b]):
             for k in range(T):
                 for t in range(k + 1, weigh(g[b], ratio[b], cap[b], is_recursive, lags, k, weight, power)):
-                    out[b, t] += raised(gradient[b, k] * weight[t], power[t])
+                    out[b, t] += weighted(gradient[b, k], weight[t], power[t])
             continue
         for k in range(T):
             x, w = 1.0, gradient[b, k]

@@ -24,8 +24,8 @@ def solve(B, T, delta, passed, factor, after, c, x):
     """
     fine, is_calm = True, True
     for t in range(B * T):
-        c[t] = passed[t] * factor[t]
-        is_calm &= factor[t] <= 1.0
+        c[t] = passed[t] * factor[t] if passed[t] > 0.0 else 0.0  # a factor that does not act may be infinite
+        is_calm &= c[t] <= 1.0
     for b in range(0, B, SIDE_BY_SIDE):
         if is_calm and B - b >= SIDE_BY_SIDE:
             four_rows(b, T, delta, c, after[0], x)
@@ -35,8 +35,8 @@ def solve(B, T, delta, passed, factor, after, c, x):
             fine &= m < np.inf
             if B == 1:
                 after[0], after[1] = y, m
-    for b in range(B):
-        fine &= abs(x[b * T]) < np.inf  # what is infinite, or was, stays so or is NaN
+    for t in range(B * T):
+        fine &= abs(x[t]) < np.inf
     return fine
 
 
@@ -78,9 +78,11 @@ def solve_big(delta, g, ratio, x):
     f, n = 0.0, 0
     for i in range(T):
         k = T - 1 - i
-        if i:
+        if i and g[k] > 0.0:
             f, n = times(f, n, g[k])
             f, n = times(f, n, ratio[k + 1])
+        else:
+            f, n = 0.0, 0
         d, dn = times(delta[k], 0, 1.0)
         f, n = added(f, n, d, dn)
         x[k] = raised(f, n)

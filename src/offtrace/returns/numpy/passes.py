@@ -159,7 +159,7 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
 
     is_finite = _run(plan, correct_rows, B, T)
     if is_finite is False:
-        warn_if_infinite(out, x.valid)
+        warn_if_infinite(out, x)
     return None if is_finite is None else out
 
 
@@ -183,7 +183,7 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     is_finite = _run(plan, correct_rows, B, T)
     if is_finite is False:
         for result in out:
-            warn_if_infinite(result, x.valid)
+            warn_if_infinite(result, x)
     return None if is_finite is None else out
 
 
@@ -252,7 +252,8 @@ def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int,
         np.multiply(decay, ratio, out=block.ratio[place])
     else:
         block.decay[place], block.ratio[place], block.cap[place] = decay, ratio, cap
-        passed[: n - 1] *= block.decay[1:n]
+        g = passed[: n - 1]
+        np.multiply(g, block.decay[1:n], out=g, where=g > 0.0)  # a decay that does not act may be infinite
         if states is not None:  # before the first action nothing acts
             block.ratio[0:n:T] = block.cap[0:n:T] = 1.0
 

@@ -156,7 +156,10 @@ def _correction(trace: Trace, x: Rows, delta: Tensor, *, on_states: bool = False
     if on_states:
         decay, ratio, cap = (_preceding(f) for f in (decay, ratio, cap))
     lags = trace.bounds_by_lag(delta.shape[1])
-    g = x.discount * _following(decay)
+    decay = _following(decay)
+    if isinstance(decay, Tensor):  # a factor that does not act may be infinite
+        decay = torch.where((x.discount != 0) | decay.isfinite(), decay, 0.0)
+    g = x.discount * decay
     if trace.per_decision and lags is None:
         return linear(delta, g * _where(g != 0, _following(ratio), 0.0))
     return _swept(delta, g, _where(g.roll(1, 1) != 0, ratio, 1.0), cap, lags, trace.recursive)
