@@ -201,8 +201,9 @@ def warn_if_infinite(out: np.ndarray, x: Trajectory) -> None:
     finite = np.isfinite(out) | (False if x.valid is None else ~x.valid)
     if not finite.all():
         at = first_index(~finite)
+        place = spell(at if len(x.shape) == 2 else at[1:])
         warnings.warn(
-            f"the result at index {spell(at if len(x.shape) == 2 else at[1:])} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
+            f"the result at index {place} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
             f"the largest {out.dtype}. Scale rewards and values, or use a trace that clips its ratios",
             RuntimeWarning,
             stacklevel=5,
