@@ -82,7 +82,7 @@ class Learned:
     evaluations: tuple[tuple[Integers, Floats], ...]
     """For each learner: after how many steps its evaluation episodes took place, and their discounted returns."""
     wall: float
-    """Seconds, those before a checkpoint was taken up included."""
+    """Seconds that the runs took."""
 
     @property
     def trace(self) -> Trace:

@@ -41,6 +41,9 @@ class Symbol:
     def __init__(self, operation: str, *parts: Any) -> None:
         self.operation, self.parts = operation, parts
 
+    def __repr__(self) -> str:
+        return "an expression of its arguments"
+
     @property
     def is_condition(self) -> bool:
         """Whether it is true or false, and not a number."""
