@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from offtrace._shared.array_files import read_arrays
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli import python_files
+from offtrace.cli.array_files import read_arrays
 from offtrace.trajectory import distributions
 
 
