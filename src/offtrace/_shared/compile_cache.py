@@ -19,14 +19,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 def cached_njit(**options: Any) -> Callable[[F], F]:
     """`numba.njit(cache=True)`, or without the cache where Numba cannot write one."""
 
+    compiling: Any = numba.njit
+
     def decorate(function: F) -> F:
         try:
-            return numba.njit(cache=True, **options)(function)
+            return compiling(cache=True, **options)(function)
         except RuntimeError as error:
             if "cannot cache function" not in str(error):
                 raise
         _warn()
-        return numba.njit(**options)(function)
+        return compiling(**options)(function)
 
     return decorate
 
