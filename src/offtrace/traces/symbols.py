@@ -314,35 +314,6 @@ class Printer:
         return "".join(f"    {line}\n" for line in self.lines), names
 
 
-class NumbersApart(Printer):
-    """Lines in which names stand for the constants, so that rules that differ in a constant only are one function."""
-
-    EXPONENTS = (-1.0, -0.5, 0.5, 1.0, 2.0, 3.0)
-    """They stay, since compilers turn these powers into a few multiplications."""
-
-    def __init__(self, names: dict[str, str] | None = None) -> None:
-        super().__init__(names)
-        self.numbers: list[float] = []
-        """The constants, which are called k0, k1, …"""
-
-    def write(self, symbol: Symbol) -> str:
-        """Write a symbol as an operation on the names of its parts."""
-        if (
-            symbol.operation == "**"
-            and symbol.parts[1].operation == "number"
-            and symbol.parts[1].parts[0] in self.EXPONENTS
-        ):
-            return self.operation("**", self.text(symbol.parts[0]), repr(symbol.parts[1].parts[0]))
-        return super().write(symbol)
-
-    def number(self, value: float) -> str:
-        """The name of a constant; True and False stay."""
-        if isinstance(value, bool):
-            return super().number(value)
-        self.numbers.append(value)
-        return f"k{len(self.numbers) - 1}"
-
-
 def python(lines: Lines, carries: int = 0) -> str:
     """The lines as text of `factors(xp, pi, mu, rho, *parameters)` or `step(xp, carry, now)`, for whatever `xp` is given."""
     if lines.kind == "factors":
