@@ -23,8 +23,16 @@ import numpy as np
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
-from offtrace.returns.numpy.read_steps import NO_NUMBERS, NOTHING, Steps, read, steps_of, write
-from offtrace.returns.numpy.state_rows import weigh_errors, write_states
+from offtrace.returns.numpy.read_steps import (
+    NO_NUMBERS,
+    NOTHING,
+    Steps,
+    read,
+    steps_of,
+    weigh_errors,
+    write,
+    write_states,
+)
 from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory, warn_if_infinite
