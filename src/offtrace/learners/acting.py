@@ -1,4 +1,4 @@
-"""Policies in compiled code: the level of a schedule, probabilities and values in the current Q, and a choice by one number."""
+"""Policies in compiled code: the value of a schedule, probabilities and values in the current Q, and a choice by one number."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats
-from offtrace.learners.compiling import inside, seldom
+from offtrace.learners.arrays import Floats, Records, record
+from offtrace.learners.compiling import inline, inline_fma, no_inline
+from offtrace.learners.random import LEARNING, uniform
+from offtrace.learners.state import BEHAVIOR, STEP_SIZE, TARGET
 
 CONSTANT, LINEAR, HARMONIC, EXPONENTIAL = range(4)
-"""Kinds of schedules."""
+"""Forms of schedules."""
 TABLE, GREEDY, SOFTMAX = range(3)
 """Kinds of policies."""
 
 
-class Levels(NamedTuple):
-    """A schedule as compiled loops see it: what a, b and c are depends on its kind."""
+class CodedSchedule(NamedTuple):
+    """A schedule as numbers: what a, b and c are depends on its form."""
 
-    kind: int
+    form: int
     a: float
     b: float
     c: float
@@ -26,49 +28,58 @@ class Levels(NamedTuple):
     """Whether it counts steps, not episodes."""
 
 
-class Coded(NamedTuple):
-    """A policy as compiled loops see it."""
+class CodedPolicy(NamedTuple):
+    """A policy as numbers."""
 
     kind: int
-    level: Levels
-    """The coded schedule of ε or of the temperature."""
+    schedule: CodedSchedule
+    """The schedule of ε or of the temperature."""
     explore: int
     """For so many episodes at first, it is uniform."""
     table: Floats
     """[S, A]; empty unless `kind` is TABLE."""
 
 
-class Policies(NamedTuple):
-    """The policies of a learner."""
-
-    behavior: Coded
-    target: Coded
-    evaluation: Coded
+POLICY = record(
+    kind=np.int64, explore=np.int64, form=np.int64, a=np.float64, b=np.float64, c=np.float64, by_step=np.int64
+)
+"""A policy, or a schedule, in an array that compiled code reads."""
 
 
-@seldom
-def level(coded: Levels, episode: int, step: int) -> float:
-    """The value of a coded schedule."""
-    kind, a, b, c = coded.kind, coded.a, coded.b, coded.c
-    k = step if coded.by_step else episode
-    if kind == LINEAR:
+def records(*given: CodedPolicy | CodedSchedule) -> Records:
+    """[n]: these policies and schedules as records POLICY, without their tables."""
+    array = np.zeros(len(given), POLICY)
+    for row, one in zip(array, given, strict=True):
+        schedule = one
+        if isinstance(one, CodedPolicy):
+            row.kind, row.explore, schedule = one.kind, one.explore, one.schedule
+        row.form, row.a, row.b, row.c, row.by_step = schedule  # pyright: ignore[reportAssignmentType]
+    return array
+
+
+@no_inline
+def level(schedule, episode, step):
+    """The value of a schedule."""
+    form, a, b, c = schedule.form, schedule.a, schedule.b, schedule.c
+    k = step if schedule.by_step else episode
+    if form == LINEAR:
         return b if k >= c else a + (b - a) * k / c
-    if kind == HARMONIC:
+    if form == HARMONIC:
         return a / (1.0 + k / b)
-    if kind == EXPONENTIAL:
+    if form == EXPONENTIAL:
         return max(c, a * b**k)
     return a
 
 
-@inside
+@inline
 def at_present(policy, episode, step):
     """The kind of a policy, and its ε or temperature, in this episode and step. While it explores it is ε-greedy with ε = 1."""
     if episode < policy.explore:
         return GREEDY, 1.0
-    return policy.kind, level(policy.level, episode, step)
+    return policy.kind, level(policy, episode, step)
 
 
-@inside
+@inline
 def best_of(q):
     """The largest value, the last action that has it, how many have it, and the sum of all."""
     if len(q) == 4:  # the moves of a grid, summed in pairs
@@ -86,7 +97,7 @@ def best_of(q):
     return best, arg, ties, total
 
 
-@inside
+@inline
 def probability(now, table, s, q, best, ties, a):
     """π(a|s) of a policy `at_present`, for the q of all actions."""
     kind, ε = now
@@ -97,7 +108,7 @@ def probability(now, table, s, q, best, ties, a):
     return softmax(ε, q, best, ties, a)
 
 
-@inside
+@inline
 def probability_of(now, table, s, q, a, greedy):
     """The same for one action; `greedy`: of the greedy policy, among whose actions all that are best are."""
     best, _, ties, _ = best_of(q)
@@ -106,7 +117,7 @@ def probability_of(now, table, s, q, a, greedy):
     return probability(now, table, s, q, best, ties, a)
 
 
-@seldom
+@no_inline
 def softmax(temperature, q, best, ties, a):
     """The probability of action a; with temperature 0, that of the greedy policy."""
     if temperature == 0.0:
@@ -117,8 +128,8 @@ def softmax(temperature, q, best, ties, a):
     return np.exp((q[a] - best) / temperature) / total
 
 
-@inside
-def value(now, table, s, q):
+@inline
+def mean(now, table, s, q):
     """Σ_a π(a|s) q(a)."""
     kind, ε = now
     best, _, ties, total = best_of(q)
@@ -130,7 +141,7 @@ def value(now, table, s, q):
     return v
 
 
-@inside
+@inline
 def choose(u, now, table, s, q):
     """An action, from one number u in [0, 1)."""
     kind, ε = now
@@ -156,3 +167,77 @@ def choose(u, now, table, s, q):
                 return a
             u -= p
     return last
+
+
+@inline_fma
+def action_values(θ, tile, value, s, q):
+    """Write q(s, ·) to `q`."""
+    A = len(q)
+    for j in range(tile.shape[1]):
+        i, x = tile[s, j] * A, value[s, j]
+        for a in range(A):
+            q[a] = x * θ[i + a] + (q[a] if j > 0 else 0.0)
+
+
+@inline_fma
+def state_value(θ, tile, value, s):
+    """v(s)."""
+    v = 0.0
+    for j in range(tile.shape[1]):
+        v += value[s, j] * θ[tile[s, j]]
+    return v
+
+
+@inline
+def value_of(θ, tile, value, s, a, q, on_states):
+    """q(s, a), or v(s); q(s, ·) is written to `q`."""
+    if on_states:
+        return state_value(θ, tile, value, s)
+    action_values(θ, tile, value, s, q)
+    return q[a]
+
+
+@inline
+def choose_action(task, memory, at, step):
+    """a ~ μ(·|s). The lane stores π(a|s), q(s, a) or v(s) and α; the step stores s, a and μ(a|s).
+
+    On state values the policies are tables, which do not depend on q.
+    """
+    settings, tile, value, schedules, behavior, target, _, _, _ = task
+    progress, streams, θ, _, _, q, _, _, _ = memory
+    s, at.step = at.state, progress[0].step
+    if at.begins:
+        at.begins, at.age, at.episode = 0, 0, progress[0].episode
+        at.gain, at.total, at.discount = 1.0, 0.0, 0.0
+    μ, π = at_present(schedules[BEHAVIOR], at.episode, at.step), at_present(schedules[TARGET], at.episode, at.step)
+    at.alpha = level(schedules[STEP_SIZE], at.episode, at.step)
+    if not settings[0].on_states:
+        action_values(θ, tile, value, s, q)
+    best, _, ties, _ = best_of(q)
+    a = at.chosen
+    if a < 0:
+        a = choose(uniform(streams, LEARNING), μ, behavior, s, q)
+    at.chosen = -1
+    step.state, step.action = s, a
+    step.mu = probability(μ, behavior, s, q, best, ties, a)
+    at.pi = probability(π, target, s, q, best, ties, a)
+    at.value, at.greedy = q[a], 1.0 if q[a] == best else 0.0
+    if settings[0].on_states:
+        at.value = state_value(θ, tile, value, s)
+
+
+@inline
+def expected_value(task, memory, at, s, q):
+    """Σ_a π(a|s) q(s, a) of the policy in δ, or the value of the next action, which is chosen here."""
+    all_settings, _, _, schedules, behavior, target, _, _, _ = task
+    settings, streams = all_settings[0], memory.streams
+    if settings.sampled:
+        if at.chosen < 0:
+            μ = at_present(schedules[BEHAVIOR], at.episode, at.step)
+            at.chosen = choose(uniform(streams, LEARNING), μ, behavior, s, q)
+        return q[at.chosen]
+    v = mean(at_present(schedules[TARGET], at.episode, at.step), target, s, q)
+    if settings.share < 1.0:
+        μ = at_present(schedules[BEHAVIOR], at.episode, at.step)
+        v = settings.share * v + (1.0 - settings.share) * mean(μ, behavior, s, q)
+    return v

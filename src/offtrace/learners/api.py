@@ -6,30 +6,24 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from offtrace.learners import run
-from offtrace.learners.acting import TABLE, Policies
+from offtrace.learners.acting import TABLE
 from offtrace.learners.arguments import (
     Evaluation,
     Replay,
     as_method,
-    capacity,
-    for_policies,
-    functions_of,
-    policies_of,
+    job_of,
     require_order,
-    require_support,
     seeds_of,
-    settings_of,
-    state_truth,
-    step_size_of,
+    true_values,
     warn_if_it_diverges,
+    with_policies,
 )
 from offtrace.learners.environments import environment
 from offtrace.learners.features import TileCoding
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.policies import GREEDILY, Policy, Probabilities, coded
 from offtrace.learners.result import Learned
-from offtrace.learners.run import Job
+from offtrace.learners.run import run
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule
@@ -91,27 +85,17 @@ def evaluate(
     require_order("evaluate", trace, env)
     method = as_method(trace, values)
     where = environment(env, gamma, features, states=method.values == "state")
-    policies = policies_of(method, where, behavior, target)
-    method = for_policies(method, where, *policies)
-    require_support(where, method.trace, *policies)
+    method, *policies = with_policies(method, where, behavior, target)
     mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
     if mdp and truth is None and features is None and not method.uncorrected:
-        on_states = method.values == "state"
-        truth = (
-            state_truth(method, mdp, *policies)
-            if on_states
-            else mdp.q(method.trace.evaluated(policies[1].table, policies[0].table))
-        )
-    settings = settings_of(
-        where, method, policies[0], alpha=step_size_of(method, alpha), steps=steps, episodes=episodes, update=update,
-        q0=q0, spread=spread,
-        limit=limit, points=points, truth=truth,
+        truth = true_values(method, mdp, *policies)
+    job = job_of(
+        where, method, (*policies, GREEDILY.coded), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth,
     )  # fmt: skip
     if mdp and certify:
         warn_if_it_diverges(method, mdp, *policies)
-    functions = functions_of(where, behavior, target)
-    job = Job(where, method, Policies(*policies, GREEDILY.coded), settings, capacity(update), functions)
-    return run.run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
+    return run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
 
 
 def control(
@@ -160,15 +144,10 @@ def control(
     if truth is None and where.mdp is not None and features is None:
         truth = where.mdp.optimal_q()
     target = GREEDILY if target is None and not method.on_policy else target
-    policies = policies_of(method, where, behavior, target)
-    method = for_policies(method, where, *policies)
-    require_support(where, method.trace, *policies)
-    settings = settings_of(
-        where, method, policies[0], alpha=step_size_of(method, alpha), steps=steps, episodes=episodes, update=update,
-        q0=q0, spread=spread,
-        limit=limit, points=points, truth=truth, evaluation=evaluation,
+    method, acting, wanted = with_policies(method, where, behavior, target)
+    policy = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
+    job = job_of(
+        where, method, (acting, wanted, policy), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth, evaluation=evaluation,
     )  # fmt: skip
-    looking = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
-    functions = functions_of(where, behavior, target)
-    job = Job(where, method, Policies(*policies, looking), settings, capacity(update), functions)
-    return run.run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
+    return run(job, seeds_of(seed, seeds), seeds is None, progress, threads)

@@ -9,23 +9,25 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.acting import CONSTANT, TABLE, Coded
-from offtrace.learners.arrays import Floats
+from offtrace.learners.acting import CONSTANT, TABLE, CodedPolicy
+from offtrace.learners.arrays import Floats, Records
 from offtrace.learners.environments import Environment
-from offtrace.learners.memory import OFFLINE, ONLINE, REPLAY, Settings
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as made_by_name
 from offtrace.learners.methods.registry import of_rule, rule_named
 from offtrace.learners.policies import (
     GREEDILY,
-    Constant,
     Policy,
     Probabilities,
+    Schedule,
     as_schedule,
     coded,
     extremes,
     of_observations,
 )
+from offtrace.learners.rule_functions import rule_settings
+from offtrace.learners.run import Job
+from offtrace.learners.state import OFFLINE, ONLINE, REPLAY, SETTINGS
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule, Trace
@@ -101,7 +103,7 @@ def policies_of(
     where: Environment,
     behavior: Policy | Probabilities | ArrayLike,
     target: Policy | Probabilities | ArrayLike | None,
-) -> tuple[Coded, Coded]:
+) -> tuple[CodedPolicy, CodedPolicy]:
     """The behaviour and the target, as the loop takes them; methods that learn about the policy that acts need no target."""
     acting = coded("behavior", behavior, where.shape)
     if target is None:
@@ -126,24 +128,24 @@ def policies_of(
     return acting, wanted
 
 
-def functions_of(
-    where: Environment, behavior: object, target: object
-) -> tuple[Probabilities | None, Probabilities | None]:
-    """Behaviour and target as functions of observations, where states have no numbers; without a target it is the behaviour."""
-    if where.shape is not None:
-        return None, None
-    A, wanted = where.features.A, behavior if target is None else target
-    return of_observations("behavior", behavior, A), of_observations("target", wanted, A)
+def with_policies(
+    method: Method,
+    where: Environment,
+    behavior: Policy | Probabilities | ArrayLike,
+    target: Policy | Probabilities | ArrayLike | None,
+) -> tuple[Method, CodedPolicy, CodedPolicy]:
+    """The method with the constants of these policies, where it has such, the behaviour and the target; all checked."""
+    acting, wanted = policies_of(method, where, behavior, target)
+    method = method.for_policies(*(extremes(policy, where.features.A) for policy in (wanted, acting)))
+    require_support(where, method.trace, acting, wanted)
+    return method, acting, wanted
 
 
-def for_policies(method: Method, where: Environment, behavior: Coded, target: Coded) -> Method:
-    """The method with the constants of these policies, where it has such."""
-    return method.for_policies(*(extremes(policy, where.features.A) for policy in (target, behavior)))
-
-
-def state_truth(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> Floats:
-    """V of the policy that a method on state values evaluates: π, but for a trace that bounds or mixes the ratio of δ."""
+def true_values(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> Floats:
+    """Q or V of the policy that a method evaluates: on states π, but for a trace that bounds or mixes the ratio of δ."""
     π, μ = target.table, behavior.table
+    if method.values == "action":
+        return mdp.q(method.trace.evaluated(π, μ))
     ρ = np.divide(π, μ, out=np.zeros_like(π), where=μ > 0)
     weight = μ * np.asarray(method.trace.delta_ratio(np, ρ))
     live = weight.sum(axis=1, keepdims=True) > 0
@@ -151,7 +153,7 @@ def state_truth(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> Flo
     return (policy * mdp.q(policy)).sum(axis=1)
 
 
-def require_support(where: Environment, trace: Trace, behavior: Coded, target: Coded) -> None:
+def require_support(where: Environment, trace: Trace, behavior: CodedPolicy, target: CodedPolicy) -> None:
     """Where μ acts, it must take every action that π may take: a pair that is never tried is never learned."""
     if trace.target_share == 0.0:
         return
@@ -172,12 +174,12 @@ def require_support(where: Environment, trace: Trace, behavior: Coded, target: C
         )
 
 
-def _stays_greedy(policy: Coded) -> bool:
+def _stays_greedy(policy: CodedPolicy) -> bool:
     """Whether a policy in Q never explores: ε, or the temperature, is 0 from the first episode on."""
-    return policy.kind != TABLE and policy.level.kind == CONSTANT and policy.level.a == 0.0 and policy.explore == 0
+    return policy.kind != TABLE and policy.schedule.form == CONSTANT and policy.schedule.a == 0.0 and policy.explore == 0
 
 
-def warn_if_it_diverges(method: Method, mdp: MDP, behavior: Coded, target: Coded) -> None:
+def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> None:
     """Warn if M is found to diverge. It is only asked where theory promises nothing, and takes about a second."""
     trace = method.trace
     if not method.follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
@@ -205,12 +207,13 @@ def warn_if_it_diverges(method: Method, mdp: MDP, behavior: Coded, target: Coded
         )
 
 
-def settings_of(
+def job_of(
     where: Environment,
     method: Method,
-    behavior: Coded,
+    policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy],
+    given: tuple[object, object],
     *,
-    alpha: StepSize,
+    alpha: StepSize | None,
     steps: int | None,
     episodes: int | None,
     update: str | Replay,
@@ -220,21 +223,19 @@ def settings_of(
     points: int,
     truth: ArrayLike | None,
     evaluation: object = None,
-) -> Settings:
-    """All that the compiled loop is told, but for the policies and the trace."""
+) -> Job:
+    """All that is run for each seed, checked. `given` are the behaviour and the target as they were given."""
     if (steps is None) == (episodes is None):
         raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
     steps, episodes, limit = (
         0 if n is None else _count(name, n) for name, n in (("steps", steps), ("episodes", episodes), ("limit", limit))
     )
-    if isinstance(alpha, str):
-        if alpha != "1/N":
-            raise ValueError(f'alpha must be a number, a schedule or "1/N", got {alpha!r}')
-    schedule = Constant(1.0) if isinstance(alpha, str) else as_schedule("alpha", alpha)
-    if not schedule(0) > 0:
-        raise ValueError(f"alpha must be above 0, got {alpha!r}")
-    given: object = spread
-    if isinstance(given, bool) or not isinstance(given, Real) or not 0 <= float(given) < np.inf:
+    alpha = step_size_of(method, alpha)
+    if isinstance(alpha, str) and alpha != "1/N":
+        raise ValueError(f'alpha must be a number, a schedule or "1/N", got {alpha!r}')
+    schedule = positive_schedule(1.0 if isinstance(alpha, str) else alpha)
+    noise: object = spread
+    if isinstance(noise, bool) or not isinstance(noise, Real) or not 0 <= float(noise) < np.inf:
         raise ValueError(f"spread must be a standard deviation, 0 or more, got {spread!r}")
     if not isinstance(update, Replay) and update not in ("online", "offline", "replay"):
         raise ValueError(f'update must be "online", "offline", "replay" or a Replay(…), got {update!r}')
@@ -243,47 +244,68 @@ def settings_of(
         raise ValueError(
             f"{type(method).__name__} learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
         )
-    memory = update if isinstance(update, Replay) else Replay()
+    replay = update if isinstance(update, Replay) else Replay()
     for name in ("capacity", "every", "batch", "length"):
-        _count(f"Replay.{name}", getattr(memory, name))
+        _count(f"Replay.{name}", getattr(replay, name))
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
     if evaluation is not None:
         _count("evaluation.every", evaluation.every)
         _count("evaluation.limit", evaluation.limit)
     if episodes and not limit:
-        where.require_ends(behavior.table)
+        where.require_ends(policies[0].table)
     total = steps or episodes
     marks = np.unique(np.round(np.linspace(0, total, min(_count("points", points), total) + 1)[1:]).astype(np.int64))
     truth = np.empty((0, 0)) if truth is None else np.array(truth, dtype=np.float64)
     if truth.size and truth.shape != where.table:
         letters = "[S]" if where.features.states else "[S, A]"
         raise ValueError(f"truth must be an array {letters} = {where.table}, got shape {truth.shape}")
-    truth = truth.reshape(-1, 1) if truth.size and where.features.states else truth
-    return Settings(
-        update=kind,
-        steps=steps,
-        episodes=episodes,
-        limit=limit,
-        gamma=where.gamma,
-        alpha=schedule.coded,
-        by_visits=isinstance(alpha, str),
+    numbers: dict[str, float] = {
+        "update": kind,
+        "steps": steps,
+        "episodes": episodes,
+        "limit": limit,
+        "by_visits": isinstance(alpha, str),
+        "evaluate_every": 0 if evaluation is None else evaluation.every,
+        "evaluation_limit": 0 if evaluation is None else evaluation.limit,
+        "every": replay.every,
+        "batch": replay.batch,
+        "length": min(replay.length, replay.capacity),
+    }
+    A = where.features.A
+    wanted = given[0] if given[1] is None else given[1]
+    return Job(
+        where,
+        method,
+        policies,
+        schedule.coded,
+        *settings_of(where, method, numbers),
         first=where.first(q0),
         spread=float(spread),
         marks=marks,
-        truth=truth,
-        judged=where.judged,
-        evaluate_every=0 if evaluation is None else evaluation.every,
-        evaluation_limit=0 if evaluation is None else evaluation.limit,
-        every=memory.every,
-        batch=memory.batch,
-        length=min(memory.length, memory.capacity),
+        truth=truth.reshape(-1, 1) if truth.size and where.features.states else truth,
+        capacity=replay.capacity,
+        functions=(None, None)
+        if where.shape is not None
+        else (of_observations("behavior", given[0], A), of_observations("target", wanted, A)),
     )
 
 
-def capacity(update: str | Replay) -> int:
-    """How many steps a replay buffer holds."""
-    return update.capacity if isinstance(update, Replay) else Replay().capacity
+def settings_of(where: Environment, method: Method, numbers: dict[str, float]) -> tuple[Records, Floats]:
+    """A record SETTINGS of these numbers, those of the method and γ; and the bounds of β by lag."""
+    of_rule, lags = rule_settings(method)
+    settings = np.zeros(1, SETTINGS)
+    for name, number in (numbers | of_rule | {"gamma": where.gamma}).items():
+        settings[name] = number
+    return settings, lags
+
+
+def positive_schedule(alpha: object) -> Schedule:
+    """The schedule of a step size, above 0."""
+    schedule = as_schedule("alpha", alpha)
+    if not schedule(0) > 0:
+        raise ValueError(f"alpha must be above 0, got {alpha!r}")
+    return schedule
 
 
 def seeds_of(seed: Seed, seeds: int | None) -> NDArray[np.uint64]:

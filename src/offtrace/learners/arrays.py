@@ -1,7 +1,4 @@
-"""Records, named fields that Python and compiled code read and write by the same names; and lists of the weights in use.
-
-Each weight in use has a slot, so that a vector that is 0 elsewhere is short and stands together.
-"""
+"""Records, named fields that Python and compiled code read and write by the same names, and lists of the weights in use."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.learners.compiling import inside
+from offtrace.learners.compiling import inline
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -23,69 +20,68 @@ def record(**fields: type) -> np.dtype[np.record]:
 
 
 FEW = 64
-"""With fewer weights in use, nobody looks for those that need not be."""
+"""With fewer weights in use, unused ones are not removed."""
 
 
 class Slots(NamedTuple):
-    """A list of weights, and where each stands in it."""
+    """The weights in use, each with a slot: a vector that is 0 elsewhere has one number for each slot."""
 
     weights: Integers
-    """[room]: the weight in each slot; `number` of them are in use."""
+    """[room]: the weight in each slot."""
     places: Integers
-    """[size]: the slot of a weight; −1 if it has none."""
+    """[size]: the slot of each weight; −1 if it has none."""
     counts: Integers
-    """[2]: how many slots are in use, and how many may be before those that need not be are looked for."""
+    """[2]: how many slots are in use, and above which number unused ones should be removed."""
 
 
 def slots(size: int, room: int) -> Slots:
-    """No weight is in use, and there is room for so many."""
+    """No weight is in use; there is room for `room` of the `size` weights."""
     return Slots(np.zeros(room, np.int64), np.full(size, -1, np.int64), np.array([0, FEW]))
 
 
-@inside
-def number(used):
-    """How many weights are in use."""
-    return used.counts[0]
-
-
-@inside
+@inline
 def take_slot(used, weight):
-    """The slot of a weight, the next one if it has none yet."""
-    i = used.places[weight]
+    """The slot of a weight, the next free one if it has none yet."""
+    weights, places, counts = used
+    i = places[weight]
     if i < 0:
-        i = used.counts[0]
-        used.counts[0] = i + 1
-        used.places[weight] = i
-        used.weights[i] = weight
+        i = counts[0]
+        counts[0] = i + 1
+        places[weight] = i
+        weights[i] = weight
     return i
 
 
-@inside
-def give_up_slots(used):
+@inline
+def clear_slots(used):
     """No weight is in use any more."""
-    for i in range(used.counts[0]):
-        used.places[used.weights[i]] = -1
-    used.counts[0] = 0
-    used.counts[1] = FEW
+    weights, places, counts = used
+    for i in range(counts[0]):
+        places[weights[i]] = -1
+    counts[0] = 0
+    counts[1] = FEW
 
 
-@inside
+@inline
 def is_crowded(used):
-    """Whether there are twice as many as when unused ones were last looked for."""
-    return used.counts[0] > used.counts[1]
+    """Whether twice as many slots are in use as after unused ones were last removed."""
+    counts = used.counts
+    return counts[0] > counts[1]
 
 
-@inside
+@inline
 def move_slot(used, old, new):
-    """The weight of the slot `old` moves to `new`, which is not after it; to −1: it gives its slot up."""
-    weight = used.weights[old]
-    used.places[weight] = new
+    """Move the weight of the slot `old` to `new`, which is not after it; with −1, remove it."""
+    weights, places, _ = used
+    weight = weights[old]
+    places[weight] = new
     if new >= 0:
-        used.weights[new] = weight
+        weights[new] = weight
 
 
-@inside
+@inline
 def set_number(used, number):
-    """After slots were moved: so many are in use."""
-    used.counts[0] = number
-    used.counts[1] = max(FEW, 2 * number)
+    """Set how many slots are in use, after slots were moved."""
+    counts = used.counts
+    counts[0] = number
+    counts[1] = max(FEW, 2 * number)

@@ -5,7 +5,7 @@
     groups    recursive caps          a stack of groups of starts that share β             O(weights in use), amortised
 
 While an episode is short, single starts are cheaper than the stack: a recursive cap begins with `starts`, and gathers them into
-`groups` when there are more than SHORT. What a rule does not need is None, and is not compiled.
+`groups` when there are more than SHORT. Forms that a rule does not need are None, and are not compiled.
 
 Nothing that could still matter is dropped: a start goes when γ^n β has sunk below 10⁻³⁰ (or when its discounts and decays
 alone are below 10⁻¹⁸ and a cap keeps β from making up for it). Under μ the product of ratios is a martingale, so by Ville's
@@ -24,19 +24,17 @@ from offtrace.learners.arrays import (
     Integers,
     Records,
     Slots,
-    give_up_slots,
+    clear_slots,
     is_crowded,
     move_slot,
-    number,
     record,
     set_number,
     slots,
     take_slot,
 )
-from offtrace.learners.compiling import contracted, inside, part
+from offtrace.learners.compiling import inline, inline_fma, no_inline
+from offtrace.learners.groups import TINY
 
-TINY = 1e-40
-"""What is smaller than this in a vector becomes 0: it would only sink on, to where arithmetic is slow."""
 FORGET = 1e-30
 """A start whose weight is smaller than this is dropped."""
 
@@ -44,7 +42,6 @@ SPAN = record(
     first=np.int64,  # the live starts are first … last − 1
     last=np.int64,
     step=np.int64,  # steps of this episode
-    gathered=np.int64,  # whether the starts have been gathered into groups
 )
 
 
@@ -60,7 +57,7 @@ class Vector(NamedTuple):
 
     used: Slots
     z: Floats
-    """[1, size]: the number in each slot."""
+    """[size]: the number in each slot."""
 
 
 class Starts(NamedTuple):
@@ -77,13 +74,13 @@ class Starts(NamedTuple):
     began: Integers
     """[room]: the step of the episode at which the start was."""
     pair: Integers
-    """[room]: the id of the start's state and action."""
+    """[room]: the number of the start's state and action."""
     weights: Integers
     """[room, k]: the weights of its ∇q."""
     numbers: Floats
     """[room, k]: the numbers of its ∇q."""
     carry: Floats
-    """[room, c]: what a custom step keeps."""
+    """[room, c]: the carry of a custom step."""
 
 
 class Eligibility(NamedTuple):
@@ -94,30 +91,21 @@ class Eligibility(NamedTuple):
     groups: stack.Groups | None
 
 
-def eligibility(*, per_decision: bool, grouped: bool, size: int, k: int, carry: int, room: int = 64) -> Eligibility:
-    """The vector 0 over `size` weights, of which k are active at a time. A custom step keeps `carry` numbers."""
+def eligibility(*, per_decision: bool, grouped: bool, size: int, k: int, carry: int) -> Eligibility:
+    """The vector 0 over `size` weights, of which k are active at a time. A custom step carries `carry` numbers."""
     if per_decision:
-        return Eligibility(Vector(slots(size, size), np.zeros((1, size))), None, None)
+        return Eligibility(Vector(slots(size, size), np.zeros(size)), None, None)
     if not grouped:
-        return Eligibility(None, _starts(room, k, carry), None)
-    return Eligibility(
-        None,
-        _starts(2 * stack.SHORT + 2, k, carry),
-        stack.groups(size, min(size, (stack.SHORT + 3) * k), stack.SHORT + 3),
-    )
+        return Eligibility(None, _starts(64, k, carry), None)
+    room = stack.SHORT + 3
+    return Eligibility(None, _starts(2 * stack.SHORT + 2, k, carry), stack.groups(size, min(size, room * k), room))
 
 
 def _starts(room: int, k: int, carry: int) -> Starts:
+    numbers = (np.zeros(room) for _ in range(3))
+    integers = (np.zeros(room, np.int64) for _ in range(2))
     return Starts(
-        span=np.zeros(1, SPAN),
-        x=np.zeros(room),
-        w=np.zeros(room),
-        wβ=np.zeros(room),
-        began=np.zeros(room, np.int64),
-        pair=np.zeros(room, np.int64),
-        weights=np.zeros((room, k), np.int64),
-        numbers=np.zeros((room, k)),
-        carry=np.zeros((room, carry)),
+        np.zeros(1, SPAN), *numbers, *integers, np.zeros((room, k), np.int64), np.zeros((room, k)), np.zeros((room, carry))
     )
 
 
@@ -135,27 +123,22 @@ def grown(e: Eligibility, k: int) -> Eligibility:
     return e._replace(starts=new)
 
 
-@part
-def starts_are_full(starts):
-    """Whether there is no room for one more."""
-    return starts.span[0].last == len(starts.w)
-
-
-@inside
+@inline
 def has_room(starts, groups, k):
     """Whether one more step fits for certain, with k active weights."""
     if groups is not None:
         return stack.has_room(groups, k)
     if starts is not None:
-        return not starts_are_full(starts)
+        span, w = starts.span[0], starts.w
+        return span.last < len(w)
     return True
 
 
-@inside
+@no_inline
 def clear(vector, starts, groups):
     """Forget everything: an episode begins."""
     if vector is not None:
-        give_up_slots(vector.used)
+        clear_slots(vector.used)
     if starts is not None:
         span = starts.span[0]
         span.first, span.last, span.step = 0, 0, 0
@@ -163,96 +146,123 @@ def clear(vector, starts, groups):
         stack.clear(groups)
 
 
-@inside
-def enter(vector, starts, groups, first, weights, numbers, s, pair):
-    """A start enters with β = 1: its gradient has `numbers[s]` at `weights`. A custom step begins with what `first` says."""
-    k = len(weights)
-    if vector is not None:
-        for j in range(k):
-            before = number(vector.used)
-            i = take_slot(vector.used, weights[j])
-            vector.z[0, i] = numbers[s, j] + (vector.z[0, i] if i < before else 0.0)
-    elif starts is not None:
-        enter_starts(starts, groups, first, weights, numbers, s, pair)
-
-
-@part
-def enter_starts(starts, groups, first, weights, numbers, s, pair):
-    """The same for single starts, or groups of starts."""
-    span, k = starts.span[0], len(weights)
-    span.step += 1
-    if groups is not None and (groups.counts[0].gathered or span.last - span.first == stack.SHORT):
-        if not groups.counts[0].gathered:
-            stack.gather(groups, starts.x, starts.w, starts.weights, starts.numbers, span.first, span.last)
-        stack.enter(groups, weights, numbers, s)
-        return
-    v = span.last
-    span.last = v + 1
-    for j in range(k):
-        starts.weights[v, j], starts.numbers[v, j] = weights[j], numbers[s, j]
-    for j in range(len(first)):
-        starts.carry[v, j] = first[j]
-    starts.x[v], starts.w[v], starts.wβ[v] = 1.0, 1.0, 1.0
-    starts.began[v], starts.pair[v] = span.step, pair
-
-
-@inside
-def advance(factors, custom, vector, starts, groups, plan, discount, π, μ, place):
+@inline
+def advance(factors, custom, vector, starts, groups, settings, parameters, lags, discount, π, μ, place):
     """Take the older starts past an action of probabilities π and μ. False if a custom step gave no coefficient.
 
     By a rule's three factors, or by its custom step. `place` is the number of the state and action, by which a rule may have
-    its own parameters, or what a custom step is told.
+    its own parameters, or which a custom step is given.
     """
     if discount == 0.0:
         clear(vector, starts, groups)
         return True
     if custom is not None:
-        drop_starts(starts, plan.horizon, plan.forget)
-        return advance_custom(starts, custom, discount, π, μ, plan.lam, place)
+        drop_starts(starts, settings.horizon, settings.forget)
+        return advance_custom(starts, custom, discount, π, μ, settings.lam, place)
     if factors is not None:
-        decay, ratio, cap = factors(π, μ, π / μ, plan.parameters, place if len(plan.parameters) > 1 else 0)
+        decay, ratio, cap = factors(π, μ, π / μ, parameters, place if len(parameters) > 1 else 0)
         if vector is not None:
             advance_vector(vector, discount * decay * ratio)
-        elif groups is not None and groups.counts[0].gathered:
+        elif groups is not None and stack.in_use(groups):
             if discount * decay == 0.0 or ratio == 0.0 or cap == 0.0:
                 clear(vector, starts, groups)
             else:
-                stack.advance(groups, discount * decay, ratio, cap, plan.log_forget)
+                stack.advance(groups, discount * decay, ratio, cap, settings.log_forget_w, settings.log_forget_x)
         elif starts is not None:
-            drop_starts(starts, plan.horizon, plan.forget)
-            advance_starts(starts, discount * decay, ratio, cap, plan.recursive, plan.lags)
+            drop_starts(starts, settings.horizon, settings.forget)
+            advance_starts(starts, discount * decay, ratio, cap, settings.recursive, lags)
     return True
 
 
-@contracted
+@inline
+def enter(vector, starts, groups, carry, weights, numbers, s, pair):
+    """A start enters with β = 1: its gradient has `numbers[s]` at `weights`. A custom step begins with `carry`."""
+    if vector is not None:
+        enter_vector(vector, weights, numbers, s)
+    elif starts is not None:
+        if groups is not None:
+            span, x, w, _, _, _, starts_weights, starts_numbers, _ = starts
+            if not stack.in_use(groups) and span[0].last - span[0].first == stack.SHORT:
+                stack.gather(groups, x, w, starts_weights, starts_numbers, span[0].first, span[0].last)
+            if stack.in_use(groups):
+                stack.enter(groups, weights, numbers, s)
+                return
+        enter_starts(starts, carry, weights, numbers, s, pair)
+
+
+@inline
+def add_to(to, scale, N, by_visits, vector, starts, groups):
+    """to += scale · z, each weight's number divided by its visits N if `by_visits`."""
+    if vector is not None:
+        used, z = vector
+        add_slots(to, scale, N, by_visits, used.weights, used.counts[0], z)
+    elif groups is not None and stack.in_use(groups):
+        top = stack.top(groups)
+        if top >= 0:
+            used, C = groups.used, groups.C
+            add_slots(to, scale, N, by_visits, used.weights, used.counts[0], C[top])
+    elif starts is not None:
+        add_starts(to, scale, N, by_visits, starts)
+
+
+@inline
+def enter_vector(vector, weights, numbers, s):
+    """z ← z + ∇q."""
+    used, z = vector
+    counts = used.counts
+    for j in range(len(weights)):
+        before = counts[0]
+        i = take_slot(used, weights[j])
+        z[i] = numbers[s, j] + (z[i] if i < before else 0.0)
+
+
+@inline_fma
 def advance_vector(vector, c):
     """z ← c z, c = γ decay ratio."""
-    used, z = vector.used, vector.z
+    used, z = vector
+    counts = used.counts
     if c == 0.0:
-        give_up_slots(used)
+        clear_slots(used)
         return
-    for i in range(number(used)):
-        x = c * z[0, i]
-        z[0, i] = x if abs(x) > TINY else 0.0
+    for i in range(counts[0]):
+        x = c * z[i]
+        z[i] = x if abs(x) > TINY else 0.0
     if is_crowded(used):
         m = 0
-        for i in range(number(used)):
-            if z[0, i] == 0.0:
+        for i in range(counts[0]):
+            if z[i] == 0.0:
                 move_slot(used, i, -1)
             else:
                 move_slot(used, i, m)
-                z[0, m] = z[0, i]
+                z[m] = z[i]
                 m += 1
         set_number(used, m)
 
 
-@part
+@inline
+def enter_starts(starts, first_carry, active, values, s, pair):
+    """Add a start to the live ones."""
+    spans, x, w, wβ, began, pairs, weights, numbers, carry = starts
+    span = spans[0]
+    span.step += 1
+    v = span.last
+    span.last = v + 1
+    for j in range(len(active)):
+        weights[v, j], numbers[v, j] = active[j], values[s, j]
+    for j in range(len(first_carry)):
+        carry[v, j] = first_carry[j]
+    x[v], w[v], wβ[v] = 1.0, 1.0, 1.0
+    began[v], pairs[v] = span.step, pair
+
+
+@no_inline
 def drop_starts(starts, horizon, forget):
-    """Drop the oldest starts where they have reached their horizon or have nothing more to say."""
-    span, w, x = starts.span[0], starts.w, starts.x
+    """Drop the oldest starts that have reached their horizon or whose weight is negligible."""
+    spans, x, w, wβ, began, pair, weights, numbers, carry = starts
+    span = spans[0]
     first, last, now = span.first, span.last, span.step + 1
     while first < last and (
-        now - starts.began[first] >= horizon or not w[first] > forget or not w[first] * x[first] > FORGET
+        now - began[first] >= horizon or not w[first] > forget or not w[first] * x[first] > FORGET
     ):
         first += 1
     if first == last:
@@ -260,25 +270,26 @@ def drop_starts(starts, horizon, forget):
     elif last + 1 >= len(w) and 2 * first > last:  # move them to the beginning of the arrays
         for v in range(first, last):
             h = v - first
-            for j in range(starts.weights.shape[1]):
-                starts.weights[h, j], starts.numbers[h, j] = starts.weights[v, j], starts.numbers[v, j]
-            for j in range(starts.carry.shape[1]):
-                starts.carry[h, j] = starts.carry[v, j]
-            x[h], w[h], starts.wβ[h] = x[v], w[v], starts.wβ[v]
-            starts.began[h], starts.pair[h] = starts.began[v], starts.pair[v]
+            for j in range(weights.shape[1]):
+                weights[h, j], numbers[h, j] = weights[v, j], numbers[v, j]
+            for j in range(carry.shape[1]):
+                carry[h, j] = carry[v, j]
+            x[h], w[h], wβ[h] = x[v], w[v], wβ[v]
+            began[h], pair[h] = began[v], pair[v]
         span.first, span.last = 0, last - first
     else:
         span.first = first
 
 
-@contracted
+@inline_fma
 def advance_starts(starts, d, ratio, cap, recursive, lags):
     """x ← ratio·x, clipped if recursive; β = min(cap, x), and its bound by lag where there are some; d = γ decay."""
-    span, x, w, wβ = starts.span[0], starts.x, starts.w, starts.wβ
+    spans, x, w, wβ, began, _, _, _, _ = starts
+    span = spans[0]
     if d == 0.0 or ratio == 0.0 or (recursive and cap == 0.0):
         span.first, span.last = 0, 0
         return
-    for v in range(np.uintp(span.first), np.uintp(span.last)):  # unsigned: nothing counts from the end
+    for v in range(np.uintp(span.first), np.uintp(span.last)):  # unsigned: no index counts from the end
         product = min(x[v] * ratio, 1e300)
         β = min(cap, product)
         x[v] = β if recursive else product
@@ -286,79 +297,72 @@ def advance_starts(starts, d, ratio, cap, recursive, lags):
         wβ[v] = w[v] * β
     if len(lags):
         for v in range(span.first, span.last):
-            bound = lags[min(span.step + 1 - starts.began[v], len(lags)) - 1]
+            bound = lags[min(span.step + 1 - began[v], len(lags)) - 1]
             wβ[v] = w[v] * min(bound, min(cap, x[v]))
 
 
-@part
-def advance_custom(starts, custom, discount, π, μ, lam, pair):
+@no_inline
+def advance_custom(starts, custom, discount, π, μ, lam, place):
     """One call of a custom step for each live start; False if a β is negative or not finite."""
-    span = starts.span[0]
+    spans, _, w, wβ, began, pair, _, _, carry = starts
+    span = spans[0]
     for v in range(span.first, span.last):
-        lag = float(span.step + 1 - starts.began[v])
-        β = custom(starts.carry, v, π, μ, lam, lag, starts.pair[v], pair)
+        lag = float(span.step + 1 - began[v])
+        β = custom(carry, v, π, μ, lam, lag, pair[v], place)
         if not (β >= 0.0 and β < np.inf):
             return False
-        starts.w[v] *= discount
-        starts.wβ[v] = starts.w[v] * β
+        w[v] *= discount
+        wβ[v] = w[v] * β
     return True
 
 
-@contracted
-def add_to(to, scale, sizes, sized, vector, starts, groups):
-    """to += scale · z, or scale · sizes · z, elementwise, if it is `sized`."""
-    if vector is not None:
-        add_slots(to, scale, sizes, sized, vector.used, vector.z, 0)
-    elif groups is not None and groups.counts[0].gathered:
-        if groups.counts[0].top > groups.counts[0].bottom:
-            add_slots(to, scale, sizes, sized, groups.used, groups.C, groups.counts[0].top - 1)
-    elif starts is not None:
-        weights, numbers, wβ, k = starts.weights, starts.numbers, starts.wβ, starts.weights.shape[1]
-        for v in range(np.uintp(starts.span[0].first), np.uintp(starts.span[0].last)):
-            c = scale * wβ[v]
-            for j in range(k):
-                i = np.uintp(weights[v, j])
-                to[i] += c * numbers[v, j] * (sizes[i] if sized else 1.0)
+@inline_fma
+def add_starts(to, scale, N, by_visits, starts):
+    """to += scale · Σ wβ ∇q of the live starts."""
+    spans, _, _, wβ, _, _, weights, numbers, _ = starts
+    for v in range(np.uintp(spans[0].first), np.uintp(spans[0].last)):
+        c = scale * wβ[v]
+        for j in range(weights.shape[1]):
+            i = np.uintp(weights[v, j])
+            to[i] += c * numbers[v, j] * (1.0 / N[i] if by_visits else 1.0)
 
 
-@contracted
-def add_slots(to, scale, sizes, sized, used, rows, row):
-    """The same for the numbers of a row, one for each slot."""
-    for i in range(np.uintp(number(used))):
-        w = np.uintp(used.weights[i])
-        to[w] += (scale * sizes[w] if sized else scale) * rows[row, i]
+@inline_fma
+def add_slots(to, scale, N, by_visits, weights, n, row):
+    """to += scale · row, which has one number for each of n slots."""
+    for i in range(np.uintp(n)):
+        w = np.uintp(weights[i])
+        to[w] += (scale * (1.0 / N[w]) if by_visits else scale) * row[i]
 
 
-@inside
+@no_inline
 def copy(vector, starts, groups):
     """z as pairs of a weight and a number; a weight may come several times."""
     if vector is not None:
-        return copy_slots(vector.used, vector.z, 0)
-    if groups is not None and groups.counts[0].gathered:
-        top, bottom = groups.counts[0].top, groups.counts[0].bottom
-        return copy_slots(groups.used, groups.C, top - 1 if top > bottom else -1)
+        used, z = vector
+        return copy_slots(used.weights, used.counts[0], z)
+    if groups is not None and stack.in_use(groups):
+        used, C, top = groups.used, groups.C, stack.top(groups)
+        return copy_slots(used.weights, used.counts[0] if top >= 0 else 0, C[max(top, 0)])
     if starts is not None:
         return copy_starts(starts)
     return Sparse(np.empty(0, np.int64), np.empty(0))
 
 
-@inside
+@inline
+def copy_slots(weights, n, row):
+    """The same for a row with one number for each of n slots."""
+    return Sparse(weights[:n].copy(), row[:n].copy())
+
+
+@inline
 def copy_starts(starts):
     """The same of the live starts."""
-    first, last, k = starts.span[0].first, starts.span[0].last, starts.weights.shape[1]
-    weights, numbers = np.empty((last - first) * k, np.int64), np.empty((last - first) * k)
+    spans, _, _, wβ, _, _, weights, numbers, _ = starts
+    first, last, k = spans[0].first, spans[0].last, weights.shape[1]
+    copied, products = np.empty((last - first) * k, np.int64), np.empty((last - first) * k)
     for v in range(first, last):
         for j in range(k):
             i = (v - first) * k + j
-            weights[i], numbers[i] = starts.weights[v, j], starts.wβ[v] * starts.numbers[v, j]
-    return Sparse(weights, numbers)
-
-
-@inside
-def copy_slots(used, rows, row):
-    """The same for the numbers of a row, one for each slot; row −1 has none."""
-    n = number(used) if row >= 0 else 0
-    weights, numbers = np.empty(n, np.int64), np.empty(n)
-    for i in range(n):
-        weights[i], numbers[i] = used.weights[i], rows[row, i]
-    return Sparse(weights, numbers)
+            copied[i], products[i] = weights[v, j], wβ[v] * numbers[v, j]
+    return Sparse(copied, products)

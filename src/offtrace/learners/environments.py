@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.arrays import Floats, Integers
-from offtrace.learners.features import NONE, TileCoding, Tiles
-from offtrace.learners.memory import Features, World
+from offtrace.learners.features import NONE, Features, TileCoding, Tiles
+from offtrace.learners.state import ENTRY, World
 from offtrace.mdps import MDP
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.policy_tables import uniform
@@ -64,22 +64,19 @@ class Environment:
 
     @property
     def world(self) -> World:
-        """The MDP's tables, cumulated for drawing; they are empty where there is none."""
+        """The MDP as compiled loops read it; nothing where there is none."""
         mdp = self.mdp
         if mdp is None:
-            none, nothing = np.empty(0), np.empty(0, np.int64)
-            return World(none, nothing, nothing, none, np.empty(0, np.bool_), none, none, None)
-        indptr = mdp.P.indptr.astype(np.int64)
-        return World(
-            P=cumulative(np.array(mdp.P.data), indptr),
-            indptr=indptr,
-            to=mdp.P.indices.astype(np.int64),
-            start=cumulative(np.array(mdp.start), np.array([0, mdp.S])),
-            ends=np.array(mdp.terminal),
-            R=np.array(mdp.R).ravel(),
-            of_entry=np.empty(0) if mdp.transition_rewards is None else np.array(mdp.transition_rewards),
-            recorded=None,
-        )
+            return World(None, None, None)
+        indptr, n = mdp.P.indptr.astype(np.int64), mdp.P.nnz
+        entries = np.zeros(n + mdp.S, ENTRY)
+        entries["cumulated"][:n] = cumulative(np.array(mdp.P.data), indptr)
+        entries["cumulated"][n:] = cumulative(np.array(mdp.start), np.array([0, mdp.S]))
+        entries["to"] = np.concatenate([mdp.P.indices, np.arange(mdp.S)])
+        entries["ends"] = np.asarray(mdp.terminal)[entries["to"]]
+        each = mdp.transition_rewards
+        entries["reward"][:n] = np.repeat(np.array(mdp.R).ravel(), np.diff(indptr)) if each is None else each
+        return World(entries, np.append(indptr, n + mdp.S), None)
 
     @property
     def tiles(self) -> Tiles:

@@ -23,6 +23,27 @@ ENDLESS = 1e30
 """Bounds beyond this are none."""
 
 
+class Features(NamedTuple):
+    """q(s, a) = Σ_j value[s, j] θ[tile[s, j] · A + a]; on state values v(s) = Σ_j value[s, j] θ[tile[s, j]]."""
+
+    A: int
+    tile: Integers
+    value: Floats
+    states: bool = False
+    """Whether θ are weights of state values."""
+
+    @property
+    def per_tile(self) -> int:
+        """How many weights a tile has: one for each action, or one in all."""
+        return 1 if self.states else self.A
+
+    @property
+    def is_table(self) -> bool:
+        """Whether there is one weight for each state, or for each pair."""
+        S, k = self.tile.shape
+        return k == 1 and np.array_equal(self.tile[:, 0], np.arange(S)) and bool((self.value == 1.0).all())
+
+
 @cached_njit(nogil=True)
 def cover(x: Floats, tile: Integers, low: Floats, high: Floats, per: Floats, cells: Integers, size: int) -> None:
     """The tile of x in each tiling. They are hashed into `size` tiles, if that is not 0."""

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.acting import Policies
-from offtrace.learners.arguments import as_method, for_policies, policies_of
+from offtrace.learners.arguments import as_method, policies_of, positive_schedule, settings_of
 from offtrace.learners.arrays import Floats, Integers, Records
 from offtrace.learners.environments import Environment, table_or_rows
-from offtrace.learners.memory import ONLINE, STEP, Settings
 from offtrace.learners.methods.base import Method, Values
-from offtrace.learners.policies import GREEDILY, as_schedule
-from offtrace.learners.run import Block, Job
+from offtrace.learners.policies import GREEDILY, extremes
+from offtrace.learners.run import Job, learner_of
+from offtrace.learners.state import ONLINE, STEP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule
 from offtrace.trajectory import distributions
@@ -81,21 +80,19 @@ def follow(
     recorded = _steps(state, action, reward, next_state, terminated, truncated, policy)
     where = Environment(None, None, float(gamma), seen, None, size)
     policies = policies_of(learner, where, policy, target)
-    learner = for_policies(learner, where, *policies)
-    schedule = as_schedule("alpha", step_size)
-    if not schedule(0) > 0:
-        raise ValueError(f"alpha must be above 0, got {step_size!r}")
-    settings = Settings(
-        update=ONLINE, steps=len(recorded), episodes=0, limit=0, gamma=float(gamma), alpha=schedule.coded, by_visits=False,
-        first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
-        judged=np.empty(0, np.int64), evaluate_every=0, evaluation_limit=0, every=1, batch=1, length=1,
-    )  # fmt: skip
+    learner = learner.for_policies(*(extremes(given, A) for given in reversed(policies)))
+    numbers = {"update": ONLINE, "steps": len(recorded), "every": 1, "batch": 1, "length": 1}
+    schedule = positive_schedule(step_size)
     drawn = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else int(seed)
-    job = Job(where, learner, Policies(*policies, GREEDILY.coded), settings, 1)
-    block = Block(job, np.array([drawn], np.uint64), recorded, snapshots=True)
-    while not block.advance(2**62):
-        pass
-    weights = block.out.snapshots[0]
+    job = Job(
+        where, learner, (*policies, GREEDILY.coded), schedule.coded, *settings_of(where, learner, numbers),
+        first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
+        recorded=recorded,
+    )  # fmt: skip
+    running = learner_of(job)(drawn)
+    running.advance(2**62)
+    assert running.result is not None
+    weights = running.result.snapshots
     return weights if seen.states else weights.reshape(len(weights), -1, A)
 
 

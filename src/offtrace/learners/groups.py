@@ -13,16 +13,15 @@ from offtrace.learners.arrays import (
     Floats,
     Records,
     Slots,
-    give_up_slots,
+    clear_slots,
     is_crowded,
     move_slot,
-    number,
     record,
     set_number,
     slots,
     take_slot,
 )
-from offtrace.learners.compiling import inside, seldom, seldom_contracted
+from offtrace.learners.compiling import inline, no_inline, no_inline_fma
 
 SHORT = 128
 """So many starts of an episode are kept one by one before they are gathered into groups."""
@@ -30,7 +29,7 @@ TINY = 1e-40
 """What is smaller than this in a vector becomes 0: it would only sink on, to where arithmetic is slow."""
 
 COUNTS = record(
-    gathered=np.int64,  # whether the starts of this episode have been gathered into groups
+    in_use=np.int64,  # whether the starts of this episode have been gathered into groups
     bottom=np.int64,  # the stack of groups is bottom … top − 1
     top=np.int64,
     discounts=np.float64,  # Σ log(γ·decay) since starts were gathered
@@ -94,44 +93,63 @@ def grown(old: Groups) -> Groups:
     return new
 
 
-@inside
+@inline
 def has_room(stack, k):
     """Whether one more step fits for certain, with k active weights."""
-    enough = len(stack.merged) >= min(len(stack.used.places), number(stack.used) + k)
-    return not stack.counts[0].gathered or (enough and stack.counts[0].top + 3 <= len(stack.x))
+    counts, used, merged, x = stack.counts[0], stack.used, stack.merged, stack.x
+    enough = len(merged) >= min(len(used.places), used.counts[0] + k)
+    return not counts.in_use or (enough and counts.top + 3 <= len(x))
 
 
-@seldom
+@inline
+def in_use(stack):
+    """Whether the starts of this episode have been gathered into groups."""
+    counts = stack.counts[0]
+    return counts.in_use != 0
+
+
+@inline
+def top(stack):
+    """The number of the top group; −1 if there is none."""
+    counts = stack.counts[0]
+    return counts.top - 1 if counts.top > counts.bottom else -1
+
+
+@no_inline
 def clear(stack):
     """Forget everything: an episode begins."""
     counts = stack.counts[0]
-    if counts.gathered:
-        give_up_slots(stack.used)
-        counts.gathered, counts.bottom, counts.top, counts.discounts, counts.products = 0, 0, 0, 0.0, 0.0
+    if counts.in_use:
+        clear_slots(stack.used)
+        counts.in_use, counts.bottom, counts.top, counts.discounts, counts.products = 0, 0, 0, 0.0, 0.0
 
 
-@inside
+@no_inline
 def slot(stack, weight):
     """The slot of a weight, whose vectors are 0 there if it is a new one."""
-    before, counts = number(stack.used), stack.counts[0]
-    i = take_slot(stack.used, weight)
+    all_counts, used, seen, _, _, _, _, _, G, C = stack
+    counts, slot_counts = all_counts[0], used.counts
+    before = slot_counts[0]
+    i = take_slot(used, weight)
     if i == before:
         for g in range(counts.bottom, counts.top):
-            stack.G[g, i] = 0.0
-            stack.C[g, i] = 0.0
-    stack.seen[0, i], stack.seen[1, i] = counts.discounts, counts.products
+            G[g, i] = 0.0
+            C[g, i] = 0.0
+    seen[0, i], seen[1, i] = counts.discounts, counts.products
     return i
 
 
-@inside
-def is_over(counts, since, i, log_forget):
-    """Whether what dates from `since` has nothing more to say."""
-    return counts.discounts - since[0, i] < log_forget[0] or counts.products - since[1, i] < log_forget[1]
+@inline
+def is_negligible(counts, since, i, log_forget_w, log_forget_x):
+    """Whether what dates from `since` is too small to matter."""
+    return counts.discounts - since[0, i] < log_forget_w or counts.products - since[1, i] < log_forget_x
 
 
-@seldom
-def copy_group(n, g, h, x, below_x, below_G, born, G, C):
+@no_inline
+def copy_group(stack, g, h):
     """Group h is copied to g."""
+    _, used, _, _, x, below_x, below_G, born, G, C = stack
+    n = used.counts[0]
     x[g], below_x[g], below_G[g] = x[h], below_x[h], below_G[h]
     born[0, g], born[1, g] = born[0, h], born[1, h]
     for i in range(n):
@@ -139,46 +157,45 @@ def copy_group(n, g, h, x, below_x, below_G, born, G, C):
         C[g, i] = C[h, i]
 
 
-@seldom_contracted
-def scale_rows(n, g, d, c, G, C):
-    """G of group g is multiplied by d, and C by c."""
-    for i in range(n):
+@no_inline_fma
+def scale(stack, g, r, d):
+    """x of group g and of all below is multiplied by r, their G by d; those below wait until they are on top."""
+    _, used, _, _, x, below_x, below_G, _, G, C = stack
+    x[g] *= r
+    below_x[g] *= r
+    below_G[g] *= d
+    c = r * d
+    for i in range(used.counts[0]):
         G[g, i] *= d
         z = c * C[g, i]
         C[g, i] = z if abs(z) > TINY else 0.0
 
 
-@inside
-def scale(stack, g, r, d):
-    """x of group g and of all below is multiplied by r, their G by d; those below wait until they are on top."""
-    stack.x[g] *= r
-    stack.below_x[g] *= r
-    stack.below_G[g] *= d
-    scale_rows(number(stack.used), g, d, r * d, stack.G, stack.C)
-
-
-@seldom
-def begin_group(n, g, bottom, x, xs, below_x, below_G, G, C):
+@no_inline
+def begin_group(stack, g, x_of_group, w_log, x_log):
     """Group g begins with this x on what is below it, with no start yet."""
-    xs[g], below_x[g], below_G[g] = x, 1.0, 1.0
-    for i in range(n):
+    counts, used, _, _, x, below_x, below_G, born, G, C = stack
+    bottom = counts[0].bottom
+    x[g], below_x[g], below_G[g], born[0, g], born[1, g] = x_of_group, 1.0, 1.0, w_log, x_log
+    for i in range(used.counts[0]):
         G[g, i] = 0.0
         C[g, i] = C[g - 1, i] if g > bottom else 0.0
 
 
-@inside
-def add_number(stack, g, weight, x, w, of_start):
+@inline
+def add_number(places, G, C, g, weight, x, w, number):
     """A start with these x and w is in group g: the number of its ∇q at a weight."""
-    i = stack.used.places[weight]
-    stack.G[g, i] += w * of_start
-    stack.C[g, i] += x * w * of_start
+    i = places[weight]
+    G[g, i] += w * number
+    C[g, i] += x * w * number
 
 
-@seldom
+@no_inline
 def gather(stack, product, w, weights, numbers, first, last):
     """The starts first … last − 1 become groups, the smallest x first."""
-    counts = stack.counts[0]
-    counts.gathered = 1
+    all_counts, used, _, _, _, _, _, _, G, C = stack
+    counts, places = all_counts[0], used.places
+    counts.in_use = 1
     for g in range(last - first):
         v = first
         for u in range(first, last):
@@ -186,97 +203,96 @@ def gather(stack, product, w, weights, numbers, first, last):
                 v = u
         x = product[v]
         product[v] = -1.0
-        stack.born[0, g], stack.born[1, g] = -np.log(w[v]), -np.log(w[v] * x)
         for j in range(weights.shape[1]):
             slot(stack, weights[v, j])
-        begin_group(number(stack.used), g, counts.bottom, x, stack.x, stack.below_x, stack.below_G, stack.G, stack.C)
+        begin_group(stack, g, x, -np.log(w[v]), -np.log(w[v] * x))
         for j in range(weights.shape[1]):
-            add_number(stack, g, weights[v, j], x, w[v], numbers[v, j])
+            add_number(places, G, C, g, weights[v, j], x, w[v], numbers[v, j])
         counts.top = g + 1
 
 
-@seldom
+@no_inline
 def enter(stack, weights, numbers, s):
     """Put a start on top, or, where groups have x > 1 (only with caps above 1), below these, which move up by one.
 
     Its ∇q has `numbers[s]` at `weights`.
     """
-    counts = stack.counts[0]
+    all_counts, used, _, _, x, below_x, below_G, _, G, C = stack
+    counts, places = all_counts[0], used.places
     bottom, top = counts.bottom, counts.top
     g = top
-    while g > bottom and stack.x[g - 1] > 1.0:
+    while g > bottom and x[g - 1] > 1.0:
         g -= 1
         if g > bottom:
-            scale(stack, g - 1, stack.below_x[g], stack.below_G[g])
+            scale(stack, g - 1, below_x[g], below_G[g])
     for j in range(len(weights)):
         slot(stack, weights[j])
     for h in range(top, g, -1):
-        copy_group(number(stack.used), h, h - 1, stack.x, stack.below_x, stack.below_G, stack.born, stack.G, stack.C)
-        stack.below_x[h], stack.below_G[h] = 1.0, 1.0
+        copy_group(stack, h, h - 1)
+        below_x[h], below_G[h] = 1.0, 1.0
         for j in range(len(weights)):
-            stack.C[h, stack.used.places[weights[j]]] += numbers[s, j]
-    stack.born[0, g], stack.born[1, g] = counts.discounts, counts.products
-    begin_group(number(stack.used), g, bottom, 1.0, stack.x, stack.below_x, stack.below_G, stack.G, stack.C)
+            C[h, places[weights[j]]] += numbers[s, j]
+    begin_group(stack, g, 1.0, counts.discounts, counts.products)
     for j in range(len(weights)):
-        add_number(stack, g, weights[j], 1.0, 1.0, numbers[s, j])
+        add_number(places, G, C, g, weights[j], 1.0, 1.0, numbers[s, j])
     counts.top = top + 1
 
 
-@seldom
-def advance(stack, d, ratio, cap, log_forget):
+@no_inline
+def advance(stack, d, ratio, cap, log_forget_w, log_forget_x):
     """x ← min(cap, ratio·x), G ← d G, d = γ decay: the groups that reach the cap become one. None of these numbers is 0."""
-    counts = stack.counts[0]
+    all_counts, used, _, merged, x, below_x, below_G, born, G, C = stack
+    counts = all_counts[0]
     if d != counts.last_discount:
         counts.last_discount, counts.log_of_discount = d, np.log(d)
     if d * ratio != counts.last_product:
         counts.last_product, counts.log_of_product = d * ratio, np.log(d * ratio)
     counts.discounts += counts.log_of_discount
     counts.products += counts.log_of_product
-    n, bottom, top, r = number(stack.used), counts.bottom, counts.top, ratio
-    clipped, born_w, born_x, merged = 0, np.inf, np.inf, stack.merged
-    while top > bottom and stack.x[top - 1] * r >= cap:
+    n, bottom, top, r = used.counts[0], counts.bottom, counts.top, ratio
+    clipped, born_w, born_x = 0, np.inf, np.inf
+    while top > bottom and x[top - 1] * r >= cap:
         top -= 1
         for i in range(n):
-            merged[i] = d * stack.G[top, i] + (merged[i] if clipped else 0.0)
+            merged[i] = d * G[top, i] + (merged[i] if clipped else 0.0)
         clipped += 1
-        born_w, born_x = min(born_w, stack.born[0, top]), min(born_x, stack.born[1, top])
-        r *= stack.below_x[top]
-        d *= stack.below_G[top]
-    while bottom < top and is_over(counts, stack.born, bottom, log_forget):
+        born_w, born_x = min(born_w, born[0, top]), min(born_x, born[1, top])
+        r *= below_x[top]
+        d *= below_G[top]
+    while bottom < top and is_negligible(counts, born, bottom, log_forget_w, log_forget_x):
         bottom += 1
     if top > bottom:
         scale(stack, top - 1, r, d)
     if bottom == top:
         bottom, top = 0, 0
     if clipped:
-        stack.x[top], stack.below_x[top], stack.below_G[top] = cap, 1.0, 1.0
-        stack.born[0, top], stack.born[1, top] = born_w, max(born_x, counts.products - np.log(cap))
+        x[top], below_x[top], below_G[top] = cap, 1.0, 1.0
+        born[0, top], born[1, top] = born_w, max(born_x, counts.products - np.log(cap))
         for i in range(n):
-            stack.G[top, i] = merged[i]
-            stack.C[top, i] = cap * merged[i] + (stack.C[top - 1, i] if top > bottom else 0.0)
+            G[top, i] = merged[i]
+            C[top, i] = cap * merged[i] + (C[top - 1, i] if top > bottom else 0.0)
         top += 1
     counts.top, counts.bottom = top, bottom
-    if top + 4 > len(stack.x) and bottom > len(stack.x) // 2:  # before `has_room` asks for more
+    if top + 4 > len(x) and bottom > len(x) // 2:  # before `has_room` asks for more
         for g in range(bottom, top):
-            copy_group(
-                number(stack.used), g - bottom, g, stack.x, stack.below_x, stack.below_G, stack.born, stack.G, stack.C
-            )
+            copy_group(stack, g - bottom, g)
         counts.top, counts.bottom = top - bottom, 0
-    if is_crowded(stack.used):
-        tidy(stack, log_forget)
+    if is_crowded(used):
+        remove_unused(stack, log_forget_w, log_forget_x)
 
 
-@seldom
-def tidy(stack, log_forget):
-    """Give up the slots of weights that matter no more."""
-    m = 0
-    for i in range(number(stack.used)):
-        if is_over(stack.counts[0], stack.seen, i, log_forget):
-            move_slot(stack.used, i, -1)
+@no_inline
+def remove_unused(stack, log_forget_w, log_forget_x):
+    """Remove the slots of weights that matter no more."""
+    all_counts, used, seen, _, _, _, _, _, G, C = stack
+    counts, m = all_counts[0], 0
+    for i in range(used.counts[0]):
+        if is_negligible(counts, seen, i, log_forget_w, log_forget_x):
+            move_slot(used, i, -1)
             continue
-        move_slot(stack.used, i, m)
-        stack.seen[0, m], stack.seen[1, m] = stack.seen[0, i], stack.seen[1, i]
-        for g in range(stack.counts[0].bottom, stack.counts[0].top):
-            stack.G[g, m], stack.C[g, m] = stack.G[g, i], stack.C[g, i]
+        move_slot(used, i, m)
+        seen[0, m], seen[1, m] = seen[0, i], seen[1, i]
+        for g in range(counts.bottom, counts.top):
+            G[g, m], C[g, m] = G[g, i], C[g, i]
         m += 1
-    set_number(stack.used, m)
+    set_number(used, m)

@@ -1,260 +1,310 @@
-"""One compiled loop: a learner acts in an MDP, learns, and is evaluated; seed after seed, until a budget of steps is spent.
+"""One compiled loop: a learner acts, learns, and is evaluated, until it is done or a budget of steps is spent.
 
 A step, with all policies in the Q of this moment:
 
     a ~ μ(·|s),   s' and r from the MDP,   v = Σ_a' π(a'|s') Q(s', a')         (0 where the episode has ended)
     z ← γβ-rule(z) + ∇q(s, a),     δ = r + γv − q(s, a),     θ ← θ + α δ z        (the paper's Algorithm 1, π in δ)
 
-"offline" sums δz over the episode and adds it at the end; "replay" stores the step and corrects drawn sequences in the same
-way; a method with a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) =
-Σ_j value_j θ[tile_j · A + a], for a table the one tile s with value 1. State values: see `learning`.
+State values: z ← γβ-rule(z) + ∇v(s), θ ← θ + α ρ δ z, where the rule reads the previous action, not that in s. "offline" sums
+δz over the episode and adds it at the end; "replay" stores the step and corrects drawn sequences in the same way; a method with
+a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) = Σ_j value_j θ[tile_j · A + a], for a
+table the one tile s with value 1.
 
-What a learner does not need (a form of the eligibility vector, a buffer, a step of the method's own, a given trajectory) is
-None in the loop's arguments: Numba leaves out what is done with it, so that each loop is compiled for what it needs.
+What a learner does not need (a form of the eligibility vector, a step of the method's own, a given trajectory) is None in the
+loop's arguments: Numba leaves out what is done with it, so that each loop is compiled for what it needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 
-from offtrace.learners.acting import at_present, best_of, choose, level, probability, probability_of
-from offtrace.learners.compiling import borrowed, inside, part, seldom
-from offtrace.learners.eligibility import add_to, advance, enter, has_room
-from offtrace.learners.learning import (
-    BAD_COEFFICIENT,
-    LEARNED,
-    NOT_FINITE,
+from offtrace.learners.acting import (
     action_values,
-    add_sums,
-    bounds,
-    count_visits,
-    expected,
-    list_weights,
-    met,
-    own_step,
-    sequences,
-    set_weights,
-    state_ratio,
+    at_present,
+    choose,
+    choose_action,
+    expected_value,
+    probability_of,
     state_value,
-    step_at,
-    take_back,
+    value_of,
 )
-from offtrace.learners.memory import OFFLINE, ONLINE
-from offtrace.learners.progress import begin, begin_lane, finish, mark
-from offtrace.learners.random import EVALUATION, LEARNING, pick, uniform
+from offtrace.learners.arrays import take_slot
+from offtrace.learners.compiling import compiled_loop, inline, inline_fma, newest_file, no_inline
+from offtrace.learners.eligibility import add_to, advance, enter, has_room
+from offtrace.learners.own_steps import own_step
+from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
+from offtrace.learners.random import LEARNING, pick, uniform
+from offtrace.learners.replay import add_sums, sequence, store
+from offtrace.learners.state import EVALUATION, OFFLINE, ONLINE, REPLAY, TARGET
 
-DONE, PAUSED, ROOM, BAD, GO_ON, ENDED, OVER = range(7)
-"""Why the loop came back: all seeds are done, the budget is spent, arrays must grow, a custom β is no number. And what a step
-has led to: nothing in particular, an episode's end, the end of the learner."""
-
-
-def run(world, task, factors, custom, m, e, buffer, own, out, budget):
-    """Continue until all seeds are done, or for so many steps: DONE, PAUSED, ROOM or BAD."""
-    world = borrowed(world)
-    task = borrowed(task)
-    m = borrowed(m)
-    e = borrowed(e)
-    out = borrowed(out)
-    settings, progress, lane = task.settings, m.progress[0], m.lane[0]
-    while True:
-        if not progress.begun:
-            if progress.seed == len(out.seeds):
-                return DONE
-            begin(settings, m, out.seeds[progress.seed])
-            begin_lane(m, e)
-        if budget == 0:
-            return PAUSED
-        if not has_room(e.starts, e.groups, len(m.weights)) or progress.evaluations == len(out.evaluation_step):
-            return ROOM
-        budget -= 1
-        choose_action(task, m, where_it_is(world.recorded, world, m))
-        see_what_follows(world.recorded, world, task, m)
-        status = observe(task, factors, custom, m, e, buffer, own, out)
-        if status == BAD:
-            return BAD
-        if lane.state < 0 and settings.evaluate_every and progress.episode % settings.evaluate_every == 0:
-            out.evaluation_step[progress.evaluations] = progress.step
-            out.evaluation_return[progress.evaluations] = evaluation(world, task, m)
-            progress.evaluations += 1
-        if status == OVER:
-            finish(settings, m, out)
+ALL, ACT, LEARN, EVALUATE = range(4)
+"""What the loop does: whole steps in an MDP; or, for an environment in Python, one part of a step."""
 
 
-@inside
-def where_it_is(recorded, world, m):
-    """The state in which the lane acts now; −1 − s if an episode begins in s."""
-    s, progress = m.lane[0].state, m.progress[0]
+@cache
+def loop() -> Callable[..., int]:
+    """The loop, which is compiled when it is first called with arguments of new types."""
+    changed = newest_file()
+
+    @compiled_loop
+    def learn(world, task, factors, custom, memory, lane, eligibility, curve, method, stage):
+        _ = changed
+        entries, rows, recorded = world
+        all_settings, tile, value, schedules, _, target, _, parameters, lags = task
+        all_progress, streams, θ, _, N, q, q_next, active, carry = memory
+        lanes, buffer, sums, summed = lane
+        vector, starts, groups = eligibility
+        settings, progress, at = all_settings[0], all_progress[0], lanes[0]
+        A, on_states = len(q), settings.on_states
+        if stage == EVALUATE:
+            return evaluation_action(task, memory)
+        while progress.budget > 0 and has_room(starts, groups, len(active)) and has_row(progress, curve):
+            # a ~ μ(·|s), s' and r
+            step = buffer[at.head]
+            if stage != LEARN:
+                begin_episode(entries, rows, recorded, progress, at, streams)
+                choose_action(task, memory, at, step)
+                if stage == ACT:
+                    return step.action
+                take_step(entries, rows, recorded, settings, progress, at, streams, A, step)
+            else:  # other lanes may have learned since
+                at.value = value_of(θ, tile, value, step.state, step.action, q, on_states)
+            progress.budget -= 1
+            progress.step += 1
+            at.age += 1
+            progress.largest = max(progress.largest, abs(step.reward))
+            is_finite, count = True, store(settings, at, len(buffer))
+            for _ in range(count):
+                first, last = sequence(settings, at, streams)
+                for i in range(first, last):
+                    now = buffer[(at.head - at.filled + i) % len(buffer)]
+                    s, a, pair = now.state, now.action, now.state if on_states else now.state * A + now.action
+                    π, old, discount = at.greedy if settings.greedy else at.pi, at.value, at.discount
+                    if settings.update == REPLAY:  # π and q are those of now
+                        old = value_of(θ, tile, value, s, a, q, on_states)
+                        π_now = at_present(schedules[TARGET], at.episode, at.step)
+                        π = probability_of(π_now, target, s, q, a, settings.greedy)
+                        discount = settings.gamma if i > first else 0.0
+
+                    # δ = r + γ v(s') − q(s, a)
+                    v = 0.0
+                    if on_states and not now.terminated:
+                        v = state_value(θ, tile, value, now.next_state)
+                    elif not now.terminated:
+                        action_values(θ, tile, value, now.next_state, q_next)
+                        v = expected_value(task, memory, at, now.next_state, q_next)
+                    δ = now.reward + settings.gamma * v - old
+                    is_finite = np.isfinite(δ)
+                    if not is_finite:
+                        break
+                    shift = old - at.bootstrap if settings.uncorrected and discount > 0.0 else 0.0
+                    at.bootstrap = v
+
+                    # z ← γβ-rule(z) + ∇q(s, a),   θ ← θ + α δ z
+                    set_active(tile, active, s, a, A, on_states)
+                    if settings.history:
+                        carry[0], carry[1] = (np.nan, np.nan) if on_states else (π, now.mu)
+                    ratio = state_ratio(settings.bound, settings.share, π, now.mu) if on_states else 1.0
+                    if method is None:
+                        π_read, μ_read, place = read_by_rule(settings, at, s, pair, π, now.mu)
+                        valid = advance(
+                            factors, custom, vector, starts, groups, settings, parameters, lags, discount,
+                            π_read, μ_read, place,
+                        )  # fmt: skip
+                        enter(vector, starts, groups, carry, active, value, s, pair)
+                        at.previous_pi, at.previous_mu, at.previous_pair = π, now.mu, s * A + a
+                        if settings.by_visits:
+                            count_visits(active, N)
+                        size, by_visits = 1.0, False
+                        if settings.update == ONLINE:
+                            size, by_visits = at.alpha, settings.by_visits != 0
+                        else:
+                            for w in active:
+                                take_slot(summed, w)
+                        add_to(sums, size * (δ * ratio + shift), N, by_visits, vector, starts, groups)
+                        if shift != 0.0:
+                            take_back(sums, size * shift, N, by_visits, active, value, s)
+                    else:
+                        valid = own_step(
+                            method, task, factors, custom, memory, at, eligibility, now, (discount, δ, v, π, ratio)
+                        )
+                    if not valid:
+                        progress.bad = 1
+                        return 0
+                    if now.terminated or now.truncated:
+                        break
+                if not is_finite:
+                    break
+                if settings.update == REPLAY:
+                    add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
+            if not is_finite:
+                θ[0] = np.nan
+            finish_step(settings, progress, at, step)
+            progress.done = progress.done or not is_finite
+            if settings.update == OFFLINE and (at.begins or progress.done):
+                add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
+            mark(settings, tile, value, progress, θ, q, curve)
+            evaluate_if_due(entries, rows, task, memory, at, curve)
+            if progress.done:
+                break
+        return 0
+
+    return learn
+
+
+@inline
+def has_row(progress, curve):
+    """Whether there is room for one more evaluation episode."""
+    evaluations = curve.evaluations
+    return progress.evaluations < len(evaluations)
+
+
+@inline
+def begin_episode(entries, rows, recorded, progress, at, streams):
+    """Where an episode begins, if one does. Environments in Python set it themselves."""
     if recorded is not None:
-        m.lane[0].chosen = recorded[progress.step].action
-        return recorded[progress.step].state if s >= 0 else -1 - recorded[progress.step].state
-    return s if s >= 0 else -1 - pick(m.streams, LEARNING, world.start, 0, len(world.start))
+        step = recorded[progress.step]
+        at.state, at.chosen = step.state, step.action
+    elif entries is not None and at.begins:
+        start = len(rows) - 2
+        at.state = entries[pick(streams, LEARNING, entries, rows[start], rows[start + 1])].to
 
 
-@part
-def choose_action(task, m, place):
-    """a ~ μ(·|s); remember s, a, μ(a|s), π(a|s), q(s, a) or v(s), and whether a is greedy. `place` is as `where_it_is` has it.
-
-    On state values the policies are tables, which do not look at q.
-    """
-    features, lane, now, q = task.features, m.lane[0], m.now[0], m.q
-    s = place if place >= 0 else -1 - place
-    lane.step = m.progress[0].step
-    if place < 0:
-        lane.age, lane.episode = 0, m.progress[0].episode
-        lane.gain, lane.total, lane.discount = 1.0, 0.0, 0.0
-    behavior, target = task.policies.behavior, task.policies.target
-    μ, π = at_present(behavior, lane.episode, lane.step), at_present(target, lane.episode, lane.step)
-    lane.alpha = level(task.settings.alpha, lane.episode, lane.step)
-    action_values(m.θ, features, s, q)
-    best, _, ties, _ = best_of(q)
-    a = lane.chosen
-    if a < 0:
-        a = choose(uniform(m.streams, LEARNING), μ, behavior.table, s, q)
-    lane.state, lane.chosen = s, -1
-    now.state, now.action = s, a
-    now.mu = probability(μ, behavior.table, s, q, best, ties, a)
-    lane.pi = probability(π, target.table, s, q, best, ties, a)
-    lane.value, lane.greedy = q[a], 1.0 if q[a] == best else 0.0
-    if features.states:
-        lane.value = state_value(m.θ, features, s)
-    return a
-
-
-@inside
-def see_what_follows(recorded, world, task, m):
+@inline
+def take_step(entries, rows, recorded, settings, progress, at, streams, A, step):
     """s', r, and whether the episode ends there."""
-    now, lane, step = m.now[0], m.lane[0], m.progress[0].step
     if recorded is not None:
-        given = recorded[step]
-        now.next_state, now.reward = given.next_state, given.reward
-        now.terminated, now.truncated = given.terminated, given.truncated
-        if step + 1 < len(recorded) and not (now.terminated or now.truncated):
-            lane.chosen = recorded[step + 1].action
-    else:
-        now.next_state, now.reward = transition(world, m.streams, LEARNING, now.state, now.action, task.features.A)
-        now.terminated = world.ends[now.next_state]
-        now.truncated = lane.age + 1 == task.settings.limit and not now.terminated
+        given = recorded[progress.step]
+        step.next_state, step.reward = given.next_state, given.reward
+        step.terminated, step.truncated = given.terminated, given.truncated
+        if progress.step + 1 < len(recorded) and not (given.terminated or given.truncated):
+            at.chosen = recorded[progress.step + 1].action
+    elif entries is not None:
+        row = step.state * A + step.action
+        entry = entries[pick(streams, LEARNING, entries, rows[row], rows[row + 1])]
+        step.next_state, step.reward, step.terminated = entry.to, entry.reward, entry.ends
+        step.truncated = at.age + 1 == settings.limit and not entry.ends
 
 
-@inside
-def transition(world, streams, stream, s, a, A):
-    """(s', r) of one step in the MDP."""
-    row = s * A + a
-    j = pick(streams, stream, world.P, world.indptr[row], world.indptr[row + 1])
-    return world.to[j], world.of_entry[j] if len(world.of_entry) else world.R[row]
+@inline
+def set_active(tile, active, s, a, A, on_states):
+    """The weights of (s, a), or of s."""
+    for j in range(len(active)):
+        active[j] = tile[s, j] if on_states else tile[s, j] * A + a
 
 
-@part
-def observe(task, factors, custom, m, e, buffer, own, out):
-    """Learn from the step that the lane has taken: GO_ON, ENDED, OVER or BAD."""
-    features, settings, plan, target, A = task.features, task.settings, task.plan, task.policies.target, task.features.A
-    lane, progress, states = m.lane[0], m.progress[0], task.features.states
-    out.largest[progress.seed] = max(out.largest[progress.seed], abs(m.now[0].reward))
-    progress.step += 1
-    lane.age += 1
-    found = LEARNED
-    for _ in range(sequences(buffer, (settings.every, settings.batch), lane, m.now)):
-        first, last = bounds(buffer, settings.length, lane, m.streams)
-        for i in range(first, last):
-            now = step_at(buffer, lane, m.now, i)
-            s, a, pair = now.state, now.action, now.state if states else now.state * A + now.action
-            π, q, discount = lane.greedy if plan.greedy else lane.pi, lane.value, lane.discount
-            if buffer is not None:  # both are those of now
-                action_values(m.θ, features, s, m.q)
-                π = probability_of(at_present(target, lane.episode, lane.step), target.table, s, m.q, a, plan.greedy)
-                q, discount = state_value(m.θ, features, s) if states else m.q[a], settings.gamma if i > first else 0.0
-
-            # δ = r + γ v(s') − q(s, a)
-            v = 0.0
-            if states and not now.terminated:
-                v = state_value(m.θ, features, now.next_state)
-            elif not now.terminated:
-                action_values(m.θ, features, now.next_state, m.q_next)
-                v = expected(plan, task.policies.behavior, target, lane, m.streams, now.next_state, m.q_next)
-            δ = now.reward + settings.gamma * v - q
-            if not np.isfinite(δ):
-                found = NOT_FINITE
-                break
-            shift = q - lane.bootstrap if plan.uncorrected and discount > 0.0 else 0.0
-            lane.bootstrap = v
-
-            # z ← γβ-rule(z) + ∇q(s, a),   θ ← θ + α δ z
-            set_weights(features.tile, m.weights, s, a, 0 if states else A)
-            if plan.history:
-                plan.first[0], plan.first[1] = (np.nan, np.nan) if states else (π, now.mu)
-            ratio = state_ratio(plan.bound, plan.share, π, now.mu) if states else 1.0
-            if own is None:
-                π_met, μ_met, place = met(states, plan.tells_pair, lane, s, pair, π, now.mu)
-                has_coefficients = advance(
-                    factors, custom, e.vector, e.starts, e.groups, plan.numbers, discount, π_met, μ_met, place
-                )
-                enter(e.vector, e.starts, e.groups, plan.first, m.weights, features.value, s, pair)
-                lane.π_before, lane.μ_before, lane.pair_before = π, now.mu, s * A + a
-                if settings.by_visits:
-                    count_visits(m.weights, m.N, m.sizes)
-                size, sized = (lane.alpha, settings.by_visits) if settings.update == ONLINE else (1.0, False)
-                if settings.update != ONLINE:
-                    list_weights(m.weights, m.summed)
-                add_to(m.changed, size * (δ * ratio + shift), m.sizes, sized, e.vector, e.starts, e.groups)
-                if shift != 0.0:
-                    take_back(m.changed, size * shift, m.sizes, sized, m.weights, features.value, s)
-            else:
-                has_coefficients = own_step(own, task, factors, custom, m, e, discount, (δ, v, π, ratio))
-            if not has_coefficients:
-                found = BAD_COEFFICIENT
-            if not has_coefficients or now.terminated or now.truncated:
-                break
-        if found != LEARNED:
-            break
-        if buffer is not None:
-            add_sums(settings, m)
-    if found == BAD_COEFFICIENT:
-        return BAD
-    if found == NOT_FINITE:
-        m.θ[0] = np.nan  # so that all see it
-    return conclude(features, settings, m, out, found)
+@inline
+def read_by_rule(settings, at, s, pair, π, μ):
+    """π and μ of the action that the older starts pass, on state values the previous one, and where it is."""
+    if settings.on_states:
+        return at.previous_pi, at.previous_mu, s if settings.custom else at.previous_pair
+    return π, μ, pair
 
 
-@part
-def conclude(features, settings, m, out, found):
-    """What remains of a step: GO_ON, ENDED, OVER or BAD."""
-    lane, progress, now = m.lane[0], m.progress[0], m.now[0]
-    lane.discount = settings.gamma
-    lane.total += lane.gain * now.reward
-    lane.gain *= settings.gamma
-    ends = now.terminated or now.truncated
-    lane.state = -1 if ends else now.next_state
-    if ends:
-        lane.chosen = -1
+@inline
+def state_ratio(bound, share, π, μ):
+    """What δ carries on state values: min(ρ̄, ρ) of the policy that is evaluated."""
+    return min(bound, share * (π / μ) + (1.0 - share))
+
+
+@inline
+def count_visits(active, N):
+    """Count a visit of the active weights, whose step sizes are 1 / visits."""
+    for w in active:
+        N[w] += 1.0
+
+
+@inline_fma
+def take_back(to, size, N, by_visits, active, value, s):
+    """The newest start does not count in what was added for all of them: to −= size · ∇q."""
+    for j in range(len(active)):
+        w = active[j]
+        to[w] -= size * value[s, j] * (1.0 / N[w] if by_visits else 1.0)
+
+
+@inline
+def finish_step(settings, progress, at, step):
+    """Where the lane goes next, the return of its episode, and whether the learner is done."""
+    at.discount = settings.gamma
+    at.total += at.gain * step.reward
+    at.gain *= settings.gamma
+    at.state = step.next_state
+    if step.terminated or step.truncated:
+        at.begins, at.chosen = 1, -1
         progress.episode += 1
-        progress.returns += lane.total
+        progress.returns += at.total
         progress.finished += 1.0
-    over = progress.step == settings.steps or (settings.episodes > 0 and progress.episode == settings.episodes)
-    if settings.update == OFFLINE and (ends or over):
-        add_sums(settings, m)
-    clock = progress.episode if settings.episodes else progress.step
-    if progress.mark < len(settings.marks) and clock == settings.marks[progress.mark]:
-        mark(features, settings, m, out)
-    return OVER if over or found == NOT_FINITE else ENDED if ends else GO_ON
+    if progress.step == settings.steps or (settings.episodes > 0 and progress.episode == settings.episodes):
+        progress.done = 1
 
 
-@seldom
-def evaluation(world, task, m):
-    """The return of an evaluation episode; one that has hit the limit continues the next time from where it was."""
-    world, task, m = borrowed((world, task, m))
-    features, progress, policy, q = task.features, m.progress[0], task.policies.evaluation, m.q
-    π = at_present(policy, progress.episode - 1, progress.step)
-    s, total, gain = progress.evaluation_state, 0.0, 1.0
-    if s < 0:
-        s = pick(m.streams, EVALUATION, world.start, 0, len(world.start))
-    for _ in range(task.settings.evaluation_limit):
-        action_values(m.θ, features, s, q)
-        a = choose(uniform(m.streams, EVALUATION), π, policy.table, s, q)
-        s, r = transition(world, m.streams, EVALUATION, s, a, features.A)
-        total += gain * r
-        gain *= task.settings.gamma
-        if world.ends[s]:
-            s = -1
-            break
-    progress.evaluation_state = s
-    return total
+@no_inline
+def mark(settings, tile, value, progress, θ, q, curve):
+    """One point of the curve, if it is time for it."""
+    marks, points, snapshots, truth, judged, _ = curve
+    i, clock = progress.mark, progress.episode if settings.episodes else progress.step
+    if i == len(marks) or clock != marks[i]:
+        return
+    if len(truth):
+        points[i, 0] = error(settings.on_states, tile, value, θ, q, truth, judged)
+    points[i, 1] = progress.returns / progress.finished if progress.finished else np.nan
+    points[i, 2] = progress.step
+    for w in range(snapshots.shape[1]):
+        snapshots[i, w] = θ[w]
+    progress.returns, progress.finished, progress.mark = 0.0, 0.0, i + 1
+
+
+@inline
+def error(on_states, tile, value, θ, q, truth, judged):
+    """The root mean square of Q − truth, or of V − truth."""
+    total, each = 0.0, truth.shape[1]
+    for s in judged:
+        if on_states:
+            total += (state_value(θ, tile, value, s) - truth[s, 0]) ** 2
+        else:
+            action_values(θ, tile, value, s, q)
+            for a in range(each):
+                total += (q[a] - truth[s, a]) ** 2
+    total = np.sqrt(total / (len(judged) * each))
+    return total if total >= 0.0 else np.inf
+
+
+@no_inline
+def evaluation_action(task, memory):
+    """An action of the evaluation policy."""
+    _, tile, value, schedules, _, _, table, _, _ = task
+    all_progress, streams, θ, _, _, q, _, _, _ = memory
+    progress = all_progress[0]
+    π, s = at_present(schedules[EVALUATION], progress.episode - 1, progress.step), progress.evaluation_state
+    action_values(θ, tile, value, s, q)
+    return choose(uniform(streams, EVALUATION_STREAM), π, table, s, q)
+
+
+@no_inline
+def evaluate_if_due(entries, rows, task, memory, at, curve):
+    """An evaluation episode. One that has hit the limit continues the next time from where it was."""
+    if entries is not None:
+        settings, progress, streams, evaluations, A = (
+            task.settings[0], memory.progress[0], memory.streams, curve.evaluations, len(memory.q),
+        )  # fmt: skip
+        if not (at.begins and settings.evaluate_every and progress.episode % settings.evaluate_every == 0):
+            return
+        total, gain, start = 0.0, 1.0, len(rows) - 2
+        if progress.evaluation_state < 0:
+            first = pick(streams, EVALUATION_STREAM, entries, rows[start], rows[start + 1])
+            progress.evaluation_state = entries[first].to
+        for _ in range(settings.evaluation_limit):
+            row = progress.evaluation_state * A + evaluation_action(task, memory)
+            entry = entries[pick(streams, EVALUATION_STREAM, entries, rows[row], rows[row + 1])]
+            progress.evaluation_state = entry.to
+            total += gain * entry.reward
+            gain *= settings.gamma
+            if entry.ends:
+                progress.evaluation_state = -1
+                break
+        evaluations[progress.evaluations, 0] = progress.step
+        evaluations[progress.evaluations, 1] = total
+        progress.evaluations += 1

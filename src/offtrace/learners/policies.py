@@ -27,8 +27,8 @@ from offtrace.learners.acting import (
     LINEAR,
     SOFTMAX,
     TABLE,
-    Coded,
-    Levels,
+    CodedPolicy,
+    CodedSchedule,
     level,
 )
 from offtrace.learners.arrays import Floats
@@ -54,7 +54,7 @@ class Schedule(ABC):
 
     @property
     @abstractmethod
-    def coded(self) -> Levels:
+    def coded(self) -> CodedSchedule:
         """The schedule as compiled loops see it."""
 
     def __call__(self, k: int) -> float:
@@ -77,8 +77,8 @@ class Constant(Schedule):
     value: float
 
     @property
-    def coded(self) -> Levels:  # noqa: D102
-        return Levels(CONSTANT, float(self.value), 0.0, 0.0, False)
+    def coded(self) -> CodedSchedule:  # noqa: D102
+        return CodedSchedule(CONSTANT, float(self.value), 0.0, 0.0, False)
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Linear(Schedule):
             raise ValueError(f"over must be at least 1, got {self.over!r}")
 
     @property
-    def coded(self) -> Levels:  # noqa: D102
-        return Levels(LINEAR, float(self.first), float(self.last), float(self.over), self.by == "step")
+    def coded(self) -> CodedSchedule:  # noqa: D102
+        return CodedSchedule(LINEAR, float(self.first), float(self.last), float(self.over), self.by == "step")
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Harmonic(Schedule):
             raise ValueError(f"half must be above 0, got {self.half!r}")
 
     @property
-    def coded(self) -> Levels:  # noqa: D102
-        return Levels(HARMONIC, float(self.value), float(self.half), 0.0, self.by == "step")
+    def coded(self) -> CodedSchedule:  # noqa: D102
+        return CodedSchedule(HARMONIC, float(self.value), float(self.half), 0.0, self.by == "step")
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class Exponential(Schedule):
             raise ValueError(f"factor must be at most 1, got {self.factor!r}")
 
     @property
-    def coded(self) -> Levels:  # noqa: D102
-        return Levels(EXPONENTIAL, float(self.value), float(self.factor), float(self.last), self.by == "step")
+    def coded(self) -> CodedSchedule:  # noqa: D102
+        return CodedSchedule(EXPONENTIAL, float(self.value), float(self.factor), float(self.last), self.by == "step")
 
 
 def as_schedule(name: str, given: object) -> Schedule:
@@ -186,7 +186,7 @@ class Policy:
         """
         return replace(self, explore=episodes)
 
-    def _coded(self, kind: int, name: str, given: object, low: float, high: float) -> Coded:
+    def _coded(self, kind: int, name: str, given: object, low: float, high: float) -> CodedPolicy:
         _require_episodes(self.explore)
         schedule = as_schedule(name, given)
         for value in (
@@ -196,7 +196,7 @@ class Policy:
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {given!r}")
-        return Coded(kind, schedule.coded, self.explore, np.empty((0, 0)))
+        return CodedPolicy(kind, schedule.coded, self.explore, np.empty((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class EpsilonGreedy(Policy):
     epsilon: float | Schedule
 
     @property
-    def coded(self) -> Coded:
+    def coded(self) -> CodedPolicy:
         """Checked, and as compiled loops see it."""
         return self._coded(GREEDY, "epsilon", self.epsilon, 0.0, 1.0)
 
@@ -226,17 +226,17 @@ class Softmax(Policy):
     temperature: float | Schedule
 
     @property
-    def coded(self) -> Coded:
+    def coded(self) -> CodedPolicy:
         """Checked, and as compiled loops see it."""
         return self._coded(SOFTMAX, "temperature", self.temperature, 0.0, np.inf)
 
 
-def coded(name: str, given: object, shape: tuple[int, int] | None) -> Coded:
+def coded(name: str, given: object, shape: tuple[int, int] | None) -> CodedPolicy:
     """A policy, or an array [S, A] that stays as it is; `shape` is None where states cannot be told apart."""
     if isinstance(given, EpsilonGreedy | Softmax):
         return given.coded
     if shape is None and (callable(given) or np.ndim(given) == 1):  # pyright: ignore[reportArgumentType]
-        return Coded(TABLE, Constant(0.0).coded, 0, np.empty((0, 0)))  # see `of_observations`
+        return CodedPolicy(TABLE, Constant(0.0).coded, 0, np.empty((0, 0)))  # see `of_observations`
     if given is None or isinstance(given, str) or callable(given):
         raise TypeError(f"{name} must be EpsilonGreedy(…), Softmax(…) or an array [S, A], got {given!r}")
     table = np.array(given, dtype=np.float64)
@@ -247,7 +247,7 @@ def coded(name: str, given: object, shape: tuple[int, int] | None) -> Coded:
         )
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
-    return Coded(TABLE, Constant(0.0).coded, 0, distributions(table, name))
+    return CodedPolicy(TABLE, Constant(0.0).coded, 0, distributions(table, name))
 
 
 Probabilities = Callable[[np.ndarray], ArrayLike]
@@ -279,13 +279,13 @@ def of_observations(name: str, given: object, A: int) -> Probabilities | None:
     return checked
 
 
-def extremes(policy: Coded, A: int) -> tuple[np.ndarray, np.ndarray]:
+def extremes(policy: CodedPolicy, A: int) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest probability of each pair, whatever Q and the schedule are: a table's are its own."""
     if policy.kind == TABLE and policy.table.size:
         return policy.table, policy.table
     low, high = 0.0, 1.0  # of a softmax, and of an ε that changes
-    if policy.kind == GREEDY and policy.level.kind == CONSTANT:
-        ε = policy.level.a
+    if policy.kind == GREEDY and policy.schedule.form == CONSTANT:
+        ε = policy.schedule.a
         low, high = ε / A, 1.0 - ε + ε / A
     return np.array([low]), np.array([high])
 

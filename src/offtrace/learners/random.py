@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.learners.compiling import inside
+from offtrace._shared.compile_cache import cached_njit
+from offtrace.learners.compiling import inline
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -19,7 +20,7 @@ LEARNING, EVALUATION = 0, 1
 """The two streams."""
 
 
-@inside
+@inline
 def mixed(z: np.uint64) -> np.uint64:
     """The finaliser: a bijection of 64 bits in which every bit of the input moves half of those of the output."""
     z = (z ^ (z >> R30)) * FIRST
@@ -27,38 +28,41 @@ def mixed(z: np.uint64) -> np.uint64:
     return z ^ (z >> R31)
 
 
-@inside
-def start(seed, streams):
-    """Set all streams to where this seed begins."""
-    for i in range(len(streams)):
-        streams[i] = mixed(mixed(np.uint64(seed) + GOLDEN) + np.uint64(i) * GOLDEN)
-
-
-@inside
+@inline
 def uniform(streams, i):
     """The next number of stream i, in [0, 1)."""
     streams[i] += GOLDEN
     return np.float64(mixed(streams[i]) >> R11) * UNIT
 
 
-@inside
+@inline
 def normal(streams, i):
     """A standard normal number, by Box and Muller."""
     radius = np.sqrt(-2.0 * np.log(1.0 - uniform(streams, i)))
     return radius * np.cos(2.0 * np.pi * uniform(streams, i))
 
 
-@inside
-def pick(streams, i, cumulated, low, high):
-    """An index j in [low, high): the first with cumulated[j] > u. A single candidate takes no number."""
+@inline
+def pick(streams, i, entries, low, high):
+    """An index j in [low, high): the first with entries[j].cumulated > u. A single candidate takes no number."""
     high -= 1
     if low == high:
         return low
     u = uniform(streams, i)
     while low < high:
         middle = (low + high) // 2
-        if cumulated[middle] > u:
+        if entries[middle].cumulated > u:
             high = middle
         else:
             low = middle + 1
     return low
+
+
+@cached_njit(nogil=True, error_model="numpy")
+def begin(seed: int, spread: float, streams: np.ndarray, θ: np.ndarray) -> None:
+    """Set all streams to where this seed begins, and add noise of standard deviation `spread` to θ."""
+    for i in range(len(streams)):
+        streams[i] = mixed(mixed(np.uint64(seed) + GOLDEN) + np.uint64(i) * GOLDEN)
+    if spread > 0.0:
+        for w in range(len(θ)):
+            θ[w] += spread * normal(streams, LEARNING)

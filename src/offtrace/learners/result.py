@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from offtrace._shared import notebook
 from offtrace.learners.arrays import Floats, Integers
 from offtrace.learners.environments import Environment
-from offtrace.learners.memory import Features, Settings
+from offtrace.learners.features import Features
 from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace
 
@@ -22,8 +22,12 @@ BEYOND = 1e6
 """A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""
 
 
-def beyond(θ: Floats, largest: Floats, steps: Integers, where: Environment, settings: Settings) -> NDArray[np.bool_]:
+def beyond(
+    θ: Floats, largest: Floats, steps: Integers, where: Environment, first: Floats, noise: float
+) -> NDArray[np.bool_]:
     """[n]: which of the learners with weights θ [n, size] have diverged, after so many steps with rewards of |r| ≤ `largest`.
+
+    They began with the weights `first`, with noise of this standard deviation.
 
     A Q that averages returns, and began at Q_0, stays within
 
@@ -32,9 +36,9 @@ def beyond(θ: Floats, largest: Floats, steps: Integers, where: Environment, set
     and noise or a bad step size may take it out of there for a while. Beyond BEYOND times this it is an estimate of nothing,
     whether or not it would have become infinite in the end.
     """
-    reach = np.minimum(steps, 1.0 / (1.0 - settings.gamma) if settings.gamma < 1.0 else np.inf)
+    reach = np.minimum(steps, 1.0 / (1.0 - where.gamma) if where.gamma < 1.0 else np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        began = _magnitude(settings.first[None], where)[0] + 10.0 * settings.spread
+        began = _magnitude(first[None], where)[0] + 10.0 * noise
         return ~(_magnitude(θ, where) <= BEYOND * (began + largest * reach))
 
 

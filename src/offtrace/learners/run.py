@@ -1,15 +1,14 @@
-"""Run all seeds of a job: in threads, with a progress bar, and put together what comes of them."""
+"""Run a learner for each seed: in threads, with a progress bar, and put together their results."""
 
 from __future__ import annotations
 
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from itertools import pairwise
-from typing import NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,31 +16,29 @@ from numpy.typing import NDArray
 from offtrace._shared.cores import cores
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar, watched
-from offtrace.learners import loop
-from offtrace.learners.acting import Policies
+from offtrace.learners.acting import CodedPolicy, CodedSchedule, records
 from offtrace.learners.arrays import Floats, Integers, Records, slots
-from offtrace.learners.compiling import compiled
 from offtrace.learners.eligibility import Eligibility, eligibility, grown
 from offtrace.learners.environments import Environment
-from offtrace.learners.learning import add_sums
-from offtrace.learners.loop import BAD, DONE, ROOM
-from offtrace.learners.memory import ONLINE, REPLAY, STEP, Features, Out, Own, Settings, memories, room_for
+from offtrace.learners.loop import ALL, loop
 from offtrace.learners.methods.base import TRANSITION, Method
-from offtrace.learners.plan import Past, Task, checked_step, functions_of, own_step, plan_of
+from offtrace.learners.own_steps import Own
 from offtrace.learners.policies import Probabilities
+from offtrace.learners.random import begin
+from offtrace.learners.replay import add_sums
 from offtrace.learners.result import BEYOND, Curve, Learned, beyond
+from offtrace.learners.rule_functions import PastSteps, first_carry, own_step, parameters, rule_functions, trace_of
+from offtrace.learners.state import ONLINE, PROGRESS, REPLAY, Lane, Memory, Task, World, lane_of
+from offtrace.learners.state import Curve as Recorded
 
-G = TypeVar("G", bound=np.generic)
 clock = time.perf_counter
 
 SLICE = 500_000
-"""Steps between two evaluations at the clock, and at whether to stop, at most."""
+"""The most steps between two looks at the clock and at whether to stop."""
 FIRST = {True: 100, False: 20_000}
-"""Steps before the first look: where a trace or an environment is in Python, and where all is compiled."""
+"""Steps before the first of them: where a trace or an environment is in Python, and where all is compiled."""
 PAUSE = 0.5
-"""Seconds between two evaluations, about: a trace or an environment in Python may take long for a step."""
-BLOCK = 64
-"""Seeds in a block at most."""
+"""Seconds between two of them, about: a trace or an environment in Python may take long for a step."""
 
 
 class Job(NamedTuple):
@@ -49,70 +46,141 @@ class Job(NamedTuple):
 
     where: Environment
     method: Method
-    policies: Policies
-    settings: Settings
-    capacity: int
+    policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy]
+    """The behaviour, the target, and the policy of evaluation episodes."""
+    alpha: CodedSchedule
+    settings: Records
+    """[1]: a record SETTINGS."""
+    lags: Floats
+    """Bounds of β by lag."""
+    first: Floats
+    """[size]: the weights to begin with."""
+    spread: float
+    """The standard deviation of the noise that is added to them."""
+    marks: Integers
+    """When the curve has its points."""
+    truth: Floats
+    """[S, A], or [S, 1]; empty if it is not known."""
+    capacity: int = 1
     """How many steps a replay buffer holds."""
     functions: tuple[Probabilities | None, Probabilities | None] = (None, None)
     """Behaviour and target as functions of observations, where states have no numbers and a policy is not one in Q."""
+    recorded: Records | None = None
+    """A given trajectory, which is followed; then θ is recorded at the points of the curve."""
+
+    @property
+    def task(self) -> Task:
+        """What loops read."""
+        features = self.where.features
+        tables = (policy.table for policy in self.policies)
+        schedules = records(*self.policies, self.alpha)
+        numbers = parameters(self.method, self.where.shape)
+        return Task(self.settings, features.tile, features.value, schedules, *tables, numbers, self.lags)
+
+    @property
+    def in_python(self) -> bool:
+        """Whether its environment or its trace is Python."""
+        return trace_of(self.method).form == "history" or (self.where.mdp is None and self.recorded is None)
 
 
 class Learner:
-    """What the compiled loop keeps of one learner, in as many lanes as its environment has copies."""
+    """One seed in an MDP, or on a given trajectory. `begin` makes its arrays, and `result` is what remains of them."""
 
-    def __init__(self, job: Job, features: Features, lanes: int, capacity: int) -> None:
-        method, settings, size, k = job.method, job.settings, job.where.size, features.tile.shape[1]
-        self.method, self.settings = method, settings
-        self.past = Past(method.trace) if method.uses_trace and method.trace.form == "history" else None
-        self.plan = plan_of(method, job.where.shape)
-        self.functions = functions_of(method, self.past)
-        self.task = Task(features, job.policies, settings, self.plan)
-        self.lanes = memories(size, features.A, k, lanes=lanes, further=len(method.further), settings=settings)
-        room = settings.length + 3 if settings.update == REPLAY else 64
-        kept = {"per_decision": self.plan.per_decision, "grouped": self.plan.grouped, "carry": len(self.plan.first)}
-        self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, room=room, **kept) for _ in range(lanes)]
-        replays = settings.update == REPLAY
-        self.buffers = [np.zeros(capacity, STEP) if replays else None for _ in range(lanes)]
-        self.own = [None if method.in_loop else _own(method, size) for _ in range(lanes)]
+    def __init__(self, job: Job, world: World, task: Task, seed: int, lanes: int = 1) -> None:
+        self.job, self.world, self.task, self.seed, self.lane_count = job, world, task, seed, lanes
+        self.result: Result | None = None
+        self.begun, self.steps, self.share = False, 0, 0.0
 
-    def grow(self) -> None:
-        """Make room where it has run out."""
-        self.eligibility = [grown(e, self.lanes[0].weights.shape[0]) for e in self.eligibility]
+    def begin(self) -> None:
+        """Make the arrays of a learner that has not taken a step."""
+        job, settings, features = self.job, self.job.settings[0], self.job.where.features
+        method, size, k, n = job.method, job.where.size, self.task.tile.shape[1], self.lane_count
+        self.begun, θ, streams, carry = True, job.first.copy(), np.zeros(2, np.uint64), first_carry(method)
+        begin(np.uint64(self.seed), job.spread, streams, θ)
+        progress = np.zeros(1, PROGRESS)
+        progress[0].evaluation_state = -1
+        self.progress = progress[0]
+        self.memory = Memory(
+            progress, streams, θ, np.zeros((len(method.further), size)), np.zeros(size if settings.by_visits else 0),
+            np.zeros(features.A), np.zeros(features.A), np.zeros(k, np.int64), carry,
+        )  # fmt: skip
+        capacity = max(1, job.capacity // n) if settings.update == REPLAY else 1
+        self.lanes: list[Lane] = [lane_of(θ, settings.update, capacity) for _ in range(n)]
+        forms = {"per_decision": settings.per_decision, "grouped": settings.grouped, "carry": len(carry)}
+        self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, **forms) for _ in range(n)]
+        self.own = [None if method.in_loop else _own(method, size) for _ in range(n)]
+        points, snapshots = len(job.marks), size if job.recorded is not None else 0
+        evaluations = 64 + n if settings.evaluate_every else n
+        self.curve = Recorded(
+            job.marks, np.full((points, 3), np.nan), np.full((points, snapshots), np.nan), job.truth, job.where.judged,
+            np.zeros((evaluations, 2)),
+        )  # fmt: skip
+        self.call: Any = loop()
+        self.functions = rule_functions(method)
+        if settings.history:
+            self.call, self.functions = getattr(loop(), "py_func", loop()), (None, PastSteps(trace_of(method)).step)
 
-    def add_sums_of_other_lanes(self, j: int) -> None:
-        """When the last step is over: what their episodes have added up to so far, if that waits for their ends."""
-        for i, m in enumerate(self.lanes):
-            if i != j and self.settings.update != ONLINE:
-                add_sums(self.settings, m)
+    def run(self, lane: int, stage: int, budget: int) -> int:
+        """Call the loop for at most so many steps, with more room where it might run out; it returns an action for ACT."""
+        self.eligibility[lane] = e = grown(self.eligibility[lane], len(self.memory.active))
+        if self.progress.evaluations + len(self.lanes) > len(self.curve.evaluations):
+            longer = np.concatenate([self.curve.evaluations, np.zeros_like(self.curve.evaluations)])
+            self.curve = self.curve._replace(evaluations=longer)
+        self.progress.budget = budget
+        arguments = self.memory, self.lanes[lane], e, self.curve, self.own[lane], stage
+        with np.errstate(over="ignore"):  # random numbers, where the loop is Python
+            action = self.call(self.world, self.task, *self.functions, *arguments)
+        settings, progress = self.job.settings[0], self.progress
+        self.steps = int(progress.step)
+        self.share = float(progress.episode / settings.episodes if settings.episodes else self.steps / settings.steps)
+        if progress.bad:
+            raise ValueError(
+                f"the custom trace {self.job.method.title!r} returned a β that is negative or not finite; "
+                "does it list all that it uses in `reads`?"
+            )
+        return action
 
-    def refuse(self) -> NoReturn:
-        """Say that a custom trace gave no coefficient."""
-        if self.past is not None and self.past.error is not None:
-            raise self.past.error
-        raise ValueError(
-            f"the custom trace {self.method.title!r} returned a β that is negative or not finite; "
-            "does it list all that it uses in `reads`?"
-        )
+    def advance(self, budget: int) -> bool:
+        """Continue for so many steps; whether the learner is done."""
+        if not self.begun:
+            self.begin()
+        while self.result is None and budget > 0:
+            self.run(0, ALL, budget)
+            budget = int(self.progress.budget)
+            if self.progress.done:
+                self.finish()
+        return self.result is not None
 
-    @property
-    def steps(self) -> int:
-        """Steps of the seed under way."""
-        at = self.lanes[0].progress[0]
-        return int(at.step) if at.begun else 0
+    def finish(self) -> None:
+        """Store the result, and drop the arrays."""
+        progress, points, θ = self.progress, self.curve.points, self.memory.θ
+        if not np.isfinite(θ).all():
+            points[progress.mark :] = np.inf, np.nan, progress.step
+            θ[:] = np.nan
+        evaluations = self.curve.evaluations[: progress.evaluations]
+        episodes, largest = int(progress.episode), float(progress.largest)
+        self.result = Result(θ, self.steps, episodes, largest, points, evaluations, self.curve.snapshots)
+        del self.memory, self.lanes, self.eligibility, self.own, self.curve, self.progress
 
-    @property
-    def progress(self) -> float:
-        """How much of the seed under way is done, from 0 to 1."""
-        at = self.lanes[0].progress[0]
-        if not at.begun:
-            return 0.0
-        return float(at.episode / self.settings.episodes if self.settings.episodes else at.step / self.settings.steps)
+
+class Result(NamedTuple):
+    """What remains of a learner."""
+
+    θ: Floats
+    """[size]: NaN if it diverged."""
+    steps: int
+    episodes: int
+    largest: float
+    """The largest |reward|."""
+    points: Floats
+    evaluations: Floats
+    snapshots: Floats
 
 
 def _own(method: Method, size: int) -> Own:
     listed = size if method.traces else 0
     return Own(
-        step=own_step(checked_step(method)),
+        step=own_step(method),
         transition=np.zeros(1, TRANSITION),
         traces=np.zeros((len(method.traces), size)),
         used=slots(listed, listed),
@@ -122,88 +190,38 @@ def _own(method: Method, size: int) -> Own:
 
 
 class Unit(Protocol):
-    """Some seeds that one thread works on: a `Block`, or a `GymLearner` where Gymnasium has the environment."""
+    """What a thread works on: a learner."""
 
-    out: Out
-
-    def advance(self, budget: int) -> bool:
-        """Continue for so many steps; whether all seeds are done."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Taken so far, by all seeds."""
-        ...
-
-    @property
-    def progress(self) -> float:
-        """How many seeds are done, the one under way in part."""
-        ...
-
-
-class Block:
-    """Some seeds in an MDP, or on a given trajectory, one after another. `snapshots`: θ is kept at the points of the curve."""
-
-    def __init__(
-        self, job: Job, seeds: NDArray[np.uint64], recorded: Records | None = None, *, snapshots: bool = False
-    ) -> None:
-        self.job, self.world = job, job.where.world._replace(recorded=recorded)
-        self.learner = Learner(job, job.where.features, 1, job.capacity)
-        self.out = room_for(seeds, job.where.size, job.settings, snapshots=snapshots)
+    steps: int
+    """Steps taken so far."""
+    share: float
+    """How much of it is done, from 0 to 1."""
 
     def advance(self, budget: int) -> bool:
-        """Continue for so many steps; whether all seeds are done."""
-        learner = self.learner
-        while True:
-            before = self.steps
-            status = compiled(loop.run)(
-                self.world, learner.task, *learner.functions, learner.lanes[0], learner.eligibility[0], learner.buffers[0],
-                learner.own[0], self.out, budget,
-            )  # fmt: skip
-            if status == BAD:
-                learner.refuse()
-            if status != ROOM:
-                return status == DONE
-            budget = max(1, budget - (self.steps - before))
-            if learner.lanes[0].progress[0].evaluations == len(self.out.evaluation_step):
-                self.out = self.out.with_more_evaluations()
-            learner.grow()
-
-    @property
-    def steps(self) -> int:
-        """Taken so far, by all seeds."""
-        return int(self.out.steps.sum()) + self.learner.steps
-
-    @property
-    def progress(self) -> float:
-        """How many seeds are done, the one under way in part."""
-        return int(self.learner.lanes[0].progress[0].seed) + self.learner.progress
+        """Continue for so many steps; whether it is done."""
+        ...
 
 
-def run(
-    job: Job,
-    seeds: NDArray[np.uint64],
-    alone: bool,
-    progress: bool | None,
-    threads: int | None,
-) -> Learned:
+
+def learner_of(job: Job) -> Callable[[int], Learner]:
+    """Makes the learner of a seed."""
+    if job.where.mdp is None and job.recorded is None:
+        from offtrace.learners.gymnasium.learner import GymLearner  # Gymnasium is an extra
+
+        return lambda seed: GymLearner(job, seed)
+    world, task = job.where.world._replace(recorded=job.recorded), job.task
+    return lambda seed: Learner(job, world, task, seed)
+
+
+def run(job: Job, seeds: NDArray[np.uint64], alone: bool, progress: bool | None, threads: int | None) -> Learned:
     """Run all seeds. `alone`: there is one, and arrays of the result have no axis of seeds."""
     threads = _threads(threads)
-    in_python = job.where.mdp is None or job.method.trace.form == "history"
-    each = min(BLOCK if job.where.mdp else 1, -(-len(seeds) // threads))
-    units = _units(job, [seeds[i : i + each] for i in range(0, len(seeds), each)])
+    make = learner_of(job)
+    learners = [make(int(seed)) for seed in seeds]
     started = time.perf_counter()
     bar = watched() if progress is None else progress
-    _work(units, 1 if in_python else threads, started, bar, FIRST[in_python])  # Python works a thread at a time
-    return _learned(units, job, seeds, alone, time.perf_counter() - started)
-
-
-def _units(job: Job, parts: Sequence[NDArray[np.uint64]]) -> list[Unit]:
-    if job.where.mdp is not None:
-        return [Block(job, part) for part in parts]
-    from offtrace.learners.gymnasium.learner import GymLearner  # Gymnasium is an extra
-
-    return [GymLearner(job, part) for part in parts]
+    work(learners, 1 if job.in_python else threads, bar, FIRST[job.in_python])  # Python works a thread at a time
+    return _learned(job, [one.result for one in learners if one.result], seeds, alone, time.perf_counter() - started)
 
 
 def _threads(given: object) -> int:
@@ -214,31 +232,28 @@ def _threads(given: object) -> int:
     return given
 
 
-def _work(units: Sequence[Unit], threads: int, started: float, progress: bool, first: int) -> None:
-    """Take blocks in turn, a slice at a time, until all are done."""
-    total, stop = sum(len(unit.out.seeds) for unit in units), threading.Event()
+def work(units: Sequence[Unit], threads: int, progress: bool, first: int) -> None:
+    """Each thread takes the next unit and continues it, some steps at a time, until all are done."""
+    started, stop, steps, left = time.perf_counter(), threading.Event(), min(first, SLICE), iter(units)
 
-    steps = min(first, SLICE)
-
-    def work(i: int) -> None:
-        nonlocal steps  # what one unit has found out serves the next
-        while not stop.is_set():
-            began, taken = clock(), steps
-            done = units[i].advance(taken)
-            if not done:  # else it took fewer steps
+    def thread() -> None:
+        nonlocal steps  # what one unit has measured serves the next
+        for unit in left:
+            while not stop.is_set():
+                began, taken = clock(), steps
+                if unit.advance(taken):  # in which case it took fewer steps
+                    break
                 steps = next_slice(taken, clock() - began)
-            if done:
-                return
 
     with ProgressBar() if progress else nullcontext() as bar, ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(work, i) for i in range(len(units))}
+        waiting = {pool.submit(thread) for _ in range(min(threads, len(units)))}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.2 if progress else None, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()
                 if bar:
-                    _show(bar, sum(unit.progress for unit in units), total, started, sum(unit.steps for unit in units))
+                    _show(bar, sum(unit.share for unit in units), len(units), started, sum(unit.steps for unit in units))
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -261,42 +276,41 @@ def _show(bar: ProgressBar, done: float, total: int, started: float, steps: int)
     bar.show(done, total, f"{done:.1f}/{total} learners, {rate}, {duration(left)} left")
 
 
-def _learned(units: Sequence[Unit], job: Job, seeds: NDArray[np.uint64], alone: bool, wall: float) -> Learned:
-    where, outs = job.where, [unit.out for unit in units]
-    for out in outs:
-        lost = beyond(out.θ, out.largest, out.steps, where, job.settings)
-        out.θ[lost] = np.nan
-        out.error[lost, -1] = np.inf
-
-    def whole(parts: Iterable[NDArray[G]]) -> NDArray[G]:
-        joined = np.concatenate([*parts])
-        return joined[0] if alone else joined
-
-    evaluations: list[tuple[Integers, Floats]] = []
-    for out in outs:
-        stops = np.concatenate([[0], out.evaluation_stop])
-        evaluations += [
-            (out.evaluation_step[i:j].copy(), out.evaluation_return[i:j].copy()) for i, j in pairwise(stops)
-        ]
-    θ = whole(out.θ for out in outs)
-    result = Learned(
-        method=job.method,
-        weights=θ if where.features.states else θ.reshape(*θ.shape[:-1], -1, where.features.A),
-        features=where.features,
-        coder=where.coder,
-        seeds=seeds[0] if alone else seeds,
-        steps=whole(out.steps for out in outs),
-        episodes=whole(out.episodes for out in outs),
-        curve=Curve(*(whole(getattr(out, name) for out in outs) for name in ("at", "error", "returns"))),
-        evaluations=tuple(evaluations),
-        wall=wall,
+def _learned(job: Job, results: Sequence[Result], seeds: NDArray[np.uint64], alone: bool, wall: float) -> Learned:
+    where, features = job.where, job.where.features
+    θ, steps, episodes, largest, points = (
+        np.stack([np.asarray(r[i]) for r in results]) for i in range(len(Result._fields) - 2)
     )
-    lost = int(np.sum(result.diverged))
-    if lost:
-        who = "the learner" if alone else f"{lost} of {len(seeds)} learners"
+    lost = beyond(θ, largest, steps, where, job.first, job.spread)
+    θ[lost] = np.nan
+    points[lost, -1, 0] = np.inf
+    if lost.any():
+        who = "the learner" if alone else f"{lost.sum()} of {len(seeds)} learners"
         warnings.warn(
             f"{who} diverged: values are not finite, or {BEYOND:,.0f} times larger than the rewards seen allow (their Q is NaN). "
             "Try a smaller alpha or a smaller λ",
             stacklevel=5,
         )
-    return result
+    if not features.states:
+        θ = θ.reshape(len(θ), -1, features.A)
+    at = 0 if alone else slice(None)
+    return Learned(
+        method=job.method,
+        weights=θ[at],
+        features=features,
+        coder=where.coder,
+        seeds=seeds[at],
+        steps=steps[at],
+        episodes=episodes[at],
+        curve=Curve(points[at, :, 2].astype(np.int64), points[at, :, 0], points[at, :, 1]),
+        evaluations=tuple((r.evaluations[:, 0].astype(np.int64), r.evaluations[:, 1].copy()) for r in results),
+        wall=wall,
+    )
+
+
+def add_sums_of(learner: Learner, lane: int) -> None:
+    """Add to θ what an unfinished episode of a lane has summed up, if its update waits for the end."""
+    settings = learner.job.settings[0]
+    if settings.update != ONLINE:
+        at, _, sums, summed = learner.lanes[lane]
+        add_sums(settings.by_visits, at[0].alpha, learner.memory.θ, learner.memory.N, sums, summed)

@@ -1,4 +1,4 @@
-"""One learner in a Gymnasium environment: a Python loop steps the environment, compiled functions choose actions and learn.
+"""One learner in a Gymnasium environment: a Python loop steps the environment, the compiled loop chooses actions and learns.
 
 Each copy of a vector environment is a *lane*, with an eligibility vector and an episode of its own; all lanes share θ. In a
 round every lane that is in an episode acts, the environment steps once, and the lanes learn one after another. A lane whose
@@ -14,67 +14,24 @@ from typing import Any, cast
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector.utils import iterate
-from numpy.typing import NDArray
 
-from offtrace.learners.acting import at_present, choose
-from offtrace.learners.compiling import borrowed, compiled
 from offtrace.learners.environments import Environment
 from offtrace.learners.gymnasium.source import DISABLED, NEXT_STEP, SAME_STEP, Single
-from offtrace.learners.learning import action_values, state_value
-from offtrace.learners.loop import BAD, GO_ON, OVER, choose_action, observe
-from offtrace.learners.memory import REPLAY, Features, room_for
-from offtrace.learners.progress import begin, begin_lane, finish
-from offtrace.learners.random import EVALUATION, uniform
-from offtrace.learners.run import Job, Learner
+from offtrace.learners.loop import ACT, EVALUATE, LEARN
+from offtrace.learners.run import Job, Learner, add_sums_of
+from offtrace.learners.state import REPLAY, World
 
 LEARNING_SEEDS, EVALUATION_SEEDS = 0, 1
 """Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
 
 
-def start(task, m, e, out, seed, ends):
-    """Begin a learner in a lane, or keep what came of it."""
-    if ends:
-        finish(task.settings, m, out)
-    else:
-        begin(task.settings, m, seed)
-        begin_lane(m, e)
+class GymLearner(Learner):
+    """One seed in a Gymnasium environment. Environments are made when it begins, and closed when it is done."""
 
-
-def act(task, m, place):
-    """Choose an action: see `loop.choose_action`."""
-    task, m = borrowed((task, m))
-    return choose_action(task, m, place)
-
-
-def evaluate(task, m, s):
-    """Choose an action of an evaluation episode."""
-    progress, policy = m.progress[0], task.policies.evaluation
-    action_values(m.θ, task.features, s, m.q)
-    π = at_present(policy, progress.episode - 1, progress.step)
-    return choose(uniform(m.streams, EVALUATION), π, policy.table, s, m.q)
-
-
-def update(task, factors, custom, m, e, buffer, own, out, shared):
-    """Learn from a step. `shared`: other lanes may have learned since the action was chosen."""
-    task, m, e, out = borrowed((task, m, e, out))
-    if shared:
-        now, lane = m.now[0], m.lane[0]
-        action_values(m.θ, task.features, now.state, m.q)
-        lane.value = state_value(m.θ, task.features, now.state) if task.features.states else m.q[now.action]
-    return observe(task, factors, custom, m, e, buffer, own, out)
-
-
-class GymLearner:
-    """One seed in a Gymnasium environment. Nothing is made before it begins, and nothing but the result is kept after it."""
-
-    def __init__(self, job: Job, seeds: NDArray[np.uint64]) -> None:
-        assert len(seeds) == 1
-        self.job, self.lanes = job, job.where.source.lanes
-        self.done = False
-        self.live: Live | None = None
-        self.out = room_for(seeds, job.where.size, job.settings, self.lanes)
-        source, trace = job.where.source, job.method.trace
-        if trace.form == "history" and self.lanes > 1:
+    def __init__(self, job: Job, seed: int) -> None:
+        source, trace, lanes = job.where.source, job.method.trace, job.where.lanes
+        super().__init__(job, World(None, None, None), job.task, seed, lanes)
+        if trace.form == "history" and lanes > 1:
             raise ValueError(
                 f"{trace.title} is a Python function, which takes no vector environments: write it as a StepTrace"
             )
@@ -82,131 +39,100 @@ class GymLearner:
             raise ValueError(
                 f"{trace.title} asks for pairs of state and action, which have no numbers with tile coding"
             )
-        if job.settings.limit and source.mode in (NEXT_STEP, SAME_STEP):
+        if job.settings[0].limit and source.mode in (NEXT_STEP, SAME_STEP):
             raise ValueError(
                 f"limit cannot end episodes in {source.name}, which begins anew by itself: give the environment a limit "
                 "(max_episode_steps), or AutoresetMode.DISABLED"
             )
 
-    def advance(self, budget: int) -> bool:
-        """Continue for so many steps; whether it is done."""
-        if self.live is None and not self.done:
-            self.live = Live(self)
-        while not self.done and budget > 0:
-            assert self.live is not None
-            taken, self.done = self.live.round()
-            budget -= taken
-        if self.done and self.live is not None:
-            self.live.environments.close()
-            self.live = None
-        return self.done
-
-    @property
-    def steps(self) -> int:
-        """Taken so far, in all copies of the environment."""
-        return int(self.out.steps.sum()) + (self.live.learner.steps if self.live else 0)
-
-    @property
-    def progress(self) -> float:
-        """From 0 to 1."""
-        return self.live.learner.progress if self.live else float(self.done)
-
-
-class Live:
-    """What lasts while the learner of a `GymLearner` is learning: its environments, and what it keeps."""
-
-    def __init__(self, unit: GymLearner) -> None:
-        self.unit, job = unit, unit.job
-        where, settings, lanes = job.where, job.settings, unit.lanes
-        capacity = max(1, job.capacity // lanes) if settings.update == REPLAY else 1
-        self.seen = Seen(job, lanes, capacity)
-        policies = job.policies._replace(behavior=self.seen.policies[0], target=self.seen.policies[1])
-        self.learner = Learner(job._replace(policies=policies), self.seen.features, lanes, capacity)
-        seed = int(unit.out.seeds[0])
-        self.environments = Environments(where, seed)
+    def begin(self) -> None:
+        """Make the environments, and the arrays of a learner that has not taken a step."""
+        job, lanes = self.job, self.lane_count
+        self.rows = Rows(job, lanes, max(1, job.capacity // lanes) if job.settings[0].update == REPLAY else 1)
+        tables = dict(zip(("behavior", "target"), self.rows.tables, strict=True))
+        self.task = self.task._replace(tile=self.rows.tile, value=self.rows.value, **tables)
+        super().begin()
+        self.environments = Environments(job.where, self.seed)
         self.starts: list[object] = [None] * lanes
         """Where the next episode of each lane begins, while it is known."""
-        for m, e in zip(self.learner.lanes, self.learner.eligibility, strict=True):
-            compiled(start)(self.learner.task, m, e, unit.out, seed, False)
         for j, observation in enumerate(self.environments.new()):
-            self._starts(j, observation)
+            self._set_start(j, observation)
 
-    def _starts(self, j: int, observation: object) -> None:
+    def advance(self, budget: int) -> bool:
+        """Continue for so many steps; whether it is done."""
+        if not self.begun:
+            self.begin()
+        until = self.steps + budget
+        while self.result is None and self.steps < until:
+            if self._round():
+                self.finish()
+                self.environments.close()
+        return self.result is not None
+
+    def _set_start(self, j: int, observation: object) -> None:
         """An episode of a lane begins here. Environments may write the next observation into the same array."""
         self.starts[j] = np.array(observation) if isinstance(observation, np.ndarray) else observation
 
-    def round(self) -> tuple[int, bool]:
-        """Each lane acts, and learns from what follows: how many steps that were, and whether the learner is done."""
-        learner, environments, lanes = self.learner, self.environments, self.learner.lanes
+    def _round(self) -> bool:
+        """Each lane acts, and learns from what follows; whether the learner is done."""
+        environments = self.environments
         if environments.needs_resets:
-            waiting = [m.lane[0].state < 0 and start is None for m, start in zip(lanes, self.starts, strict=True)]
+            waiting = [bool(m.lane[0].begins) and start is None for m, start in zip(self.lanes, self.starts, strict=True)]
             if any(waiting):
                 for j, observation in environments.reset(waiting):
-                    self._starts(j, observation)
-        learner.grow()
-        if lanes[0].progress[0].evaluations + len(lanes) > len(self.unit.out.evaluation_step):
-            self.unit.out = self.unit.out.with_more_evaluations()
-        actions = [self._act(j) for j in range(len(lanes))]
+                    self._set_start(j, observation)
+        actions = [self._act(j) for j in range(self.lane_count)]
         for j, observation, reward, ends, start in environments.step(actions):
             if start is not None:
-                self._starts(j, start)
+                self._set_start(j, start)
             if actions[j] >= 0 and self._learn(j, observation, reward, ends):
-                return sum(action >= 0 for action in actions), True
-        return sum(action >= 0 for action in actions), False
+                return True
+        return False
 
     def _act(self, j: int) -> int:
         """The action of a lane; −1 while it waits for an episode."""
-        m = self.learner.lanes[j]
-        place = int(m.lane[0].state)
-        if place < 0:
+        at = self.lanes[j].lane[0]
+        if at.begins:
             if self.starts[j] is None:
                 return -1
-            place, self.starts[j] = -1 - self.seen.number(j, self.starts[j]), None
-        return compiled(act)(self.learner.task, m, place)
+            at.state, self.starts[j] = self.rows.number(j, self.starts[j]), None
+        return self.run(j, ACT, 1)
 
     def _learn(self, j: int, observation: object, reward: float, ends: tuple[bool, bool]) -> bool:
         """Whether the learner is done."""
-        learner, settings, out, m = self.learner, self.unit.job.settings, self.unit.out, self.learner.lanes[j]
-        now, progress = m.now[0], m.progress[0]
-        now.next_state, now.reward = self.seen.number(j, observation), reward
-        now.terminated = ends[0]
-        now.truncated = not ends[0] and (ends[1] or m.lane[0].age + 1 == settings.limit)
-        status = compiled(update)(
-            learner.task, *learner.functions, m, learner.eligibility[j], learner.buffers[j], learner.own[j], out,
-            len(learner.lanes) > 1,
-        )  # fmt: skip
-        if status == BAD:
-            learner.refuse()
+        settings, progress, (lane, buffer, _, _) = self.job.settings[0], self.progress, self.lanes[j]
+        step, at = buffer[lane[0].head], lane[0]
+        step.next_state, step.reward = self.rows.number(j, observation), reward
+        step.terminated = ends[0]
+        step.truncated = not ends[0] and (ends[1] or at.age + 1 == settings.limit)
+        self.run(j, LEARN, 1)
         every = settings.evaluate_every
-        if status != GO_ON and m.lane[0].state < 0 and every and progress.episode % every == 0:
-            out.evaluation_step[progress.evaluations] = progress.step
-            out.evaluation_return[progress.evaluations] = self._evaluate()
+        if at.begins and every and progress.episode % every == 0:
+            self.curve.evaluations[progress.evaluations] = progress.step, self._evaluate()
             progress.evaluations += 1
-        if status == OVER:
-            learner.add_sums_of_other_lanes(j)
-            compiled(start)(self.learner.task, m, learner.eligibility[j], out, 0, True)
-        return status == OVER
+        if progress.done:
+            for i in range(self.lane_count):
+                if i != j:
+                    add_sums_of(self, i)
+        return bool(progress.done)
 
     def _evaluate(self) -> float:
-        """The return of an evaluation episode, as `loop.evaluation` does it."""
-        m, settings, last = self.learner.lanes[0], self.unit.job.settings, len(self.learner.lanes)
-        s, total, gain = int(m.progress[0].evaluation_state), 0.0, 1.0
-        if s < 0:
-            s = self.seen.number(last, self.environments.begin_evaluation())
+        """The return of an evaluation episode, as `loop.evaluate_if_due` computes it."""
+        progress, settings, last = self.progress, self.job.settings[0], self.lane_count
+        total, gain = 0.0, 1.0
+        if progress.evaluation_state < 0:
+            progress.evaluation_state = self.rows.number(last, self.environments.begin_evaluation())
         for _ in range(settings.evaluation_limit):
-            action = compiled(evaluate)(self.learner.task, m, s)
-            observation, reward, ended = self.environments.step_evaluation(action)
+            observation, reward, ended = self.environments.step_evaluation(self.run(0, EVALUATE, 1))
             total += gain * reward
             gain *= settings.gamma
+            progress.evaluation_state = -1 if ended else self.rows.number(last, observation)
             if ended:
-                s = -1
                 break
-            s = self.seen.number(last, observation)
-        m.progress[0].evaluation_state = s
         return total
 
 
-class Seen:
+class Rows:
     """The numbers of observations: those of states, or of rows of features that are filled as observations come.
 
     So are the rows of policies that are functions of observations. The rows of each lane, and of evaluation episodes, are a
@@ -216,36 +142,32 @@ class Seen:
     def __init__(self, job: Job, lanes: int, capacity: int) -> None:
         assert job.where.coder is not None
         self.coder, self.functions, self.name = job.where.coder, job.functions, job.where.source.name
-        self.features: Features = job.where.features
-        self.policies = job.policies.behavior, job.policies.target
+        self.tile, self.value = job.where.features.tile, job.where.features.value
+        self.tables = [policy.table for policy in job.policies[:2]]
         self.tiled = self.coder.sizes is None
-        self.made = [0] * (lanes + 1)
-        """How many observations each lane has made."""
-        self.each = (
-            2 * capacity + 4
-        )  # a step brings two observations at most: where it led, and where an episode begins
+        self.used = [0] * (lanes + 1)
+        """How many observations of each lane were coded."""
+        self.each = 2 * capacity + 4  # a step brings at most two: where it led, and where an episode begins
         if self.tiled:
-            shape = (lanes + 1) * self.each, self.features.tile.shape[1]
-            value = np.full(shape, self.coder.tiles.value)
-            self.features = self.features._replace(tile=np.zeros(shape, np.int64), value=value)
-            self.policies = tuple(
-                policy if function is None else policy._replace(table=np.zeros((shape[0], self.features.A)))
-                for policy, function in zip(self.policies, self.functions, strict=True)
-            )
+            shape = (lanes + 1) * self.each, self.tile.shape[1]
+            self.tile, self.value = np.zeros(shape, np.int64), np.full(shape, self.coder.tiles.value)
+            for i, function in enumerate(self.functions):
+                if function is not None:
+                    self.tables[i] = np.zeros((shape[0], job.where.features.A))
 
     def number(self, j: int, observation: object) -> int:
         """The number of an observation of lane j."""
         if not self.tiled:
             return self.coder.number(observation)
         x = np.asarray(observation, dtype=np.float64).ravel()
-        row = j * self.each + self.made[j] % self.each
-        self.made[j] += 1
+        row = j * self.each + self.used[j] % self.each
+        self.used[j] += 1
         if np.isnan(x).any():
             raise ValueError(f"{self.name} gave an observation that is not a number: {x}")
-        self.coder.tiles.into(x, self.features.tile[row])
-        for policy, function in zip(self.policies, self.functions, strict=True):
+        self.coder.tiles.into(x, self.tile[row])
+        for table, function in zip(self.tables, self.functions, strict=True):
             if function is not None:
-                policy.table[row] = function(np.asarray(observation))
+                table[row] = function(np.asarray(observation))
         return row
 
 

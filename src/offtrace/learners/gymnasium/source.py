@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 from offtrace._shared.extras import install
 from offtrace.learners.arrays import Floats, Integers
 from offtrace.learners.environments import Environment, table_or_rows
-from offtrace.learners.features import NONE, TileCoding, Tiles
-from offtrace.learners.memory import Features
+from offtrace.learners.features import NONE, Features, TileCoding, Tiles
 
 try:
     import gymnasium

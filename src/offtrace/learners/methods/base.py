@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat,
 import numpy as np
 
 from offtrace.learners.arrays import Floats, Integers, record
-from offtrace.learners.compiling import contracted
+from offtrace.learners.compiling import inline_fma
 from offtrace.learners.eligibility import TINY, Sparse
 from offtrace.learners.policies import Schedule, as_schedule
 from offtrace.traces import Trace
@@ -96,7 +96,7 @@ class Vectors(NamedTuple):
     """Σ_a' π(a'|s') φ(s', a'), or φ(s'); empty where the episode has terminated."""
 
 
-@contracted
+@inline_fma
 def dot(w: Floats, x: Sparse) -> float:
     """w · x."""
     total = 0.0
@@ -105,14 +105,14 @@ def dot(w: Floats, x: Sparse) -> float:
     return total
 
 
-@contracted
+@inline_fma
 def add(w: Floats, c: float, x: Sparse) -> None:
     """w ← w + c x."""
     for i in range(len(x.weights)):
         w[np.uintp(x.weights[i])] += c * x.numbers[i]
 
 
-@contracted
+@inline_fma
 def decay(z: Floats, c: float, active: Integers) -> None:
     """z ← c z, for a trace of the method."""
     for i in range(len(active)):
@@ -121,7 +121,7 @@ def decay(z: Floats, c: float, active: Integers) -> None:
         z[w] = new if abs(new) > TINY else 0.0
 
 
-@contracted
+@inline_fma
 def inner(w: Floats, z: Floats, active: Integers) -> float:
     """w · z, for a trace of the method."""
     total = 0.0
@@ -130,7 +130,7 @@ def inner(w: Floats, z: Floats, active: Integers) -> float:
     return total
 
 
-@contracted
+@inline_fma
 def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
     """w ← w + c z, for a trace of the method."""
     for i in range(len(active)):

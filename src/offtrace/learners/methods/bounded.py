@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from offtrace.learners.compiling import contracted
+from offtrace.learners.compiling import inline_fma
 from offtrace.learners.methods.base import (
     Method,
     Store,
@@ -42,7 +42,7 @@ from offtrace.traces import ImportanceSampling
 Rate = Callable[[Transition, float, Store], float]
 
 
-@contracted
+@inline_fma
 def allowed(lam: float) -> float:
     """λ, or NaN where it is none: then the weights are NaN, which is seen."""
     return lam if 0.0 <= lam <= 1.0 else np.nan
@@ -50,7 +50,7 @@ def allowed(lam: float) -> float:
 
 def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
     """The step of a method whose λ is `rate`."""
-    compiled = contracted(rate)
+    compiled = inline_fma(rate)
 
     def step(t: Transition, m: Store, x: Vectors) -> None:
         e, v, α_v = m.traces[0], m.further[0], m.numbers[0] * t.alpha
