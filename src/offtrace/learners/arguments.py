@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from offtrace.learners.acting import CONSTANT, TABLE, CodedPolicy
-from offtrace.learners.arrays import Floats, Records
+from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as made_by_name
@@ -27,7 +27,7 @@ from offtrace.learners.policies import (
 )
 from offtrace.learners.rule_functions import rule_settings
 from offtrace.learners.run import Job
-from offtrace.learners.state import OFFLINE, ONLINE, REPLAY, SETTINGS
+from offtrace.learners.state import OFFLINE, ONLINE, REPLAY
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule, Trace
@@ -265,6 +265,7 @@ def job_of(
         "steps": steps,
         "episodes": episodes,
         "limit": limit,
+        "gamma": where.gamma,
         "by_visits": isinstance(alpha, str),
         "evaluate_every": 0 if evaluation is None else evaluation.every,
         "evaluation_limit": 0 if evaluation is None else evaluation.limit,
@@ -272,6 +273,7 @@ def job_of(
         "batch": replay.batch,
         "length": min(replay.length, replay.capacity),
     }
+    of_method, lags = rule_settings(method)
     A = where.features.A
     wanted = given[0] if given[1] is None else given[1]
     return Job(
@@ -279,7 +281,8 @@ def job_of(
         method,
         policies,
         schedule.coded,
-        *settings_of(where, method, numbers),
+        numbers | of_method,
+        lags,
         first=where.first(q0),
         spread=float(spread),
         marks=marks,
@@ -289,15 +292,6 @@ def job_of(
         if where.shape is not None
         else (of_observations("behavior", given[0], A), of_observations("target", wanted, A)),
     )
-
-
-def settings_of(where: Environment, method: Method, numbers: dict[str, float]) -> tuple[Records, Floats]:
-    """A record SETTINGS of these numbers, those of the method and γ; and the bounds of β by lag."""
-    of_rule, lags = rule_settings(method)
-    settings = np.zeros(1, SETTINGS)
-    for name, number in (numbers | of_rule | {"gamma": where.gamma}).items():
-        settings[name] = number
-    return settings, lags
 
 
 def positive_schedule(alpha: object) -> Schedule:

@@ -39,6 +39,14 @@ from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
 from offtrace.learners.random import LEARNING, pick, uniform
 from offtrace.learners.replay import add_sums, sequence, store
 from offtrace.learners.state import EVALUATION, OFFLINE, ONLINE, REPLAY, TARGET
+from offtrace.learners.views import (
+    curve_views,
+    eligibility_views,
+    lane_views,
+    memory_views,
+    task_views,
+    world_views,
+)
 
 ALL, ACT, LEARN, EVALUATE = range(4)
 """What the loop does: whole steps in an MDP; or, for an environment in Python, one part of a step."""
@@ -52,6 +60,8 @@ def loop() -> Callable[..., int]:
     @compiled_loop
     def learn(world, task, factors, custom, memory, lane, eligibility, curve, method, stage):
         _ = changed
+        world, task, memory, lane = world_views(world), task_views(task), memory_views(memory), lane_views(lane)
+        curve, eligibility = curve_views(curve), eligibility_views(eligibility)
         entries, rows, recorded = world
         all_settings, tile, value, schedules, _, target, _, parameters, lags = task
         all_progress, streams, θ, _, N, q, q_next, active, carry = memory
@@ -146,8 +156,10 @@ def loop() -> Callable[..., int]:
             progress.done = progress.done or not is_finite
             if settings.update == OFFLINE and (at.begins or progress.done):
                 add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
-            mark(settings, tile, value, progress, θ, q, curve)
-            evaluate_if_due(entries, rows, task, memory, at, curve)
+            if is_point(settings, progress, curve):
+                mark(settings, tile, value, progress, θ, q, curve)
+            if at.begins and settings.evaluate_every and progress.episode % settings.evaluate_every == 0:
+                evaluation_episode(entries, rows, task, memory, curve)
             if progress.done:
                 break
         return 0
@@ -241,13 +253,18 @@ def finish_step(settings, progress, at, step):
         progress.done = 1
 
 
+@inline
+def is_point(settings, progress, curve):
+    """Whether it is time for the next point of the curve."""
+    marks, i = curve.marks, progress.mark
+    return i < len(marks) and marks[i] == (progress.episode if settings.episodes else progress.step)
+
+
 @no_inline
 def mark(settings, tile, value, progress, θ, q, curve):
-    """One point of the curve, if it is time for it."""
-    marks, points, snapshots, truth, judged, _ = curve
-    i, clock = progress.mark, progress.episode if settings.episodes else progress.step
-    if i == len(marks) or clock != marks[i]:
-        return
+    """One point of the curve."""
+    _, points, snapshots, truth, judged, _ = curve
+    i = progress.mark
     if len(truth):
         points[i, 0] = error(settings.on_states, tile, value, θ, q, truth, judged)
     points[i, 1] = progress.returns / progress.finished if progress.finished else np.nan
@@ -272,7 +289,7 @@ def error(on_states, tile, value, θ, q, truth, judged):
     return total if total >= 0.0 else np.inf
 
 
-@no_inline
+@inline
 def evaluation_action(task, memory):
     """An action of the evaluation policy."""
     _, tile, value, schedules, _, _, table, _, _ = task
@@ -284,27 +301,25 @@ def evaluation_action(task, memory):
 
 
 @no_inline
-def evaluate_if_due(entries, rows, task, memory, at, curve):
+def evaluation_episode(entries, rows, task, memory, curve):
     """An evaluation episode. One that has hit the limit continues the next time from where it was."""
-    if entries is not None:
-        settings, progress, streams, evaluations, A = (
-            task.settings[0], memory.progress[0], memory.streams, curve.evaluations, len(memory.q),
-        )  # fmt: skip
-        if not (at.begins and settings.evaluate_every and progress.episode % settings.evaluate_every == 0):
-            return
-        total, gain, start = 0.0, 1.0, len(rows) - 2
-        if progress.evaluation_state < 0:
-            first = pick(streams, EVALUATION_STREAM, entries, rows[start], rows[start + 1])
-            progress.evaluation_state = entries[first].to
-        for _ in range(settings.evaluation_limit):
-            row = progress.evaluation_state * A + evaluation_action(task, memory)
-            entry = entries[pick(streams, EVALUATION_STREAM, entries, rows[row], rows[row + 1])]
-            progress.evaluation_state = entry.to
-            total += gain * entry.reward
-            gain *= settings.gamma
-            if entry.ends:
-                progress.evaluation_state = -1
-                break
-        evaluations[progress.evaluations, 0] = progress.step
-        evaluations[progress.evaluations, 1] = total
-        progress.evaluations += 1
+    if entries is None:
+        return  # environments in Python have their own
+    all_progress, streams, _, _, _, q, _, _, _ = memory
+    settings, progress, evaluations = task.settings[0], all_progress[0], curve.evaluations
+    total, gain, start = 0.0, 1.0, len(rows) - 2
+    if progress.evaluation_state < 0:
+        first = pick(streams, EVALUATION_STREAM, entries, rows[start], rows[start + 1])
+        progress.evaluation_state = entries[first].to
+    for _ in range(settings.evaluation_limit):
+        row = progress.evaluation_state * len(q) + evaluation_action(task, memory)
+        entry = entries[pick(streams, EVALUATION_STREAM, entries, rows[row], rows[row + 1])]
+        progress.evaluation_state = entry.to
+        total += gain * entry.reward
+        gain *= settings.gamma
+        if entry.ends:
+            progress.evaluation_state = -1
+            break
+    evaluations[progress.evaluations, 0] = progress.step
+    evaluations[progress.evaluations, 1] = total
+    progress.evaluations += 1

@@ -28,7 +28,7 @@ from offtrace.learners.random import begin
 from offtrace.learners.replay import add_sums
 from offtrace.learners.result import BEYOND, Curve, Learned, beyond
 from offtrace.learners.rule_functions import PastSteps, first_carry, own_step, parameters, rule_functions, trace_of
-from offtrace.learners.state import ONLINE, PROGRESS, REPLAY, Lane, Memory, Task, World, lane_of
+from offtrace.learners.state import ONLINE, PROGRESS, REPLAY, SETTINGS, Lane, Memory, Task, World, lane_of
 from offtrace.learners.state import Curve as Recorded
 
 clock = time.perf_counter
@@ -49,8 +49,8 @@ class Job(NamedTuple):
     policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy]
     """The behaviour, the target, and the policy of evaluation episodes."""
     alpha: CodedSchedule
-    settings: Records
-    """[1]: a record SETTINGS."""
+    numbers: dict[str, float]
+    """The fields of SETTINGS."""
     lags: Floats
     """Bounds of β by lag."""
     first: Floats
@@ -73,9 +73,12 @@ class Job(NamedTuple):
         """What loops read."""
         features = self.where.features
         tables = (policy.table for policy in self.policies)
+        settings = np.zeros(1, SETTINGS)
+        for name, number in self.numbers.items():
+            settings[name] = number
         schedules = records(*self.policies, self.alpha)
-        numbers = parameters(self.method, self.where.shape)
-        return Task(self.settings, features.tile, features.value, schedules, *tables, numbers, self.lags)
+        of_rule = parameters(self.method, self.where.shape)
+        return Task(settings, features.tile, features.value, schedules, *tables, of_rule, self.lags)
 
     @property
     def in_python(self) -> bool:
@@ -93,52 +96,53 @@ class Learner:
 
     def begin(self) -> None:
         """Make the arrays of a learner that has not taken a step."""
-        job, settings, features = self.job, self.job.settings[0], self.job.where.features
+        job, numbers, features = self.job, self.job.numbers, self.job.where.features
         method, size, k, n = job.method, job.where.size, self.task.tile.shape[1], self.lane_count
         self.begun, θ, streams, carry = True, job.first.copy(), np.zeros(2, np.uint64), first_carry(method)
         begin(np.uint64(self.seed), job.spread, streams, θ)
-        progress = np.zeros(1, PROGRESS)
-        progress[0].evaluation_state = -1
-        self.progress = progress[0]
+        self.progress = progress = np.zeros(1, PROGRESS)
+        progress["evaluation_state"] = -1
         self.memory = Memory(
-            progress, streams, θ, np.zeros((len(method.further), size)), np.zeros(size if settings.by_visits else 0),
+            progress, streams, θ, np.zeros((len(method.further), size)), np.zeros(size if numbers["by_visits"] else 0),
             np.zeros(features.A), np.zeros(features.A), np.zeros(k, np.int64), carry,
         )  # fmt: skip
-        capacity = max(1, job.capacity // n) if settings.update == REPLAY else 1
-        self.lanes: list[Lane] = [lane_of(θ, settings.update, capacity) for _ in range(n)]
-        forms = {"per_decision": settings.per_decision, "grouped": settings.grouped, "carry": len(carry)}
+        capacity = max(1, job.capacity // n) if numbers["update"] == REPLAY else 1
+        self.lanes: list[Lane] = [lane_of(θ, numbers["update"], capacity) for _ in range(n)]
+        forms = {"per_decision": bool(numbers["per_decision"]), "grouped": bool(numbers["grouped"]), "carry": len(carry)}
         self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, **forms) for _ in range(n)]
         self.own = [None if method.in_loop else _own(method, size) for _ in range(n)]
         points, snapshots = len(job.marks), size if job.recorded is not None else 0
-        evaluations = 64 + n if settings.evaluate_every else n
+        evaluations = 1024 + n if numbers["evaluate_every"] else n
         self.curve = Recorded(
             job.marks, np.full((points, 3), np.nan), np.full((points, snapshots), np.nan), job.truth, job.where.judged,
             np.zeros((evaluations, 2)),
         )  # fmt: skip
         self.call: Any = loop()
         self.functions = rule_functions(method)
-        if settings.history:
-            self.call, self.functions = getattr(loop(), "py_func", loop()), (None, PastSteps(trace_of(method)).step)
+        if numbers["history"]:
+            self.call, self.functions = in_python(loop()), (None, PastSteps(trace_of(method)).step)
 
     def run(self, lane: int, stage: int, budget: int) -> int:
         """Call the loop for at most so many steps, with more room where it might run out; it returns an action for ACT."""
         self.eligibility[lane] = e = grown(self.eligibility[lane], len(self.memory.active))
-        if self.progress.evaluations + len(self.lanes) > len(self.curve.evaluations):
+        if self.now("evaluations") + len(self.lanes) > len(self.curve.evaluations):
             longer = np.concatenate([self.curve.evaluations, np.zeros_like(self.curve.evaluations)])
             self.curve = self.curve._replace(evaluations=longer)
-        self.progress.budget = budget
+        self.progress["budget"] = budget
         arguments = self.memory, self.lanes[lane], e, self.curve, self.own[lane], stage
-        with np.errstate(over="ignore"):  # random numbers, where the loop is Python
-            action = self.call(self.world, self.task, *self.functions, *arguments)
-        settings, progress = self.job.settings[0], self.progress
-        self.steps = int(progress.step)
-        self.share = float(progress.episode / settings.episodes if settings.episodes else self.steps / settings.steps)
-        if progress.bad:
+        action = self.call(self.world, self.task, *self.functions, *arguments)
+        numbers, self.steps = self.job.numbers, self.now("step")
+        self.share = self.now("episode") / numbers["episodes"] if numbers["episodes"] else self.steps / numbers["steps"]
+        if self.now("bad"):
             raise ValueError(
                 f"the custom trace {self.job.method.title!r} returned a β that is negative or not finite; "
                 "does it list all that it uses in `reads`?"
             )
         return action
+
+    def now(self, name: str) -> int:
+        """A number of the learner's PROGRESS."""
+        return int(self.progress[name][0])
 
     def advance(self, budget: int) -> bool:
         """Continue for so many steps; whether the learner is done."""
@@ -146,21 +150,30 @@ class Learner:
             self.begin()
         while self.result is None and budget > 0:
             self.run(0, ALL, budget)
-            budget = int(self.progress.budget)
-            if self.progress.done:
+            budget = self.now("budget")
+            if self.now("done"):
                 self.finish()
         return self.result is not None
 
     def finish(self) -> None:
         """Store the result, and drop the arrays."""
-        progress, points, θ = self.progress, self.curve.points, self.memory.θ
+        points, θ, largest = self.curve.points, self.memory.θ, float(self.progress["largest"][0])
         if not np.isfinite(θ).all():
-            points[progress.mark :] = np.inf, np.nan, progress.step
+            points[self.now("mark") :] = np.inf, np.nan, self.steps
             θ[:] = np.nan
-        evaluations = self.curve.evaluations[: progress.evaluations]
-        episodes, largest = int(progress.episode), float(progress.largest)
-        self.result = Result(θ, self.steps, episodes, largest, points, evaluations, self.curve.snapshots)
+        evaluations = self.curve.evaluations[: self.now("evaluations")].copy()
+        self.result = Result(θ, self.steps, self.now("episode"), largest, points, evaluations, self.curve.snapshots)
         del self.memory, self.lanes, self.eligibility, self.own, self.curve, self.progress
+
+
+def in_python(compiled: Any) -> Callable[..., int]:
+    """The function that was compiled, as Python runs it."""
+
+    def call(*arguments: object) -> int:
+        with np.errstate(over="ignore"):  # of random numbers
+            return getattr(compiled, "py_func", compiled)(*arguments)
+
+    return call
 
 
 class Result(NamedTuple):
@@ -303,14 +316,14 @@ def _learned(job: Job, results: Sequence[Result], seeds: NDArray[np.uint64], alo
         steps=steps[at],
         episodes=episodes[at],
         curve=Curve(points[at, :, 2].astype(np.int64), points[at, :, 0], points[at, :, 1]),
-        evaluations=tuple((r.evaluations[:, 0].astype(np.int64), r.evaluations[:, 1].copy()) for r in results),
+        evaluations=tuple((r.evaluations[:, 0].astype(np.int64), r.evaluations[:, 1]) for r in results),
         wall=wall,
     )
 
 
 def add_sums_of(learner: Learner, lane: int) -> None:
     """Add to θ what an unfinished episode of a lane has summed up, if its update waits for the end."""
-    settings = learner.job.settings[0]
-    if settings.update != ONLINE:
+    numbers = learner.job.numbers
+    if numbers["update"] != ONLINE:
         at, _, sums, summed = learner.lanes[lane]
-        add_sums(settings.by_visits, at[0].alpha, learner.memory.θ, learner.memory.N, sums, summed)
+        add_sums(numbers["by_visits"], at[0].alpha, learner.memory.θ, learner.memory.N, sums, summed)

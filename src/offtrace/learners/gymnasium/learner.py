@@ -39,7 +39,7 @@ class GymLearner(Learner):
             raise ValueError(
                 f"{trace.title} asks for pairs of state and action, which have no numbers with tile coding"
             )
-        if job.settings[0].limit and source.mode in (NEXT_STEP, SAME_STEP):
+        if job.numbers["limit"] and source.mode in (NEXT_STEP, SAME_STEP):
             raise ValueError(
                 f"limit cannot end episodes in {source.name}, which begins anew by itself: give the environment a limit "
                 "(max_episode_steps), or AutoresetMode.DISABLED"
@@ -48,7 +48,7 @@ class GymLearner(Learner):
     def begin(self) -> None:
         """Make the environments, and the arrays of a learner that has not taken a step."""
         job, lanes = self.job, self.lane_count
-        self.rows = Rows(job, lanes, max(1, job.capacity // lanes) if job.settings[0].update == REPLAY else 1)
+        self.rows = Rows(job, lanes, max(1, job.capacity // lanes) if job.numbers["update"] == REPLAY else 1)
         tables = dict(zip(("behavior", "target"), self.rows.tables, strict=True))
         self.task = self.task._replace(tile=self.rows.tile, value=self.rows.value, **tables)
         super().begin()
@@ -100,33 +100,31 @@ class GymLearner(Learner):
 
     def _learn(self, j: int, observation: object, reward: float, ends: tuple[bool, bool]) -> bool:
         """Whether the learner is done."""
-        settings, progress, (lane, buffer, _, _) = self.job.settings[0], self.progress, self.lanes[j]
+        numbers, (lane, buffer, _, _) = self.job.numbers, self.lanes[j]
         step, at = buffer[lane[0].head], lane[0]
         step.next_state, step.reward = self.rows.number(j, observation), reward
         step.terminated = ends[0]
-        step.truncated = not ends[0] and (ends[1] or at.age + 1 == settings.limit)
+        step.truncated = not ends[0] and (ends[1] or at.age + 1 == numbers["limit"])
         self.run(j, LEARN, 1)
-        every = settings.evaluate_every
-        if at.begins and every and progress.episode % every == 0:
-            self.curve.evaluations[progress.evaluations] = progress.step, self._evaluate()
-            progress.evaluations += 1
-        if progress.done:
-            for i in range(self.lane_count):
-                if i != j:
-                    add_sums_of(self, i)
-        return bool(progress.done)
+        every, evaluations, done = numbers["evaluate_every"], self.now("evaluations"), bool(self.now("done"))
+        if at.begins and every and self.now("episode") % every == 0:
+            self.curve.evaluations[evaluations] = self.steps, self._evaluate()
+            self.progress["evaluations"] = evaluations + 1
+        for i in range(self.lane_count if done else 0):
+            if i != j:
+                add_sums_of(self, i)
+        return done
 
     def _evaluate(self) -> float:
-        """The return of an evaluation episode, as `loop.evaluate_if_due` computes it."""
-        progress, settings, last = self.progress, self.job.settings[0], self.lane_count
-        total, gain = 0.0, 1.0
-        if progress.evaluation_state < 0:
-            progress.evaluation_state = self.rows.number(last, self.environments.begin_evaluation())
-        for _ in range(settings.evaluation_limit):
+        """The return of an evaluation episode, as `loop.evaluation_episode` computes it."""
+        numbers, progress, last, total, gain = self.job.numbers, self.progress, self.lane_count, 0.0, 1.0
+        if self.now("evaluation_state") < 0:
+            progress["evaluation_state"] = self.rows.number(last, self.environments.begin_evaluation())
+        for _ in range(int(numbers["evaluation_limit"])):
             observation, reward, ended = self.environments.step_evaluation(self.run(0, EVALUATE, 1))
             total += gain * reward
-            gain *= settings.gamma
-            progress.evaluation_state = -1 if ended else self.rows.number(last, observation)
+            gain *= numbers["gamma"]
+            progress["evaluation_state"] = -1 if ended else self.rows.number(last, observation)
             if ended:
                 break
         return total
