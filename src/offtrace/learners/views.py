@@ -13,9 +13,8 @@ from numba.extending import overload
 
 from offtrace.learners.arrays import Slots
 from offtrace.learners.compiling import inline
-from offtrace.learners.eligibility import Eligibility, Starts, Vector
+from offtrace.learners.eligibility import Starts, Vector
 from offtrace.learners.groups import Groups
-from offtrace.learners.state import Curve, Lane, Memory, Task, World
 
 T = TypeVar("T")
 
@@ -38,60 +37,21 @@ def _view(given):
 
 
 @inline
-def world_views(t):
-    """World: `view` of each array."""
-    return World(view(t.entries), view(t.rows), view(t.recorded))
-
-
-@inline
-def task_views(t):
-    """Task: `view` of each array."""
-    a, b, c, d, e, f, g, h, i = t
-    return Task(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
-
-
-@inline
-def memory_views(t):
-    """Memory: `view` of each array."""
-    a, b, c, d, e, f, g, h, i = t
-    return Memory(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
-
-
-@inline
-def lane_views(t):
-    """Lane: `view` of each array."""
-    return Lane(view(t.lane), view(t.buffer), view(t.sums), slots_views(t.summed))
-
-
-@inline
-def curve_views(t):
-    """Curve: `view` of each array."""
-    a, b, c, d, e, f = t
-    return Curve(view(a), view(b), view(c), view(d), view(e), view(f))
-
-
-@inline
-def slots_views(t):
+def slots_view(t):
     """Slots: `view` of each array."""
     return Slots(view(t.weights), view(t.places), view(t.counts))
 
 
 @inline
-def eligibility_views(t):
-    """Eligibility: `view` of each array."""
-    return Eligibility(vector_views(t.vector), starts_views(t.starts), groups_views(t.groups))
-
-
-@inline
-def vector_views(t):
+def vector_view(t):
     """Vector: `view` of each array."""
     if t is None:
         return t
-    return Vector(slots_views(t.used), view(t.z))
+    return Vector(slots_view(t.used), view(t.z))
 
 
 @inline
-def starts_views(t):
+def starts_view(t):
     """Starts: `view` of each array."""
     if t is None:
         return t
@@ -100,9 +60,9 @@ def starts_views(t):
 
 
 @inline
-def groups_views(t):
+def groups_view(t):
     """Groups: `view` of each array."""
     if t is None:
         return t
     a, used, b, c, d, e, f, g, h, i = t
-    return Groups(view(a), slots_views(used), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
+    return Groups(view(a), slots_view(used), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
