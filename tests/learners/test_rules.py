@@ -10,7 +10,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.learners import EpsilonGreedy, Replay, TraceLearner, bifurcation_auc, control, evaluate
-from offtrace.learners.plan import plan_of
+from offtrace.learners.rule_functions import rule_settings
 from offtrace.mdps import bifurcation, garnet, random_policy, random_walk, uniform
 
 
@@ -30,9 +30,9 @@ class Capped(ot.Trace):
 
 def test_a_new_capped_rule_is_forgotten_like_a_built_in_one() -> None:
     for bound in (0.5, 1.0, 3.0):
-        new, built_in = (plan_of(TraceLearner(t(bound, 0.9)), (3, 2)).numbers for t in (Capped, ot.TruncatedIS))
-        assert new.forget == built_in.forget
-        assert new.log_forget == built_in.log_forget
+        new, built_in = (rule_settings(TraceLearner(t(bound, 0.9)))[0] for t in (Capped, ot.TruncatedIS))
+        for name in ("forget", "log_forget_w", "log_forget_x"):
+            assert new[name] == built_in[name]
     mdp = random_walk(7, gamma=0.95)
     pi = np.tile([0.8, 0.2], (mdp.S, 1))
     runs = [

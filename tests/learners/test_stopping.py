@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from offtrace.learners import run as running
@@ -13,8 +11,7 @@ class Slow:
     """Takes a hundredth of a second for each step, by its own clock."""
 
     def __init__(self) -> None:
-        self.now, self.steps, self.progress, self.budgets = 0.0, 0, 0.0, list[int]()
-        self.out: Any = type("Out", (), {"seeds": [0]})
+        self.now, self.steps, self.share, self.budgets = 0.0, 0, 0.0, list[int]()
 
     def advance(self, budget: int) -> bool:
         self.now += 0.01 * budget
@@ -26,7 +23,7 @@ def test_slow_steps_are_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) ->
     """A trace or an environment in Python may take long: Ctrl-C must not wait for half a million of its steps."""
     unit = Slow()
     monkeypatch.setattr(running, "clock", lambda: unit.now)
-    running._work([unit], 1, 0.0, False, running.FIRST[True])
+    running.work([unit], 1, False, running.FIRST[True])
     assert max(unit.budgets) * 0.01 <= 2.0
     fast = 1000
     for _ in range(10):

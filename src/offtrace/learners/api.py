@@ -21,7 +21,7 @@ from offtrace.learners.arguments import (
 from offtrace.learners.environments import environment
 from offtrace.learners.features import TileCoding
 from offtrace.learners.methods.base import Method, StepSize, Values
-from offtrace.learners.policies import GREEDILY, Policy, Probabilities, coded
+from offtrace.learners.policies import GREEDILY, Policy, Probabilities
 from offtrace.learners.result import Learned
 from offtrace.learners.run import run
 from offtrace.mdps import MDP
@@ -85,16 +85,16 @@ def evaluate(
     require_order("evaluate", trace, env)
     method = as_method(trace, values)
     where = environment(env, gamma, features, states=method.values == "state")
-    method, *policies = with_policies(method, where, behavior, target)
-    mdp = where.mdp if all(p.kind == TABLE for p in policies) else None
+    method, acting, wanted = with_policies(method, where, behavior, target)
+    mdp = where.mdp if acting.kind == wanted.kind == TABLE else None
     if mdp and truth is None and features is None and not method.uncorrected:
-        truth = true_values(method, mdp, *policies)
+        truth = true_values(method, mdp, acting, wanted)
     job = job_of(
-        where, method, (*policies, GREEDILY.coded), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        where, method, (acting, wanted), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
         update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth,
     )  # fmt: skip
     if mdp and certify:
-        warn_if_it_diverges(method, mdp, *policies)
+        warn_if_it_diverges(method, mdp, acting, wanted)
     return run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
 
 
@@ -145,9 +145,8 @@ def control(
         truth = where.mdp.optimal_q()
     target = GREEDILY if target is None and not method.on_policy else target
     method, acting, wanted = with_policies(method, where, behavior, target)
-    policy = GREEDILY.coded if evaluation is None else coded("evaluation.policy", evaluation.policy, where.shape)
     job = job_of(
-        where, method, (acting, wanted, policy), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        where, method, (acting, wanted), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
         update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth, evaluation=evaluation,
     )  # fmt: skip
     return run(job, seeds_of(seed, seeds), seeds is None, progress, threads)

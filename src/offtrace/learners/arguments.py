@@ -194,7 +194,7 @@ def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target:
         try:
             found = certify(trace, mdp, target.table, behavior.table, tolerance=1e-3, budget=1.0)
         except closed_form.Divergent as error:
-            warnings.warn(f"{trace.title} does not converge here, whatever the step size: {error}", stacklevel=4)
+            warnings.warn(f"{trace.title} does not converge here, whatever the step size: {error}", stacklevel=3)
             return
         except TimeoutError:
             return
@@ -203,14 +203,14 @@ def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target:
             f"{trace.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
             f"{found.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {found.recursive}. A step size below 1 may hide it; it cures it "
             "only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
 def job_of(
     where: Environment,
     method: Method,
-    policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy],
+    policies: tuple[CodedPolicy, CodedPolicy],
     given: tuple[object, object],
     *,
     alpha: StepSize | None,
@@ -249,9 +249,11 @@ def job_of(
         _count(f"Replay.{name}", getattr(replay, name))
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
+    evaluated = GREEDILY.coded
     if evaluation is not None:
         _count("evaluation.every", evaluation.every)
         _count("evaluation.limit", evaluation.limit)
+        evaluated = coded("evaluation.policy", evaluation.policy, where.shape)
     if episodes and not limit:
         where.require_ends(policies[0].table)
     total = steps or episodes
@@ -279,7 +281,7 @@ def job_of(
     return Job(
         where,
         method,
-        policies,
+        (*policies, evaluated),
         schedule.coded,
         numbers | of_method,
         lags,

@@ -302,7 +302,7 @@ def _learned(job: Job, results: Sequence[Result], seeds: NDArray[np.uint64], alo
         warnings.warn(
             f"{who} diverged: values are not finite, or {BEYOND:,.0f} times larger than the rewards seen allow (their Q is NaN). "
             "Try a smaller alpha or a smaller λ",
-            stacklevel=5,
+            stacklevel=4,
         )
     if not features.states:
         θ = θ.reshape(len(θ), -1, features.A)
