@@ -10,21 +10,21 @@ import numba
 import pytest
 
 import offtrace as ot
-from offtrace.learners import EpsilonGreedy, compiling, control
+from offtrace.learners import EpsilonGreedy, arrays, control
 from offtrace.learners.loop import loop
 from offtrace.mdps import bifurcation
 
 
 def test_a_change_of_any_file_is_seen_by_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loop calls may be in another file, whose changes Numba does not see: the loop's closure has the time of the newest."""
+    """Numba does not see changes of what a loop calls in other files: its closure has the time of the newest one."""
     code: Any = getattr(loop(), "py_func", loop())
-    newest = compiling.newest_file()
+    newest = arrays.newest_file()
     assert newest in [cell.cell_contents for cell in code.__closure__]
     (tmp_path / "new.py").write_text("")
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compiling.py"))
-    compiling.newest_file.cache_clear()
-    assert compiling.newest_file() == (tmp_path / "new.py").stat().st_mtime_ns != newest
-    compiling.newest_file.cache_clear()
+    monkeypatch.setattr(arrays, "__file__", str(tmp_path / "arrays.py"))
+    arrays.newest_file.cache_clear()
+    assert arrays.newest_file() == (tmp_path / "new.py").stat().st_mtime_ns != newest
+    arrays.newest_file.cache_clear()
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")

@@ -57,8 +57,7 @@ def test_a_learner_depends_on_its_seed_alone(update: Any, monkeypatch: pytest.Mo
     assert many.Q.shape == (7, mdp.S, mdp.A)
     assert list(many.seeds) == list(range(10, 17))
     assert len({Q.tobytes() for Q in many.Q}) == 7
-    for threads, block in ((2, 64), (2, 1), (1, 3)):
-        monkeypatch.setattr(running, "BLOCK", block)
+    for threads in (2, 1):
         monkeypatch.setattr(running, "SLICE", 777)
         assert_same(control(trace, mdp, **RUN, update=update, seed=10, seeds=7, threads=threads), many)
     for i in (0, 3):

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats, Records, record
-from offtrace.learners.compiling import inline, inline_fma, no_inline
+from offtrace.learners.arrays import Floats, Records, inline, inline_fma, no_inline, record
 from offtrace.learners.random import LEARNING, uniform
 from offtrace.learners.state import BEHAVIOR, STEP_SIZE, TARGET
 

@@ -1,17 +1,78 @@
-"""Records, named fields that Python and compiled code read and write by the same names, and lists of the weights in use."""
+"""How learners are compiled, and the arrays that compiled code reads and writes.
+
+Numba counts references to an array each time it is taken out of a tuple or passed to a function, which takes longer than a step
+of a learner. So a loop makes a `view` of each array that it is given, by `numba.carray`, for which nothing is counted. Whoever
+calls a loop keeps its arrays.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
+from numba import carray, njit, types
+from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
-from offtrace.learners.compiling import inline
+from offtrace._shared.compile_cache import cached_njit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Records = NDArray[np.record]
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Decorator(Protocol):
+    """Marks a function for Numba and keeps its type. Python may call it too, and then it is not compiled."""
+
+    def __call__(self, function: F, /) -> F:
+        """The function itself."""
+        ...
+
+
+inline = cast(Decorator, register_jitable(error_model="numpy", forceinline=True))
+"""A function that is copied into the compiled function that calls it."""
+inline_fma = cast(Decorator, register_jitable(error_model="numpy", forceinline=True, fastmath={"contract"}))
+"""The same, where a·b + c may be rounded once (a fused multiply-add)."""
+no_inline = cast(Decorator, register_jitable(error_model="numpy"))
+"""A function that compiled code calls now and then: it is not copied."""
+no_inline_fma = cast(Decorator, register_jitable(error_model="numpy", fastmath={"contract"}))
+"""The same, where a·b + c may be rounded once."""
+
+
+@cache
+def newest_file() -> int:
+    """When a file of the learners was changed last.
+
+    A loop takes this number from its closure, and Numba's cache compares it: it would see only changes of the loop's own file.
+    """
+    return max(file.stat().st_mtime_ns for file in Path(__file__).parent.rglob("*.py"))
+
+
+def compiled_loop(function: F) -> F:
+    """Compile a loop at each call with arguments of new types, and cache it on disk."""
+    return cast(F, cached_njit(nogil=True, error_model="numpy")(function))
+
+
+def view(given: T) -> T:
+    """In compiled code, the same array, owned by nobody. Anything else, and in Python an array too, is itself."""
+    return given
+
+
+@njit(types.voidptr(types.voidptr), forceinline=True)
+def _address(pointer: Any) -> Any:
+    return pointer
+
+
+@overload(view, jit_options={"forceinline": True})
+def _view(given):
+    if isinstance(given, types.Array):
+        return lambda given: carray(_address(given.ctypes), given.shape, given.dtype)
+    return lambda given: given
 
 
 def record(**fields: type) -> np.dtype[np.record]:
@@ -37,6 +98,12 @@ class Slots(NamedTuple):
 def slots(size: int, room: int) -> Slots:
     """No weight is in use; there is room for `room` of the `size` weights."""
     return Slots(np.zeros(room, np.int64), np.full(size, -1, np.int64), np.array([0, FEW]))
+
+
+@inline
+def slots_view(t):
+    """Slots: `view` of each array."""
+    return Slots(view(t.weights), view(t.places), view(t.counts))
 
 
 @inline

@@ -25,14 +25,18 @@ from offtrace.learners.arrays import (
     Records,
     Slots,
     clear_slots,
+    inline,
+    inline_fma,
     is_crowded,
     move_slot,
+    no_inline,
     record,
     set_number,
     slots,
+    slots_view,
     take_slot,
+    view,
 )
-from offtrace.learners.compiling import inline, inline_fma, no_inline
 from offtrace.learners.groups import TINY
 
 FORGET = 1e-30
@@ -91,6 +95,23 @@ class Eligibility(NamedTuple):
     groups: stack.Groups | None
 
 
+@inline
+def vector_view(t):
+    """Vector: `view` of each array."""
+    if t is None:
+        return t
+    return Vector(slots_view(t.used), view(t.z))
+
+
+@inline
+def starts_view(t):
+    """Starts: `view` of each array."""
+    if t is None:
+        return t
+    a, b, c, d, e, f, g, h, i = t
+    return Starts(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
+
+
 def eligibility(*, per_decision: bool, grouped: bool, size: int, k: int, carry: int) -> Eligibility:
     """The vector 0 over `size` weights, of which k are active at a time. A custom step carries `carry` numbers."""
     if per_decision:
@@ -105,7 +126,12 @@ def _starts(room: int, k: int, carry: int) -> Starts:
     numbers = (np.zeros(room) for _ in range(3))
     integers = (np.zeros(room, np.int64) for _ in range(2))
     return Starts(
-        np.zeros(1, SPAN), *numbers, *integers, np.zeros((room, k), np.int64), np.zeros((room, k)), np.zeros((room, carry))
+        np.zeros(1, SPAN),
+        *numbers,
+        *integers,
+        np.zeros((room, k), np.int64),
+        np.zeros((room, k)),
+        np.zeros((room, carry)),
     )
 
 
@@ -261,9 +287,7 @@ def drop_starts(starts, horizon, forget):
     spans, x, w, wβ, began, pair, weights, numbers, carry = starts
     span = spans[0]
     first, last, now = span.first, span.last, span.step + 1
-    while first < last and (
-        now - began[first] >= horizon or not w[first] > forget or not w[first] * x[first] > FORGET
-    ):
+    while first < last and (now - began[first] >= horizon or not w[first] > forget or not w[first] * x[first] > FORGET):
         first += 1
     if first == last:
         span.first, span.last = 0, 0

@@ -14,14 +14,18 @@ from offtrace.learners.arrays import (
     Records,
     Slots,
     clear_slots,
+    inline,
     is_crowded,
     move_slot,
+    no_inline,
+    no_inline_fma,
     record,
     set_number,
     slots,
+    slots_view,
     take_slot,
+    view,
 )
-from offtrace.learners.compiling import inline, no_inline, no_inline_fma
 
 SHORT = 128
 """So many starts of an episode are kept one by one before they are gathered into groups."""
@@ -63,6 +67,15 @@ class Groups(NamedTuple):
     """[groups, slots]: Σ of the discounted ∇q of the group."""
     C: Floats
     """[groups, slots]: x·G + C of the group below; so z is the C of the top."""
+
+
+@inline
+def groups_view(t):
+    """Groups: `view` of each array."""
+    if t is None:
+        return t
+    a, used, b, c, d, e, f, g, h, i = t
+    return Groups(view(a), slots_view(used), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
 
 
 def groups(size: int, room: int, depth: int) -> Groups:

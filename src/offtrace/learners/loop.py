@@ -31,15 +31,23 @@ from offtrace.learners.acting import (
     state_value,
     value_of,
 )
-from offtrace.learners.arrays import take_slot
-from offtrace.learners.compiling import compiled_loop, inline, inline_fma, newest_file, no_inline
-from offtrace.learners.eligibility import Eligibility, add_to, advance, enter, has_room
+from offtrace.learners.arrays import (
+    compiled_loop,
+    inline,
+    inline_fma,
+    newest_file,
+    no_inline,
+    slots_view,
+    take_slot,
+    view,
+)
+from offtrace.learners.eligibility import Eligibility, add_to, advance, enter, has_room, starts_view, vector_view
+from offtrace.learners.groups import groups_view
 from offtrace.learners.own_steps import own_step
 from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
 from offtrace.learners.random import LEARNING, pick, uniform
 from offtrace.learners.replay import add_sums, sequence, store
 from offtrace.learners.state import EVALUATION, OFFLINE, ONLINE, REPLAY, TARGET, Curve, Memory, Task
-from offtrace.learners.views import groups_view, slots_view, starts_view, vector_view, view
 
 ALL, ACT, LEARN, EVALUATE = range(4)
 """What the loop does: whole steps in an MDP; or, for an environment in Python, one part of a step."""

@@ -7,8 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from offtrace.learners.acting import action_values, at_present, best_of, mean, probability
-from offtrace.learners.arrays import Floats, Records, Slots, clear_slots, is_crowded, move_slot, set_number, take_slot
-from offtrace.learners.compiling import no_inline
+from offtrace.learners.arrays import (
+    Floats,
+    Records,
+    Slots,
+    clear_slots,
+    is_crowded,
+    move_slot,
+    no_inline,
+    set_number,
+    take_slot,
+)
 from offtrace.learners.eligibility import Sparse, advance, clear, copy, enter
 from offtrace.learners.methods.base import Store, Vectors
 from offtrace.learners.state import BEHAVIOR, TARGET
@@ -50,9 +59,7 @@ def own_step(method, task, factors, custom, memory, at, eligibility, now, values
     update_active(used, traces, scalars, active, at.discount)
     valid, s, pair = True, now.state, now.state * len(q) + now.action
     if not settings.on_states:
-        valid = advance(
-            factors, custom, vector, starts, groups, settings, parameters, lags, discount, π, now.mu, pair
-        )
+        valid = advance(factors, custom, vector, starts, groups, settings, parameters, lags, discount, π, now.mu, pair)
     elif discount == 0.0:
         clear(vector, starts, groups)
     enter(vector, starts, groups, carry, active, value, s, s if settings.on_states else pair)
@@ -60,9 +67,7 @@ def own_step(method, task, factors, custom, memory, at, eligibility, now, values
     on, ahead = look_ahead(factors, task, memory, at, now)
     if settings.on_states:
         place = now.next_state if settings.custom else pair
-        valid = advance(
-            factors, custom, vector, starts, groups, settings, parameters, lags, t.gamma, π, now.mu, place
-        )
+        valid = advance(factors, custom, vector, starts, groups, settings, parameters, lags, t.gamma, π, now.mu, place)
         on = copy(vector, starts, groups)
     listed = used.weights[: used.counts[0]]
     φ = Sparse(active, value[s])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace._shared.compile_cache import cached_njit
-from offtrace.learners.compiling import inline
+from offtrace.learners.arrays import inline
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -6,8 +6,7 @@ episode. With replay, the step goes into a ring, over the oldest one, and now an
 
 from __future__ import annotations
 
-from offtrace.learners.arrays import clear_slots
-from offtrace.learners.compiling import inline, no_inline
+from offtrace.learners.arrays import clear_slots, inline, no_inline
 from offtrace.learners.random import LEARNING, uniform
 from offtrace.learners.state import REPLAY
 

@@ -108,7 +108,11 @@ class Learner:
         )  # fmt: skip
         capacity = max(1, job.capacity // n) if numbers["update"] == REPLAY else 1
         self.lanes: list[Lane] = [lane_of(θ, numbers["update"], capacity) for _ in range(n)]
-        forms = {"per_decision": bool(numbers["per_decision"]), "grouped": bool(numbers["grouped"]), "carry": len(carry)}
+        forms = {
+            "per_decision": bool(numbers["per_decision"]),
+            "grouped": bool(numbers["grouped"]),
+            "carry": len(carry),
+        }
         self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, **forms) for _ in range(n)]
         self.own = [None if method.in_loop else _own(method, size) for _ in range(n)]
         points, snapshots = len(job.marks), size if job.recorded is not None else 0
@@ -215,11 +219,10 @@ class Unit(Protocol):
         ...
 
 
-
 def learner_of(job: Job) -> Callable[[int], Learner]:
     """Makes the learner of a seed."""
     if job.where.mdp is None and job.recorded is None:
-        from offtrace.learners.gymnasium.learner import GymLearner  # Gymnasium is an extra
+        from offtrace.learners.gymnasium_learner import GymLearner  # Gymnasium is an extra
 
         return lambda seed: GymLearner(job, seed)
     world, task = job.where.world._replace(recorded=job.recorded), job.task
@@ -266,7 +269,9 @@ def work(units: Sequence[Unit], threads: int, progress: bool, first: int) -> Non
                 for future in finished:
                     future.result()
                 if bar:
-                    _show(bar, sum(unit.share for unit in units), len(units), started, sum(unit.steps for unit in units))
+                    _show(
+                        bar, sum(unit.share for unit in units), len(units), started, sum(unit.steps for unit in units)
+                    )
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat, TypeVar
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats, Integers, record
-from offtrace.learners.compiling import inline_fma
+from offtrace.learners.arrays import Floats, Integers, inline_fma, record
 from offtrace.learners.eligibility import TINY, Sparse
 from offtrace.learners.policies import Schedule, as_schedule
-from offtrace.traces import Trace
+from offtrace.traces import ImportanceSampling, Trace
 
 StepSize = float | Schedule | Literal["1/N"]
 """A number, a schedule, or "1/N": one over the visits."""
@@ -173,6 +173,8 @@ class Method(ABC):
     """The names of vectors, of the size of θ, that are 0 again when an episode begins. Only features φ may enter them."""
     scalars: ClassVar[tuple[str, ...]] = ()
     """The names of numbers that are 0 again when an episode begins."""
+    step_reads: ClassVar[tuple[str, ...]] = ()
+    """The names of the parameters that `step` is given as `numbers`."""
     uses_trace: ClassVar[bool] = True
     """Whether `step` reads the eligibility vector e of `trace`."""
     sampled: ClassVar[bool] = False
@@ -224,8 +226,8 @@ class Method(ABC):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The parameters that `step` is given, in this order."""
-        return ()
+        """The parameters that `step` is given, in this order: those that `step_reads` names."""
+        return tuple(float(getattr(self, name)) for name in self.step_reads)
 
     @staticmethod
     @abstractmethod
@@ -247,6 +249,26 @@ class Method(ABC):
     def parameters(cls) -> tuple[str, ...]:
         """The names of what its constructor takes."""
         return tuple(f.name for f in fields(cls))
+
+
+@dataclass(frozen=True)
+class LambdaMethod(Method):
+    """A method with one λ, of a built-in rule."""
+
+    lam: float = 1.0
+
+    rule: ClassVar[Callable[..., Trace]] = ImportanceSampling
+    """The trace with this λ: its own, or the one that it has in expectation."""
+    step_reads: ClassVar[tuple[str, ...]] = ("lam",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.trace  # checks λ
+
+    @property
+    def trace(self) -> Trace:
+        """The rule with this λ."""
+        return type(self).rule(lam=self.lam)
 
 
 M = TypeVar("M", bound=type[Method])

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from offtrace.learners.compiling import inline_fma
+from offtrace.learners.arrays import inline_fma
 from offtrace.learners.methods.base import (
     Method,
     Store,
@@ -92,6 +92,7 @@ class HistoryTD(Method):
     values: ClassVar = "state"
     further: ClassVar[tuple[str, ...]] = ("v",)
     traces: ClassVar[tuple[str, ...]] = ("e",)
+    step_reads: ClassVar[tuple[str, ...]] = ("eta",)
     uses_trace: ClassVar = False
     equation: ClassVar[str] = "e = λ_tγρ₋e + x;  w += α ρ δ e"
     needs: ClassVar[str] = "π and μ"
@@ -109,11 +110,6 @@ class HistoryTD(Method):
     def trace(self) -> ImportanceSampling:
         """That of importance sampling, in which λ is replaced."""
         return ImportanceSampling()
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """η; a subclass adds its own."""
-        return (self.eta,)
 
     @staticmethod
     @abstractmethod
@@ -140,6 +136,7 @@ class BoundedTD(HistoryTD):
     lam: float = 1.0
     """The largest λ."""
 
+    step_reads: ClassVar = ("eta", "bound", "lam")
     label: ClassVar = "TD with ‖e‖ ≤ {bound:g}"
     name: ClassVar = "TD with bounded traces"
     aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
@@ -158,11 +155,6 @@ class BoundedTD(HistoryTD):
     def call(cls) -> str:
         """With a bound."""
         return 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """η, C and λ."""
-        return self.eta, self.bound, self.lam
 
     @staticmethod
     def rate(t: Transition, norm: float, m: Store) -> float:

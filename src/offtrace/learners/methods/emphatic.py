@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from offtrace.learners.methods.base import (
-    Method,
+    LambdaMethod,
     Store,
     Transition,
     Vectors,
@@ -22,19 +22,16 @@ from offtrace.learners.methods.base import (
     plus,
     register_method,
 )
-from offtrace.traces import ImportanceSampling
 
 
 @register_method
 @dataclass(frozen=True)
-class ETD(Method):
+class ETD(LambdaMethod):
     """ETD(λ), emphatic TD.
 
     >>> ETD(0.9).title
     'ETD(0.9)'
     """
-
-    lam: float = 1.0
 
     values: ClassVar = "state"
     traces: ClassVar = ("z",)
@@ -50,25 +47,11 @@ class ETD(Method):
     proven: ClassVar[str] = "converges with linear features, off-policy too (Yu 2015)"
     needs: ClassVar[str] = "π and μ"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.trace  # checks λ
-
-    @property
-    def trace(self) -> ImportanceSampling:
-        """That of importance sampling, in which starts enter with the weight m."""
-        return ImportanceSampling(lam=self.lam)
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """λ and β; a β below 0 stands for γ."""
-        return float(self.lam), -1.0
-
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """The equations of the module."""
-        z, λ, β = m.traces[0], m.numbers[0], m.numbers[1]
-        m.scalars[0] = (β if β >= 0.0 else t.gamma) * m.scalars[1] * m.scalars[0] + 1.0
+        z, λ, β = m.traces[0], m.numbers[0], m.numbers[1] if len(m.numbers) > 1 else t.gamma
+        m.scalars[0] = β * m.scalars[1] * m.scalars[0] + 1.0
         m.scalars[1] = t.rho
         decay(z, t.gamma * λ * t.rho, m.active)
         add(z, t.rho * (λ + (1.0 - λ) * m.scalars[0]), x.φ)
@@ -86,6 +69,7 @@ class ETDLB(ETD):
 
     beta: float = 0.8
 
+    step_reads: ClassVar = ("lam", "beta")
     label: ClassVar = "ETD({lam:g}, {beta:g})"
     name: ClassVar = "ETD(λ, β)"
     aliases: ClassVar = ("etdlb", "etd(lambda, beta)")
@@ -96,8 +80,3 @@ class ETDLB(ETD):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "beta", checked("beta", self.beta, 0.0, 1.0))
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """λ and β."""
-        return float(self.lam), float(self.beta)

@@ -41,8 +41,9 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats
+from offtrace.learners.arrays import Floats, inline_fma
 from offtrace.learners.methods.base import (
+    LambdaMethod,
     Method,
     Store,
     Transition,
@@ -70,6 +71,7 @@ class GradientTD(Method):
 
     values: ClassVar = "state"
     further: ClassVar[tuple[str, ...]] = ("v",)
+    step_reads: ClassVar[tuple[str, ...]] = ("eta",)
     needs: ClassVar[str] = "π, μ and a second step size"
     _by_lam: ClassVar[bool] = True  # of an instance: whether it was made by λ, not by a trace
     short: ClassVar[str] = ""
@@ -98,11 +100,6 @@ class GradientTD(Method):
         """The name, with its λ, or with its trace."""
         assert self.trace is not None
         return f"{self.short}({self.lam:g})" if self._by_lam else f"{self.short} with {self.trace.title}"
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """η."""
-        return (self.eta,)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """Return the method with the trace for these policies."""
@@ -141,6 +138,18 @@ class GTD(GradientTD):
         add(v, -α_v * x_v, x.φ)
 
 
+@inline_fma
+def _gtd2_step(t: Transition, m: Store, x: Vectors) -> tuple[float, float]:
+    """One step of GTD2. Returns x·v and γ(1−λ)(z·v), with v before the step."""
+    v, α_v = m.further[0], m.numbers[0] * t.alpha
+    x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
+    add(m.θ, t.alpha * x_v, x.φ)
+    add(m.θ, -t.alpha * correction, x.φ_next)
+    add(v, α_v * t.delta * t.ratio, x.e)
+    add(v, -α_v * x_v, x.φ)
+    return x_v, correction
+
+
 @register_method
 @dataclass(frozen=True)
 class GTD2(GradientTD):
@@ -162,12 +171,7 @@ class GTD2(GradientTD):
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """The equations of the module."""
-        v, α_v = m.further[0], m.numbers[0] * t.alpha
-        x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
-        add(m.θ, t.alpha * x_v, x.φ)
-        add(m.θ, -t.alpha * correction, x.φ_next)
-        add(v, α_v * t.delta * t.ratio, x.e)
-        add(v, -α_v * x_v, x.φ)
+        _gtd2_step(t, m, x)
 
 
 @register_method
@@ -193,11 +197,7 @@ class PGTD2(GradientTD):
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """The half-step is taken, and then what the full one differs from it by."""
         v, α_v = m.further[0], m.numbers[0] * t.alpha
-        x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
-        add(m.θ, t.alpha * x_v, x.φ)
-        add(m.θ, -t.alpha * correction, x.φ_next)
-        add(v, α_v * t.delta * t.ratio, x.e)
-        add(v, -α_v * x_v, x.φ)
+        x_v, correction = _gtd2_step(t, m, x)
         more = dot(v, x.φ) - x_v
         more_correction = t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on) - correction
         more_delta = t.reward + t.gamma * dot(m.θ, x.φ_next) - dot(m.θ, x.φ) - t.delta
@@ -218,6 +218,7 @@ class TDRC(GradientTD):
 
     kappa: float = 1.0
 
+    step_reads: ClassVar = ("eta", "kappa")
     name: ClassVar = "TDRC(λ)"
     short: ClassVar = "TDRC"
     aliases: ClassVar = ("tdrc", "tdrc(lambda)")
@@ -231,11 +232,6 @@ class TDRC(GradientTD):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "kappa", checked("kappa", self.kappa, 0.0))
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """η and κ."""
-        return self.eta, self.kappa
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
@@ -307,7 +303,7 @@ def _second_step_size(alpha_w: float | None, eta: float | None, otherwise: float
 
 @register_method
 @dataclass(frozen=True)
-class GQ(Method):
+class GQ(LambdaMethod):
     """GQ(λ), given to `evaluate` or `control` in place of a trace; online only.
 
     `alpha_w` is the step size of w, 0.01 if it is left out, or give `eta`: α_w = η α. It is not a trace: θ moves by more than δ
@@ -328,7 +324,6 @@ class GQ(Method):
     (2, 2)
     """
 
-    lam: float = 1.0
     alpha_w: float | None = None
     eta: float | None = None
 
@@ -343,13 +338,7 @@ class GQ(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.trace  # checks λ
         _second_step_size(self.alpha_w, self.eta, 0.01)
-
-    @property
-    def trace(self) -> ImportanceSampling:
-        """The trace whose eligibility vector is e."""
-        return ImportanceSampling(lam=self.lam)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -26,20 +26,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, plus, register_method
-from offtrace.traces import ImportanceSampling
+from offtrace.learners.methods.base import LambdaMethod, Store, Transition, Vectors, add, decay, plus, register_method
 
 
 @register_method
 @dataclass(frozen=True)
-class PTD(Method):
+class PTD(LambdaMethod):
     """PTD(λ), on state values.
 
     >>> PTD(0.9).title
     'PTD(0.9)'
     """
-
-    lam: float = 1.0
 
     values: ClassVar = "state"
     traces: ClassVar = ("e", "u")
@@ -53,20 +50,6 @@ class PTD(Method):
     )
     proven: ClassVar[str] = "its forward view at every step, and Monte Carlo at λ = 1, both for fixed values in δ"
     needs: ClassVar[str] = "π and μ"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.trace  # checks λ
-
-    @property
-    def trace(self) -> ImportanceSampling:
-        """What it is in expectation."""
-        return ImportanceSampling(lam=self.lam)
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """λ."""
-        return (float(self.lam),)
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:

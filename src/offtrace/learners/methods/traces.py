@@ -33,6 +33,7 @@ the oldest off-policy methods that are still in use. Their fixed point is not Q^
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -53,8 +54,6 @@ class TraceLearner(Method):
 
     of: Trace
 
-    rule: ClassVar[type[Trace] | None] = None
-    """The trace of a method that has a name of its own: it is made of the method's parameters, which have the same names."""
     in_loop: ClassVar[bool] = True
     follows_operator: ClassVar[bool] = True
     name: ClassVar[str] = "Algorithm 1"
@@ -64,12 +63,6 @@ class TraceLearner(Method):
     )
     proven: ClassVar[str] = "what the trace's operator converges to, with a table; may diverge with features"
     needs: ClassVar[str] = "π, and μ where the trace reads it"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rule is not None:
-            given = {name: getattr(self, name) for name in self.parameters() if name not in ("alpha", "of")}
-            object.__setattr__(self, "of", self.rule(**given))
 
     @property
     def title(self) -> str:
@@ -106,6 +99,20 @@ class StateTraceLearner(TraceLearner):
     name: ClassVar[str] = "TD with a trace"
     equation: ClassVar[str] = "z = γb-rule(z) + x;  w += α ρ̄ δ z"
     needs: ClassVar[str] = "π and μ"
+
+
+@dataclass(frozen=True)
+class _NamedTrace(TraceLearner):
+    """A method whose trace is made of its own parameters, which have the same names."""
+
+    of: Trace = field(init=False, repr=False, compare=False)
+
+    rule: ClassVar[Callable[..., Trace]]
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in self.parameters() if name not in ("alpha", "of")}
+        object.__setattr__(self, "of", type(self).rule(**given))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -147,14 +154,13 @@ class UncorrectedLearner(Method):
 
 @register_method
 @dataclass(frozen=True)
-class Sarsa(TraceLearner):
+class Sarsa(_NamedTrace):
     """Sarsa(λ), with accumulating traces. It learns about the policy that acts.
 
     >>> Sarsa(0.9).title
     'Sarsa(0.9)'
     """
 
-    of: QLambda = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
     sampled: ClassVar = True
@@ -174,14 +180,13 @@ class Sarsa(TraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class ExpectedSarsa(TraceLearner):
+class ExpectedSarsa(_NamedTrace):
     """Expected Sarsa(λ): off-policy by ratios in its trace, which is that of importance sampling.
 
     >>> ExpectedSarsa(0.9).trace
     ImportanceSampling(horizon=None, lam=0.9)
     """
 
-    of: ImportanceSampling = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
     rule: ClassVar = ImportanceSampling
@@ -202,14 +207,13 @@ _OFF_POLICY = "may diverge with features off-policy; with a table it converges t
 
 @register_method
 @dataclass(frozen=True)
-class TD(StateTraceLearner):
+class TD(_NamedTrace, StateTraceLearner):
     """Off-policy TD(λ) with importance sampling; on-policy it is TD(λ).
 
     >>> TD(lam=0.9).title
     'TD(0.9)'
     """
 
-    of: ImportanceSampling = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
     rule: ClassVar = ImportanceSampling
@@ -228,14 +232,13 @@ class TD(StateTraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class TreeBackupTD(StateTraceLearner):
+class TreeBackupTD(_NamedTrace, StateTraceLearner):
     """Tree Backup(λ) on state values: coefficients λπ, so that only δ carries a ratio.
 
     >>> TreeBackupTD(lam=0.9).title
     'Tree Backup(0.9) on states'
     """
 
-    of: TreeBackup = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
 
     rule: ClassVar = TreeBackup
@@ -249,14 +252,13 @@ class TreeBackupTD(StateTraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class VTraceTD(StateTraceLearner):
+class VTraceTD(_NamedTrace, StateTraceLearner):
     """V-trace(λ) online. Here ρ̄ is ∞ unless it is given, so that its fixed point is V^π.
 
     >>> VTraceTD(lam=0.9).trace
     VTrace(horizon=None, lam=0.9, rho_bar=inf, c_bar=1.0)
     """
 
-    of: VTrace = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     lam: float = 1.0
     rho_bar: float = INFINITY
     c_bar: float = 1.0
@@ -274,14 +276,13 @@ class VTraceTD(StateTraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class ABTD(StateTraceLearner):
+class ABTD(_NamedTrace, StateTraceLearner):
     """ABTD(ζ): action-dependent bootstrapping, without ratios in its coefficients. ψ0 and ψ_max are the policies', if not given.
 
     >>> ABTD(zeta=0.5).title
     'ABTD(0.5)'
     """
 
-    of: ABQ = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     zeta: float = 0.5
     psi0: float | None = None
     psi_max: float | None = None
@@ -296,5 +297,5 @@ class ABTD(StateTraceLearner):
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> ABTD:
         """Return the method with ψ0 and ψ_max of these policies."""
-        made = self.of.for_policies(target, behavior)
-        return replace(self, psi0=made.psi0, psi_max=made.psi_max)
+        of = ABQ(self.zeta, self.psi0, self.psi_max).for_policies(target, behavior)
+        return replace(self, psi0=of.psi0, psi_max=of.psi_max)

@@ -13,21 +13,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, decay, dot, plus, register_method
+from offtrace.learners.methods.base import (
+    LambdaMethod,
+    Store,
+    Transition,
+    Vectors,
+    add,
+    decay,
+    dot,
+    plus,
+    register_method,
+)
 from offtrace.traces import QLambda
 
 
 @register_method
 @dataclass(frozen=True)
-class TrueOnlineTD(Method):
+class TrueOnlineTD(LambdaMethod):
     """True online TD(λ), on state values.
 
     >>> TrueOnlineTD(0.9).title
     'True online TD(0.9)'
     """
 
-    lam: float = 1.0
-
+    rule: ClassVar = QLambda
     values: ClassVar = "state"
     traces: ClassVar = ("z",)
     scalars: ClassVar = ("V_old",)
@@ -43,20 +52,6 @@ class TrueOnlineTD(Method):
     )
     proven: ClassVar[str] = "equals the online λ-return algorithm at every step"
     needs: ClassVar[str] = "nothing: it is on-policy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.trace  # checks λ
-
-    @property
-    def trace(self) -> QLambda:
-        """That of on-policy methods, which its dutch trace stands in for."""
-        return QLambda(lam=self.lam)
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """λ."""
-        return (float(self.lam),)
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:

@@ -16,7 +16,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector.utils import iterate
 
 from offtrace.learners.environments import Environment
-from offtrace.learners.gymnasium.source import DISABLED, NEXT_STEP, SAME_STEP, Single
+from offtrace.learners.gymnasium_source import DISABLED, NEXT_STEP, SAME_STEP, Single
 from offtrace.learners.loop import ACT, EVALUATE, LEARN
 from offtrace.learners.run import Job, Learner, add_sums_of
 from offtrace.learners.state import REPLAY, World
@@ -77,7 +77,9 @@ class GymLearner(Learner):
         """Each lane acts, and learns from what follows; whether the learner is done."""
         environments = self.environments
         if environments.needs_resets:
-            waiting = [bool(m.lane[0].begins) and start is None for m, start in zip(self.lanes, self.starts, strict=True)]
+            waiting = [
+                bool(m.lane[0].begins) and start is None for m, start in zip(self.lanes, self.starts, strict=True)
+            ]
             if any(waiting):
                 for j, observation in environments.reset(waiting):
                     self._set_start(j, observation)
