@@ -10,11 +10,10 @@ A schedule gives a value for each k = 0, 1, 2, …, counted in episodes or in st
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,8 +35,10 @@ from offtrace.trajectory import distributions
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule:
     """A number for each k. `by` says what k counts: "episode" or "step"."""
+
+    form: ClassVar[int]
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -53,9 +54,10 @@ class Schedule(ABC):
                 )
 
     @property
-    @abstractmethod
     def coded(self) -> CodedSchedule:
-        """The schedule as compiled loops see it."""
+        """The schedule as compiled loops read it: its numbers, in the order of its fields."""
+        numbers = [float(getattr(self, f.name)) for f in fields(self) if f.name != "by"]
+        return CodedSchedule(self.form, *(numbers + [0.0, 0.0])[:3], getattr(self, "by", "episode") == "step")
 
     def __call__(self, k: int) -> float:
         """The value at k.
@@ -74,11 +76,8 @@ class Constant(Schedule):
     0.1
     """
 
+    form: ClassVar[int] = CONSTANT
     value: float
-
-    @property
-    def coded(self) -> CodedSchedule:  # noqa: D102
-        return CodedSchedule(CONSTANT, float(self.value), 0.0, 0.0, False)
 
 
 @dataclass(frozen=True)
@@ -90,6 +89,7 @@ class Linear(Schedule):
     [1.0, 0.75, 0.0, 0.0]
     """
 
+    form: ClassVar[int] = LINEAR
     first: float
     last: float
     over: int
@@ -100,10 +100,6 @@ class Linear(Schedule):
         if not self.over >= 1:
             raise ValueError(f"over must be at least 1, got {self.over!r}")
 
-    @property
-    def coded(self) -> CodedSchedule:  # noqa: D102
-        return CodedSchedule(LINEAR, float(self.first), float(self.last), float(self.over), self.by == "step")
-
 
 @dataclass(frozen=True)
 class Harmonic(Schedule):
@@ -113,6 +109,7 @@ class Harmonic(Schedule):
     [1.0, 0.5, 0.25]
     """
 
+    form: ClassVar[int] = HARMONIC
     value: float
     half: float = 1.0
     by: str = "episode"
@@ -121,10 +118,6 @@ class Harmonic(Schedule):
         super().__post_init__()
         if not self.half > 0:
             raise ValueError(f"half must be above 0, got {self.half!r}")
-
-    @property
-    def coded(self) -> CodedSchedule:  # noqa: D102
-        return CodedSchedule(HARMONIC, float(self.value), float(self.half), 0.0, self.by == "step")
 
 
 @dataclass(frozen=True)
@@ -136,6 +129,7 @@ class Exponential(Schedule):
     [1.0, 0.5, 0.25, 0.1]
     """
 
+    form: ClassVar[int] = EXPONENTIAL
     value: float
     factor: float
     last: float = 0.0
@@ -145,10 +139,6 @@ class Exponential(Schedule):
         super().__post_init__()
         if not self.factor <= 1:
             raise ValueError(f"factor must be at most 1, got {self.factor!r}")
-
-    @property
-    def coded(self) -> CodedSchedule:  # noqa: D102
-        return CodedSchedule(EXPONENTIAL, float(self.value), float(self.factor), float(self.last), self.by == "step")
 
 
 def as_schedule(name: str, given: object) -> Schedule:
@@ -166,15 +156,15 @@ def as_schedule(name: str, given: object) -> Schedule:
     raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
 
 
-def _require_episodes(given: object) -> None:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ValueError(f"explore must be a number of episodes, 0 or more, got {given!r}")
-
-
 @dataclass(frozen=True)
 class Policy:
     """A policy in the current Q."""
 
+    kind: ClassVar[int]
+    parameter: ClassVar[str]
+    """The name of the number, or schedule, that it depends on,"""
+    largest: ClassVar[float] = np.inf
+    """and the most that this may be."""
     explore: int = field(default=0, kw_only=True)
     """How many episodes at first are played by the uniform policy."""
 
@@ -186,17 +176,18 @@ class Policy:
         """
         return replace(self, explore=episodes)
 
-    def _coded(self, kind: int, name: str, given: object, low: float, high: float) -> CodedPolicy:
-        _require_episodes(self.explore)
-        schedule = as_schedule(name, given)
-        for value in (
-            v
-            for f in fields(schedule)
-            if f.name in ("value", "first", "last") and (v := getattr(schedule, f.name)) is not None
-        ):
-            if not low <= value <= high:
-                raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {given!r}")
-        return CodedPolicy(kind, schedule.coded, self.explore, np.empty((0, 0)))
+    @property
+    def coded(self) -> CodedPolicy:
+        """Checked, and as compiled loops read it."""
+        explore: object = self.explore
+        if isinstance(explore, bool) or not isinstance(explore, int) or explore < 0:
+            raise ValueError(f"explore must be a number of episodes, 0 or more, got {explore!r}")
+        given = getattr(self, self.parameter)
+        schedule = as_schedule(self.parameter, given)
+        levels = [getattr(schedule, f.name) for f in fields(schedule) if f.name in ("value", "first", "last")]
+        if not max(levels) <= self.largest:
+            raise ValueError(f"{self.parameter} must lie in [0, {self.largest:g}], got {given!r}")
+        return CodedPolicy(self.kind, schedule.coded, self.explore, np.empty((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -207,12 +198,10 @@ class EpsilonGreedy(Policy):
     0.25
     """
 
+    kind: ClassVar[int] = GREEDY
+    parameter: ClassVar[str] = "epsilon"
+    largest: ClassVar[float] = 1.0
     epsilon: float | Schedule
-
-    @property
-    def coded(self) -> CodedPolicy:
-        """Checked, and as compiled loops see it."""
-        return self._coded(GREEDY, "epsilon", self.epsilon, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -223,12 +212,9 @@ class Softmax(Policy):
     0.5
     """
 
+    kind: ClassVar[int] = SOFTMAX
+    parameter: ClassVar[str] = "temperature"
     temperature: float | Schedule
-
-    @property
-    def coded(self) -> CodedPolicy:
-        """Checked, and as compiled loops see it."""
-        return self._coded(SOFTMAX, "temperature", self.temperature, 0.0, np.inf)
 
 
 def coded(name: str, given: object, shape: tuple[int, int] | None) -> CodedPolicy:
