@@ -57,7 +57,7 @@ def records(*given: CodedPolicy | CodedSchedule) -> Records:
 
 
 @no_inline
-def level(schedule, episode, step):
+def level(schedule: CodedSchedule, episode: int, step: int) -> float:
     """The value of a schedule."""
     form, a, b, c = schedule.form, schedule.a, schedule.b, schedule.c
     k = step if schedule.by_step else episode

@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+import numba
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ Integers = NDArray[np.int64]
 Records = NDArray[np.record]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+carray = cast(Any, numba).carray
 
 
 class Decorator(Protocol):
@@ -59,7 +61,7 @@ def compiled_loop(function: F) -> F:
 
 
 def view(given: T) -> T:
-    """In compiled code, the same array, owned by nobody. Anything else, and in Python an array too, is itself."""
+    """In compiled code, the same array, owned by nobody. What is no contiguous array, and in Python any array, is itself."""
     return given
 
 
@@ -70,7 +72,7 @@ def _address(pointer: Any) -> Any:
 
 @overload(view, jit_options={"forceinline": True})
 def _view(given):
-    if isinstance(given, types.Array):
+    if isinstance(given, types.Array) and given.layout == "C":
         return lambda given: carray(_address(given.ctypes), given.shape, given.dtype)
     return lambda given: given
 

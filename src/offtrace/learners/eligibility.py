@@ -123,15 +123,16 @@ def eligibility(*, per_decision: bool, grouped: bool, size: int, k: int, carry: 
 
 
 def _starts(room: int, k: int, carry: int) -> Starts:
-    numbers = (np.zeros(room) for _ in range(3))
-    integers = (np.zeros(room, np.int64) for _ in range(2))
     return Starts(
-        np.zeros(1, SPAN),
-        *numbers,
-        *integers,
-        np.zeros((room, k), np.int64),
-        np.zeros((room, k)),
-        np.zeros((room, carry)),
+        span=np.zeros(1, SPAN),
+        x=np.zeros(room),
+        w=np.zeros(room),
+        wβ=np.zeros(room),
+        began=np.zeros(room, np.int64),
+        pair=np.zeros(room, np.int64),
+        weights=np.zeros((room, k), np.int64),
+        numbers=np.zeros((room, k)),
+        carry=np.zeros((room, carry)),
     )
 
 

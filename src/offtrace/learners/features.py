@@ -40,8 +40,8 @@ class Features(NamedTuple):
     @property
     def is_table(self) -> bool:
         """Whether there is one weight for each state, or for each pair."""
-        S, k = self.tile.shape
-        return k == 1 and np.array_equal(self.tile[:, 0], np.arange(S)) and bool((self.value == 1.0).all())
+        states = np.arange(len(self.tile))[:, None]
+        return np.array_equal(self.tile, states) and bool((self.value == 1.0).all())
 
 
 @cached_njit(nogil=True)

@@ -103,7 +103,8 @@ class GymLearner(Learner):
     def _learn(self, j: int, observation: object, reward: float, ends: tuple[bool, bool]) -> bool:
         """Whether the learner is done."""
         numbers, (lane, buffer, _, _) = self.job.numbers, self.lanes[j]
-        step, at = buffer[lane[0].head], lane[0]
+        at: Any = lane[0]
+        step: Any = buffer[at.head]
         step.next_state, step.reward = self.rows.number(j, observation), reward
         step.terminated = ends[0]
         step.truncated = not ends[0] and (ends[1] or at.age + 1 == numbers["limit"])

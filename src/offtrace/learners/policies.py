@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -57,7 +57,8 @@ class Schedule:
     def coded(self) -> CodedSchedule:
         """The schedule as compiled loops read it: its numbers, in the order of its fields."""
         numbers = [float(getattr(self, f.name)) for f in fields(self) if f.name != "by"]
-        return CodedSchedule(self.form, *(numbers + [0.0, 0.0])[:3], getattr(self, "by", "episode") == "step")
+        a, b, c = (numbers[i] if i < len(numbers) else 0.0 for i in range(3))
+        return CodedSchedule(self.form, a, b, c, getattr(self, "by", "episode") == "step")
 
     def __call__(self, k: int) -> float:
         """The value at k.
@@ -179,7 +180,7 @@ class Policy:
     @property
     def coded(self) -> CodedPolicy:
         """Checked, and as compiled loops read it."""
-        explore: object = self.explore
+        explore = cast(object, self.explore)
         if isinstance(explore, bool) or not isinstance(explore, int) or explore < 0:
             raise ValueError(f"explore must be a number of episodes, 0 or more, got {explore!r}")
         given = getattr(self, self.parameter)

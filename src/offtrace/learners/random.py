@@ -59,7 +59,7 @@ def pick(streams, i, entries, low, high):
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def begin(seed: int, spread: float, streams: np.ndarray, θ: np.ndarray) -> None:
+def begin(seed: np.uint64, spread: float, streams: np.ndarray, θ: np.ndarray) -> None:
     """Set all streams to where this seed begins, and add noise of standard deviation `spread` to θ."""
     for i in range(len(streams)):
         streams[i] = mixed(mixed(np.uint64(seed) + GOLDEN) + np.uint64(i) * GOLDEN)

@@ -72,13 +72,15 @@ class Job(NamedTuple):
     def task(self) -> Task:
         """What loops read."""
         features = self.where.features
-        tables = (policy.table for policy in self.policies)
+        behavior, target, evaluation = (policy.table for policy in self.policies)
         settings = np.zeros(1, SETTINGS)
         for name, number in self.numbers.items():
             settings[name] = number
         schedules = records(*self.policies, self.alpha)
         of_rule = parameters(self.method, self.where.shape)
-        return Task(settings, features.tile, features.value, schedules, *tables, of_rule, self.lags)
+        return Task(
+            settings, features.tile, features.value, schedules, behavior, target, evaluation, of_rule, self.lags
+        )
 
     @property
     def in_python(self) -> bool:
@@ -107,7 +109,7 @@ class Learner:
             np.zeros(features.A), np.zeros(features.A), np.zeros(k, np.int64), carry,
         )  # fmt: skip
         capacity = max(1, job.capacity // n) if numbers["update"] == REPLAY else 1
-        self.lanes: list[Lane] = [lane_of(θ, numbers["update"], capacity) for _ in range(n)]
+        self.lanes: list[Lane] = [lane_of(θ, int(numbers["update"]), capacity) for _ in range(n)]
         forms = {
             "per_decision": bool(numbers["per_decision"]),
             "grouped": bool(numbers["grouped"]),
