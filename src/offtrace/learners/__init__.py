@@ -6,9 +6,8 @@ from offtrace.learners.features import TileCoding
 from offtrace.learners.follow import follow
 from offtrace.learners.methods.base import Method, listed_methods, register_method, unregister_method
 from offtrace.learners.methods.bounded import BoundedTD, HistoryTD
-from offtrace.learners.methods.emphatic import ETD, ETDLB
 from offtrace.learners.methods.gradient import GQ, GTD, GTD2, HTD, PGTD2, TDRC, GradientABQ, GradientTrace
-from offtrace.learners.methods.provisional import PQ, PTD
+from offtrace.learners.methods.own_traces import ETD, ETDLB, PQ, PTD, TrueOnlineSarsa, TrueOnlineTD
 from offtrace.learners.methods.registry import method
 from offtrace.learners.methods.traces import (
     ABTD,
@@ -21,7 +20,6 @@ from offtrace.learners.methods.traces import (
     UncorrectedLearner,
     VTraceTD,
 )
-from offtrace.learners.methods.true_online import TrueOnlineSarsa, TrueOnlineTD
 from offtrace.learners.policies import (
     Constant,
     EpsilonGreedy,

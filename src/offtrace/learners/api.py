@@ -29,7 +29,7 @@ from offtrace.mdps.randomness import Seed
 from offtrace.traces import Rule
 
 if TYPE_CHECKING:  # Gymnasium is an extra
-    from offtrace.learners.gymnasium_source import Given
+    from offtrace.learners.gymnasium import Given
 
     Environments: TypeAlias = MDP | Given
 

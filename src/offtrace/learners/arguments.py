@@ -13,7 +13,7 @@ from offtrace.learners.acting import CONSTANT, TABLE, CodedPolicy
 from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
-from offtrace.learners.methods.registry import method as made_by_name
+from offtrace.learners.methods.registry import method as method_of_name
 from offtrace.learners.methods.registry import of_rule, rule_named
 from offtrace.learners.policies import (
     GREEDILY,
@@ -82,7 +82,7 @@ def require_order(name: str, trace: object, env: object) -> None:
 def as_method(given: Rule | Method | str, values: Values | None = None) -> Method:
     """The method. A trace by itself is the paper's Algorithm 1, on the values that are asked for. A name may be a trace's."""
     if isinstance(given, str):
-        given = trace_named(given) if ":" in given or rule_named(given) else made_by_name(given)
+        given = trace_named(given) if ":" in given or rule_named(given) else method_of_name(given)
     if isinstance(given, Method):
         if values is not None and values != given.values:
             raise ValueError(f"{given.title} learns {given.values} values, got values={values!r}")
@@ -194,16 +194,17 @@ def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on support: `certify` itself says it to those who ask it
         try:
-            found = certify(trace, mdp, target.table, behavior.table, tolerance=1e-3, budget=1.0)
+            certificate = certify(trace, mdp, target.table, behavior.table, tolerance=1e-3, budget=1.0)
         except closed_form.Divergent as error:
             warnings.warn(f"{trace.title} does not converge here, whatever the step size: {error}", stacklevel=3)
             return
         except TimeoutError:
             return
-    if found.converges is False:
+    if certificate.converges is False:
         warnings.warn(
             f"{trace.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
-            f"{found.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {found.recursive}. A step size below 1 may hide it; it cures it "
+            f"{certificate.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {certificate.recursive}. A step size below 1 may hide it; "
+            "it cures it "
             "only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
             stacklevel=3,
         )

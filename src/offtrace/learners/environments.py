@@ -18,7 +18,7 @@ from offtrace.mdps.sampling import check_that_episodes_end, cumulative  # pyrigh
 from offtrace.trajectory import first_index
 
 if TYPE_CHECKING:  # Gymnasium is an extra
-    from offtrace.learners.gymnasium_source import Given, Observations, Source
+    from offtrace.learners.gymnasium import Given, Observations, Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +126,9 @@ def environment(
             raise ValueError(f"gamma is {gamma!r}, but the MDP has its own, {env.gamma}: leave it out")
         seen, size = table_or_rows(features, env.S, env.A, states)
         return Environment(env, None, env.gamma, seen, None, size)
-    from offtrace.learners import gymnasium_source  # Gymnasium is an extra
+    from offtrace.learners import gymnasium  # Gymnasium is an extra
 
-    return gymnasium_source.environment(env, gamma, features, states)
+    return gymnasium.environment(env, gamma, features, states)
 
 
 def feature_rows(features: ArrayLike, S: int) -> Floats:

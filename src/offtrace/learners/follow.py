@@ -117,30 +117,30 @@ def _steps(
     if not np.isfinite(rewards).all():
         at = int(np.argmin(np.isfinite(rewards)))
         raise ValueError(f"reward must be finite, got {rewards[at]} at step {at}")
-    made = np.zeros(T, STEP)
-    made["reward"] = rewards
+    steps = np.zeros(T, STEP)
+    steps["reward"] = rewards
     for name, given, n in (("state", state, S), ("action", action, A), ("next_state", next_state, S)):
-        made[name] = _whole(name, given, T, n)
-    made["terminated"] = _flags("terminated", terminated, T)
+        steps[name] = _whole(name, given, T, n)
+    steps["terminated"] = _flags("terminated", terminated, T)
     if truncated is not None:
-        made["truncated"] = _flags("truncated", truncated, T) & ~_flags("terminated", terminated, T)
-    ended = (made["terminated"] | made["truncated"])[:-1] != 0
-    torn = np.flatnonzero(~ended & (made["next_state"][:-1] != made["state"][1:]))
+        steps["truncated"] = _flags("truncated", truncated, T) & ~_flags("terminated", terminated, T)
+    ended = (steps["terminated"] | steps["truncated"])[:-1] != 0
+    torn = np.flatnonzero(~ended & (steps["next_state"][:-1] != steps["state"][1:]))
     if len(torn):
         t = int(torn[0])
         raise ValueError(
-            f"next_state at step {t} is {made['next_state'][t]}, but state at step {t + 1} is {made['state'][t + 1]}: inside of "
-            "an episode they are the same. Mark where an episode ends as terminated or truncated"
+            f"next_state at step {t} is {steps['next_state'][t]}, but state at step {t + 1} is {steps['state'][t + 1]}: "
+            "inside of an episode they are the same. Mark where an episode ends as terminated or truncated"
         )
-    made["mu"] = behavior[made["state"], made["action"]]
-    never = np.flatnonzero(made["mu"] == 0.0)
+    steps["mu"] = behavior[steps["state"], steps["action"]]
+    never = np.flatnonzero(steps["mu"] == 0.0)
     if len(never):
         t = int(never[0])
         raise ValueError(
-            f"behavior never takes action {made['action'][t]} in state {made['state'][t]}, but it was taken at step {t}: μ = 0 "
+            f"behavior never takes action {steps['action'][t]} in state {steps['state'][t]}, but it was taken at step {t}: μ = 0 "
             "on an action taken is impossible"
         )
-    return made
+    return steps
 
 
 def _whole(name: str, given: ArrayLike, T: int, n: int) -> Integers:

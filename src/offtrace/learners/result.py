@@ -16,7 +16,7 @@ from offtrace.learners.methods.base import Method
 from offtrace.traces import Trace
 
 if TYPE_CHECKING:  # Gymnasium is an extra
-    from offtrace.learners.gymnasium_source import Observations
+    from offtrace.learners.gymnasium import Observations
 
 BEYOND = 1e6
 """A learner has diverged when its Q is so many times larger than any return of the rewards that it saw could be."""

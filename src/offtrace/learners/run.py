@@ -224,7 +224,7 @@ class Unit(Protocol):
 def learner_of(job: Job) -> Callable[[int], Learner]:
     """Makes the learner of a seed."""
     if job.where.mdp is None and job.recorded is None:
-        from offtrace.learners.gymnasium_learner import GymLearner  # Gymnasium is an extra
+        from offtrace.learners.gymnasium import GymLearner  # Gymnasium is an extra
 
         return lambda seed: GymLearner(job, seed)
     world, task = job.where.world._replace(recorded=job.recorded), job.task

@@ -93,9 +93,9 @@ def stability(
     G = _matrix(method, _means(method, mdp, X, π, μ))
     basis = _told_apart(X)
     seen = np.kron(np.eye(len(G) // X.shape[1]), basis)
-    found = np.linalg.eigvals(seen.T @ G @ seen)
-    found = found[np.argsort(-found.real)]
-    return Stability(float(found[0].real), found, G)
+    eigenvalues = np.linalg.eigvals(seen.T @ G @ seen)
+    eigenvalues = eigenvalues[np.argsort(-eigenvalues.real)]
+    return Stability(float(eigenvalues[0].real), eigenvalues, G)
 
 
 def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Means:

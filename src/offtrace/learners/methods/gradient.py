@@ -104,8 +104,8 @@ class GradientTD(Method):
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """Return the method with the trace for these policies."""
         assert self.trace is not None
-        made = self.trace.for_policies(target, behavior)
-        return self if made is self.trace else replace(self, trace=made)
+        trace = self.trace.for_policies(target, behavior)
+        return self if trace is self.trace else replace(self, trace=trace)
 
 
 @register_method
@@ -450,5 +450,5 @@ class GradientABQ(GradientTrace):
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> GradientABQ:
         """Return the method with ψ0 and ψ_max of these policies."""
-        made = self.of.for_policies(target, behavior)
-        return replace(self, psi0=made.psi0, psi_max=made.psi_max)
+        of = self.of.for_policies(target, behavior)
+        return replace(self, psi0=of.psi0, psi_max=of.psi_max)

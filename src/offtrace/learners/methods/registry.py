@@ -46,7 +46,9 @@ def method(name: str, **parameters: object) -> Method:
     """
     cls, rule = listed.get(key(name)), rule_named(name)
     if cls is not None and (rule is None or parameters.get("values", cls.values) == cls.values):
-        return _made(cls, cls.parameters(), {n: x for n, x in parameters.items() if n != "values" or x != cls.values})
+        return _instance(
+            cls, cls.parameters(), {n: x for n, x in parameters.items() if n != "values" or x != cls.values}
+        )
     if rule is None:
         known = {key(m.name): m.name for m in listed_methods()} | {key(r.title): r.title for r in rules()}
         names = {
@@ -59,8 +61,8 @@ def method(name: str, **parameters: object) -> Method:
         raise ValueError(f"there is no learning method named {name!r}{hint} Known: {', '.join(sorted(known.values()))}")
     given = dict(parameters)
     alpha, values = given.pop("alpha", None), given.pop("values", "action" if rule.uncorrected else "state")
-    made = _made(rule, ("alpha", "values", *(f.name for f in fields(rule))), given)
-    return of_rule(made, values, alpha)
+    instance = _instance(rule, ("alpha", "values", *(f.name for f in fields(rule))), given)
+    return of_rule(instance, values, alpha)
 
 
 def of_rule(rule: Rule, values: object = "action", alpha: Any = None) -> Method:
@@ -74,7 +76,7 @@ def of_rule(rule: Rule, values: object = "action", alpha: Any = None) -> Method:
     return UncorrectedLearner(rule, alpha=alpha)
 
 
-def _made(cls: type[T], allowed: tuple[str, ...], parameters: dict[str, object]) -> T:
+def _instance(cls: type[T], allowed: tuple[str, ...], parameters: dict[str, object]) -> T:
     for given in parameters:
         if given not in allowed:
             hint = ending(closest(given, allowed))
@@ -125,9 +127,15 @@ def _of_rule(rule: type[Rule]) -> Row:
         return Row(rule.title, "action", rule.formula, "not of Q^π, unless π = μ", needs, rule.citation, call)
     proven = {True: "a contraction, with a table: β_t ≤ β_{t-1} ρ_t", False: "not β_t ≤ β_{t-1} ρ_t", None: ""}
     words = "; ".join(w for w in (rule.proven, "" if rule.proven else proven[rule.recursive_condition]) if w)
-    made = ", ".join(["alpha=0.1", *given, 'values="action"'])
+    arguments = ", ".join(["alpha=0.1", *given, 'values="action"'])
     return Row(
-        rule.title, "action, state", f"β_t = {rule.formula}", words, needs, rule.citation, f'method("{name}", {made})'
+        rule.title,
+        "action, state",
+        f"β_t = {rule.formula}",
+        words,
+        needs,
+        rule.citation,
+        f'method("{name}", {arguments})',
     )
 
 

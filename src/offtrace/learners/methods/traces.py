@@ -81,8 +81,8 @@ class TraceLearner(Method):
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """Return the method with the trace for these policies."""
-        made = self.of.for_policies(target, behavior)
-        return self if made is self.of else replace(self, of=made)
+        of = self.of.for_policies(target, behavior)
+        return self if of is self.of else replace(self, of=of)
 
 
 @dataclass(frozen=True)
