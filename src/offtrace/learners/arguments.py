@@ -204,8 +204,7 @@ def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target:
         warnings.warn(
             f"{trace.title} does not converge on this MDP: iterating its exact operator diverges, spectral radius "
             f"{certificate.spectral_radius}. β_t ≤ β_(t-1) ρ_t is {certificate.recursive}. A step size below 1 may hide it; "
-            "it cures it "
-            "only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
+            "it cures it only where the eigenvalue is not above 1. Retrace, RBIS and Non-Markov Retrace converge",
             stacklevel=3,
         )
 
