@@ -37,7 +37,6 @@ from offtrace.learners.arrays import (
     inline_fma,
     newest_file,
     no_inline,
-    slots_view,
     take_slot,
     view,
 )
@@ -47,7 +46,17 @@ from offtrace.learners.own_steps import own_step
 from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
 from offtrace.learners.random import LEARNING, pick, uniform
 from offtrace.learners.replay import add_sums, sequence, store
-from offtrace.learners.state import EVALUATION, OFFLINE, ONLINE, REPLAY, TARGET, Curve, Memory, Task
+from offtrace.learners.state import (
+    EVALUATION,
+    OFFLINE,
+    ONLINE,
+    REPLAY,
+    TARGET,
+    curve_view,
+    lane_view,
+    memory_view,
+    task_view,
+)
 
 ALL, ACT, LEARN, EVALUATE = range(4)
 """What the loop does: whole steps in an MDP; or, for an environment in Python, one part of a step."""
@@ -61,23 +70,14 @@ def loop() -> Callable[..., int]:
     @compiled_loop
     def learn(world, task, factors, custom, memory, lane, eligibility, curve, method, stage):
         _ = changed
+        # the arrays, without counting references to them
+        task, memory, lane, curve = task_view(task), memory_view(memory), lane_view(lane), curve_view(curve)
         entries, rows, recorded = view(world.entries), view(world.rows), view(world.recorded)
-        all_settings, tile, value, schedules = view(task[0]), view(task[1]), view(task[2]), view(task[3])
-        behavior, target, evaluation, parameters, lags = (
-            view(task[4]), view(task[5]), view(task[6]), view(task[7]), view(task[8])
-        )  # fmt: skip
-        task = Task(all_settings, tile, value, schedules, behavior, target, evaluation, parameters, lags)
-        all_progress, streams, θ, further, N = (
-            view(memory[0]), view(memory[1]), view(memory[2]), view(memory[3]), view(memory[4])
-        )  # fmt: skip
-        q, q_next, active, carry = view(memory[5]), view(memory[6]), view(memory[7]), view(memory[8])
-        memory = Memory(all_progress, streams, θ, further, N, q, q_next, active, carry)
-        lanes, buffer, sums, summed = view(lane.lane), view(lane.buffer), view(lane.sums), slots_view(lane.summed)
-        curve = Curve(
-            view(curve[0]), view(curve[1]), view(curve[2]), view(curve[3]), view(curve[4]), view(curve[5])
-        )  # fmt: skip
         vector, starts, groups = vector_view(eligibility[0]), starts_view(eligibility[1]), groups_view(eligibility[2])
         eligibility = Eligibility(vector, starts, groups)
+        all_settings, tile, value, schedules, _, target, _, parameters, lags = task
+        all_progress, streams, θ, _, N, q, q_next, active, carry = memory
+        lanes, buffer, sums, summed = lane
         settings, progress, at = all_settings[0], all_progress[0], lanes[0]
         A, on_states = len(q), settings.on_states
         if stage == EVALUATE:
