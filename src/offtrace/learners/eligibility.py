@@ -282,7 +282,7 @@ def enter_starts(starts, first_carry, active, values, s, pair):
     began[v], pairs[v] = span.step, pair
 
 
-@no_inline
+@inline
 def drop_starts(starts, horizon, forget):
     """Drop the oldest starts that have reached their horizon or whose weight is negligible."""
     spans, x, w, wβ, began, pair, weights, numbers, carry = starts
