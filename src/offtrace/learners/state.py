@@ -5,7 +5,7 @@ A *lane* is one copy of the environment: an MDP has one, a vector environment se
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -199,27 +199,27 @@ def lane_of(θ: Floats, update: int, capacity: int) -> Lane:
 
 
 @inline
-def task_view(t):
+def task_view(t: Any) -> Any:
     """Task: `view` of each array."""
     a, b, c, d, e, f, g, h, i = t
     return Task(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
 
 
 @inline
-def memory_view(t):
+def memory_view(t: Any) -> Any:
     """Memory: `view` of each array."""
     a, b, c, d, e, f, g, h, i = t
     return Memory(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
 
 
 @inline
-def lane_view(t):
+def lane_view(t: Any) -> Any:
     """Lane: `view` of each array."""
     return Lane(view(t.lane), view(t.buffer), view(t.sums), slots_view(t.summed))
 
 
 @inline
-def curve_view(t):
+def curve_view(t: Any) -> Any:
     """Curve: `view` of each array."""
     a, b, c, d, e, f = t
     return Curve(view(a), view(b), view(c), view(d), view(e), view(f))
