@@ -36,7 +36,6 @@ PARTS = {
     "replay": ("learners",),
     "map": ("operators",),
     "deep": ("deep", "studies/deep_units.py", "studies/deep_agents.py"),
-    "stale": ("studies/stale",),
 }
 """Of offtrace, beside COMMON, by task."""
 

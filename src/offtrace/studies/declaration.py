@@ -40,7 +40,6 @@ KEYS = {
     "replay": (*LEARNING, "ages"),
     "map": tuple(k for k in LEARNING if k != "alphas"),
     "deep": (*(k for k in LEARNING if k != "alphas"), "ages"),
-    "stale": (*LEARNING, "ages"),
 }
 PHASES = {
     "control": ("tuning", "test"),
@@ -48,7 +47,6 @@ PHASES = {
     "replay": ("tuning", "test"),
     "map": ("map",),
     "deep": ("test",),
-    "stale": ("tuning", "test"),
 }
 OPTIONAL = ("about", "lams", "modules", "subsets")
 
@@ -91,7 +89,7 @@ def shipped() -> list[str]:
     """The names of the studies that come with offtrace.
 
     >>> shipped()
-    ['bifurcation', 'contraction-map', 'minatar', 'random-walk', 'replay', 'stale']
+    ['bifurcation', 'contraction-map', 'minatar', 'random-walk', 'replay']
     """
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
@@ -215,7 +213,7 @@ def checked_seeds(given: object, task: str, alphas: tuple[float, ...]) -> dict[s
         entry = table(f"seeds.{phase}", seeds[phase], ("first", "count"))
         values = [whole(low)(f"seeds.{phase}.{k}", entry.get(k)) for k, low in (("first", 0), ("count", 1))]
         found[phase] = Seeds(*values)
-        if found[phase].stop > (limit := 2**32 if task in ("deep", "stale") else 2**63):
+        if found[phase].stop > (limit := 2**32 if task == "deep" else 2**63):
             what = f"seeds below 2^{limit.bit_length() - 1}: the last one is {found[phase].stop - 1}"
             raise DeclarationError(f"seeds.{phase}", dict(entry), what)
     if "tuning" in found and "test" in found:

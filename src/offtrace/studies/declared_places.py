@@ -12,7 +12,7 @@ from offtrace._shared.type_guards import is_list
 from offtrace.studies import declared_policies, deep_agents, named_environments
 from offtrace.studies.declaration_checks import DeclarationError
 from offtrace.studies.declared_traces import TraceGrid, make
-from offtrace.studies.task_protocols import Deep, Evaluation, Map, Protocol, Replay, Stale
+from offtrace.studies.task_protocols import Deep, Evaluation, Map, Protocol, Replay
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ def places(given: object, protocol: Protocol, task: str) -> tuple[Place, ...]:
                 if picked:  # Gymnasium would take what stands before the colon for a module
                     raise DeclarationError(key, entry, "a game without arguments")
                 named_environments.known_game(key, label)
-            elif task == "stale":
-                named_environments.known_token_task(key, label)
             else:
                 label = named_environments.known(key, label, name, picked, seeded=task == "map")
             if label in found:
@@ -61,10 +59,6 @@ def fits(place: Place, ages: tuple[int, ...]) -> None:
                 declared = {k: v for k, v in asdict(protocol).items() if v != getattr(Deep(), k)}
                 where = f"what the agent can do on {place.name} with the age {age}: {error}"
                 raise DeclarationError("protocol", declared, where) from error
-        return
-    if isinstance(protocol, Stale):
-        if protocol.width % protocol.heads:
-            raise DeclarationError("protocol.width", protocol.width, f"a multiple of heads = {protocol.heads}")
         return
     mdp = named_environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
     if isinstance(protocol, Evaluation | Map):

@@ -12,7 +12,6 @@ from offtrace._shared.type_guards import is_list
 from offtrace.learners.methods.registry import method, method_named, rule_named
 from offtrace.studies import deep_agents, named_environments
 from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, number, several
-from offtrace.studies.stale import weighting
 from offtrace.traces import Rule, Trace
 
 
@@ -62,7 +61,7 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
         title, allowed = rule.title, [f.name for f in fields(rule)]
         if not issubclass(rule, Trace) and not (rule.uncorrected and (learns or task in ("map", "deep"))):
             raise DeclarationError(key, name, "traces with coefficients β")
-    beside_it = {"stale": [*weighting.OPTIONS, weighting.LABEL], "deep": deep_agents.keys()}.get(task, [])
+    beside_it = deep_agents.keys() if task == "deep" else []
     known = [*allowed, *(name for name in beside_it if name not in allowed)]
     for parameter in parameters:
         if parameter not in known:
@@ -81,12 +80,8 @@ def _grid_of(key: str, name: str, parameters: Table, lams: tuple[float | None, .
     found: list[TraceGrid] = []
     for picked in named_environments.grid(parameters):
         try:
-            if task == "stale":
-                picked = weighting.labelled(picked)
-                weighting.Weighting.made(title, picked, lams[0])
-            else:
-                picked = weighting.labelled(picked)
-                make(title, picked, lams[0])
+            picked = deep_agents.labelled(picked)
+            make(title, picked, lams[0])
         except (ValueError, TypeError) as error:
             worst = next(iter(picked), "name")
             raise DeclarationError(f"{key}.{worst}", parameters.get(worst, name), f"{error}") from error

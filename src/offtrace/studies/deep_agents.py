@@ -15,14 +15,29 @@ from typing import Any
 from offtrace.deep.config import AGENTS, Config, WithMemory, configuration
 from offtrace.deep.settings import Settings
 from offtrace.studies.declaration_checks import like
-from offtrace.studies.stale.weighting import LABEL
 from offtrace.studies.task_protocols import Protocol
 from offtrace.traces import Rule
 
+LABEL = "label"
+"""The key of a name for people; "{agent}" in it stands for that parameter."""
 SHARED = ("frames", "gamma", "sticky", "limit")
 """The keys of the protocol that hold for all agents, so that returns can be compared."""
 ELSEWHERE = ("game", "trace", "capacity", *SHARED)
 """The settings that other parts of the declaration say."""
+
+
+def labelled(parameters: Mapping[str, object]) -> dict[str, object]:
+    """The parameters, with those that their label names filled in.
+
+    >>> labelled({"bound": 2.0, "label": "token, at most {bound}"})
+    {'bound': 2.0, 'label': 'token, at most 2'}
+    """
+    label = parameters.get(LABEL)
+    if not isinstance(label, str):
+        return dict(parameters)
+    for name, value in parameters.items():
+        label = label.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, int | float) else str(value))
+    return {**parameters, LABEL: label}
 
 
 def keys() -> list[str]:

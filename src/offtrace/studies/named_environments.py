@@ -21,8 +21,7 @@ from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
-from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, is_table, number, one_of
-from offtrace.studies.stale import token_tasks
+from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, is_table
 
 Arguments = Table
 """The arguments of an environment or a policy: the function that takes them checks them."""
@@ -189,40 +188,6 @@ def known_game(key: str, given: str) -> None:
     except (ValueError, TypeError) as error:
         allowed = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{did_you_mean(given, GAMES)}: {error}"
         raise DeclarationError(key, given, allowed) from error
-
-
-SAMPLER = ("precision", "top_p")
-"""What the name of a task of tokens may say of how its rollouts are drawn, beside the arguments of the task."""
-
-
-def known_token_task(key: str, given: str) -> None:
-    """Check that a task of tokens can be made, and how its rollouts are drawn."""
-    name, arguments = split(key, given)
-    if name not in token_tasks.TASKS:
-        raise DeclarationError(key, given, f"{', '.join(token_tasks.TASKS)}{did_you_mean(name, token_tasks.TASKS)}")
-    allowed = [*token_tasks.TASKS[name].parameters, *SAMPLER]
-    for argument in arguments:
-        if argument not in allowed:
-            raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
-    one_of("float32", "bfloat16")(f"{key}.precision", arguments.get("precision", "float32"))
-    number(0.0, 1.0, above=True)(f"{key}.top_p", arguments.get("top_p", 1.0))
-    try:
-        token_task(given)
-    except (ValueError, TypeError) as error:
-        raise DeclarationError(key, given, f"arguments that make a task of tokens: {error}") from error
-
-
-@lru_cache(maxsize=64)
-def token_task(label: str) -> tuple[token_tasks.TokenTask, str, float]:
-    """Make the task of a label; the precision and the top_p of its sampler.
-
-    >>> token_task("sort:length=8,top_p=0.9")[1:]
-    ('float32', 0.9)
-    """
-    name, arguments = split("", label)
-    precision, top_p = arguments.pop("precision", "float32"), arguments.pop("top_p", 1.0)
-    entry = token_tasks.TASKS[name]
-    return entry.function(**entry.fixed, **arguments), precision, top_p
 
 
 def _of_gymnasium(name: str) -> bool:

@@ -68,10 +68,6 @@ class Job:
     modules: tuple[str, ...]
     code: str = ""
     """The digest of the code that is to run it; a worker that has other code refuses."""
-    beside: tuple[tuple[str, str, float | None], ...] = ()
-    """Of a stale unit: title, parameters and λ of all weightings of the study, which one compiled program has."""
-    oldest: int = 0
-    """Of a stale unit: the largest age of the study."""
     unfinished: str = ""
     """The folder where a long unit keeps its checkpoints until it is done; empty: it begins anew if it is killed."""
 
@@ -260,9 +256,6 @@ class Plan:
         if study.task == "deep":
             unfinished = str(study.folder.absolute() / "unfinished" / f"{unit.id}-{code[:12]}")
             return Job(unit, *about, code, unfinished=unfinished)
-        if study.task == "stale":
-            beside = tuple((t.title, t.spelt, lam) for t in study.traces for lam in t.lams)
-            return Job(unit, *about, code, beside, max(study.ages))
         return Job(unit, *about, code)
 
     def _units(self, phase: str) -> Iterator[Unit]:

@@ -11,7 +11,6 @@ from offtrace._shared.cores import cores
 
 PACKAGES = {
     "deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars"),
-    "stale": ("numpy", "jax", "optax", "polars"),
 }
 LEARNING = ("numpy", "scipy", "numba", "polars")
 

@@ -46,10 +46,9 @@ def schema(kind: str) -> dict[str, pl.DataType | type[pl.DataType]]:
     unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
     operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
     end = {"age": F, "diverged": pl.Boolean}
-    stale = {"success": F, "reward": F, "entropy": F, "ess": F, "kl": F}
     return {
-        "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, **end, **stale, "collapsed": pl.Boolean},
-        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N, **stale},
+        "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, **end},
+        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N},
         "units": {"unit": S, "score": F, "rows": N, "seconds": F, "worker": S, "finished": pl.Datetime("us", "UTC")},
     }[kind]
 

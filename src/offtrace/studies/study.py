@@ -48,7 +48,7 @@ class Study:
     about: str
     """What is run to answer it, in words."""
     task: str
-    """ "control", "evaluation", "replay", "map", "deep" or "stale"."""
+    """ "control", "evaluation", "replay", "map" or "deep"."""
     metric: str
     environments: tuple[Place, ...]
     traces: tuple[TraceGrid, ...]

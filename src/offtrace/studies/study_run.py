@@ -78,7 +78,7 @@ def _pool(
 
         pool = LocalPool(
             min(workers or cores(), plan.total),
-            ahead=1 if plan.study.task in ("deep", "stale") else AHEAD,
+            ahead=1 if plan.study.task == "deep" else AHEAD,
             patience=patience,
         )
     try:

@@ -24,7 +24,7 @@ def facts(study: Study) -> Table:
         "task": study.task,
         "metric": study.metric,
         "better": "higher" if study.metric in HIGHER_IS_BETTER else "lower",
-        "step": {"deep": "frame", "stale": "update"}.get(study.task, "step"),
+        "step": "frame" if study.task == "deep" else "step",
         "frames per update": _frames_per_update(study),
         "finished": status.finished,
         "seconds": status.seconds,

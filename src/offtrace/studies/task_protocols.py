@@ -172,38 +172,12 @@ Deep = make_dataclass(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stale(Protocol):
-    """Train a small transformer by policy gradients, from rollouts of the policy of `age` updates ago."""
-
-    updates: int = key(whole(10), 500)
-    """How often the policy changes."""
-    prompts: int = key(whole(1), 16)
-    """Prompts of an update."""
-    answers: int = key(whole(2), 12)
-    """Answers to each prompt: a group, whose rewards are compared."""
-    layers: int = key(whole(1), 2)
-    """Of the transformer; `width` numbers for each token, `heads` heads."""
-    width: int = key(whole(1), 64)
-    """The width of the network, a multiple of `heads`."""
-    heads: int = key(whole(1), 4)
-    """The number of heads of attention."""
-    clip: float = key(number(above=True), 1.0)
-    """The largest norm of a gradient."""
-
-    @property
-    def cost(self) -> float:
-        """How much work a run is, roughly."""
-        return self.updates * self.prompts * self.answers * 12.0 * self.layers * self.width**2
-
-
 PROTOCOLS: dict[str, type[Protocol]] = {
     "control": Control,
     "evaluation": Evaluation,
     "replay": Replay,
     "map": Map,
     "deep": Deep,
-    "stale": Stale,
 }
 METRICS: dict[str, tuple[str, ...]] = {
     "control": ("auc", "return", "rms error", "mean rms error"),
@@ -211,6 +185,5 @@ METRICS: dict[str, tuple[str, ...]] = {
     "replay": ("rms error", "mean rms error", "weighted rms error"),
     "map": ("contraction",),
     "deep": ("return", "mean return"),
-    "stale": ("success", "reward", "mean success", "mean reward"),
 }
-HIGHER_IS_BETTER = ("auc", "return", "mean return", *METRICS["stale"])
+HIGHER_IS_BETTER = ("auc", "return", "mean return")

@@ -223,17 +223,10 @@ def _deep(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return deep_units.run(job, _traces(job))
 
 
-def _stale(job: Job) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    from offtrace.studies.stale import units
-
-    return units.together([job])[0]
-
-
 TASKS = {
     "control": _control,
     "evaluation": _evaluate,
     "replay": _evaluate,
     "map": _map,
     "deep": _deep,
-    "stale": _stale,
 }

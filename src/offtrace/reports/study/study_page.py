@@ -21,7 +21,7 @@ from offtrace.reports.html.document import (
     Select,
     Text,
 )
-from offtrace.reports.study import method_names, page_tables, stale
+from offtrace.reports.study import method_names, page_tables
 from offtrace.reports.study.views import Facts, Views
 from offtrace.reports.study.words import age_label, answer, curve, metric, of_ages, scaled, settings
 
@@ -94,10 +94,6 @@ def _data(shown: Views) -> dict[str, object]:
         "reference": summary.reference,
         "iqm": [] if shown.facts.get("task") == "map" else summary.iqm.to_dicts(),
         "improvement": [] if shown.facts.get("task") == "map" else summary.improvement.to_dicts(),
-        "measured": [
-            [{"name": stale.WORDS[name], "lines": [line._asdict() for line in lines]} for name, lines in panels.items()]
-            for panels in shown.measured.values()
-        ],
         **panels,
     }
 
@@ -233,4 +229,4 @@ METHODS = (
 )
 """How the numbers of the page are computed."""
 
-SECTIONS = (_standing, _tradeoff, _ages, stale.sections, _learning, _sweeps, _heat, _numbers, _run)
+SECTIONS = (_standing, _tradeoff, _ages, _learning, _sweeps, _heat, _numbers, _run)

@@ -15,8 +15,6 @@ UNBIASED = 1e-6
 RETURNS = ("return", "mean return")
 POINTS = 120  # of a learning curve: more cannot be told apart
 REFERENCE = "Retrace"  # with which the others are compared where data have an age
-UNCORRECTED = "no correction"  # the same in a study of old rollouts
-MEASURES = ("success", "reward", "entropy", "ess", "kl")  # of old rollouts, at each update
 
 
 Facts = Mapping[str, Any]
@@ -79,42 +77,19 @@ class Views:
         zeros = {
             names[name]: RANDOM[name] for name in self.declared if name in RANDOM and facts.get("metric") in RETURNS
         }
-        if facts.get("task") == "stale":
-            zeros = dict.fromkeys(names.values(), 0.0)
         aged = "age" in rows.columns and rows["age"].n_unique() > 1
         self.summary = statistics.summarise(
-            rows, facts.get("better", "higher"), reference=self._reference if aged else None, zeros=zeros or None
+            rows, facts.get("better", "higher"), reference=REFERENCE if aged else None, zeros=zeros or None
         )
         compared = self.summary.each_age, self.summary.methods, self.summary.reference
         self.at_each_age, self.changes = ageing.at_each_age(*compared), ageing.changes(*compared)
         self._place = {method: i for i, method in enumerate(self.summary.methods)}
         self.sweeps = self._sweeps()
-        self.heat = {} if facts.get("task") == "stale" else self._heat()
+        self.heat = self._heat()
         self.learning = self._learning(curves)
         self.ages = self._ages()
         self.aged = self._aged()
         self.tradeoff = self._tradeoff(rows)
-        self.of_stale = self._of_stale(rows)
-        self.measured = self._measured(curves)
-
-    @property
-    def _reference(self) -> str:
-        return UNCORRECTED if self.facts.get("task") == "stale" else REFERENCE
-
-    def _of_stale(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The runs of old rollouts in the final phase, each weighting at its tuned α; none of another task."""
-        rows = method_names.with_methods(rows.filter(pl.col("phase") == self.summary.final))
-        if self.facts.get("task") != "stale":
-            return rows.clear()
-        return rows.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
-
-    def _measured(self, curves: pl.DataFrame) -> dict[str, dict[str, list[Line]]]:
-        """By environment and by what is measured at each update of old rollouts: a line for each weighting and age."""
-        found: dict[str, dict[str, list[Line]]] = {}
-        for name in MEASURES if self.facts.get("task") == "stale" else ():
-            for environment, lines in self._learning(curves.with_columns(mean=pl.col(name))).items():
-                found.setdefault(environment, {})[name] = lines
-        return found
 
     @property
     def ages_apart(self) -> bool:

@@ -28,16 +28,12 @@ def metric(facts: Facts) -> str:
 def curve(facts: Facts) -> str:
     """What a learning curve is of."""
     name = str(facts.get("metric")).lower()
-    if facts.get("task") == "stale":
-        return "Share of right answers" if "success" in name else "Reward"
     return str(facts.get("curve") or ("RMS error" if "error" in name else "Return"))
 
 
 def settings(shown: Views) -> str:
     """What is chosen for each trace: "tuned λ and α", "best λ", or "λ" where there was nothing to choose."""
     table = shown.summary.table
-    if shown.facts.get("task") == "stale":
-        return "tuned α"
     if table["alpha"].null_count() < len(table) or shown.heat:
         return "tuned λ and α"
     several = table.group_by("environment", "method").len()["len"].max()
@@ -46,7 +42,7 @@ def settings(shown: Views) -> str:
 
 def scaled(shown: Views) -> str:
     """A sentence that says what the scores 0 and 1 stand for."""
-    worst = f"is {zero(shown)}" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
+    worst = "is a random policy" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
 
@@ -61,11 +57,6 @@ def outside_scale(iqm: Sequence[float]) -> str:
     return f" It can be {' or '.join(outside)}, {together}." if outside else ""
 
 
-def zero(shown: Views) -> str:
-    """What 0 is, where it is not the worst trace."""
-    return "no reward" if shown.facts.get("task") == "stale" else "a random policy"
-
-
 def age_label(facts: Facts) -> str:
     """What the age of the data is counted in, for an axis."""
     return "frames in the memory" if facts.get("task") == "deep" else "age of the data"
@@ -73,8 +64,6 @@ def age_label(facts: Facts) -> str:
 
 def of_ages(shown: Views) -> str:
     """A sentence that says what the age of the data means."""
-    if shown.facts.get("task") == "stale":
-        return "Age counts the updates between the policy that drew the rollouts and the one that learns from them."
     if shown.facts.get("task") != "deep":
         return "Age counts how long ago the behaviour policy was the current one."
     said = "Data are as old as the memory is long: so many frames it holds."
@@ -192,7 +181,7 @@ def _aged(shown: Views) -> str:
     reference, frame = shown.summary.reference, shown.at_each_age
     if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
         return ""
-    said, what = [], {"deep": "frames in the memory", "stale": "updates"}.get(str(shown.facts.get("task")), "age")
+    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
     for (age,), part in frame.group_by("age", maintain_order=True):
         ahead = [quoted(name) for name in part.filter(pl.col("difference_low") > 0)["method"]]
         behind = [quoted(name) for name in part.filter(pl.col("difference_high") < 0)["method"]]

@@ -23,12 +23,6 @@ const FIGURES = {
     }
     for (const one of [control, age]) one?.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   },
-  measured(into) {
-    const env = find('[data-control="measured"]'), age = find('[data-control="measured-age"]');
-    data.measured[0].forEach((first, i) => panel(into, first.name, "", `${first.name} over the updates`,
-      lines(() => data.measured[Number(env.value)][i].lines.filter((line) => line.age === Number(age.value)), { xlabel: data.step, xname: data.step, ylabel: first.name, better: i < 2 ? 1 : 0 })));
-    for (const one of [env, age]) one.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  },
   sweeps(into) {
     for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { compares: true, xlabel: "λ", xname: "λ", ylabel: data.metric }));
   },

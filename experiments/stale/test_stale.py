@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,20 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.studies import DeclarationError, Study, named_environments
-from offtrace.studies.stale.token_tasks import TASKS, addition, register_token_task, reverse, sort
-from offtrace.studies.stale.weighting import Weighting
+from stale.grid import Grid, token_task
+from stale.token_tasks import addition, reverse, sort
+from stale.weighting import Weighting
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("optax")
 jnp = jax.numpy
 
-from offtrace.studies.stale import stale_training, transformer  # noqa: E402
-from offtrace.studies.stale.stale_training import Measured, Runs, Setting  # noqa: E402
-from offtrace.studies.stale.transformer import Shape  # noqa: E402
-from offtrace.studies.stale.units import tidy  # noqa: E402
+from stale import training, transformer  # noqa: E402
+from stale.run import Work, complete_lines, unit_of  # noqa: E402
+from stale.tables import frame, text  # noqa: E402
+from stale.training import Measured, Runs, Setting  # noqa: E402
+from stale.transformer import Shape  # noqa: E402
+from stale.units import tidy  # noqa: E402
 
 TASK = reverse(length=3, symbols=4)
 SETTING = Setting(TASK, Shape(2, 8, 2), updates=4, prompts=3, answers=4, oldest=3)
@@ -32,7 +36,7 @@ PREFIX = Weighting(ot.NonMarkovRetrace(lam=1.0), "prefix")
 # One program each: by itself, JAX would compile every operation of theirs.
 FIRST = jax.jit(lambda key: transformer.first(key, TASK, SETTING.shape))
 MOVED = jax.jit(lambda weights, step, alpha: {name: w - alpha * step[name] for name, w in weights.items()})
-LOG_PI = jax.jit(partial(stale_training.log_probabilities, SETTING))
+LOG_PI = jax.jit(partial(training.log_probabilities, SETTING))
 LOGITS = jax.jit(lambda weights, prompts, tokens: transformer.logits(weights, TASK, SETTING.shape, prompts, tokens))
 
 
@@ -44,19 +48,19 @@ def policy(seed: int = 0) -> transformer.Weights:
 
 @cache
 def rollouts(top_p: float, precision: str) -> Any:
-    return jax.jit(partial(stale_training.rollouts, SETTING._replace(top_p=top_p, precision=precision)))
+    return jax.jit(partial(training.rollouts, SETTING._replace(top_p=top_p, precision=precision)))
 
 
-def drawn(top_p: float = 1.0, precision: str = "float32") -> stale_training.Batch:
+def drawn(top_p: float = 1.0, precision: str = "float32") -> training.Batch:
     return rollouts(top_p, precision)(policy(), jax.random.PRNGKey(7))
 
 
 @pytest.fixture(scope="module")
-def batch() -> stale_training.Batch:
+def batch() -> training.Batch:
     return drawn()
 
 
-def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: stale_training.Batch) -> None:
+def test_the_sampler_says_the_log_probabilities_that_the_learner_computes(batch: training.Batch) -> None:
     log_pi = LOG_PI(policy(), batch)
     assert np.asarray(batch.log_mu) == pytest.approx(np.asarray(log_pi), abs=2e-5)
     assert np.asarray(log_pi).std() > 0.1  # it is no uniform policy, for which any order of tokens would do
@@ -108,14 +112,14 @@ def test_tasks_by_hand() -> None:
 
 
 def test_advantages_are_normalised_in_each_group() -> None:
-    found = np.asarray(stale_training.advantages(jnp.array([0.0, 1.0, 0.5, 0.5]), 2))
+    found = np.asarray(training.advantages(jnp.array([0.0, 1.0, 0.5, 0.5]), 2))
     assert found.tolist() == [-1.0, 1.0, 0.0, 0.0]
 
 
 @cache
 def gradient(weighting: Weighting) -> Any:
     """The gradient of the loss."""
-    return jax.jit(jax.grad(partial(stale_training._loss, SETTING, [weighting], 0), has_aux=True))
+    return jax.jit(jax.grad(partial(training._loss, SETTING, [weighting], 0), has_aux=True))
 
 
 def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> list[float]:
@@ -140,7 +144,7 @@ def by_definition(age: int, weighting: Weighting, alpha: float, seed: int) -> li
 def trained() -> Measured:
     """Ages 0, 1, 3 with one weighting, and age 3 with the other."""
     runs = Runs(np.array([5, 5, 5, 5]), np.full(4, 0.3, np.float32), np.array([0, 1, 3, 3]), np.array([0, 0, 0, 1]))
-    return stale_training.train(SETTING, [NONE, PREFIX], runs)
+    return training.train(SETTING, [NONE, PREFIX], runs)
 
 
 @pytest.mark.parametrize("age", [1, 3])
@@ -168,73 +172,78 @@ def test_collapse_and_divergence_by_definition() -> None:
     finite = np.ones((4, 100))
     finite[3, 60] = 0.0
     made = Measured(reward, reward >= 0.95, reward, reward, reward, finite)
-    rows, curve = tidy(made, np.arange(4), 12, "reward")
+    rows, curve = tidy(made, np.arange(4), 12)
     assert rows["collapsed"].tolist() == [False, True, False, True]
     assert rows["diverged"].tolist() == [False, False, False, True]
     assert rows["value"].tolist() == pytest.approx([up[90:].mean(), 0.2, 0.3, 0.0])
     assert rows["success"].tolist() == pytest.approx([(up[90:] >= 0.95).mean(), 0, 0, 0])
     assert curve["step"].reshape(4, -1)[0].tolist() == list(range(2, 101, 2))
-    assert curve["mean"].reshape(4, -1)[3, 31:].tolist() == [0.0] * 19
+    assert curve["reward"].reshape(4, -1)[3, 31:].tolist() == [0.0] * 19
 
 
-def declared(**changes: Any) -> dict[str, Any]:
-    """The subset ci, as a study of its own."""
-    given = Study.load("stale").given
-    return {**given, **given["subsets"]["ci"], "subsets": {}, "seeds": {"test": {"first": 0, "count": 2}}, **changes}
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "task": ({"environments": ["revers:length=3"]}, r"environments\[0\].*did you mean 'reverse'"),
-    "argument": ({"environments": ["reverse:lenght=3"]}, r"arguments length, symbols, precision, top_p.*'length'"),
-    "precision": ({"environments": ["sort:precision=float16"]}, r"precision: got 'float16'; allowed: 'float32'"),
-    "top_p": ({"environments": ["sort:top_p=1.5"]}, r"top_p: got 1\.5; allowed: a number above 0 and at most 1"),
-    "length": ({"environments": ["sort:length=0"]}, r"a task of tokens: prompt = 0 is too small"),
-    "level": ({"traces": [{"name": "RBIS", "level": "row"}]}, r"traces\[0\]\.level: .*level = 'row' is not known"),
-    "option": ({"traces": [{"name": "RBIS", "levels": "token"}]}, r"levels: .*no such parameter.*'level'"),
-    "bound": ({"traces": [{"name": "RBIS", "reject_upper": 1.0}]}, "bound a criterion: name it"),
-    "rule": ({"traces": [{"name": "n-step", "n": 3}]}, "traces with coefficients β"),
-    "heads": ({"protocol": {"width": 9, "heads": 2}}, r"protocol\.width: got 9; allowed: a multiple of heads = 2"),
-    "metric": ({"metric": "auc"}, "metric: got 'auc'; allowed: 'success', 'reward'"),
+WRONG = {
+    "task": ("revers:length=3", "a task is one of reverse, sort, addition"),
+    "precision": ("sort:precision=float16", "precision float32 or bfloat16"),
+    "top_p": ("sort:top_p=1.5", "0 < top_p ≤ 1"),
+    "length": ("sort:length=0", "prompt = 0 is too small"),
 }
 
 
-@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
-def test_an_error_names_the_key(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DeclarationError, match=message):
-        Study.declared(declared(**changes))
+@pytest.mark.parametrize(("label", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_task_is_an_error(label: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        token_task(label)
 
 
-def test_a_task_of_ones_own() -> None:
-    register_token_task("backwards", reverse, symbols=3)
-    register_token_task("backwards", reverse, symbols=3)  # a module may be imported anew
-    assert TASKS["backwards"].parameters == ["length"]
-    assert named_environments.token_task("backwards:length=2,top_p=0.5")[0].tokens == 3
-    with pytest.raises(ValueError, match="there is a task named 'backwards' already"):
-        register_token_task("backwards", sort)
-    with pytest.raises(ValueError, match="a colon begins its arguments"):
-        register_token_task("a:b", sort)
+@pytest.mark.parametrize("parameters", [{"level": "row"}, {"reject_upper": 1.0}])
+def test_a_wrong_weighting_is_an_error(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"level = 'row' is not known|bound a criterion: name it"):
+        Weighting.made("RBIS", parameters, 0.9)
 
 
-def test_a_study_is_run_resumed_and_shown(tmp_path: Path) -> None:
-    """Tuned, tested, with labels for names; a second run does nothing; the page has the figures and the table."""
-    from offtrace import reports
+def test_the_grid() -> None:
+    """Lists are grids, labels name their numbers, subsets merge tables; the stored runs are of this grid."""
+    whole = Grid()
+    assert len(whole.weightings) == 18
+    labels = [json.loads(parameters)["label"] for _, parameters, _ in whole.weightings]
+    assert "prefix ρ^0.25, cap 2" in labels
+    assert len(set(labels)) == 18
+    small = Grid("ci")
+    assert (small.protocol["updates"], small.protocol.get("clip", 1.0), small.seeds_of("test")) == (
+        20,
+        1.0,
+        range(100, 102),
+    )
+    ages = Grid("h200-ages")
+    units = {u for e in ages.environments for age in ages.ages for g in ages.units("tuning", e, age) for u in g}
+    file = Path(__file__).parent / "records" / "h200-ages-1.jsonl.gz"
+    stored = [unit_of(line) for line in complete_lines(file) if "unit" in line]
+    assert {unit._replace(phase="tuning") for unit in stored} <= units
+    with pytest.raises(ValueError, match="there is no subset 'cl'"):
+        Grid("cl")
 
-    study = Study.load("stale", "ci", tmp_path).run(workers=0, progress=False)
-    rows = study.records()
-    assert study.status().finished
+
+def test_a_run_is_resumed_and_shown(tmp_path: Path) -> None:
+    """Tuned and tested; a second run trains nothing; a torn line is trained again to the same rows; the table shows them."""
+    grid, file = Grid("ci"), tmp_path / "ci.jsonl"
+    place = grid.environments[0]
+
+    def run(*ages: int) -> None:
+        with closing(Work(grid, file, 108)) as work:
+            for age in ages:
+                work.run_cell(place, age)
+
+    run(*grid.ages)
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 2  # a head; ages × weightings × phases, with one step size
+    run(*grid.ages)
+    assert file.read_text().splitlines() == lines
+    file.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    run(grid.ages[-1])
+    rows = frame(complete_lines(file), "rows")
     assert rows.filter(phase="test").select("age", "seed").n_unique() == 4
-    assert rows["collapsed"].null_count() == rows["entropy"].null_count() == 0
     assert (rows["value"] == rows["reward"]).all()
-    assert study.curves()["ess"].is_between(0, 1.0001).all()
-    before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*.parquet")}
-    study.run(workers=0, progress=False)
-    assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*.parquet")}
-    page = reports.write(study, figures=False).read_text()
-    for words in (
-        "What happens over the updates",
-        "Effective sample size",
-        "Collapsed",
-        "prefix Non-Markov Retrace",
-        "no reward",
-    ):
-        assert words in page
+    assert frame(complete_lines(file), "curve")["ess"].is_between(0, 1.0001).all()
+    made = text(json.loads(lines[0]), rows)
+    assert "prefix Non-Markov Retrace" in made
+    assert "no correction" in made

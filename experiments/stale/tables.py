@@ -1,52 +1,110 @@
-"""The tables and the figure of docs/stale.md, from the records of the study `stale`: no number there is written by hand.
+"""The tables and the figure of docs/stale.md, from the files of `run.py`: no number there is written by hand.
 
-.venv/bin/python benchmarks/stale_gpu.py bring --subset h200-ages benchmarks/stale/h200-ages-*.jsonl.gz       names FOLDER
-.venv/bin/python benchmarks/stale_table.py FOLDER            writes docs/stale_table.inc and docs/stale.png
-    .venv/bin/python benchmarks/stale_table.py --file stale_minutes.inc FOLDER       the same of `minutes`, the tables only
+cd experiments
+python -m stale.tables stale/records/h200-ages-*.jsonl.gz         writes docs/stale_table.inc and docs/stale.png
+python -m stale.tables --file stale_minutes.inc minutes.jsonl     the same of `minutes`, the tables only
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from scipy import stats
 
 from offtrace import figures
-from offtrace.reports.study import method_names, stale, views, words
-from offtrace.reports.study.views import Views
-from offtrace.studies import Study
+from stale.run import complete_lines
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MEASURED = ("success", "reward", "entropy", "ess", "kl")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where the files go")
+    parser.add_argument("--name", default="stale-h200-ages", help="what was run, where the files do not say it")
     parser.add_argument(
         "--file", default="stale_table.inc", help="what the tables are called; of another name, no figure is drawn"
     )
     args = parser.parse_args()
-    study = Study.load(args.folder)
-    rows = study.records()
-    shown = Views(rows, study.curves(), study.facts())
-    made = text(shown, rows)
+    lines = [line for file in args.files for line in complete_lines(file)]
+    rows, curves = frame(lines, "rows"), frame(lines, "curve")
+    made = text({"study": args.name} | next(line for line in lines if "unit" not in line), rows)
     args.docs.joinpath(args.file).write_text(made, encoding="utf-8")
     if args.file == parser.get_default("file"):
-        drawn(shown).savefig(args.docs / "stale.png", dpi=110)
+        drawn(curves).savefig(args.docs / "stale.png", dpi=110)
     print(made)
 
 
-def text(shown: Views, rows: pl.DataFrame) -> str:
-    """What was run, the answer in the words of the page, and the tables."""
-    cells, facts = stale.cells(shown), shown.facts
+def frame(lines: list[dict[str, Any]], kind: str) -> pl.DataFrame:
+    """The rows or the curves of all units; `method` is the label of the weighting."""
+    parts: list[pl.DataFrame] = []
+    for line in lines:
+        if "unit" not in line or not line[kind]:
+            continue
+        unit = {name: line["unit"][name] for name in ("phase", "environment", "alpha", "age")}
+        unit |= {"method": json.loads(line["unit"]["parameters"])["label"], "age": float(line["unit"]["age"])}
+        columns = {k: [math.nan if x is None else x for x in v] for k, v in line[kind].items()}
+        parts.append(pl.DataFrame(columns).with_columns(pl.lit(v).alias(k) for k, v in unit.items()))
+    whole = pl.concat(parts)
+    return whole.with_columns(pl.col("environment").replace(titles(whole["environment"].unique().to_list())))
+
+
+def titles(environments: list[str]) -> dict[str, str]:
+    """Names for people: those of the parameters that differ between environments of one task."""
+    given = {name: dict(part.split("=") for part in name.partition(":")[2].split(",")) for name in environments}
+    found: dict[str, str] = {}
+    for name in environments:
+        kind = name.partition(":")[0]
+        like = [given[other] for other in environments if other.partition(":")[0] == kind]
+        told = ", ".join(f"{k} {v}" for k, v in given[name].items() if any(other.get(k) != v for other in like))
+        found[name] = kind.capitalize() + (f" ({told})" if told else "")
+    return found
+
+
+def cells_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row for each environment, age and weighting of the test seeds: means, and half of their 95% intervals (Student's)."""
+    found = (
+        rows.filter(phase="test")
+        .group_by("environment", "age", "method")
+        .agg(
+            *(pl.col(name).mean() for name in MEASURED),
+            half_reward=pl.col("reward").std(),
+            collapsed=pl.col("collapsed").sum(),
+            n=pl.len(),
+            alpha=pl.col("alpha").first(),
+        )
+    )
+    n = found["n"].to_numpy().astype(float)
+    widths = pl.Series(stats.t.ppf(0.975, np.maximum(n - 1, 1)) / np.sqrt(n))
+    return found.with_columns(pl.col("half_reward") * widths).sort("environment", "age", "reward")
+
+
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """The 95% interval of a share k/n by Wilson, which is right for few runs, and for none or all of them.
+
+    >>> [round(end, 3) for end in wilson(0, 5)]
+    [0.0, 0.434]
+    """
+    z = 1.959964
+    middle, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def text(head: dict[str, Any], rows: pl.DataFrame) -> str:
+    """What was run, and the tables."""
+    cells = cells_of(rows)
     ages = sorted(cells["age"].unique().to_list())
     seeds = cells["n"].unique().sort().to_list()
-    runs = f"{shown.rows:,} runs, of which {int(cells['n'].sum()):,} at a tuned α, {' or '.join(map(str, seeds))} seeds each"
-    parts = [f"`{facts['name']}`: {runs}; {facts['machine']}; {facts['counts']['units']:,} units."]
-    parts += ["In the words of its page:", *(f"> {paragraph}" for paragraph in words.answer(shown))]
+    units = rows.select("phase", "environment", "method", "alpha", "age").n_unique()
+    runs = f"{len(rows):,} runs, of which {int(cells['n'].sum()):,} at a tuned α, {' or '.join(map(str, seeds))} seeds each"
+    parts = [f"`{head['study']}`: {runs}; {head['machine']}; {units:,} units."]
     for age in ages:
         parts += [f"**Data {age:.0f} update{'s' * (age > 1)} old.** {LEGEND}", by_environment(cells.filter(age=age))]
     parts += [
@@ -102,8 +160,6 @@ def _cell(row: dict[str, float] | None, bold: bool) -> str:
 
 def by_step(rows: pl.DataFrame) -> str:
     """Weightings down, best first by their mean over all; environments and step sizes across, and which are left out."""
-    places = views.titles(sorted(rows["environment"].unique().to_list()))
-    rows = method_names.with_methods(rows).with_columns(pl.col("environment").replace(places))
     order = rows.group_by("method").agg(pl.col("reward").mean()).sort("reward", "method", descending=True)["method"]
     parts = dict(sorted(rows.group_by("environment", "alpha"), key=lambda found: found[0]))
     best = {key: max(part["reward"].to_list()) for key, part in parts.items()}
@@ -135,7 +191,7 @@ def over_all(cells: pl.DataFrame) -> str:
     for method in ordered(cells):
         own = cells.filter(method=method)
         k, n = int(own["collapsed"].sum()), int(own["n"].sum())
-        low, high = stale.wilson(k, n)
+        low, high = wilson(k, n)
         numbers = [
             f"{own[name].mean():.3g}" if own[name].mean() is not None else "–" for name in ("entropy", "ess", "kl")
         ]
@@ -158,22 +214,24 @@ DRAWN = (
 """One of each kind: more lines cannot be told apart."""
 
 
-def drawn(shown: Views) -> Any:
-    """Reward over the updates at the oldest age, for each environment."""
-    oldest = max(line.age or 0 for lines in shown.learning.values() for line in lines)
-    panels = [
-        (
-            name,
-            [
-                (line.method, line.x, line.y, line.low, line.high)
-                for line in lines
-                if line.age == oldest and line.method in DRAWN
-            ],
-        )
-        for name, lines in shown.learning.items()
-    ]
+def drawn(curves: pl.DataFrame) -> Any:
+    """Reward over the updates at the oldest age, for each environment: the mean over the seeds and its 95% interval."""
+    curves = curves.filter(pl.col("method").is_in(DRAWN), phase="test", age=curves["age"].max())
+    means = curves.group_by("environment", "method", "step").agg(
+        pl.col("reward").mean(), half=pl.col("reward").std() / pl.len().sqrt(), n=pl.len()
+    )
+    means = means.with_columns(pl.col("half") * pl.Series(stats.t.ppf(0.975, means["n"].to_numpy() - 1)))
+    panels: list[Any] = []
+    for (place,), part in sorted(means.group_by("environment"), key=lambda found: found[0]):
+        lines: list[Any] = []
+        for method in DRAWN:
+            one = part.filter(method=method).sort("step")
+            low, high = one["reward"] - one["half"], one["reward"] + one["half"]
+            lines.append((method, *(series.to_list() for series in (one["step"], one["reward"], low, high))))
+        panels.append((place, lines))
     looks = {method: i for i, method in enumerate(DRAWN)}
-    return figures.band_panels(panels, xlabel="update", ylabel=f"reward, data {oldest:.0f} updates old", looks=looks)
+    ylabel = f"reward, data {curves['age'].max():.0f} updates old"
+    return figures.band_panels(panels, xlabel="update", ylabel=ylabel, looks=looks)
 
 
 if __name__ == "__main__":

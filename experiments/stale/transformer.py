@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from offtrace.studies.stale.token_tasks import TokenTask
+from stale.token_tasks import TokenTask
 
 Weights = dict[str, Array]
 """`embed` [tokens + 1, d], `place` [n, d], `out` [d, tokens], and by layer `qkv`, `join`, `up`, `down`, `norm1`, `norm2`."""

@@ -1,15 +1,13 @@
 """Tasks whose answers can be verified: a prompt of tokens is drawn, an answer of tokens is rewarded between 0 and 1.
 
-A declaration names them like other environments, "reverse:length=6,symbols=12". Everything here is traced by JAX.
+The grid names them as in "reverse:length=6,symbols=12". Everything here is traced by JAX.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jax import Array
@@ -43,53 +41,6 @@ class TokenTask:
         for name in ("tokens", "prompt", "answer"):
             if getattr(self, name) < (2 if name == "tokens" else 1):
                 raise ValueError(f"{name} = {getattr(self, name)} is too small for a task of tokens")
-
-
-class TaskMaker(NamedTuple):
-    """A task of the registry: a function that makes it, and the arguments that its name fixes."""
-
-    function: Callable[..., TokenTask]
-    fixed: Mapping[str, object]
-
-    @property
-    def parameters(self) -> list[str]:
-        """The arguments that a declaration may give."""
-        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
-
-
-_registered: dict[str, TaskMaker] = {}
-TASKS: Mapping[str, TaskMaker] = MappingProxyType(_registered)
-"""The tasks that a study can name."""
-
-
-def register_token_task(name: str, function: Callable[..., TokenTask], **fixed: object) -> None:
-    """Let studies of the task "stale" name a task of tokens: `name` stands for `function(**fixed)`, which returns a `TokenTask`.
-
-    A declaration may give the other arguments of the function, as in "parity:length=9". Workers must register it too: so a
-    module does it that the study lists in `modules`.
-
-    >>> import jax
-    >>> def parity(length: int = 8) -> TokenTask:
-    ...     def draw(key, n):
-    ...         return jax.random.randint(key, (n, length), 0, 2)
-    ...     def right(prompts):
-    ...         return prompts.sum(axis=1, keepdims=True) % 2
-    ...     return TokenTask(2, length, 1, draw, share_right(right))
-    >>> register_token_task("parity", parity)
-    >>> TASKS["parity"].parameters
-    ['length']
-    """
-    if ":" in name or not name.strip():
-        raise ValueError(f"a task cannot be named {name!r}: a name is a word, and a colon begins its arguments")
-    entry = TaskMaker(function, fixed)
-    known = _registered.get(name)
-    if known is not None and _origin(known) != _origin(entry):  # a module may be imported anew
-        raise ValueError(f"there is a task named {name!r} already: give another name")
-    _registered[name] = entry
-
-
-def _origin(entry: TaskMaker) -> tuple[str, str, Mapping[str, object]]:
-    return entry.function.__module__, entry.function.__qualname__, entry.fixed
 
 
 def share_right(solve: Callable[[Array], Array]) -> Callable[[Array, Array], Array]:
@@ -142,6 +93,5 @@ def _uniform(length: int, symbols: int) -> Callable[[Array, int], Array]:
     return draw
 
 
-register_token_task("reverse", reverse)
-register_token_task("sort", sort)
-register_token_task("addition", addition)
+TASKS: dict[str, Callable[..., TokenTask]] = {"reverse": reverse, "sort": sort, "addition": addition}
+"""The tasks that the grid can name: add your own here."""

@@ -23,10 +23,10 @@ import optax
 from jax import Array, lax
 
 from offtrace.returns.weights.decisions import estimate
-from offtrace.studies.stale import transformer
-from offtrace.studies.stale.token_tasks import TokenTask
-from offtrace.studies.stale.transformer import Shape, Weights
-from offtrace.studies.stale.weighting import OPTIONS, Weighting
+from stale import transformer
+from stale.token_tasks import TokenTask
+from stale.transformer import Shape, Weights
+from stale.weighting import OPTIONS, Weighting
 
 jax.tree_util.register_dataclass(Weighting, ["trace"], list(OPTIONS))
 

@@ -41,8 +41,8 @@ class Weighting:
 
     @classmethod
     def made(cls, title: str, parameters: Mapping[str, Any], lam: float | None) -> Self:
-        """Make the weighting of a declaration: the trace of this title, its parameters, and the options beside them."""
-        own = {k: v for k, v in parameters.items() if k not in (*OPTIONS, LABEL)}
+        """Make the weighting of the grid: the trace of this title, its parameters, and the options in addition to them."""
+        own = {k: v for k, v in parameters.items() if k not in (*OPTIONS, "label")}
         trace = ot.trace(title, **own, **({} if lam is None else {"lam": lam}))
         if not isinstance(trace, ot.Trace):
             raise TypeError(f"{title} has no coefficients β, and so no weights")
@@ -62,20 +62,18 @@ class Weighting:
 
 
 OPTIONS = tuple(f.name for f in fields(Weighting) if f.name != "trace")
-"""What a declaration may give beside the parameters of the trace."""
-LABEL = "label"
-"""The key of a name for people; "{bound}" in it stands for that parameter."""
+"""What the grid may give in addition to the parameters of the trace."""
 
 
 def labelled(parameters: Mapping[str, object]) -> dict[str, object]:
-    """The parameters, with the label spelt out.
+    """The parameters, with the numbers in their label filled in.
 
     >>> labelled({"bound": 2.0, "label": "token, at most {bound}"})
     {'bound': 2.0, 'label': 'token, at most 2'}
     """
-    label = parameters.get(LABEL)
+    label = parameters.get("label")
     if not isinstance(label, str):
         return dict(parameters)
     for name, value in parameters.items():
         label = label.replace(f"{{{name}}}", f"{value:g}" if isinstance(value, int | float) else str(value))
-    return {**parameters, LABEL: label}
+    return {**parameters, "label": label}
