@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from offtrace.studies.local_processes import LocalPool
 
 
 def declared(**changes: Any) -> dict[str, Any]:
@@ -39,7 +38,6 @@ def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
     return one.schema == other.schema and one.equals(other, null_equal=True)
 
 
-def exhaust(pool: LocalPool) -> None:
     """Take what a pool answers until it raises."""
     while True:
         pool.answered(1.0)

@@ -1,7 +1,8 @@
 """Environments by name, as a declaration writes them: "garnet:states=20,actions=3,branching=3,seed=1".
 
 A name is a registered one, that of a Gymnasium environment that publishes its table, or the path of a file that `MDP.save` wrote;
-what follows the colon are the arguments. Of a file this is the digest of what it holds, so that other numbers are another study.
+what follows the colon are the arguments. That of a file is the digest of what it holds, so that
+changing a number starts a new study.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
-from offtrace.studies.declaration_checks import DeclarationError, Table, Toml, is_table
+from offtrace.studies.fields import Table, Toml, is_table
 
 Arguments = Table
 """The arguments of an environment or a policy: the function that takes them checks them."""
@@ -82,26 +83,26 @@ register_environment("garnet", mdps.garnet)
 register_environment("random-walk", mdps.random_walk)
 
 
-def split(key: str, given: object) -> tuple[str, Arguments]:
-    """Split "name:a=1,b=2", or a table with `name`, into the name and the arguments.
+def split(given: object) -> tuple[str, Arguments]:
+    """Split "name:a=1,b=2", or a table with `name`, into the name and the arguments; a ValueError says what is allowed.
 
-    >>> split("", "garnet:states=20,seed=1")
+    >>> split("garnet:states=20,seed=1")
     ('garnet', {'states': 20, 'seed': 1})
     """
     if is_table(given):
         arguments = dict(given)
         name = arguments.pop("name", None)
         if not isinstance(name, str):
-            raise DeclarationError(f"{key}.name", name, "a name")
+            raise ValueError("a table with a name")
         return name.strip(), arguments
     if not isinstance(given, str) or not given.strip():
-        raise DeclarationError(key, given, 'a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
+        raise ValueError('a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
     name, _, rest = given.strip().partition(":")
     arguments: Arguments = {}
     for piece in filter(None, (p.strip() for p in rest.split(","))):
         argument, equals, value = piece.partition("=")
         if not equals or not value.strip():
-            raise DeclarationError(key, given, f"arguments as name=value, which {piece!r} is not")
+            raise ValueError(f"arguments as name=value, which {piece!r} is not")
         arguments[argument.strip()] = _value(value.strip())
     return name.strip(), arguments
 
@@ -120,7 +121,7 @@ def _value(spelt: str) -> bool | int | float | str:
 def join(name: str, arguments: Toml) -> str:
     """Spell a name and its arguments in the one way that records carry.
 
-    >>> join(*split("", "garnet: states=20, actions=3"))
+    >>> join(*split("garnet: states=20, actions=3"))
     'garnet:states=20,actions=3'
     """
     spelt = ",".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in arguments.items())
@@ -137,57 +138,29 @@ def grid(arguments: Toml) -> list[Arguments]:
     return [dict(zip(arguments, picked, strict=True)) for picked in itertools.product(*choices)]
 
 
-def known(key: str, given: object, name: str, arguments: Toml, seeded: bool) -> str:
-    """Check that an environment can be made, and return its one spelling.
+def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
+    """Check that an environment can be made, and return its label; a ValueError says what is allowed.
 
     With `seeded`, an environment whose `seed` is not given is another one for each seed of the study.
     """
     if name not in GALLERY and not _of_gymnasium(name) and not name.endswith(SAVED):
         names = ", ".join(GALLERY)
-        raise DeclarationError(
-            key,
-            given,
+        raise ValueError(
             f"{names}, a Gymnasium id such as 'FrozenLake-v1', or a file of an MDP such as 'maze{SAVED}'"
-            f"{did_you_mean(name, GALLERY)}",
+            f"{did_you_mean(name, GALLERY)}"
         )
-    if name in GALLERY:
-        allowed = GALLERY[name].parameters
-        for argument in arguments:
-            if argument not in allowed:
-                raise DeclarationError(key, given, f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
-    label = join(name, arguments)
+    allowed = GALLERY[name].parameters if name in GALLERY else list(arguments)
+    for argument in arguments:
+        if argument not in allowed:
+            raise ValueError(f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
     try:
-        label = _pinned(label)
+        label = _with_content(join(name, arguments))
         mdp(label, 0 if seeded else None)
     except ImportError as error:
-        raise DeclarationError(key, given, f"what is installed: {error}") from error
+        raise ValueError(f"what is installed: {error}") from error
     except Exception as error:  # Gymnasium's own errors have no common class
-        raise DeclarationError(key, given, f"arguments that make an MDP: {error}") from error
+        raise ValueError(f"arguments that make an MDP: {error}") from error
     return label
-
-
-GAMES = (
-    *(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders")),
-    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0"),
-)
-"""Games of deep agents that need not be looked up, which takes seconds."""
-
-
-def known_game(key: str, given: str) -> None:
-    """Check that a game of deep agents can be made."""
-    if given in GAMES:
-        return
-    try:
-        from offtrace.deep import games
-        from offtrace.deep.config import Config
-
-        game = Config(game=given)
-        games.Hosted(game, 1, 0) if given.startswith("gym/") else games.compiled(game)
-    except ImportError as error:
-        raise DeclarationError(key, given, f"what is installed: {error}") from error
-    except (ValueError, TypeError) as error:
-        allowed = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{did_you_mean(given, GAMES)}: {error}"
-        raise DeclarationError(key, given, allowed) from error
 
 
 def _of_gymnasium(name: str) -> bool:
@@ -196,26 +169,32 @@ def _of_gymnasium(name: str) -> bool:
     return bool(GYMNASIUM.match(name)) or name in registry
 
 
-def _pinned(label: str) -> str:
-    """The label; that of a file with the digest of what it holds, which is checked where it is there already."""
-    name, arguments = split("", label)
+def _with_content(label: str) -> str:
+    """The label; that of a file gets the digest of what it holds, which is compared if the label has one already."""
+    name, arguments = split(label)
     if not name.endswith(SAVED):
         return label
-    found = f"sha256-{hashlib.sha256(_file(name).read_bytes()).hexdigest()[:DIGITS]}"
-    said = arguments.pop("content", found)
+    content = f"sha256-{hashlib.sha256(_file_of_mdp(name).read_bytes()).hexdigest()[:DIGITS]}"
+    declared = arguments.pop("content", content)
     if arguments:
         raise ValueError(f"a file takes no arguments, got {', '.join(arguments)}")
-    if said != found:
-        raise ValueError(f"{name} holds another MDP ({found}) than the study was declared with ({said})")
-    return join(name, {"content": found})
+    if declared != content:
+        raise ValueError(f"{name} holds another MDP ({content}) than the study was declared with ({declared})")
+    return join(name, {"content": content})
 
 
-def _file(name: str) -> Path:
-    """Where a file of an MDP lies: as it is named, or beside the declaration, which is in Python's path then."""
+def file_named(name: str) -> Path | None:
+    """Where a file lies: as it is named, or in the folder of the declaration, which is in Python's path then."""
     places = [Path(), *(Path(folder) for folder in sys.path)]
-    for place in places:
-        if (place / name).is_file():
-            return place / name
+    try:
+        return next((place / name for place in places if (place / name).is_file()), None)
+    except (OSError, ValueError):  # its name is too long, or holds a null byte
+        return None
+
+
+def _file_of_mdp(name: str) -> Path:
+    if path := file_named(name):
+        return path
     raise FileNotFoundError(
         f"there is no file {name}, neither here nor beside the declaration: mdp.save({Path(name).name!r}) writes one"
     )
@@ -227,14 +206,14 @@ def mdp(label: str, seed: int | None = None) -> MDP:
     >>> mdp("bifurcation-1")
     MDP(S=15, A=4, gamma=0.9, terminal=1, nonzeros=56)
     """
-    return _made(_pinned(label), seed)
+    return _cached_mdp(_with_content(label), seed)
 
 
 @lru_cache(maxsize=64)
-def _made(label: str, seed: int | None) -> MDP:
-    name, arguments = split("", label)
+def _cached_mdp(label: str, seed: int | None) -> MDP:
+    name, arguments = split(label)
     if name.endswith(SAVED):
-        return MDP.load(_file(name))
+        return MDP.load(_file_of_mdp(name))
     if name not in GALLERY:
         return mdps.from_gymnasium(name, **arguments)
     entry = GALLERY[name]
@@ -249,5 +228,5 @@ def varies(label: str) -> bool:
     >>> varies("garnet:states=20,actions=3,branching=3"), varies("cliff")
     (True, False)
     """
-    name, arguments = split("", label)
+    name, arguments = split(label)
     return name in GALLERY and "seed" in GALLERY[name].parameters and "seed" not in arguments

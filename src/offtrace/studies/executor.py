@@ -1,223 +1,248 @@
-"""Local processes. A worker that dies or hangs gives its units back and is replaced: nothing is lost or counted twice."""
+"""Where units run: in local processes, or in this one. `ray_executor` has those that run on Ray.
+
+Processes are ours, and not those of `concurrent.futures` or loky: these cannot end one worker of several, and a unit that hangs
+must be ended with all processes that it has started. Each worker leads a session, and has one socket to this process, which is
+only read when something is there: so nobody waits for a process that is stopped, or for a child that has kept a socket open.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pickle
-import queue
+import selectors
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
-import warnings
-from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Protocol
 
-from offtrace._shared.cores import cores
-from offtrace.studies.declaration_checks import StudyError
+from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Failure, Job, Outcome
+from offtrace.studies.worker import packed, unpacked
 
-AHEAD = 2
-"""Jobs that a worker holds: one under way, and one so that it need not wait."""
-ATTEMPTS = 3
-"""So often may a unit raise, or take its worker down with it; then it is set aside."""
+START = 300.0
+"""Seconds within which a process must have started."""
+SENDING = 10.0
+"""Seconds within which a process must have taken a message. It takes messages even while it works."""
 STARTS = 20
 """So many workers in a row may end before they begin a unit."""
-PATIENCE = 60.0
-"""Seconds after which a worker that gives no sign of life is replaced. While it starts, ten times as many."""
-BEATS = 10
-"""Signs of life that a worker gives in that time."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")}
 """One thread each: as many processes as cores, and sums in the same order everywhere."""
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
 
-Answer = Outcome | Failure | Literal[True] | None
-"""Of a worker: an outcome, a failure, that it begins a unit, that it is gone."""
+
+class Executor(Protocol):
+    """Where units run."""
+
+    @property
+    def busy(self) -> int:
+        """Units that were taken and not answered."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """How many more it takes."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Take a unit."""
+        ...
+
+    def answers(self, timeout: float) -> Iterable[tuple[Outcome | Failure, str]]:
+        """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
+        ...
+
+    def close(self) -> None:
+        """End all that was started."""
+        ...
 
 
-class _Worker:
-    def __init__(self, answers: queue.Queue[tuple[_Worker, Answer]], patience: float) -> None:
-        path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
-        self.beats, beating = os.pipe() if hasattr(signal, "setitimer") else (None, None)
-        command = [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))]
-        self.process = subprocess.Popen(
-            command if beating is None else [*command, str(beating), str(patience / BEATS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | ONE_THREAD | SHARED | {"PYTHONPATH": path},
-            pass_fds=() if beating is None else (beating,),
-        )
-        if self.beats is not None and beating is not None:
-            os.close(beating)
-            os.set_blocking(self.beats, False)
-        self.held: deque[Job] = deque()
-        self.gone = self.begun = False
-        self.silent, self.patience, self.patience_later = 0.0, 10 * patience, patience
-        self.listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
-        self.listener.start()
+class InProcess:
+    """This very process: units run one after another, nothing is started, and a debugger sees them."""
 
-    def _listen(self, answers: queue.Queue[tuple[_Worker, Answer]]) -> None:
-        assert self.process.stdout is not None
+    def __init__(self) -> None:
+        self.waiting: list[Job] = []
+
+    def __str__(self) -> str:
+        return "this process"
+
+    @property
+    def busy(self) -> int:
+        """Units that were taken and not answered."""
+        return len(self.waiting)
+
+    @property
+    def free(self) -> int:
+        """How many more it takes."""
+        return 1 - self.busy
+
+    def submit(self, job: Job) -> None:
+        """Keep a unit until its answer is asked for."""
+        self.waiting.append(job)
+
+    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+        """Run the unit that waits. It is tried once."""
+        from offtrace.studies import tasks
+
+        job, worker = self.waiting.pop(), f"local:{os.getpid()}"
         try:
-            while True:
-                answers.put((self, pickle.load(self.process.stdout)))
-        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
-            answers.put((self, None))
+            return [(tasks.run(job), worker)]
+        except StudyError:  # it was interrupted
+            raise
+        except Exception as error:
+            return [(Failure.raised(job.unit, error, attempts=1), worker)]
 
-    def give(self, job: Job) -> None:
-        self.held.append(job)
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it is dead: `_listen` will say so
-            pickle.dump(job, self.process.stdin)
-            self.process.stdin.flush()
-
-    def hangs(self, seconds: float) -> bool:
-        """Whether it has given no sign of life for too long, of which `seconds` have passed since this was asked before."""
-        if self.beats is None:
-            return False
-        self.silent += seconds
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.beats, 4096):
-                self.silent, self.patience = 0.0, self.patience_later
-        return self.silent > self.patience
-
-    def end(self) -> int:
-        """Wait for a process that is dead, or will be in a moment, and return its status."""
-        self.gone = True
-        status = self.process.wait()
-        self.listener.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                if stream:
-                    stream.close()
-        if self.beats is not None:
-            os.close(self.beats)
-            self.beats = None
-        return status
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
-class LocalPool:
-    """So many worker processes, each of which holds `ahead` jobs: where these take minutes, none should wait for another."""
+class Child:
+    """A process that leads a session of its own, and a socket to it."""
 
-    def __init__(self, workers: int | None, ahead: int = AHEAD, patience: float = PATIENCE) -> None:
-        self.ahead, self.patience = ahead, patience
-        self.answers: queue.Queue[tuple[_Worker, Answer]] = queue.Queue()
-        self.workers = [self._started() for _ in range(workers or cores())]
-        self.returned: deque[Job] = deque()
-        self.failures: dict[str, int] = {}
-        self.false_starts = 0
-        self.failure: StudyError | None = None
-        self.looked = time.monotonic()
+    def __init__(self, script: str, *arguments: str) -> None:
+        path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name(script)), str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | ONE_THREAD | SHARED | {"PYTHONPATH": path},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.socket.setblocking(False)
+        self.received = bytearray()
 
-    def _started(self) -> _Worker:
-        return _Worker(self.answers, self.patience)
+    def send(self, message: object) -> None:
+        """Send a message; to a process that is gone, nothing."""
+        with contextlib.suppress(OSError):
+            self.socket.settimeout(SENDING)
+            self.socket.sendall(packed(message))
+        self.socket.setblocking(False)
+
+    def messages(self) -> list[Any]:
+        """What has come since this was asked before."""
+        with contextlib.suppress(OSError):
+            while piece := self.socket.recv(1 << 20):
+                self.received += piece
+        return [pickle.loads(message) for message in unpacked(self.received)]
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self.process.poll()
+
+    def end(self) -> None:
+        """End it, and all processes of its session that it has started."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10.0)
+        self.socket.close()
+
+
+class Worker(Child):
+    """A process that runs one unit after another."""
+
+    def __init__(self) -> None:
+        super().__init__("worker.py")
+        self.ready = False
+        self.job: Job | None = None
+        self.since = time.monotonic()
+        """When it was started, or got its unit."""
+
+
+class Processes:
+    """So many worker processes. One that ends, or whose unit takes longer than `patience` seconds, is replaced."""
+
+    def __init__(self, workers: int, patience: float) -> None:
+        if os.name == "nt":
+            raise StudyError("local processes need POSIX: run with workers=0, --workers 0, or on Ray")
+        self.patience, self.false_starts = patience, 0
+        self.selector = selectors.DefaultSelector()
+        self.workers: list[Worker] = []
+        for _ in range(workers):
+            self._start()
 
     def __str__(self) -> str:
         n = len(self.workers)
         return f"{n} process{'es' if n > 1 else ''}"
 
     @property
-    def pending(self) -> int:
-        """Jobs that were taken and not answered."""
-        return len(self.returned) + sum(len(w.held) for w in self.workers)
+    def busy(self) -> int:
+        """Units that were taken and not answered."""
+        return sum(worker.job is not None for worker in self.workers)
 
     @property
-    def room(self) -> int:
-        """How many more jobs it would take."""
-        return max(0, self.ahead * len(self.workers) - self.pending)
+    def free(self) -> int:
+        """How many more it takes: those of workers that are ready."""
+        return sum(worker.ready and worker.job is None for worker in self.workers)
 
     def submit(self, job: Job) -> None:
-        """Give a job to a worker, now or as soon as one can take it."""
-        self.returned.append(job)
-        self._hand_out()
+        """Give a unit to a worker."""
+        worker = next(worker for worker in self.workers if worker.ready and worker.job is None)
+        worker.job, worker.since = job, time.monotonic()
+        worker.send(job)
 
-    def _hand_out(self) -> None:
-        while self.returned:
-            worker = min((w for w in self.workers if not w.gone), key=lambda w: len(w.held))
-            if len(worker.held) >= self.ahead:
-                return
-            worker.give(self.returned.popleft())
+    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+        """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
+        self.selector.select(timeout)
+        answers: list[tuple[Outcome | Failure, str]] = []
+        for worker in list(self.workers):
+            status = worker.status  # asked first: what it has sent before its end is read
+            for answer in worker.messages():
+                if answer == "ready":
+                    worker.ready = True
+                elif worker.job is not None and answer.unit.id == worker.job.unit.id:
+                    answers.append((answer, f"local:{worker.process.pid}"))
+                    worker.job, self.false_starts = None, 0
+            why = self._why_ended(worker, status)
+            if why and worker.job is not None:
+                answers.append((Failure(worker.job.unit, why), f"local:{worker.process.pid}"))
+            if why:
+                self._replace(worker, why)
+        return answers
 
-    def answered(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
-        """What has come in: (outcome, worker); after `timeout` seconds, perhaps nothing."""
-        if self.failure:  # what came in with it has been handed on by now
-            raise self.failure
-        found: list[tuple[Outcome | Failure, str]] = []
-        try:
-            worker, answer = self.answers.get(timeout=min(timeout, self.patience / BEATS))
-            while True:
-                if answer is None:
-                    found += self._replace(worker)
-                elif answer is True:
-                    worker.begun, self.false_starts = True, 0
-                else:
-                    job, worker.begun = worker.held.popleft(), False
-                    if isinstance(answer, Failure) and not self._failed_for_good(job):
-                        self.returned.append(job)
-                    else:
-                        found.append((answer, f"local:{worker.process.pid}"))
-                worker, answer = self.answers.get_nowait()
-        except queue.Empty:
-            pass
-        self._end_those_that_hang()
-        self._hand_out()
-        return found
+    def _why_ended(self, worker: Worker, status: int | None) -> str:
+        """Why a worker is to be replaced; empty if it is not."""
+        if status is not None:
+            return f"it has ended its worker with status {_spelt(status)}"
+        seconds = time.monotonic() - worker.since
+        if worker.job is not None and seconds > self.patience:
+            return f"it was not done within {self.patience:g} s (--patience)"
+        if not worker.ready and seconds > START:
+            return f"it has not started within {START:g} s"
+        return ""
 
-    def _end_those_that_hang(self) -> None:
-        now = time.monotonic()
-        passed = min(
-            now - self.looked, 2 * self.patience / BEATS
-        )  # if this process was stopped, they were perhaps, too
-        self.looked = now
-        for worker in self.workers:
-            if worker.hangs(passed):
-                worker.process.kill()  # then `_listen` says that it is gone
-                worker.silent = 0.0
-                what = f" in {worker.held[0].unit}" if worker.begun and worker.held else ""
-                warnings.warn(
-                    f"worker {worker.process.pid} has given no sign of life for {worker.patience:g} s{what}: it is replaced",
-                    stacklevel=2,
-                )
+    def _start(self) -> None:
+        worker = Worker()
+        self.workers.append(worker)
+        self.selector.register(worker.socket, selectors.EVENT_READ)
 
-    def _failed_for_good(self, job: Job) -> bool:
-        """Count a failure of a unit; whether it was the last one that it may have."""
-        self.failures[job.unit.id] = self.failures.get(job.unit.id, 0) + 1
-        return self.failures[job.unit.id] >= ATTEMPTS
-
-    def _replace(self, worker: _Worker) -> list[tuple[Failure, str]]:
-        """Another worker in its place, which gets its units; but not one that has ended too many."""
-        status, failed = worker.end(), []
-        if worker.begun:
-            if self._failed_for_good(worker.held[0]):
-                error = f"it has ended its worker {ATTEMPTS} times, the last time with status {_spelt(status)}"
-                failed.append((Failure(worker.held.popleft().unit, error), f"local:{worker.process.pid}"))
-        else:
-            self.false_starts += 1
-            if self.false_starts >= STARTS:
-                self.failure = StudyError(
-                    f"{STARTS} workers have ended before they began a unit, the last one with status {_spelt(status)}: what they "
-                    "said stands above"
-                )
-        self.returned.extendleft(reversed(worker.held))
-        worker.held.clear()
-        self.workers[self.workers.index(worker)] = self._started()
-        return failed
+    def _replace(self, worker: Worker, why: str) -> None:
+        self.selector.unregister(worker.socket)
+        worker.end()
+        self.workers.remove(worker)
+        self.false_starts += not worker.ready
+        if self.false_starts >= STARTS:
+            raise StudyError(
+                f"{STARTS} workers have ended before they began a unit, of the last one: {why}. What they said is above"
+            )
+        self._start()
 
     def close(self) -> None:
         """End all workers."""
         for worker in self.workers:
-            worker.process.kill()
-        for worker in self.workers:
             worker.end()
+        self.selector.close()
 
 
 def _spelt(status: int) -> str:
-    if status >= 0:
-        return str(status)
     try:
         return f"{status} ({signal.Signals(-status).name})"
     except ValueError:

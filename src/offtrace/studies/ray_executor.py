@@ -1,196 +1,140 @@
-"""Ray: the same units as tasks of a cluster. Only the driver writes; a task that dies with its worker or node is run again.
+"""Ray: units as tasks of a cluster. Nodes may join and leave while they run. They need the same version of offtrace.
 
-Nodes may join and leave while it runs. They need the same version of offtrace.
+Ray itself runs in a process of its own, the driver: much of Ray waits for ever when its head is lost or frozen, or ends the
+process that it is in. The driver says every few seconds that the cluster answers; if it does not, it is ended and the study stops
+with an error that says so. Only the coordinator writes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
+import queue
+import selectors
 import socket
-import threading
+import sys
 import time
-import warnings
-from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
-import offtrace
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
-from offtrace.studies.declaration_checks import StudyError
-from offtrace.studies.local_processes import ATTEMPTS, ONE_THREAD, SHARED
+from offtrace.studies.executor import ONE_THREAD, SHARED, START, Child
+from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Failure, Job, Outcome
 
-RETRIES = 20
+LOST = 20
 """So often may a unit be lost with its node. It may raise, or be lost with its worker alone, as often as a local one."""
-START = 300.0
-"""Seconds within which a cluster must have run a first, empty task."""
-HEAD = 5.0
-"""Seconds between two knocks at the head. When it is lost, Ray waits for ever, or ends this process after a minute."""
-
-ENVIRONMENT = {"env_vars": ONE_THREAD | SHARED}
-
-
-def nothing() -> None:
-    """A task that shows that the cluster runs tasks."""
+SILENCE = 30.0
+"""Seconds after which a driver that says nothing is given up."""
+ALIVE = 2.0
+"""Seconds between two questions of the driver whether the cluster answers."""
+LEAVING = 10.0
+"""Seconds that the driver has to leave the cluster."""
 
 
-def task(job: Job) -> tuple[Outcome | Failure, str, str]:
-    """On a node: the outcome or the failure, the worker, its version of offtrace."""
-    from offtrace.studies import work
-
-    try:
-        answer: Outcome | Failure = work.run(job)
-    except Exception as error:
-        answer = Failure.raised(job.unit, error)
-    return answer, f"{platform.node()}:{os.getpid()}", offtrace.__version__
-
-
-class RayPool:
+class RayCluster:
     """A Ray cluster: the one at `address`, or a new one on this machine."""
 
     def __init__(self, address: str | None, workers: int | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                import ray
-            except ImportError:
-                raise ImportError(f"running on Ray needs Ray: {install('ray')}") from None
-            self.ray, self.own = ray, False
-            if not ray.is_initialized():
-                self._connect(address or os.environ.get("RAY_ADDRESS") or "local", workers)
-        by_client = bool(address) and str(address).startswith("ray://")
-        self.head = str(address) if by_client else str(ray.get_runtime_context().gcs_address)
-        self.looked, self.missed, self.cpus = time.monotonic(), 0, self._count()
-        # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
-        settings = {} if self.own else {"runtime_env": ENVIRONMENT}
-        self.remote = ray.remote(task).options(num_cpus=1, max_retries=0, name="offtrace unit", **settings)
-        self.waiting: dict[object, Job] = {}
-        self.failures: dict[str, int] = {}
-        self.failure: StudyError | None = None
-
-    def _connect(self, address: str, workers: int | None) -> None:
-        quiet: dict[str, object] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": ENVIRONMENT}
-        if address == "local":
-            quiet |= {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
-            quiet |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
+        if not find_spec("ray"):
+            raise ImportError(f"running on Ray needs Ray: {install('ray')}")
+        self.address = address or _address_in_use() or os.environ.get("RAY_ADDRESS") or "local"
+        self.running: dict[str, Job] = {}
+        self.nodes = self.cpus = 0
         try:
-            _knock(address, self.ray.util.get_node_ip_address)
-            if address == "local":  # its processes end with the thread that starts them
-                self._start(address, quiet)
-            else:
-                _within(START, lambda: self._start(address, quiet), f"no answer within {START:g} s")
-        except (OSError, RuntimeError, ValueError) as error:
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise StudyError(
-                f"there is no Ray cluster at {address!r} ({why}). Start one with `ray start --head` and give its address, or "
-                "leave --address out for a new one on this machine"
-            ) from error
-        self.own = True
-
-    def _start(self, address: str, settings: dict[str, object]) -> None:
-        self.ray.init(address=address, **settings)
-        self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote(), timeout=START)
+            knock(self.address)
+        except (OSError, ValueError) as error:
+            raise self._not_there(str(error)) from error
+        self.child = Child("ray_executor.py", self.address, str(workers or cores()))
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.child.socket, selectors.EVENT_READ)
+        self.heard = time.monotonic()
+        try:
+            while not self.cpus:
+                self._messages(1.0, START)
+        except BaseException:
+            self.close()
+            raise
 
     def __str__(self) -> str:
-        nodes = sum(node["Alive"] for node in self.ray.nodes())
-        return f"Ray, {nodes} node{'s' if nodes > 1 else ''}, {self._count()} CPUs"
-
-    def _count(self) -> int:
-        return int(self.ray.cluster_resources().get("CPU", 0))
+        return f"Ray, {self.nodes} node{'s' if self.nodes > 1 else ''}, {self.cpus} CPUs"
 
     @property
-    def pending(self) -> int:
-        """Jobs that were taken and not answered."""
-        return len(self.waiting)
+    def busy(self) -> int:
+        """Units that were taken and not answered."""
+        return len(self.running)
 
     @property
-    def room(self) -> int:
-        """How many more jobs it would take: enough that nodes which join find some."""
-        return max(0, 8 + 3 * self.cpus - self.pending)
+    def free(self) -> int:
+        """How many more it takes: enough that nodes which join find some."""
+        return max(0, 8 + 3 * self.cpus - self.busy)
 
     def submit(self, job: Job) -> None:
-        """Give a job to Ray."""
-        self.waiting[self.remote.remote(job)] = job
+        """Give a unit to the driver."""
+        self.running[job.unit.id] = job
+        self.child.send(job)
 
-    def answered(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
-        """What has come in: (outcome, worker); after `timeout` seconds, perhaps nothing."""
-        if self.failure:  # what came in with it has been handed on by now
-            raise self.failure
-        ready, _ = self.ray.wait(list(self.waiting), timeout=timeout)
-        self._look_at_head()
-        if ready:
-            ready, _ = self.ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=0)
-        found: list[tuple[Outcome | Failure, str]] = []
-        for ref in ready:
-            job = self.waiting.pop(ref)
-            try:
-                answer, worker, version = self.ray.get(ref)
-            except self.ray.exceptions.RayTaskError as error:
-                self.failure = StudyError(f"a unit failed: {job.unit}\n{error}")
-                continue
-            except self.ray.exceptions.RayError as error:
-                crashed = isinstance(error, self.ray.exceptions.WorkerCrashedError)
-                lost = Failure(
-                    job.unit,
-                    f"it was lost with its {'worker' if crashed else 'node'}: {error}".splitlines()[0],
-                    str(error),
-                )
-                found += self._again_or(lost, job, ATTEMPTS if crashed else RETRIES)
-                continue
-            if version != offtrace.__version__:
-                self.failure = StudyError(
-                    f"{worker} has offtrace {version}, and this is {offtrace.__version__}: install the same on all nodes"
-                )
-                continue
-            found += self._again_or(answer, job, ATTEMPTS) if isinstance(answer, Failure) else [(answer, worker)]
-        return found
+    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+        """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
+        answers = self._messages(timeout, SILENCE)
+        for answer, _ in answers:
+            self.running.pop(answer.unit.id, None)
+        return answers
 
-    def _again_or(self, failure: Failure, job: Job, attempts: int) -> list[tuple[Outcome | Failure, str]]:
-        """Try a unit again, or return its failure if it has failed so often."""
-        self.failures[job.unit.id] = self.failures.get(job.unit.id, 0) + 1
-        if self.failures[job.unit.id] >= attempts:
-            return [(failure, "ray")]
-        self.submit(job)
-        return []
+    def _messages(self, timeout: float, silence: float) -> list[tuple[Outcome | Failure, str]]:
+        self.selector.select(timeout)
+        status = self.child.status
+        answers: list[tuple[Outcome | Failure, str]] = []
+        for kind, *content in self.child.messages():
+            self.heard = time.monotonic()
+            if kind == "answer":
+                answers.append((content[0], content[1]))
+            elif kind == "alive":
+                self.nodes, self.cpus = content
+            elif kind == "not there":
+                raise self._not_there(content[0])
+            elif kind == "lost":
+                raise self._lost(content[0])
+        if not answers and status is not None:
+            raise self._lost(f"the process that speaks with it has ended with status {status}")
+        if not answers and time.monotonic() - self.heard > silence:
+            if not self.cpus:
+                raise self._not_there(f"no answer within {silence:g} s")
+            raise self._lost(f"it has said nothing for {silence:g} s")
+        return answers
 
-    def _look_at_head(self) -> None:
-        """Count the CPUs anew; an error if the head no longer answers, of which Ray itself would not tell."""
-        if time.monotonic() - self.looked < HEAD:
-            return
-        self.looked = time.monotonic()
-        try:
-            _knock(self.head)
-        except OSError as error:
-            self.missed += 1
-            if self.missed > 1:
-                raise StudyError(
-                    f"the head of the Ray cluster at {self.head} no longer answers ({error}). What has come in is written; start "
-                    "the cluster again, and the same command goes on from here"
-                ) from error
-        else:
-            self.missed, self.cpus = 0, self._count()
+    def _not_there(self, why: str) -> StudyError:
+        return StudyError(
+            f"there is no Ray cluster at {self.address!r} ({why}). Start one with `ray start --head` and give its address, or "
+            "leave --address out for a new one on this machine"
+        )
+
+    def _lost(self, why: str) -> StudyError:
+        return StudyError(
+            f"the Ray cluster at {self.address!r} no longer answers: {why}. What has come in is written; start the cluster "
+            "again, and the same command continues from here"
+        )
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends. Of a head that is lost no answer is waited for."""
-
-        def leave() -> None:
-            for ref in self.waiting:
-                self.ray.cancel(ref, force=True)
-            if self.own:
-                self.ray.shutdown()
-
-        if not self.missed:
-            leave()
-            return
-        with contextlib.suppress(TimeoutError):
-            _within(HEAD, leave, "")
+        """Leave the cluster; one that was started here ends."""
+        if self.cpus:
+            self.child.send("leave")
+            end = time.monotonic() + LEAVING
+            while self.child.status is None and time.monotonic() < end and time.monotonic() - self.heard < SILENCE:
+                time.sleep(0.05)
+        self.child.end()
+        self.selector.close()
 
 
-def _knock(address: str, own: Callable[[], str] | None = None) -> None:
-    """An OSError where nothing listens: Ray would try for a long time. `own` is the address of this node, as Ray sees it."""
+def _address_in_use() -> str | None:
+    """The address of the cluster to which this process is connected already."""
+    ray: Any = sys.modules.get("ray")
+    return str(ray.get_runtime_context().gcs_address) if ray and ray.is_initialized() else None
+
+
+def knock(address: str) -> None:
+    """An OSError where nothing listens: Ray would try for a long time."""
     if address in ("auto", "local"):
         return
     host, _, port = address.rpartition("//")[2].rpartition(":")
@@ -198,33 +142,126 @@ def _knock(address: str, own: Callable[[], str] | None = None) -> None:
         raise ValueError("an address is host:port, ray://host:port or auto")
     with socket.create_connection((host, int(port)), timeout=5):
         pass
-    if own is None or address.startswith("ray://") or host not in ("127.0.0.1", "localhost", "::1"):
-        return
-    seen = own()
+
+
+def run_on_node(job: Job) -> tuple[Outcome | Failure, str]:
+    """On a node: the outcome or the failure, and the worker."""
+    from offtrace.studies import tasks
+
+    worker = f"{platform.node()}:{os.getpid()}"
     try:
-        with socket.create_connection((seen, int(port)), timeout=5):
-            pass
-    except OSError as error:
-        raise OSError(
-            f"Ray takes {host} for {seen}, where nothing listens ({error}): start the head without --node-ip-address={host}, or "
-            f"with --node-ip-address={seen}"
-        ) from error
+        return tasks.run(job), worker
+    except Exception as error:
+        return Failure.raised(job.unit, error), worker
 
 
-def _within(seconds: float, what: Callable[[], None], why: str) -> None:
-    """Do it in a thread, since much of Ray waits for ever; a TimeoutError if it takes too long."""
-    failed: list[BaseException] = []
+def nothing() -> None:
+    """A task that shows that the cluster runs tasks."""
 
-    def attempt() -> None:
+
+class Driver:
+    """The process that speaks with Ray."""
+
+    def __init__(self, connection: socket.socket, messages: queue.SimpleQueue[bytes]) -> None:
+        import ray
+
+        self.ray: Any = ray
+        self.connection, self.inbox = connection, messages
+        self.running: dict[Any, Job] = {}
+
+    def say(self, *message: object) -> None:
+        """Send a message to the coordinator."""
+        from offtrace.studies.worker import packed
+
+        self.connection.sendall(packed(message))
+
+    def connect(self, address: str, workers: int) -> None:
+        """Join the cluster, or start one, and run a first, empty task."""
+        environment = {"env_vars": ONE_THREAD | SHARED}
+        settings: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": environment}
+        if address == "local":
+            settings |= {"num_cpus": workers, "num_gpus": 0, "include_dashboard": False}
+            settings |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
+        elif not address.startswith("ray://") and address != "auto":
+            host, _, port = address.rpartition(":")
+            seen = self.ray.util.get_node_ip_address() if host in ("127.0.0.1", "localhost", "::1") else host
+            try:
+                knock(f"{seen}:{port}")
+            except OSError as error:
+                raise OSError(
+                    f"Ray takes {host} for {seen}, where nothing listens ({error}): start the head without "
+                    f"--node-ip-address={host}, or with --node-ip-address={seen}"
+                ) from error
+        self.ray.init(address=address, **settings)
+        self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote())
+        # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
+        self.remote = self.ray.remote(run_on_node).options(num_cpus=1, max_retries=0, name="offtrace unit")
+
+    def look(self) -> None:
+        """Say that the cluster answers, and that this machine still belongs to it."""
+        own = self.ray.get_runtime_context().get_node_id()
+        nodes = [node for node in self.ray.nodes() if node["Alive"]]
+        if own not in [node["NodeID"] for node in nodes]:
+            self.say("lost", "this machine no longer belongs to it: its raylet has ended")
+            os._exit(1)
+        self.say("alive", len(nodes), max(1, int(sum(node["Resources"].get("CPU", 0) for node in nodes))))
+
+    def work(self) -> None:
+        """Hand units to Ray and answers to the coordinator, until it says that this shall end."""
+        import pickle
+
+        looked = time.monotonic()
+        while True:
+            while not self.inbox.empty():
+                message: Any = pickle.loads(self.inbox.get())
+                if message == "leave":
+                    return
+                self.running[self.remote.remote(message)] = message
+            refs = list(self.running)
+            if not refs:
+                time.sleep(0.05)
+            ready, _ = self.ray.wait(refs, timeout=0.1) if refs else ([], [])
+            if ready:
+                ready, _ = self.ray.wait(refs, num_returns=len(refs), timeout=0)
+            for ref in ready:
+                self.say("answer", *self._answer(ref, self.running.pop(ref)))
+            if time.monotonic() - looked > ALIVE:
+                looked = time.monotonic()
+                self.look()
+
+    def _answer(self, ref: Any, job: Job) -> tuple[Outcome | Failure, str]:
         try:
-            what()
-        except BaseException as error:
-            failed.append(error)
+            return self.ray.get(ref)
+        except self.ray.exceptions.RayError as error:
+            with_worker = isinstance(error, self.ray.exceptions.WorkerCrashedError | self.ray.exceptions.RayTaskError)
+            what = f"it was lost with its {'worker' if with_worker else 'node'}: {error}".splitlines()[0]
+            return Failure(job.unit, what, str(error), 3 if with_worker else LOST), "ray"
 
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError(why)
-    if failed:
-        raise failed[0]
+
+def main() -> None:
+    """The driver: `python ray_executor.py SOCKET ADDRESS WORKERS`."""
+    import warnings
+
+    from offtrace.studies.worker import connected
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    warnings.simplefilter("ignore")
+    # By its name, and not as __main__, which no worker of Ray could import
+    from offtrace.studies import ray_executor
+
+    connection, messages = connected()
+    driver = ray_executor.Driver(connection, messages)
+    try:
+        driver.connect(sys.argv[2], int(sys.argv[3]))
+    except (OSError, RuntimeError, ValueError) as error:
+        driver.say("not there", (str(error).strip() or type(error).__name__).splitlines()[0])
+        os._exit(1)
+    driver.look()
+    driver.work()
+    driver.ray.shutdown()
+    os._exit(0)  # Ray's threads need not end
+
+
+if __name__ == "__main__":
+    main()

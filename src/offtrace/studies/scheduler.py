@@ -1,4 +1,4 @@
-"""The coordinator: hands out units, the largest first, and writes what comes back about once a second."""
+"""The coordinator: hands out units, the largest first, and commits what comes back."""
 
 from __future__ import annotations
 
@@ -6,105 +6,105 @@ import contextlib
 import heapq
 import shutil
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
-from offtrace.studies.declaration_checks import StudyError
-from offtrace.studies.interruption import held_back
-from offtrace.studies.plan import Failure, Job, Outcome, Plan
-from offtrace.studies.progress_display import Display
-from offtrace.studies.records import Finished, Folder
-
-FLUSH = 1.0
-"""Seconds between two writes: what a SIGKILL may cost."""
-
+from offtrace._shared.number_text import duration
+from offtrace._shared.progress_bar import ProgressBar
+from offtrace.studies.executor import Executor
+from offtrace.studies.fields import StudyError
+from offtrace.studies.plan import Failure, Job, Plan, Unit
+from offtrace.studies.store import Store
 
 SHOWN = 8
 """Units that were set aside and are named at the end."""
 
 
-class Pool(Protocol):
-    """Where units are run."""
-
-    @property
-    def pending(self) -> int: ...  # noqa: D102
-    @property
-    def room(self) -> int: ...  # noqa: D102
-    def submit(self, job: Job) -> None: ...  # noqa: D102
-    def answered(self, timeout: float) -> Sequence[tuple[Outcome | Failure, str]]: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-
-
-class _Queue:
-    """Units that wait, the largest first; but the very first ones are small, so that something is seen soon."""
-
-    def __init__(self, jobs: list[Job], order: dict[str, int], small: int) -> None:
-        self.order = order
-        jobs = sorted(jobs, key=lambda job: (job.cost, order[job.unit.id]))
-        self.small, self.heap = jobs[:small][::-1], []
-        for job in jobs[small:]:
-            self.add(job)
-
-    def add(self, job: Job) -> None:
-        heapq.heappush(self.heap, (-job.cost, self.order[job.unit.id], job))
-
-    def pop(self) -> Job:
-        return self.small.pop() if self.small else heapq.heappop(self.heap)[-1]
-
-    def __len__(self) -> int:
-        return len(self.small) + len(self.heap)
-
-
-def run(plan: Plan, folder: Folder, pool: Pool, display: Display, versions: dict[str, str]) -> None:
+def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
     """Run what is left. Whatever ends it, what has come in is written. Units that fail are set aside, and an error at the end."""
-    waiting = _Queue([plan.job(unit) for unit in plan.left()], plan.order, small=1)
-    batch: list[Finished] = []
+    order = {id: i for i, id in enumerate(plan.units)}
+    waiting: list[tuple[float, int, Unit]] = []
+    attempts: dict[str, int] = {}
     failed: list[Failure] = []
-    written = time.monotonic()
+    code = plan.study.code.digest
 
-    def collect() -> None:
-        for answer, worker in pool.answered(timeout=0.25 if batch else 1.0):
-            if isinstance(answer, Failure):
-                failed.append(answer)
-                folder.fail(answer)
-            elif answer.unit.id not in plan.done:
-                batch.append(Finished(answer, worker, datetime.now(UTC)))
-                if following := plan.mark(answer.unit, answer.score):
-                    waiting.add(plan.job(following))
-                display.step(answer.unit, answer.score, plan.job(answer.unit).cost)
+    def push(unit: Unit) -> None:
+        heapq.heappush(waiting, (-plan.cost(unit), order.setdefault(unit.id, len(order)), unit))
 
-    def flush() -> None:
-        nonlocal written
-        if batch:
-            with held_back():  # interrupted when it is written but not cleared, it would be written once more
-                folder.write(batch, versions)
-                for finished in batch:
-                    _forget_checkpoints(plan.job(finished.outcome.unit))
-                batch.clear()
-        written = time.monotonic()
-
-    try:
-        while waiting or pool.pending:
-            for _ in range(min(pool.room, len(waiting))):
-                pool.submit(waiting.pop())
-            collect()
-            if time.monotonic() - written >= FLUSH:
-                flush()
-    finally:
-        flush()
+    for unit in plan.left():
+        push(unit)
+    with Progress(plan, str(executor), progress) as shown:
+        while waiting or executor.busy:
+            while waiting and executor.free:
+                executor.submit(plan.job(heapq.heappop(waiting)[-1]))
+            for answer, worker in executor.answers(timeout=0.5):
+                id = answer.unit.id
+                if isinstance(answer, Failure):
+                    attempts[id] = attempts.get(id, 0) + 1
+                    if attempts[id] < answer.attempts:
+                        push(answer.unit)
+                    else:
+                        failed.append(answer)
+                        store.fail(answer)
+                elif id not in plan.done:
+                    store.add(answer, worker, code)
+                    if test := plan.mark(answer.unit, answer.score):
+                        push(test)
+                    shown.step(answer.unit)
+                    _forget_checkpoints(plan.job(answer.unit))
     if failed:
         each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed[:SHOWN])
         more = f"\n  and {len(failed) - SHOWN} more: `offtrace study status` names them" if len(failed) > SHOWN else ""
         raise StudyError(
             f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
-            f"wait for them. The same command tries again. The tracebacks are in {folder.path / 'failed'}{each}{more}"
+            f"wait for them. The same command tries again. The tracebacks are in {store.folder / 'failed'}{each}{more}"
         )
 
 
+class Progress:
+    """A bar with the rate and the time that is left, by the work that is left and not by the number of units."""
+
+    def __init__(self, plan: Plan, where: str, shown: bool) -> None:
+        self.plan, self.where = plan, where
+        self.bar = ProgressBar() if shown else None
+        self.before, self.started, self.cost = len(plan.done), time.monotonic(), 0.0
+        costs = [(plan.cost(group[0]), len(group)) for group in plan.groups.values()]
+        tests = sum(self._test_cost(group[0]) for group in plan.groups.values()) if plan.tunes else 0.0
+        done = sum(plan.cost(plan.units[id]) for id in plan.done)
+        self.left = sum(cost * n for cost, n in costs) + tests - done
+
+    def _test_cost(self, unit: Unit) -> float:
+        seeds = self.plan.study.seeds
+        return self.plan.cost(unit) * seeds[self.plan.last_phase].count / seeds[self.plan.first_phase].count
+
+    def __enter__(self) -> Progress:
+        self._show()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self._show(last=True)
+            self.bar.close()
+
+    def step(self, unit: Unit) -> None:
+        """Count a unit that is done."""
+        self.cost += self.plan.cost(unit)
+        self._show()
+
+    def _show(self, last: bool = False) -> None:
+        if self.bar is None:
+            return
+        spent = time.monotonic() - self.started
+        rate = (len(self.plan.done) - self.before) / max(spent, 1e-9)
+        left = max(0.0, self.left - self.cost)
+        time_left = f", {rate:.2g}/s, {duration(spent * left / self.cost)} left" if self.cost else ""
+        time_left = f", {duration(spent)}" if last else time_left
+        text = f"{self.plan.study.name}: {len(self.plan.done)}/{self.plan.total} units done on {self.where}{time_left}"
+        # With as much done as there is, the bar shows the text whatever was shown when.
+        self.bar.show(1.0 if last else self.cost, 1.0 if last else max(self.left, self.cost) + 1e-9, text)
+
+
 def _forget_checkpoints(job: Job) -> None:
-    """Remove what a unit has kept to go on from: its records are written."""
+    """Remove the checkpoints of a unit: its records are written."""
     if job.unfinished:
         shutil.rmtree(job.unfinished, ignore_errors=True)
         with contextlib.suppress(OSError):  # others are under way

@@ -1,314 +1,418 @@
-"""Records: a folder to which parts are added and in which nothing is ever rewritten.
+"""The records of a study: one SQLite file, with a row for each unit. What is committed is done.
 
-    study.json  study.toml                      the declaration as it was run, the versions, and the code that ran it
-    rows/part-000001-….parquet                  one row for each configuration and seed
-    curves/part-000001-….parquet                the mean over the seeds at fixed steps; of deep agents each seed by itself
-    units/part-000001-….parquet                 which units the two hold, and how they were run
-    code/….json                                 the code of each run that had other code than those before
-    failed/….txt                                units that have ended their workers, and how
-    set-aside/…                                 what was damaged
+    records.sqlite    about     the declaration as it was run, versions, machine; the code of each run that had another one
+                      units     who ran a unit when, its score, and the checksum of its numbers
+                      numbers   its rows and its curve, as arrays
+    study.toml        the declaration, to read
+    failed/….txt      units that were set aside, and how they failed
+    damaged/…         files of records that were damaged, as they were
 
-A part is written as three files, each whole or not at all, `units` last: it holds the checksums of the other two, and each has
-its own in its name. A unit is done when all three are there and agree; where a unit is in several parts, the last one counts.
-What is damaged or foreign is reported and not read. The next run sets aside what is damaged, and removes what an interrupted
-write has left.
+All contents carry a checksum, which is compared before anything parses them. There is one writer; readers may read meanwhile.
+A unit may be there twice: what was written last counts. Where the file is damaged, the units that can be read are kept, and the
+next run moves them into a new file, sets the damaged one aside and runs the others again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
+import numpy as np
+
+from offtrace._shared.extras import install
 from offtrace._shared.folder_lock import LockedError, locked
-from offtrace._shared.whole_files import DamagedError, checksum, why_not_written, write_checked, written_whole
-from offtrace.studies import part_files, study_file
-from offtrace.studies.declaration_checks import StudyError, Table
-from offtrace.studies.part_files import SCHEMA, NotReadError, polars
+from offtrace._shared.whole_files import why_not_written, written_whole
+from offtrace.studies.fields import StudyError, Table, is_table
 from offtrace.studies.plan import Failure, Outcome, Unit
 
 if TYPE_CHECKING:
     import polars as pl
 
-KINDS = ("rows", "curves", "units")
-ASIDE = "set-aside"
+NAME = "records.sqlite"
+TABLES = ("about", "units", "numbers")
+CHECKSUM = 16
+"""Bytes of a checksum."""
+DTYPES = {"f": "<f8", "i": "<i8", "b": "|b1"}
+"""How arrays are written, by their kind."""
 
 
-def schema(kind: str) -> dict[str, pl.DataType | type[pl.DataType]]:
-    """The columns of a kind of file."""
-    pl = polars()
-    S, F, N = pl.String, pl.Float64, pl.Int64
-    unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
-    operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
-    end = {"age": F, "diverged": pl.Boolean}
-    return {
-        "rows": {**unit, "seed": N, "value": F, "episodes": N, **operator, **end},
-        "curves": {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N},
-        "units": {"unit": S, "score": F, "rows": N, "seconds": F, "worker": S, "finished": pl.Datetime("us", "UTC")},
-    }[kind]
+class DamagedError(ValueError):
+    """A content is not what was written."""
 
 
-@dataclass(frozen=True)
-class Finished:
-    """An outcome, and who brought it when."""
+class Finished(NamedTuple):
+    """An outcome, and who brought it when, in UTC."""
 
     outcome: Outcome
     worker: str
     finished: datetime
-    """When it was finished, in UTC."""
+
+
+class Summary(NamedTuple):
+    """What is known of a unit that is done, without its numbers."""
+
+    id: str
+    score: float
+    rows: int
+    seconds: float
+    worker: str
+    finished: str
+    """When, in UTC, as ISO 8601 has it."""
+    code: str
+    """The digest of the code that ran it."""
+    checksum: str
+    """That of its numbers."""
 
 
 @dataclass
-class Found:
-    """What a folder holds."""
+class Contents:
+    """What a file of records holds."""
 
-    done: dict[str, float] = field(default_factory=dict)
-    """The score of each unit that is done."""
-    parts: list[Path] = field(default_factory=list)
-    """The `units` files that can be trusted."""
-    damaged: list[Path] = field(default_factory=list)
-    """Files to be set aside."""
-    problems: list[str] = field(default_factory=list)
-    """Files that are not read, and why; what an interrupted write has left is none."""
-    seconds: float = 0.0
-    """The seconds that all workers together took."""
-    rows: int = 0
-    versions: set[str] = field(default_factory=set)
-    """Of offtrace, under which it was run."""
-    codes: dict[str, str] = field(default_factory=dict)
-    """The digest of the code that ran each unit; "" where that was not kept."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """How each unit failed that was set aside and is not done, in one line."""
-    workers: set[str] = field(default_factory=set)
+    about: Table = field(default_factory=dict[str, Any])
+    """The study, and what was run first; empty where it cannot be read."""
+    codes: dict[str, Table] = field(default_factory=dict[str, Table])
+    """The code of all runs, by its digest."""
+    done: dict[str, tuple[int, Summary]] = field(default_factory=dict[str, tuple[int, Summary]])
+    """The number of its row, and its summary, of each unit that is done."""
+    problems: list[str] = field(default_factory=list[str])
+    """What is damaged."""
 
 
-class Folder:
-    """The records of one study."""
+def seal(content: bytes) -> bytes:
+    """A content, after its checksum."""
+    return blake2b(content, digest_size=CHECKSUM).digest() + content
 
-    def __init__(self, path: Path, digest: str, code: str = "") -> None:
-        self.path, self.digest, self.code = path, digest, code
+
+def unseal(sealed: object) -> bytes:
+    """The content that was sealed; a DamagedError if it is another."""
+    if not isinstance(sealed, bytes) or blake2b(sealed[CHECKSUM:], digest_size=CHECKSUM).digest() != sealed[:CHECKSUM]:
+        raise DamagedError("its checksum does not fit")
+    return sealed[CHECKSUM:]
+
+
+def encode(outcome: Outcome) -> bytes:
+    """The rows and the curve of a unit: names, kinds and lengths of the arrays as JSON, then their bytes."""
+    head: list[tuple[str, str, str, int]] = []
+    pieces: list[bytes] = []
+    for kind, columns in (("rows", outcome.rows), ("curves", outcome.curve)):
+        for name, column in columns.items():
+            array = np.ascontiguousarray(column, dtype=DTYPES[np.asarray(column).dtype.kind])
+            head.append((kind, name, array.dtype.kind, len(array)))
+            pieces.append(array.tobytes())
+    return b"\n".join([json.dumps(head).encode(), b"".join(pieces)])
+
+
+def decode(content: bytes, wanted: str) -> dict[str, np.ndarray]:
+    """The "rows" or the "curves" of a unit."""
+    head, _, data = content.partition(b"\n")
+    columns: dict[str, np.ndarray] = {}
+    at = 0
+    for kind, name, dtype, length in json.loads(head):
+        column = np.frombuffer(data, DTYPES[dtype], length, at) if length else np.empty(0, DTYPES[dtype])
+        at += column.nbytes
+        if kind == wanted:
+            columns[name] = column
+    return columns
+
+
+class Store:
+    """The records of one study, in a folder."""
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder, self.digest, self.path = folder, digest, folder / NAME
+        self._writer: sqlite3.Connection | None = None
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Make the folder, and hold its lock: one coordinator at a time, from before it looks what is there."""
+    def writing(self, about: Table, toml: str, code: Table) -> Iterator[Contents]:
+        """Make the folder, hold its lock, mend what is damaged, and keep the code that is about to run: what is there.
+
+        One coordinator at a time.
+        """
         with contextlib.ExitStack() as held:
-            with self._writing():
-                self.path.mkdir(parents=True, exist_ok=True)
+            with self._said_if_not_written():
+                self.folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    held.enter_context(locked(self.path))
+                    held.enter_context(locked(self.folder))
                 except LockedError as other:
                     who = "another process" if str(other) == "?" else f"process {other}"
-                    raise StudyError(f"{who} is running this study in {self.path}: wait for its end") from None
-            yield
+                    raise StudyError(f"{who} is running this study in {self.folder}: wait for its end") from None
+                contents = self.read(whole=True)
+                if contents.about.get("digest", self.digest) != self.digest:
+                    raise StudyError(f"{self.path} holds another study: give another --out")
+                if contents.problems:
+                    self._rebuild(contents)
+                self._writer = held.enter_context(contextlib.closing(_created(self.path)))
+                held.callback(self._leave_as_one_file)
+                if not contents.about:
+                    self._insert("about", {"digest": self.digest, "toml": toml, **about})
+                if code["digest"] not in contents.codes:
+                    self._insert("about", {"code": code})
+                self._write_text("study.toml", str(contents.about.get("toml", toml)))
+                for failed in (self.folder / "failed").glob("*.txt"):  # they are tried again
+                    failed.unlink()
+            yield contents
 
-    def prepare(self, about_it: Table, source: str) -> list[str]:
-        """Say what the folder is for; what was damaged there. The caller holds the lock."""
-        damaged: list[str] = []
-        with self._writing():
-            for kind in KINDS:
-                (self.path / kind).mkdir(parents=True, exist_ok=True)
-            known = None
-            try:
-                known = study_file.read(self.path)
-            except FileNotFoundError:
-                pass
-            except DamagedError as error:
-                self._set_aside(self.path / study_file.NAME)
-                damaged.append(str(error))
-            if known is not None and known.get("digest") != self.digest:
-                raise StudyError(f"{self.path} holds another study (digest {known.get('digest')}): give another --out")
-            toml, wanted = self.path / "study.toml", known.get("toml") if known else source
-            if not toml.exists() or wanted not in (None, toml.read_bytes().decode(errors="replace")):
-                self._write(toml, str(wanted or source).encode())
-            if known is None:
-                study_file.write(self.path, {"schema": SCHEMA, "digest": self.digest, "toml": source, **about_it})
-        return damaged
-
-    def keep_code(self, about: Table) -> None:
-        """Keep the code that is about to run, if no run before had the same."""
-        path = study_file.code_file(self.path, self.code)
-        if self.code and not path.exists():
-            with self._writing():
-                path.parent.mkdir(exist_ok=True)
-                write_checked(path, json.dumps(about, indent=2, ensure_ascii=False).encode())
-
-    def tidy(self, found: Found) -> None:
-        """Set aside what is damaged, and remove what an interrupted write has left: readers of `rows/*.parquet` see neither."""
-        with self._writing():
-            for left in (*self.path.glob(".*.tmp"), *self.path.glob("*/.*.tmp")):
-                left.unlink()
-            for path in found.damaged:
-                self._set_aside(path)
-            parts = {part_files.number(path) for path in self._files("units")}
-            for path in (*self._files("rows"), *self._files("curves")):
-                if part_files.number(path) not in parts and self._why_alone(path, path.parent.name) is None:
-                    path.unlink()
-            for path in (self.path / "failed").glob("*.txt"):  # they are tried again
-                path.unlink()
-
-    def _set_aside(self, path: Path) -> None:
-        target = self.path / ASIDE / path.relative_to(self.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        while target.exists():  # an earlier one of the same name
-            target = target.with_name(target.name + "~")
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(target)
+    def add(self, outcome: Outcome, worker: str, code: str, finished: datetime | None = None) -> None:
+        """Commit a unit that is done."""
+        assert self._writer is not None
+        data, unit = encode(outcome), outcome.unit
+        checksum = blake2b(data, digest_size=CHECKSUM).hexdigest()
+        when = (finished or datetime.now(UTC)).isoformat()
+        summary = Summary(
+            unit.id, outcome.score, len(outcome.rows["seed"]), outcome.seconds, worker, when, code, checksum
+        )
+        with self._said_if_not_written(), self._writer as writer:
+            number = writer.execute("INSERT INTO numbers (content) VALUES (?)", (data,)).lastrowid
+            sealed = seal(json.dumps(summary).encode())
+            writer.execute("INSERT INTO units (number, content) VALUES (?, ?)", (number, sealed))
 
     def fail(self, failure: Failure) -> None:
-        """Keep how a unit failed, while others go on: in one line, and the traceback below it."""
+        """Keep how a unit failed: in one line, and the traceback below it."""
         text = f"{failure.unit}: {failure.error}\n{failure.traceback}"
-        with self._writing():
-            (self.path / "failed").mkdir(exist_ok=True)
-            self._write(self.path / "failed" / f"{failure.unit.id}.txt", text.encode(errors="replace"))
+        with self._said_if_not_written():
+            (self.folder / "failed").mkdir(exist_ok=True)
+            self._write_text(f"failed/{failure.unit.id}.txt", text)
 
-    def write(self, batch: Sequence[Finished], versions: dict[str, str]) -> None:
-        """Write finished units as one more part."""
-        pl = polars()
-        number = 1 + max((part_files.number(f) or 0 for kind in KINDS for f in self._files(kind)), default=0)
-        head = {"offtrace.schema": SCHEMA, "offtrace.study": self.digest, "offtrace.part": f"part-{number:06d}.parquet"}
-        head |= {f"offtrace.version.{k}": v for k, v in versions.items()} | {"offtrace.code": self.code}
-        frames = {
-            "rows": pl.concat([_frame("rows", f.outcome.unit, f.outcome.rows) for f in batch]),
-            "curves": pl.concat([_frame("curves", f.outcome.unit, f.outcome.curve) for f in batch]),
-            "units": pl.DataFrame(
-                [
-                    (o.unit.id, o.score, len(o.rows["seed"]), o.seconds, f.worker, f.finished)
-                    for f in batch
-                    for o in [f.outcome]
-                ],
-                schema=schema("units"),
-                orient="row",
-            ),
-        }
-        with self._writing():
-            for kind in KINDS:
-                made = io.BytesIO()
-                frames[kind].write_parquet(made, metadata=head | {"offtrace.kind": kind})
-                self._write(self.path / kind / part_files.name(number, made.getvalue()), made.getvalue())
-                head[f"offtrace.{kind}"] = checksum(made.getvalue())
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StudyError(
-                f"cannot write to {self.path}: {why_not_written(error)}. What was written before stays; run the study again to "
-                "go on from there"
-            ) from error
-
-    def _write(self, path: Path, content: bytes) -> None:
-        with written_whole(path) as file:
-            file.write(content)
-
-    def look(self, units: dict[str, Unit]) -> Found:
-        """What is done, and what cannot be read."""
-        return self._look(units, None)
-
-    def read(self, kind: str, units: dict[str, Unit]) -> tuple[pl.DataFrame, Found]:
-        """All rows or curves of the units that are done, in the order of `units`; and what was found."""
-        pl, frames = polars(), []
-        found = self._look(units, (kind, frames))
-        if not frames:
-            return pl.DataFrame(schema=schema(kind)), found
-        order = pl.DataFrame({"unit": list(units), "#": range(len(units))}, schema={"unit": pl.String, "#": pl.Int32})
-        frames.insert(0, pl.DataFrame(schema=schema(kind)))  # columns that older parts lack are empty
-        joined = pl.concat(frames, how="diagonal").join(order, on="unit", how="left")
-        return joined.sort("#", "lam", "seed", *(["step"] if kind == "curves" else [])).drop("#"), found
-
-    def _look(self, units: dict[str, Unit], wanted: tuple[str, list[object]] | None) -> Found:
-        pl, found = polars(), Found()
-        claimed: set[Path] = set()
-        for path in reversed(self._files("units")):  # what was run last counts
-            try:
-                frame, head = part_files.parsed(path, "units", self.digest)
-                others = {kind: part_files.partner(path, kind, head) for kind in ("rows", "curves")}
-                contents = {kind: self._content(kind, other, head) for kind, other in others.items()}
-            except NotReadError as problem:
-                found.problems.append(f"{self._spelt(path)}: {problem}; its units count as not done")
-                if problem.damaged:
-                    found.damaged.append(path)
-                continue
-            claimed |= {path, *others.values()}
-            fresh = [row for row in frame.rows(named=True) if row["unit"] in units and row["unit"] not in found.done]
-            found.parts.append(path)
-            found.done |= {row["unit"]: row["score"] for row in fresh}
-            found.workers |= {row["worker"] for row in fresh}
-            found.seconds += sum(row["seconds"] for row in fresh)
-            found.rows += sum(row["rows"] for row in fresh)
-            found.versions.add(head.get("offtrace.version.offtrace", "?"))
-            found.codes |= dict.fromkeys((row["unit"] for row in fresh), head.get("offtrace.code", ""))
-            if wanted:
-                kind, frames = wanted
-                read = pl.read_parquet(io.BytesIO(contents[kind]))
-                own = [row["unit"] for row in fresh]
-                frames.append(read if len(own) == len(frame) else read.filter(pl.col("unit").is_in(own)))
-        found.problems.reverse()
-        self._look_at_others(found, claimed)
-        for file in sorted((self.path / "failed").glob("*.txt")):
-            if file.stem in units and file.stem not in found.done:
-                line = file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-                found.failed[file.stem] = "".join(c if c.isprintable() else "�" for c in line)  # a terminal shows it
+    def failed(self) -> dict[str, str]:
+        """How each unit failed that was set aside, in one line."""
+        found: dict[str, str] = {}
+        for file in sorted((self.folder / "failed").glob("*.txt")):
+            line = file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+            found[file.stem] = "".join(c if c.isprintable() else "�" for c in line)  # a terminal shows it
         return found
 
-    def _look_at_others(self, found: Found, claimed: set[Path]) -> None:
-        """Files that belong to no part which can be trusted."""
-        damaged = {part_files.number(path) for path in found.damaged}
-        known = damaged | {part_files.number(path) for path in self._files("units")}
-        for kind in KINDS:
-            for path in sorted((self.path / kind).glob("*")) if (self.path / kind).is_dir() else ():
-                if path.name.startswith(".") or path in claimed or path in found.damaged:
-                    continue
-                number = part_files.number(path)
-                if number is None:
-                    found.problems.append(f"{self._spelt(path)}: foreign: no part of a study has such a name")
-                elif number in damaged and kind != "units":
-                    found.damaged.append(path)
-                elif number not in known and (why := self._why_alone(path, kind)):
-                    found.problems.append(f"{self._spelt(path)}: {why}")
-                    found.damaged += [path] if why.damaged else []
-
-    def _files(self, kind: str) -> list[Path]:
-        folder = self.path / kind
-        return sorted(f for f in folder.iterdir() if part_files.number(f)) if folder.is_dir() else []
-
-    def _content(self, kind: str, path: Path, head: dict[str, str]) -> bytes:
+    def read(self, whole: bool = False) -> Contents:
+        """What is there. The numbers of the units are checked if it is to be the `whole`, else when they are read."""
+        contents = Contents()
+        if not self.path.exists():
+            return contents
         try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise NotReadError(
-                f"its {kind} are missing ({error.strerror}: {self._spelt(path)})", damaged=True
-            ) from error
-        if checksum(content) != head.get(f"offtrace.{kind}"):
-            raise NotReadError(
-                f"{self._spelt(path)} is torn, changed or foreign: its checksum does not fit", damaged=True
+            with contextlib.closing(_opened(self.path)) as reader:
+                if whole and (said := reader.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                    contents.problems.append(f"{NAME} is damaged: {said.splitlines()[-1]}")
+                self._read_about(reader, contents)
+                summaries = self._read_units(reader, contents)
+                damaged = self._damaged_numbers(reader, summaries, contents) if whole else set[int]()
+        except sqlite3.Error as error:
+            contents.problems.append(f"{NAME} cannot be read: {error}; its units count as not done")
+            return contents
+        contents.done = {s.id: (number, s) for number, s in summaries.items() if number not in damaged}
+        if damaged:
+            contents.problems.append(
+                f"{NAME}: the numbers of {_units(len(damaged))} are damaged, which count as not done"
             )
-        return content
+        return contents
 
-    def _why_alone(self, path: Path, kind: str) -> NotReadError | None:
-        """What is wrong with a file that has no partner in `units`; None if only the write was interrupted."""
+    def _read_about(self, reader: sqlite3.Connection, contents: Contents) -> None:
+        for _, content in _rows(reader, "about", contents.problems):
+            try:
+                found: object = json.loads(unseal(content))
+            except ValueError as error:
+                contents.problems.append(f"{NAME}: what it says of the study is damaged: {error}")
+                continue
+            if is_table(found) and is_table(found.get("code")):
+                contents.codes[str(found["code"].get("digest"))] = dict(found["code"])
+            elif is_table(found):
+                contents.about = contents.about or dict(found)
+
+    def _read_units(self, reader: sqlite3.Connection, contents: Contents) -> dict[int, Summary]:
+        summaries: dict[int, Summary] = {}
+        damaged = 0
+        for number, content in _rows(reader, "units", contents.problems):
+            try:
+                summaries[number] = Summary(*json.loads(unseal(content)))
+            except (ValueError, TypeError):
+                damaged += 1
+        if damaged:
+            contents.problems.append(f"{NAME}: {_units(damaged)} cannot be read and count as not done")
+        return summaries
+
+    def _damaged_numbers(
+        self, reader: sqlite3.Connection, summaries: dict[int, Summary], contents: Contents
+    ) -> set[int]:
+        good = {
+            number
+            for number, content in _rows(reader, "numbers", contents.problems)
+            if number in summaries and _checksum_fits(content, summaries[number])
+        }
+        return set(summaries) - good
+
+    def columns(self, kind: str, wanted: Mapping[str, Unit]) -> tuple[dict[str, dict[str, np.ndarray]], Contents]:
+        """The arrays of "rows" or "curves" of the wanted units, and what is there; damaged numbers are left out and said."""
+        contents = self.read()
+        ids = {number: summary for id, (number, summary) in contents.done.items() if id in wanted}
+        found: dict[str, dict[str, np.ndarray]] = {}
+        if ids:
+            with contextlib.closing(_opened(self.path)) as reader:
+                for number, content in _rows(reader, "numbers", contents.problems):
+                    if number in ids and isinstance(content, bytes) and _checksum_fits(content, ids[number]):
+                        found[ids[number].id] = decode(content, kind)
+        if len(found) < len(ids):
+            lost = _units(len(ids) - len(found))
+            contents.problems.append(f"{NAME}: the numbers of {lost} are damaged: the next run computes them again")
+        return found, contents
+
+    def _rebuild(self, contents: Contents) -> None:
+        """Move what can be read into a new file, and set the damaged one aside."""
+        new = self.path.with_name(f".{NAME}.new")
+        new.unlink(missing_ok=True)
+        wanted = {number for number, _ in contents.done.values()}
+        with contextlib.closing(_created(new)) as writer, writer:
+            abouts = [contents.about] if contents.about else []
+            for found in (*abouts, *({"code": code} for code in contents.codes.values())):
+                writer.execute("INSERT INTO about (content) VALUES (?)", (seal(json.dumps(found).encode()),))
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(_opened(self.path)) as reader:
+                for table in ("units", "numbers"):
+                    kept = ((n, content) for n, content in _rows(reader, table, []) if n in wanted)
+                    writer.executemany(f"INSERT INTO {table} (number, content) VALUES (?, ?)", kept)
+        aside = self.folder / "damaged"
+        aside.mkdir(exist_ok=True)
+        place = next(path for i in range(1, 10**6) if not (path := aside / f"records-{i}.sqlite").exists())
+        self.path.rename(place)
+        for more in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(NAME + more).rename(place.with_name(place.name + more))
+        new.rename(self.path)
+
+    def _insert(self, table: str, content: Table) -> None:
+        assert self._writer is not None
+        with self._writer as writer:
+            writer.execute(f"INSERT INTO {table} (content) VALUES (?)", (seal(json.dumps(content).encode()),))
+
+    def _write_text(self, name: str, text: str) -> None:
+        path, content = self.folder / name, text.encode(errors="replace")
+        if not path.exists() or path.read_bytes() != content:
+            with written_whole(path) as file:
+                file.write(content)
+
+    def _leave_as_one_file(self) -> None:
+        """Without a log beside it, the file can be copied, and read where nothing can be written."""
+        assert self._writer is not None
+        with contextlib.suppress(sqlite3.Error):  # somebody reads it
+            self._writer.execute("PRAGMA journal_mode = DELETE")
+
+    @contextlib.contextmanager
+    def _said_if_not_written(self) -> Iterator[None]:
         try:
-            part_files.parsed(path, kind, self.digest)
-        except NotReadError as problem:
-            return problem
-        return None
+            yield
+        except (OSError, sqlite3.Error) as error:
+            why = why_not_written(error) if isinstance(error, OSError) else str(error)
+            why = "the disk is full" if "disk is full" in why else why
+            raise StudyError(
+                f"cannot write to {self.folder}: {why}. What was written before stays; run the study again to continue"
+            ) from error
 
-    def _spelt(self, path: Path) -> str:
-        return path.relative_to(self.path).as_posix()
+
+def _checksum_fits(content: object, summary: Summary) -> bool:
+    return isinstance(content, bytes) and blake2b(content, digest_size=CHECKSUM).hexdigest() == summary.checksum
 
 
-def _frame(kind: str, unit: Unit, columns: Mapping[str, object]) -> pl.DataFrame:
+def _units(n: int) -> str:
+    return f"{n:,} unit{'s' * (n != 1)}"
+
+
+def _created(path: Path) -> sqlite3.Connection:
+    """A connection that writes, and the tables."""
+    writer = sqlite3.connect(path, timeout=10.0)
+    try:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = NORMAL")
+        for table in TABLES:
+            writer.execute(f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY, content BLOB NOT NULL)")
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A connection that reads. The file may be anybody's: it must have our tables, and runs nothing."""
+    url = f"file:{quote(str(path.absolute()))}?mode=ro"
+    try:
+        return _with_tables(sqlite3.connect(url, uri=True, timeout=10.0))
+    except sqlite3.OperationalError:  # it may lie where nothing can be written, not even what SQLite needs to read it
+        if path.with_name(NAME + "-wal").exists():
+            raise
+        return _with_tables(sqlite3.connect(url + "&immutable=1", uri=True))
+
+
+def _with_tables(reader: sqlite3.Connection) -> sqlite3.Connection:
+    try:
+        reader.execute("PRAGMA trusted_schema = OFF")
+        tables = dict(reader.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')"))
+        if missing := [name for name in TABLES if tables.get(name) != "table"]:
+            raise sqlite3.DatabaseError(f"it has no table {missing[0]}")
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+def _rows(reader: sqlite3.Connection, table: str, problems: list[str]) -> Iterator[tuple[int, object]]:
+    """All rows of a table that can be read: (number, content). Where a page is damaged, the others are still found."""
+    last = 0
+    try:
+        for row in reader.execute(f"SELECT number, content FROM {table} ORDER BY number"):
+            last = row[0]
+            yield row
+        return
+    except sqlite3.Error as error:
+        problems.append(f"{NAME} is damaged: {error}")
+    pages = reader.execute("PRAGMA page_count").fetchone()[0]
+    most = 64 * pages + 64  # of rows: none is shorter than 64 bytes, and a page has 4096
+    for number in range(last + 1, last + most):
+        with contextlib.suppress(sqlite3.Error):
+            row = reader.execute(f"SELECT number, content FROM {table} WHERE number = ?", (number,)).fetchone()
+            if row:
+                yield row
+
+
+def polars() -> Any:
+    """Polars, which is an extra."""
+    try:
+        import polars
+    except ImportError:
+        raise ImportError(f"records of studies need polars: {install('studies')}") from None
+    return polars
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The columns of the frame of "rows" or "curves"."""
+    pl = polars()
+    S, F, N = pl.String, pl.Float64, pl.Int64
+    unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
+    operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
+    if kind == "rows":
+        return {**unit, "seed": N, "value": F, "episodes": N, **operator, "age": F, "diverged": pl.Boolean}
+    return {**unit, "step": N, "mean": F, "low": F, "high": F, "n": N, "age": F, "seed": N}
+
+
+def frame(kind: str, units: Mapping[str, Unit], columns: Mapping[str, Mapping[str, np.ndarray]]) -> pl.DataFrame:
+    """One frame of the arrays of all units, in the order of `units`; what a unit does not have is null."""
     pl, wanted = polars(), schema(kind)
-    if not columns:
-        return pl.DataFrame(schema=wanted)
-    constant = {k: getattr(unit, "id" if k == "unit" else k, None) for k in wanted if k not in columns}
-    frame = pl.DataFrame({k: v for k, v in columns.items() if k in wanted})
-    filled = frame.with_columns(pl.lit(v, dtype=wanted[k]).alias(k) for k, v in constant.items())
-    return filled.select(pl.col(k).cast(dtype) for k, dtype in wanted.items()).with_columns(
-        pl.col(k).fill_nan(None) for k in wanted if wanted[k] == pl.Float64 and k not in ("value", "mean")
-    )
+    present = [(unit, columns[id]) for id, unit in units.items() if columns.get(id)]
+    lengths = np.array([len(arrays["seed" if kind == "rows" else "step"]) for _, arrays in present], dtype=np.int64)
+    place = np.repeat(np.arange(len(present)), lengths)
+    series: dict[str, Any] = {"#": place}
+    for name, dtype in wanted.items():
+        arrays = [own.get(name) for _, own in present]
+        of_unit = [getattr(unit, "id" if name == "unit" else name, None) for unit, _ in present]
+        if present and all(array is not None for array in arrays):
+            column = pl.Series(name, np.concatenate([a for a in arrays if a is not None])).cast(dtype)
+        elif all(array is None for array in arrays):
+            column = pl.Series(name, of_unit, dtype=dtype).gather(place)
+        else:
+            empty = [np.full(n, np.nan) for n in lengths]
+            mixed = [e if a is None else a.astype(float) for a, e in zip(arrays, empty, strict=True)]
+            column = pl.Series(name, np.concatenate(mixed)).fill_nan(None).cast(dtype)
+        series[name] = column.fill_nan(None) if dtype == pl.Float64 and name not in ("value", "mean") else column
+    order = ["#", "lam", "seed", *(["step"] if kind == "curves" else [])]
+    return pl.DataFrame(series, schema={"#": pl.Int64, **wanted}).sort(order).drop("#")

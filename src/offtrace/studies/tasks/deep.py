@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.studies import deep_agents
-from offtrace.studies.declaration_checks import StudyError
+from offtrace.studies import agents
+from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Job
-from offtrace.traces import Rule
+from offtrace.studies.tasks.tabular import Columns
+from offtrace.studies.trace_grids import make
 
 POINTS = 50
 """The largest number of points in the curve of a run."""
@@ -25,20 +26,22 @@ SAVE_EVERY = 60.0
 """Seconds between two checkpoints of a unit."""
 
 
-def run(job: Job, traces: list[Rule]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Rows and curves of a unit; `traces` are one for each λ."""
-    return together([job], traces)[0]
+def run(job: Job) -> tuple[Columns, Columns]:
+    """Rows and curves of a unit."""
+    return run_batch([job])[0]
 
 
-def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+def run_batch(jobs: list[Job]) -> list[tuple[Columns, Columns]]:
     """Rows and curves of units that differ in their age only, in one program."""
     from offtrace.deep import train
 
-    job, ages = jobs[0], [job.unit.age or 0 for job in jobs]
+    job = jobs[0]
+    traces = [make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
+    ages = [job.unit.age or 0 for job in jobs]
     seeds = list(range(job.first, job.first + job.count))
     of_slot = [trace for trace in traces for _ in seeds]  # of one age
     parameters = json.loads(job.unit.parameters or "{}")
-    config = deep_agents.configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
+    config = agents.configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
     capacities = None if config.memory_slots is None else [age for age in ages for _ in of_slot]
     trained = train(
         config, seeds * len(traces) * len(ages), _folder(jobs, config.game), traces=of_slot * len(ages),
@@ -51,7 +54,7 @@ def together(jobs: list[Job], traces: list[Rule]) -> list[tuple[dict[str, np.nda
     )  # slot by slot: a seed is there once for each λ and age
     lams = np.array([np.nan if lam is None else lam for lam in job.lams])
     slots = np.repeat(lams, len(seeds)), np.tile(seeds, len(lams))
-    return [tidy(reports[:, i], *slots, job.metric) for i in range(len(ages))]
+    return [to_columns(reports[:, i], *slots, job.metric) for i in range(len(ages))]
 
 
 def _folder(jobs: list[Job], game: str) -> Path | None:
@@ -73,9 +76,7 @@ def _folder(jobs: list[Job], game: str) -> Path | None:
     return folder
 
 
-def tidy(
-    reports: np.ndarray, lam: np.ndarray, seed: np.ndarray, metric: str
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def to_columns(reports: np.ndarray, lam: np.ndarray, seed: np.ndarray, metric: str) -> tuple[Columns, Columns]:
     """Rows and curves from the reports [times, runs] of `deep.train`, at equal distances in frames.
 
     A point of a curve is the mean return of the episodes that ended since the point before; where none did, it stays as it was,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offtrace.studies import study_file
-from offtrace.studies.declaration_checks import Table
+from offtrace.studies.fields import Table
 from offtrace.studies.plan import Plan
-from offtrace.studies.task_protocols import HIGHER_IS_BETTER
+from offtrace.studies.spec import HIGHER_IS_BETTER
+from offtrace.studies.store import Store
 
 if TYPE_CHECKING:
     from offtrace.studies.study import Study
 
 
 def facts(study: Study) -> Table:
-    """Return what a report says of the study beside its rows."""
-    status, about = study.status(), study_file.about_of(study.folder)
+    """Return what a report says of the study in addition to its rows."""
+    status, contents = study.status(), Store(study.folder, study.digest).read()
+    commits = [code.get("commit") for code in contents.codes.values()]
     units = sum(done for done, _ in status.done.values())
     return {
         "name": study.name,
@@ -28,12 +29,12 @@ def facts(study: Study) -> Table:
         "frames per update": _frames_per_update(study),
         "finished": status.finished,
         "seconds": status.seconds,
-        "machine": about.get("machine"),
-        "versions": about.get("versions", {}),
+        "machine": contents.about.get("machine"),
+        "versions": contents.about.get("versions", {}),
         "counts": {"units": units, "rows": status.rows, "workers": status.workers},
         "problems": status.problems,
         "failed": status.failed,
-        "code": {"words": status.code, "commit": about.get("code", {}).get("commit")},
+        "code": {"words": status.code, "commit": commits[0] if commits else None},
         "declaration": study.as_toml(),
     }
 
