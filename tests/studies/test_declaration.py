@@ -13,9 +13,8 @@ from offtrace.studies import (
     DeclarationError,
     Study,
     StudyError,
-    declaration,
-    declared_policies,
-    named_environments,
+    environments,
+    policies,
     shipped,
 )
 from offtrace.studies.plan import Plan
@@ -164,7 +163,7 @@ def test_shipped_studies_have_a_small_subset(name: str) -> None:
 def test_the_digest_is_that_of_what_is_run(tmp_path: Path) -> None:
     study = Study.declared(declared())
     # of this very declaration, for ever: by it, records that other code made are known
-    assert declaration.digest(study.declaration).startswith("d1f9e55c0441ee82")
+    assert study.digest.startswith("d1f9e55c0441ee82")
     for same in (declared(question="Another?", about="Words.", name="other"), declared(alphas=[0.10, 0.30, 0.50])):
         assert Study.declared(same).digest == study.digest
     reordered = dict(reversed(declared().items()))
@@ -242,13 +241,13 @@ def test_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
 
 def test_the_policy_of_old() -> None:
     label = "garnet:states=6,actions=3,branching=2,seed=1,gamma=0.9"
-    policies = [declared_policies.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
-    assert np.array_equal(policies[-1], np.full((6, 3), 1 / 3))
-    away = [np.abs(p - policies[0]).sum(axis=1).mean() for p in policies]
+    old = [policies.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
+    assert np.array_equal(old[-1], np.full((6, 3), 1 / 3))
+    away = [np.abs(p - old[0]).sum(axis=1).mean() for p in old]
     assert away == sorted(away)
     Q = np.zeros((6, 3))
-    mdp = named_environments.mdp(label)
+    mdp = environments.mdp(label)
     for _ in range(20):
         Q = 0.9 * Q + 0.1 * (mdp.R + 0.9 * np.einsum("sat,t->sa", mdp.dense_P, Q.max(axis=1)))
     weights = np.exp(Q / 0.1)
-    assert np.allclose(policies[2], weights / weights.sum(axis=1, keepdims=True), atol=1e-12)
+    assert np.allclose(old[2], weights / weights.sum(axis=1, keepdims=True), atol=1e-12)

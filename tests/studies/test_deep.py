@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from offtrace.studies.deep_units import tidy
+from offtrace.studies.named_environments import GAMES
 
 from deep.small import LEARNERS, SEEDS
 from offtrace.studies import DeclarationError, Study, StudyError, deep_agents, deep_units, work
-from offtrace.studies.deep_units import tidy
-from offtrace.studies.named_environments import GAMES
 from offtrace.studies.plan import Plan
 from studies.forked import Forks
 from studies.small import equal

@@ -196,7 +196,7 @@ def _text(given: object) -> str:
 
 def _name(given: object) -> object:
     if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", given):
-        raise _not_allowed("at most 100 letters, digits, '.', '_' and '-': it becomes the name of a folder")
+        raise _not_allowed("letters, digits, '.', '_' and '-', at most 100: it becomes the name of a folder")
     return given
 
 

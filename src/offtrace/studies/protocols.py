@@ -116,7 +116,7 @@ def like(default: object) -> Any:
     if isinstance(default, tuple):
         return Annotated[tuple[Annotated[int, whole(1)], ...], listed("integers")]
     if default is None:
-        return Annotated[int | float | None, kind("a number", int, float)]
+        return Annotated[int | float | None, kind("a number", int, float, type(None))]
     kinds = {
         bool: kind("true or false", bool),
         int: kind("an integer", int),

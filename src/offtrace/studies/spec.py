@@ -75,8 +75,6 @@ class OfMaps(Declared):
     map: Seeds
 
 
-Entries = Annotated[tuple[Any, ...], listed("tables or names", 1)]
-
 
 class Spec(Declared):
     """The keys that the declarations of all tasks have."""
@@ -85,8 +83,8 @@ class Spec(Declared):
     question: Text
     about: Text = ""
     task: str
-    environments: Entries
-    traces: Entries
+    environments: Annotated[tuple[Any, ...], listed("environments", 1)]
+    traces: Annotated[tuple[Any, ...], listed("traces", 1)]
     lams: Lams = ()
     modules: Names = ()
     files: Names = ()

@@ -202,7 +202,8 @@ class Store:
                 summaries = self._read_units(reader, contents)
                 damaged = self._damaged_numbers(reader, summaries, contents) if whole else set[int]()
         except sqlite3.Error as error:
-            contents.problems.append(f"{NAME} cannot be read: {error}; its units count as not done")
+            if (self.folder / "study.toml").exists():  # it is written once there are tables
+                contents.problems.append(f"{NAME} cannot be read: {error}; its units count as not done")
             return contents
         contents.done = {s.id: (number, s) for number, s in summaries.items() if number not in damaged}
         if damaged:
@@ -325,8 +326,10 @@ def _created(path: Path) -> sqlite3.Connection:
     try:
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA synchronous = NORMAL")
+        writer.execute("BEGIN")  # the file has all tables, or none
         for table in TABLES:
             writer.execute(f"CREATE TABLE IF NOT EXISTS {table} (number INTEGER PRIMARY KEY, content BLOB NOT NULL)")
+        writer.commit()
     except BaseException:
         writer.close()
         raise
