@@ -16,9 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Failure, Job, Outcome
@@ -32,73 +31,56 @@ STARTS = 20
 """So many workers in a row may end before they begin a unit."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")}
 """One thread each: as many processes as cores, and sums in the same order everywhere."""
+Answer = tuple[Outcome | Failure, str]
+"""What a unit gave, and which worker ran it."""
 SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """JAX would take three quarters of a GPU's memory at once: only one worker could use it."""
 
 
-class Executor(Protocol):
-    """Where units run."""
+class Executor:
+    """Where units run. This is the base of the places where they do."""
 
-    @property
-    def busy(self) -> int:
-        """Units that were taken and not answered."""
-        ...
+    slots = 1
+    """How many units it takes at a time."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Job] = {}
+        """Units that were taken and not answered, by their ids."""
 
     @property
     def free(self) -> int:
-        """How many more it takes."""
-        ...
+        """How many more units it takes."""
+        return max(0, self.slots - len(self.running))
 
     def submit(self, job: Job) -> None:
         """Take a unit."""
-        ...
+        self.running[job.unit.id] = job
 
-    def answers(self, timeout: float) -> Iterable[tuple[Outcome | Failure, str]]:
+    def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """End all that was started."""
-        ...
 
 
-class InProcess:
-    """This very process: units run one after another, nothing is started, and a debugger sees them."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Job] = []
+class InProcess(Executor):
+    """This very process: units run one after another, nothing is started, and a debugger sees them. Each is tried once."""
 
     def __str__(self) -> str:
         return "this process"
 
-    @property
-    def busy(self) -> int:
-        """Units that were taken and not answered."""
-        return len(self.waiting)
-
-    @property
-    def free(self) -> int:
-        """How many more it takes."""
-        return 1 - self.busy
-
-    def submit(self, job: Job) -> None:
-        """Keep a unit until its answer is asked for."""
-        self.waiting.append(job)
-
-    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
-        """Run the unit that waits. It is tried once."""
+    def answers(self, timeout: float) -> list[Answer]:
+        """Run the unit that waits."""
         from offtrace.studies import tasks
 
-        job, worker = self.waiting.pop(), f"local:{os.getpid()}"
+        _, job = self.running.popitem()
         try:
-            return [(tasks.run(job), worker)]
+            return [(tasks.run(job), f"local:{os.getpid()}")]
         except StudyError:  # it was interrupted
             raise
         except Exception as error:
-            return [(Failure.raised(job.unit, error, attempts=1), worker)]
-
-    def close(self) -> None:
-        """There is nothing to end."""
+            return [(Failure.raised(job.unit, error, attempts=1), f"local:{os.getpid()}")]
 
 
 class Child:
@@ -154,58 +136,55 @@ class Worker(Child):
         self.ready = False
         self.job: Job | None = None
         self.since = time.monotonic()
-        """When it was started, or got its unit."""
+        """When it was started, or began its unit."""
+
+    def give(self, job: Job) -> None:
+        """Give it a unit. While it starts, the unit waits in its socket."""
+        self.job = job
+        self.since = time.monotonic() if self.ready else self.since
+        self.send(job)
 
 
-class Processes:
+class Processes(Executor):
     """So many worker processes. One that ends, or whose unit takes longer than `patience` seconds, is replaced."""
 
     def __init__(self, workers: int, patience: float) -> None:
+        super().__init__()
         if os.name == "nt":
             raise StudyError("local processes need POSIX: run with workers=0, --workers 0, or on Ray")
-        self.patience, self.false_starts = patience, 0
+        self.slots, self.patience, self.false_starts = workers, patience, 0
         self.selector = selectors.DefaultSelector()
         self.workers: list[Worker] = []
         for _ in range(workers):
             self._start()
 
     def __str__(self) -> str:
-        n = len(self.workers)
-        return f"{n} process{'es' if n > 1 else ''}"
-
-    @property
-    def busy(self) -> int:
-        """Units that were taken and not answered."""
-        return sum(worker.job is not None for worker in self.workers)
-
-    @property
-    def free(self) -> int:
-        """How many more it takes: those of workers that are ready."""
-        return sum(worker.ready and worker.job is None for worker in self.workers)
+        return f"{self.slots} process{'es' if self.slots > 1 else ''}"
 
     def submit(self, job: Job) -> None:
-        """Give a unit to a worker."""
-        worker = next(worker for worker in self.workers if worker.ready and worker.job is None)
-        worker.job, worker.since = job, time.monotonic()
-        worker.send(job)
+        """Give a unit to a worker, if there is one to one that is ready."""
+        super().submit(job)
+        idle = [worker for worker in self.workers if worker.job is None]
+        max(idle, key=lambda worker: worker.ready).give(job)
 
-    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+    def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
         self.selector.select(timeout)
-        answers: list[tuple[Outcome | Failure, str]] = []
+        answers: list[Answer] = []
         for worker in list(self.workers):
             status = worker.status  # asked first: what it has sent before its end is read
             for answer in worker.messages():
                 if answer == "ready":
-                    worker.ready = True
-                elif worker.job is not None and answer.unit.id == worker.job.unit.id:
+                    worker.ready, worker.since = True, time.monotonic()
+                else:
                     answers.append((answer, f"local:{worker.process.pid}"))
                     worker.job, self.false_starts = None, 0
-            why = self._why_ended(worker, status)
-            if why and worker.job is not None:
-                answers.append((Failure(worker.job.unit, why), f"local:{worker.process.pid}"))
-            if why:
+            if why := self._why_ended(worker, status):
+                if worker.ready and worker.job is not None:
+                    answers.append((Failure(worker.job.unit, why), f"local:{worker.process.pid}"))
                 self._replace(worker, why)
+        for answer, _ in answers:
+            self.running.pop(answer.unit.id, None)
         return answers
 
     def _why_ended(self, worker: Worker, status: int | None) -> str:
@@ -213,18 +192,17 @@ class Processes:
         if status is not None:
             return f"it has ended its worker with status {_spelt(status)}"
         seconds = time.monotonic() - worker.since
-        if worker.job is not None and seconds > self.patience:
+        if worker.ready and worker.job is not None and seconds > self.patience:
             return f"it was not done within {self.patience:g} s (--patience)"
-        if not worker.ready and seconds > START:
-            return f"it has not started within {START:g} s"
-        return ""
+        return f"it has not started within {START:g} s" if not worker.ready and seconds > START else ""
 
-    def _start(self) -> None:
-        worker = Worker()
-        self.workers.append(worker)
-        self.selector.register(worker.socket, selectors.EVENT_READ)
+    def _start(self) -> Worker:
+        self.workers.append(Worker())
+        self.selector.register(self.workers[-1].socket, selectors.EVENT_READ)
+        return self.workers[-1]
 
     def _replace(self, worker: Worker, why: str) -> None:
+        """Another worker in its place. It gets the unit that this one has not begun."""
         self.selector.unregister(worker.socket)
         worker.end()
         self.workers.remove(worker)
@@ -233,7 +211,9 @@ class Processes:
             raise StudyError(
                 f"{STARTS} workers have ended before they began a unit, of the last one: {why}. What they said is above"
             )
-        self._start()
+        new = self._start()
+        if worker.job is not None and not worker.ready:
+            new.give(worker.job)
 
     def close(self) -> None:
         """End all workers."""

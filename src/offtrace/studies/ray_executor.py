@@ -19,9 +19,9 @@ from typing import Any
 
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
-from offtrace.studies.executor import ONE_THREAD, SHARED, START, Child
+from offtrace.studies.executor import ONE_THREAD, SHARED, START, Answer, Child, Executor
 from offtrace.studies.fields import StudyError
-from offtrace.studies.plan import Failure, Job, Outcome
+from offtrace.studies.plan import Failure, Job
 
 LOST = 20
 """So often may a unit be lost with its node. It may raise, or be lost with its worker alone, as often as a local one."""
@@ -33,14 +33,14 @@ LEAVING = 10.0
 """Seconds that the driver has to leave the cluster."""
 
 
-class RayCluster:
+class RayCluster(Executor):
     """A Ray cluster: the one at `address`, or a new one on this machine."""
 
     def __init__(self, address: str | None, workers: int | None) -> None:
+        super().__init__()
         if not find_spec("ray"):
             raise ImportError(f"running on Ray needs Ray: {install('ray')}")
         self.address = address or _address_in_use() or os.environ.get("RAY_ADDRESS") or "local"
-        self.running: dict[str, Job] = {}
         self.nodes = self.cpus = 0
         try:
             knock(self.address)
@@ -60,38 +60,29 @@ class RayCluster:
     def __str__(self) -> str:
         return f"Ray, {self.nodes} node{'s' if self.nodes > 1 else ''}, {self.cpus} CPUs"
 
-    @property
-    def busy(self) -> int:
-        """Units that were taken and not answered."""
-        return len(self.running)
-
-    @property
-    def free(self) -> int:
-        """How many more it takes: enough that nodes which join find some."""
-        return max(0, 8 + 3 * self.cpus - self.busy)
-
     def submit(self, job: Job) -> None:
         """Give a unit to the driver."""
-        self.running[job.unit.id] = job
+        super().submit(job)
         self.child.send(job)
 
-    def answers(self, timeout: float) -> list[tuple[Outcome | Failure, str]]:
+    def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
         answers = self._messages(timeout, SILENCE)
         for answer, _ in answers:
             self.running.pop(answer.unit.id, None)
         return answers
 
-    def _messages(self, timeout: float, silence: float) -> list[tuple[Outcome | Failure, str]]:
+    def _messages(self, timeout: float, silence: float) -> list[Answer]:
         self.selector.select(timeout)
         status = self.child.status
-        answers: list[tuple[Outcome | Failure, str]] = []
+        answers: list[Answer] = []
         for kind, *content in self.child.messages():
             self.heard = time.monotonic()
             if kind == "answer":
                 answers.append((content[0], content[1]))
             elif kind == "alive":
                 self.nodes, self.cpus = content
+                self.slots = 8 + 3 * self.cpus  # so many that nodes which join find some
             elif kind == "not there":
                 raise self._not_there(content[0])
             elif kind == "lost":
@@ -144,7 +135,7 @@ def knock(address: str) -> None:
         pass
 
 
-def run_on_node(job: Job) -> tuple[Outcome | Failure, str]:
+def run_on_node(job: Job) -> Answer:
     """On a node: the outcome or the failure, and the worker."""
     from offtrace.studies import tasks
 
@@ -229,7 +220,7 @@ class Driver:
                 looked = time.monotonic()
                 self.look()
 
-    def _answer(self, ref: Any, job: Job) -> tuple[Outcome | Failure, str]:
+    def _answer(self, ref: Any, job: Job) -> Answer:
         try:
             return self.ray.get(ref)
         except self.ray.exceptions.RayError as error:

@@ -32,8 +32,24 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
 
     for unit in plan.left():
         push(unit)
-    with Progress(plan, str(executor), progress) as shown:
-        while waiting or executor.busy:
+    with contextlib.closing(ProgressBar()) as bar:
+        before, started = len(plan.done), time.monotonic()
+
+        def show() -> None:
+            done, spent = len(plan.done), time.monotonic() - started
+            left = spent * (plan.total - done) / max(done - before, 1)
+            rest = (
+                f", {duration(left)} left"
+                if before < done < plan.total
+                else f", {duration(spent)}"
+                if done > before
+                else ""
+            )
+            if progress:
+                bar.show(done, plan.total, f"{plan.study.name}: {done}/{plan.total} units done on {executor}{rest}")
+
+        show()
+        while waiting or executor.running:
             while waiting and executor.free:
                 executor.submit(plan.job(heapq.heappop(waiting)[-1]))
             for answer, worker in executor.answers(timeout=0.5):
@@ -49,7 +65,7 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
                     store.add(answer, worker, code)
                     if test := plan.mark(answer.unit, answer.score):
                         push(test)
-                    shown.step(answer.unit)
+                    show()
                     _forget_checkpoints(plan.job(answer.unit))
     if failed:
         each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed[:SHOWN])
@@ -58,49 +74,6 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
             f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
             f"wait for them. The same command tries again. The tracebacks are in {store.folder / 'failed'}{each}{more}"
         )
-
-
-class Progress:
-    """A bar with the rate and the time that is left, by the work that is left and not by the number of units."""
-
-    def __init__(self, plan: Plan, where: str, shown: bool) -> None:
-        self.plan, self.where = plan, where
-        self.bar = ProgressBar() if shown else None
-        self.before, self.started, self.cost = len(plan.done), time.monotonic(), 0.0
-        costs = [(plan.cost(group[0]), len(group)) for group in plan.groups.values()]
-        tests = sum(self._test_cost(group[0]) for group in plan.groups.values()) if plan.tunes else 0.0
-        done = sum(plan.cost(plan.units[id]) for id in plan.done)
-        self.left = sum(cost * n for cost, n in costs) + tests - done
-
-    def _test_cost(self, unit: Unit) -> float:
-        seeds = self.plan.study.seeds
-        return self.plan.cost(unit) * seeds[self.plan.last_phase].count / seeds[self.plan.first_phase].count
-
-    def __enter__(self) -> Progress:
-        self._show()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self._show(last=True)
-            self.bar.close()
-
-    def step(self, unit: Unit) -> None:
-        """Count a unit that is done."""
-        self.cost += self.plan.cost(unit)
-        self._show()
-
-    def _show(self, last: bool = False) -> None:
-        if self.bar is None:
-            return
-        spent = time.monotonic() - self.started
-        rate = (len(self.plan.done) - self.before) / max(spent, 1e-9)
-        left = max(0.0, self.left - self.cost)
-        time_left = f", {rate:.2g}/s, {duration(spent * left / self.cost)} left" if self.cost else ""
-        time_left = f", {duration(spent)}" if last else time_left
-        text = f"{self.plan.study.name}: {len(self.plan.done)}/{self.plan.total} units done on {self.where}{time_left}"
-        # With as much done as there is, the bar shows the text whatever was shown when.
-        self.bar.show(1.0 if last else self.cost, 1.0 if last else max(self.left, self.cost) + 1e-9, text)
 
 
 def _forget_checkpoints(job: Job) -> None:

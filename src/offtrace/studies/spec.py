@@ -75,7 +75,6 @@ class OfMaps(Declared):
     map: Seeds
 
 
-
 class Spec(Declared):
     """The keys that the declarations of all tasks have."""
 

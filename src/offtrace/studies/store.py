@@ -48,14 +48,6 @@ class DamagedError(ValueError):
     """A content is not what was written."""
 
 
-class Finished(NamedTuple):
-    """An outcome, and who brought it when, in UTC."""
-
-    outcome: Outcome
-    worker: str
-    finished: datetime
-
-
 class Summary(NamedTuple):
     """What is known of a unit that is done, without its numbers."""
 
@@ -212,6 +204,13 @@ class Store:
             )
         return contents
 
+    def about(self) -> Table:
+        """What the file says of its study; empty where that cannot be read."""
+        contents = Contents()
+        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(_opened(self.path)) as reader:
+            self._read_about(reader, contents)
+        return contents.about
+
     def _read_about(self, reader: sqlite3.Connection, contents: Contents) -> None:
         for _, content in _rows(reader, "about", contents.problems):
             try:
@@ -246,20 +245,18 @@ class Store:
         }
         return set(summaries) - good
 
-    def columns(self, kind: str, wanted: Mapping[str, Unit]) -> tuple[dict[str, dict[str, np.ndarray]], Contents]:
-        """The arrays of "rows" or "curves" of the wanted units, and what is there; damaged numbers are left out and said."""
-        contents = self.read()
+    def columns(self, kind: str, wanted: Mapping[str, Unit], contents: Contents) -> dict[str, dict[str, np.ndarray]]:
+        """The arrays of "rows" or "curves" of the wanted units; numbers that are damaged become a problem of the contents."""
         ids = {number: summary for id, (number, summary) in contents.done.items() if id in wanted}
         found: dict[str, dict[str, np.ndarray]] = {}
-        if ids:
-            with contextlib.closing(_opened(self.path)) as reader:
-                for number, content in _rows(reader, "numbers", contents.problems):
-                    if number in ids and isinstance(content, bytes) and _checksum_fits(content, ids[number]):
-                        found[ids[number].id] = decode(content, kind)
+        with contextlib.closing(_opened(self.path)) as reader:
+            for number, content in _rows(reader, "numbers", contents.problems) if ids else ():
+                if number in ids and isinstance(content, bytes) and _checksum_fits(content, ids[number]):
+                    found[ids[number].id] = decode(content, kind)
         if len(found) < len(ids):
             lost = _units(len(ids) - len(found))
             contents.problems.append(f"{NAME}: the numbers of {lost} are damaged: the next run computes them again")
-        return found, contents
+        return found
 
     def _rebuild(self, contents: Contents) -> None:
         """Move what can be read into a new file, and set the damaged one aside."""

@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from offtrace.studies.plan import Plan
 from offtrace.studies.provenance import Code, code_of, machine, versions
 from offtrace.studies.spec import Place, Seeds
 from offtrace.studies.status import Status, status_of
-from offtrace.studies.store import NAME, Contents, Finished, Store, frame
+from offtrace.studies.store import NAME, Contents, Store, frame
 from offtrace.studies.trace_grids import TraceGrid
 from offtrace.studies.trust import is_trusted, require_trust
 
@@ -113,7 +113,7 @@ class Study:
     @classmethod
     def _of_folder(cls, folder: Path, trust: bool | Collection[str]) -> Study:
         """The study of a folder, with its records there. If nobody trusts the folder, no name is looked up."""
-        about, out = Store(folder, "").read().about, folder.resolve().parent
+        about, out = Store(folder, "").about(), folder.resolve().parent
         toml = about.get("toml")
         given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
         if is_trusted(given, trust):
@@ -289,28 +289,6 @@ class Study:
         if not self.checked:
             require_trust(self.folder, self.given, self.declaration)
 
-    def import_results(
-        self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Toml
-    ) -> int:
-        """Write outcomes that were computed where records cannot be written; how many of them are new.
-
-        `code` is what `study.code.about()` was there; empty, if it was not kept.
-        """
-        plan, store = Plan(self), Store(self.folder, self.digest)
-        about, made_by = {**self._about(), "versions": dict(versions), "machine": machine}, {"digest": "", **code}
-        with store.writing(about, self.as_toml(), made_by) as contents:
-            new = [f for f in finished if f.outcome.unit.id not in contents.done]
-            units = [f.outcome.unit for f in new]
-            if unknown := [
-                u for u in units if plan.unit(u.phase, u.group, u.alpha).id != u.id or u.group not in plan.groups
-            ]:
-                raise StudyError(
-                    f"{len(unknown)} of these units are of another study, such as {unknown[0]}: {self.name} has no such"
-                )
-            for outcome, worker, when in new:
-                store.add(outcome, worker, made_by["digest"], when)
-        return len(new)
-
     def records(self, out: str | Path | None = None) -> pl.DataFrame:
         """Return one row for each configuration and seed that has been run."""
         return self.at(out)._frame("rows")
@@ -323,9 +301,10 @@ class Study:
         plan, store = Plan(self), Store(self.folder, self.digest)
         if not store.path.exists():
             raise StudyError(f"there are no records of {self.name} in {self.folder}: run the study first")
-        plan.take({id: summary.score for id, (_, summary) in store.read().done.items()})
+        contents = store.read()
+        plan.take({id: summary.score for id, (_, summary) in contents.done.items()})
         wanted = {id: unit for id, unit in plan.units.items() if id in plan.done}
-        columns, contents = store.columns(kind, wanted)
+        columns = store.columns(kind, wanted, contents) if wanted else {}
         for problem in contents.problems:
             warnings.warn(f"damaged: {self.folder / problem}", stacklevel=3)
         return frame(kind, wanted, columns)
