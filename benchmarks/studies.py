@@ -43,7 +43,7 @@ def of_workers(study: studies.Study, workers: int) -> tuple[float, float]:
     start, began = time.perf_counter(), time.time()
     study.run(workers=workers, progress=False)
     seconds = time.perf_counter() - start
-    done = [summary for _, summary in Store(study.folder, study.digest).read().done.values()]
+    done = Store(study.folder, study.digest).read().done.values()
     ready = min(datetime.fromisoformat(unit.finished).timestamp() - unit.seconds for unit in done) - began
     return seconds, seconds - ready
 

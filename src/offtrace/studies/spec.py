@@ -311,9 +311,11 @@ def _import(modules: Sequence[str]) -> None:
             raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {why}") from error
 
 
-def _checked_seeds(given: Any, task: str, alphas: int) -> dict[str, Seeds]:
+def _checked_seeds(given: Declared, task: str, alphas: int) -> dict[str, Seeds]:
     """The seeds by phase. No phase uses those of another."""
-    phases = {name: seeds for name in type(given).model_fields if (seeds := getattr(given, name)) is not None}
+    phases: dict[str, Seeds] = {
+        name: seeds for name in type(given).model_fields if (seeds := getattr(given, name)) is not None
+    }
     if alphas > 1 and "tuning" not in phases:
         raise DeclarationError("seeds.tuning", None, "a table such as { first = 0, count = 10 }")
     limit = 2**32 if task == "deep" else 2**63

@@ -72,8 +72,8 @@ def status_of(study: Study) -> Status:
     """Return what there is of a study."""
     plan, store = Plan(study), Store(study.folder, study.digest)
     contents = store.read()
-    plan.take({id: summary.score for id, (_, summary) in contents.done.items()})
-    done = [contents.done[id][1] for id in plan.done]
+    plan.take(contents.scores)
+    done = [contents.done[id] for id in plan.done]
     changed = [summary for summary in done if summary.code != study.code.digest]
     versions = {str(contents.codes.get(summary.code, {}).get("version", "?")) for summary in done}
     return Status(

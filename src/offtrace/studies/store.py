@@ -62,6 +62,8 @@ class Summary(NamedTuple):
     """The digest of the code that ran it."""
     checksum: str
     """That of its numbers."""
+    number: int = 0
+    """That of its row."""
 
 
 @dataclass
@@ -72,10 +74,15 @@ class Contents:
     """The study, and what was run first; empty where it cannot be read."""
     codes: dict[str, Table] = field(default_factory=dict[str, Table])
     """The code of all runs, by its digest."""
-    done: dict[str, tuple[int, Summary]] = field(default_factory=dict[str, tuple[int, Summary]])
-    """The number of its row, and its summary, of each unit that is done."""
+    done: dict[str, Summary] = field(default_factory=dict[str, Summary])
+    """Each unit that is done, by its id."""
     problems: list[str] = field(default_factory=list[str])
     """What is damaged."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The score of each unit that is done."""
+        return {id: summary.score for id, summary in self.done.items()}
 
 
 def seal(content: bytes) -> bytes:
@@ -155,15 +162,11 @@ class Store:
     def add(self, outcome: Outcome, worker: str, code: str, finished: datetime | None = None) -> None:
         """Commit a unit that is done."""
         assert self._writer is not None
-        data, unit = encode(outcome), outcome.unit
-        checksum = blake2b(data, digest_size=CHECKSUM).hexdigest()
-        when = (finished or datetime.now(UTC)).isoformat()
-        summary = Summary(
-            unit.id, outcome.score, len(outcome.rows["seed"]), outcome.seconds, worker, when, code, checksum
-        )
+        data, when = encode(outcome), (finished or datetime.now(UTC)).isoformat()
+        about = outcome.score, len(outcome.rows["seed"]), outcome.seconds, worker, when, code, _checksum(data)
         with self._said_if_not_written(), self._writer as writer:
             number = writer.execute("INSERT INTO numbers (content) VALUES (?)", (data,)).lastrowid
-            sealed = seal(json.dumps(summary).encode())
+            sealed = seal(json.dumps([outcome.unit.id, *about]).encode())
             writer.execute("INSERT INTO units (number, content) VALUES (?, ?)", (number, sealed))
 
     def fail(self, failure: Failure) -> None:
@@ -191,17 +194,13 @@ class Store:
                 if whole and (said := reader.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     contents.problems.append(f"{NAME} is damaged: {said.splitlines()[-1]}")
                 self._read_about(reader, contents)
-                summaries = self._read_units(reader, contents)
-                damaged = self._damaged_numbers(reader, summaries, contents) if whole else set[int]()
+                self._read_units(reader, contents)
+                if whole:
+                    good = {summary.id for summary, _ in self._numbers(reader, contents.done, contents.problems)}
+                    contents.done = {id: summary for id, summary in contents.done.items() if id in good}
         except sqlite3.Error as error:
             if (self.folder / "study.toml").exists():  # it is written once there are tables
                 contents.problems.append(f"{NAME} cannot be read: {error}; its units count as not done")
-            return contents
-        contents.done = {s.id: (number, s) for number, s in summaries.items() if number not in damaged}
-        if damaged:
-            contents.problems.append(
-                f"{NAME}: the numbers of {_units(len(damaged))} are damaged, which count as not done"
-            )
         return contents
 
     def about(self) -> Table:
@@ -223,46 +222,38 @@ class Store:
             elif is_table(found):
                 contents.about = contents.about or dict(found)
 
-    def _read_units(self, reader: sqlite3.Connection, contents: Contents) -> dict[int, Summary]:
-        summaries: dict[int, Summary] = {}
+    def _read_units(self, reader: sqlite3.Connection, contents: Contents) -> None:
         damaged = 0
         for number, content in _rows(reader, "units", contents.problems):
             try:
-                summaries[number] = Summary(*json.loads(unseal(content)))
+                summary = Summary(*json.loads(unseal(content)))._replace(number=number)
+                contents.done[summary.id] = summary
             except (ValueError, TypeError):
                 damaged += 1
         if damaged:
             contents.problems.append(f"{NAME}: {_units(damaged)} cannot be read and count as not done")
-        return summaries
 
-    def _damaged_numbers(
-        self, reader: sqlite3.Connection, summaries: dict[int, Summary], contents: Contents
-    ) -> set[int]:
-        good = {
-            number
-            for number, content in _rows(reader, "numbers", contents.problems)
-            if number in summaries and _checksum_fits(content, summaries[number])
-        }
-        return set(summaries) - good
+    def _numbers(
+        self, reader: sqlite3.Connection, units: Mapping[str, Summary], problems: list[str]
+    ) -> Iterator[tuple[Summary, bytes]]:
+        """The numbers of these units, with their summaries; those that are damaged become a problem."""
+        left = {summary.number: summary for summary in units.values()}
+        for number, content in _rows(reader, "numbers", problems) if left else ():
+            if number in left and isinstance(content, bytes) and _checksum(content) == left[number].checksum:
+                yield left.pop(number), content
+        if left:
+            problems.append(f"{NAME}: the numbers of {_units(len(left))} are damaged: the next run computes them again")
 
-    def columns(self, kind: str, wanted: Mapping[str, Unit], contents: Contents) -> dict[str, dict[str, np.ndarray]]:
-        """The arrays of "rows" or "curves" of the wanted units; numbers that are damaged become a problem of the contents."""
-        ids = {number: summary for id, (number, summary) in contents.done.items() if id in wanted}
-        found: dict[str, dict[str, np.ndarray]] = {}
+    def columns(self, kind: str, units: Mapping[str, Summary], problems: list[str]) -> dict[str, dict[str, np.ndarray]]:
+        """The arrays of "rows" or "curves" of these units; numbers that are damaged become a problem."""
         with contextlib.closing(_opened(self.path)) as reader:
-            for number, content in _rows(reader, "numbers", contents.problems) if ids else ():
-                if number in ids and isinstance(content, bytes) and _checksum_fits(content, ids[number]):
-                    found[ids[number].id] = decode(content, kind)
-        if len(found) < len(ids):
-            lost = _units(len(ids) - len(found))
-            contents.problems.append(f"{NAME}: the numbers of {lost} are damaged: the next run computes them again")
-        return found
+            return {s.id: decode(content, kind) for s, content in self._numbers(reader, units, problems)}
 
     def _rebuild(self, contents: Contents) -> None:
         """Move what can be read into a new file, and set the damaged one aside."""
         new = self.path.with_name(f".{NAME}.new")
         new.unlink(missing_ok=True)
-        wanted = {number for number, _ in contents.done.values()}
+        wanted = {summary.number for summary in contents.done.values()}
         with contextlib.closing(_created(new)) as writer, writer:
             abouts = [contents.about] if contents.about else []
             for found in (*abouts, *({"code": code} for code in contents.codes.values())):
@@ -309,8 +300,8 @@ class Store:
             ) from error
 
 
-def _checksum_fits(content: object, summary: Summary) -> bool:
-    return isinstance(content, bytes) and blake2b(content, digest_size=CHECKSUM).hexdigest() == summary.checksum
+def _checksum(content: bytes) -> str:
+    return blake2b(content, digest_size=CHECKSUM).hexdigest()
 
 
 def _units(n: int) -> str:

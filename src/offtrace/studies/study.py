@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -213,72 +213,39 @@ class Study:
         if not self.checked:
             self._require_trust()
             Study.declared(self.given)  # looks up every name
-        with as_ctrl_c():
-            self._run(on, workers, address, progress, other_code, rerun_changed, patience)
-        return self
-
-    def _run(
-        self,
-        on: str,
-        workers: int | None,
-        address: str | None,
-        progress: bool,
-        other_code: bool,
-        rerun_changed: bool,
-        patience: float | None,
-    ) -> None:
         plan, store = Plan(self), Store(self.folder, self.digest)
-
-        def take(contents: Contents) -> None:
-            changed = {id for id, (_, summary) in contents.done.items() if summary.code != self.code.digest}
-            done = {id: summary.score for id, (_, summary) in contents.done.items()}
-            plan.take({id: score for id, score in done.items() if not (rerun_changed and id in changed)})
-            if changed := changed & plan.done.keys():
-                codes = [contents.codes.get(contents.done[id][1].code, {}) for id in changed]
-                what = (
-                    f"other code has made {len(changed)} of the units in {self.folder}: {self.code.differences(codes[0])}. To "
-                    "run them again: --rerun-changed, rerun_changed=True"
-                )
-                if not plan.finished and not other_code:
-                    raise StudyError(f"{what}; to keep them and run the others: --other-code, other_code=True")
-                warnings.warn(what, stacklevel=5)
-
         contents = store.read(whole=True)
-        take(contents)
+        self._take(plan, contents, other_code, rerun_changed)
         if plan.finished and not contents.problems:
-            return  # also where nothing can be written
-        with contextlib.ExitStack() as stack:
-            contents = stack.enter_context(store.writing(self._about(), self.as_toml(), self.code.about()))
+            return self  # also where nothing can be written
+        with as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
             for problem in contents.problems:
-                warnings.warn(f"damaged: {self.folder / problem}", stacklevel=4)
+                warnings.warn(f"damaged: {self.folder / problem}", stacklevel=2)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it was said
-                take(contents)
+                self._take(plan, contents, other_code, rerun_changed)
             if not plan.finished:
                 from offtrace.studies import scheduler
 
-                executor = stack.enter_context(self._executor(on, workers, address, plan, patience))
-                scheduler.run(plan, store, executor, progress)
+                longest = patience or (math.inf if self.task == "deep" else PATIENCE)
+                left = plan.total - len(plan.done)
+                with contextlib.closing(_executor(on, workers, address, left, longest)) as executor:
+                    scheduler.run(plan, store, executor, progress)
+        return self
 
-    @contextlib.contextmanager
-    def _executor(
-        self, on: str, workers: int | None, address: str | None, plan: Plan, patience: float | None
-    ) -> Generator[Executor, None, None]:
-        from offtrace.studies.executor import InProcess, Processes
-
-        if on == "ray":
-            from offtrace.studies.ray_executor import RayCluster
-
-            executor: Executor = RayCluster(address, workers)
-        elif workers == 0:
-            executor = InProcess()
-        else:
-            longest = patience or (math.inf if self.task == "deep" else PATIENCE)
-            executor = Processes(min(workers or cores(), plan.total - len(plan.done)), longest)
-        try:
-            yield executor
-        finally:
-            executor.close()
+    def _take(self, plan: Plan, contents: Contents, other_code: bool, rerun_changed: bool) -> None:
+        """Take as done what is there, if the current code has made it or one has said what to do with the rest."""
+        changed = {id for id, summary in contents.done.items() if summary.code != self.code.digest}
+        plan.take({id: score for id, score in contents.scores.items() if not (rerun_changed and id in changed)})
+        if changed := changed & plan.done.keys():
+            code = contents.codes.get(contents.done[min(changed)].code, {})
+            what = (
+                f"other code has made {len(changed)} of the units in {self.folder}: {self.code.differences(code)}. To run them "
+                "again: --rerun-changed, rerun_changed=True"
+            )
+            if not plan.finished and not other_code:
+                raise StudyError(f"{what}; to keep them and run the others: --other-code, other_code=True")
+            warnings.warn(what, stacklevel=3)
 
     def _about(self) -> Table:
         """What the records say of the study, and of what makes them."""
@@ -302,9 +269,10 @@ class Study:
         if not store.path.exists():
             raise StudyError(f"there are no records of {self.name} in {self.folder}: run the study first")
         contents = store.read()
-        plan.take({id: summary.score for id, (_, summary) in contents.done.items()})
+        plan.take(contents.scores)
         wanted = {id: unit for id, unit in plan.units.items() if id in plan.done}
-        columns = store.columns(kind, wanted, contents) if wanted else {}
+        done = {id: contents.done[id] for id in wanted}
+        columns = store.columns(kind, done, contents.problems) if done else {}
         for problem in contents.problems:
             warnings.warn(f"damaged: {self.folder / problem}", stacklevel=3)
         return frame(kind, wanted, columns)
@@ -346,3 +314,14 @@ class Study:
 
     def _repr_html_(self) -> str:
         return rendered("offtrace.studies", "study.html", study=self)
+
+
+def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:
+    """Where the units that are left run."""
+    from offtrace.studies.executor import InProcess, Processes
+
+    if on == "ray":
+        from offtrace.studies.ray_executor import RayCluster
+
+        return RayCluster(address, workers)
+    return InProcess() if workers == 0 else Processes(min(workers or cores(), left), patience)

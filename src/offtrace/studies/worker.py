@@ -9,6 +9,7 @@ A message is its length, eight bytes, and a pickle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -64,14 +65,15 @@ def main() -> None:
     from offtrace.studies import tasks
     from offtrace.studies.plan import Failure
 
-    connection.sendall(packed("ready"))
+    answer = packed("ready")
     while True:
+        with contextlib.suppress(OSError):  # the coordinator is gone, and this process will be in a moment
+            connection.sendall(answer)
         job: Any = pickle.loads(messages.get())
         try:
             answer = packed(tasks.run(job))
         except Exception as error:
             answer = packed(Failure.raised(job.unit, error))
-        connection.sendall(answer)
 
 
 if __name__ == "__main__":
