@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,73 @@ WRONG = {
 def test_an_error_names_the_key(given: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         Study.declared(given)
+
+
+EXTREMES = {
+    "a number beyond floats": (
+        "alphas = [0.1]",
+        f"alphas = [1{'0' * 400}]",
+        r"alphas\[0\]: got 1000.*… \(401 characters\)",
+    ),
+    "a number of too many digits": ("alphas = [0.1]", f"alphas = [1{'0' * 5000}]", "a TOML file, which it is not"),
+    "steps": (
+        "steps = 10",
+        f"steps = {2**70}",
+        r"protocol\.steps: got \d+; allowed: an integer of at least 1, below 2\^63",
+    ),
+    "a relative module": (
+        "lams",
+        'modules = ["..x"]\nlams',
+        r"modules\[0\]: got '\.\.x'; allowed: a module that can be",
+    ),
+    "a module that fails": ("lams", 'modules = ["failing_module"]\nlams', "can be imported: ZeroDivisionError"),
+    "a module that exits": ("lams", 'modules = ["exiting_module"]\nlams', "can be imported: SystemExit"),
+    "a long name": ("question", f'name = "{"x" * 5000}"\nquestion', "name: got 'xxx.*at most 100: it becomes"),
+    "a long trace": ('"Retrace"', f'"{"x" * 5000}"', r"traces\[0\]: got 'xxx.*a trace, or a learning method"),
+    "a long environment": ("random-walk:", f"{'x' * 5000}:", r"environments\[0\]: got 'xxx"),
+    "nested lists": ("lams = [0.5]", f"lams = {'[' * 5000}{']' * 5000}", "nested less deeply"),
+    "nested tables": ("steps = 10", f"steps = 10\na{'.a' * 3000} = 1", "nested less deeply"),
+    "a date": ("lams = [0.5]", "lams = [2020-01-01]", r"lams\[0\]: got .*no date or time"),
+    "no task": ('task = "evaluation"', "", "task: got None; allowed: 'control'"),
+    "a list for a task": ('task = "evaluation"', 'task = ["x"]', r"task: got \['x'\]"),
+    "a file that is not there": ("lams", 'files = ["no.csv"]\nlams', r"files\[0\]: got 'no\.csv'; allowed: a file"),
+}
+PLAIN = """
+question = "q?"
+task = "evaluation"
+metric = "rms error"
+environments = ["random-walk:states=5"]
+traces = ["Retrace"]
+lams = [0.5]
+alphas = [0.1]
+seeds.test = { first = 0, count = 1 }
+[protocol]
+behavior = "uniform"
+target = "uniform"
+steps = 10
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "message"), EXTREMES.values(), ids=EXTREMES)
+def test_extremes_of_toml_are_one_clear_error(
+    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "failing_module.py").write_text("1 / 0")
+    (tmp_path / "exiting_module.py").write_text("raise SystemExit")
+    file = tmp_path / "extreme.toml"
+    file.write_text(PLAIN.replace(old, new))
+    with pytest.raises(DeclarationError, match=message) as error:
+        Study.load(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 3000
+
+
+def test_all_errors_are_named_at_once() -> None:
+    with pytest.raises(DeclarationError) as error:
+        Study.declared(declared(alphas=[-1], lams=[2], metric="auc"))
+    assert [line.partition(":")[0] for line in str(error.value).splitlines()] == ["lams[0]", "metric", "alphas[0]"]
 
 
 def test_unknown_names(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Every error names the key, what was given and what is allowed.
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 import sys
@@ -230,3 +231,5 @@ def all_printable(key: str, given: object) -> None:
     elif is_list(given):
         for i, value in enumerate(given):
             all_printable(f"{key}[{i}]", value)
+    elif isinstance(given, datetime.date | datetime.time):
+        raise DeclarationError(key, given, "no date or time: write it as a text")

@@ -29,8 +29,8 @@ SILENCE = 30.0
 """Seconds after which a driver that says nothing is given up."""
 ALIVE = 2.0
 """Seconds between two questions of the driver whether the cluster answers."""
-LEAVING = 10.0
-"""Seconds that the driver has to leave the cluster."""
+LEAVING = 5.0
+"""Seconds after its last message that the driver has to leave the cluster."""
 
 
 class RayCluster(Executor):
@@ -111,8 +111,7 @@ class RayCluster(Executor):
         """Leave the cluster; one that was started here ends."""
         if self.cpus:
             self.child.send("leave")
-            end = time.monotonic() + LEAVING
-            while self.child.status is None and time.monotonic() < end and time.monotonic() - self.heard < SILENCE:
+            while self.child.status is None and time.monotonic() - self.heard < LEAVING:
                 time.sleep(0.05)
         self.child.end()
         self.selector.close()

@@ -248,7 +248,7 @@ def check(given: Toml) -> Table:
     except RecursionError:
         raise DeclarationError("the study", "…", "tables and lists that are nested less deeply") from None
     task = given.get("task")
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise DeclarationError("task", task, ", ".join(map(repr, TASKS)) + did_you_mean(task, TASKS))
     spec = TASKS[task].checked("", {"protocol": {}, **given})
     _import(spec.modules)
