@@ -86,17 +86,17 @@ class Declared(BaseModel):
 
 
 def declaration_error(at: str, error: ValidationError) -> DeclarationError:
-    """The errors that pydantic has found, in our words, one to a line."""
-    found: list[DeclarationError] = []
+    """The errors of pydantic, in our words, one to a line."""
+    errors: list[DeclarationError] = []
     for each in error.errors(include_url=False):
         given: object = None if each["type"] == "missing" else each["input"]
         words = "a value: this key is needed" if each["type"] == "missing" else each["msg"]
         if each["type"] == "value_error":
             words = str(each.get("ctx", {}).get("error", words))
-        found.append(DeclarationError(_key(at, each["loc"]), given, words))
-    made = found[0]
-    made.args = ("\n".join(str(one) for one in found),)
-    return made
+        errors.append(DeclarationError(_key(at, each["loc"]), given, words))
+    first = errors[0]
+    first.args = ("\n".join(str(one) for one in errors),)
+    return first
 
 
 def _key(at: str, location: tuple[int | str, ...]) -> str:

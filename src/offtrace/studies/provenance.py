@@ -86,13 +86,13 @@ def sources_digest(modules: tuple[str, ...], files: tuple[str, ...]) -> str:
 
 def versions(task: str) -> dict[str, str]:
     """Of the packages that the rows of a task depend on, as far as they are installed as such."""
-    found = {"offtrace": offtrace.__version__, "python": platform.python_version()}
+    installed = {"offtrace": offtrace.__version__, "python": platform.python_version()}
     for name in PACKAGES.get(task, LEARNING):
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def machine() -> str:

@@ -274,14 +274,14 @@ def recorded(given: object) -> Table:
     They may be anybody's: they are checked as far as reading records needs.
     """
     all_printable("", given)
-    found = Recorded.checked("", given)
-    spec = TASKS[found.task].model_fields
-    protocol, seeds = spec["protocol"].annotation, spec["seeds"].annotation.checked("seeds", found.seeds)
-    places = [Place(p.name, protocol.checked(f"{p.name}.protocol", p.protocol)) for p in found.environments]
-    traces = [TraceGrid(t.title, tuple(sorted(t.parameters.items())), tuple(t.lams)) for t in found.traces]
+    known = Recorded.checked("", given)
+    spec = TASKS[known.task].model_fields
+    protocol, seeds = spec["protocol"].annotation, spec["seeds"].annotation.checked("seeds", known.seeds)
+    places = [Place(p.name, protocol.checked(f"{p.name}.protocol", p.protocol)) for p in known.environments]
+    traces = [TraceGrid(t.title, tuple(sorted(t.parameters.items())), tuple(t.lams)) for t in known.traces]
     names = ("name", "question", "about", "task", "metric", "alphas", "ages", "modules", "files")
-    fields = {name: getattr(found, name) for name in names}
-    phases = _checked_seeds(seeds, found.task, len(found.alphas))
+    fields = {name: getattr(known, name) for name in names}
+    phases = _checked_seeds(seeds, known.task, len(known.alphas))
     return {**fields, "environments": tuple(places), "traces": tuple(traces), "seeds": phases}
 
 

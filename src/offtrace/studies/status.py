@@ -1,4 +1,4 @@
-"""What there is of a study: what its folder says, and whether the current code made it."""
+"""A study in words: what it is, what there is of it, and whether the current code made it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offtrace._shared import notebook
+from offtrace.studies.fields import Table
 from offtrace.studies.plan import Plan
-from offtrace.studies.store import Store
+from offtrace.studies.spec import HIGHER_IS_BETTER
+from offtrace.studies.store import Contents, Store
 
 if TYPE_CHECKING:
     from offtrace.studies.study import Study
@@ -68,10 +70,10 @@ class Status:
         return "\n".join([*lines, *(f"  damaged: {problem}" for problem in self.problems)])
 
 
-def status_of(study: Study) -> Status:
+def status_of(study: Study, contents: Contents | None = None) -> Status:
     """Return what there is of a study."""
     plan, store = Plan(study), Store(study.folder, study.digest)
-    contents = store.read()
+    contents = contents or store.read()
     plan.take(contents.scores)
     done = [contents.done[id] for id in plan.done]
     changed = [summary for summary in done if summary.code != study.code.digest]
@@ -94,11 +96,62 @@ def status_of(study: Study) -> Status:
 
 def best_words(plan: Plan) -> dict[str, str]:
     """The best trace on each environment, in words."""
-    several, found = len(plan.study.ages) > 1, dict[str, str]()
+    several, best = len(plan.study.ages) > 1, dict[str, str]()
     for environment, (unit, score) in plan.best().items():
         numbers = (("λ", unit.lam), ("α", None if several else unit.alpha))
         settings = [unit.parameters, *(f"{n} = {v:g}" for n, v in numbers if v is not None)]
         words = f"{unit.trace} ({', '.join(filter(None, settings))})" if any(settings) else unit.trace
         over = " over all ages" if several else ""
-        found[environment] = f"{words}: {plan.study.metric} {score:.5g} in {unit.phase}{over}"
-    return found
+        best[environment] = f"{words}: {plan.study.metric} {score:.5g} in {unit.phase}{over}"
+    return best
+
+
+def facts(study: Study) -> Table:
+    """Return what a report says of the study in addition to its rows."""
+    contents = Store(study.folder, study.digest).read()
+    status = status_of(study, contents)
+    commits = [code.get("commit") for code in contents.codes.values()]
+    units = sum(done for done, _ in status.done.values())
+    return {
+        "name": study.name,
+        "question": study.question,
+        "about": study.about,
+        "task": study.task,
+        "metric": study.metric,
+        "better": "higher" if study.metric in HIGHER_IS_BETTER else "lower",
+        "step": "frame" if study.task == "deep" else "step",
+        "frames per update": _frames_per_update(study),
+        "finished": status.finished,
+        "seconds": status.seconds,
+        "machine": contents.about.get("machine"),
+        "versions": contents.about.get("versions", {}),
+        "counts": {"units": units, "rows": status.rows, "workers": status.workers},
+        "problems": status.problems,
+        "failed": status.failed,
+        "code": {"words": status.code, "commit": commits[0] if commits else None},
+        "declaration": study.as_toml(),
+    }
+
+
+def _frames_per_update(study: Study) -> int | None:
+    """Return the frames between two updates of deep agents; None if games differ, or if the task is another."""
+    intervals: set[int] = {place.protocol.every for place in study.environments} if study.task == "deep" else set()
+    return intervals.pop() if len(intervals) == 1 else None
+
+
+def summary(study: Study) -> list[tuple[str, str]]:
+    """Return what the study is, as pairs (what, words)."""
+    plan = Plan(study)
+    lams = sorted({lam for t in study.traces for lam in t.lams if lam is not None})
+    pairs = [
+        ("task", f"{study.task}, by {study.metric}"),
+        ("environments", ", ".join(place.name for place in study.environments)),
+        ("traces", ", ".join(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
+        ("λ", ", ".join(f"{lam:g}" for lam in lams)),
+        ("α", ", ".join(f"{alpha:g}" for alpha in study.alphas)),
+        ("ages", ", ".join(map(str, study.ages))),
+        ("seeds", ", ".join(f"{p}: {s.first} to {s.stop - 1}" for p, s in study.seeds.items())),
+        ("in all", f"{plan.total:,} units, {plan.runs:,} {'operators' if study.task == 'map' else 'learners'}"),
+        ("subsets", ", ".join(study.given.get("subsets", {}))),
+    ]
+    return [(key, value) for key, value in pairs if value]

@@ -178,11 +178,11 @@ class Store:
 
     def failed(self) -> dict[str, str]:
         """How each unit failed that was set aside, in one line."""
-        found: dict[str, str] = {}
+        lines: dict[str, str] = {}
         for file in sorted((self.folder / "failed").glob("*.txt")):
             line = file.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-            found[file.stem] = "".join(c if c.isprintable() else "�" for c in line)  # a terminal shows it
-        return found
+            lines[file.stem] = "".join(c if c.isprintable() else "�" for c in line)  # a terminal shows it
+        return lines
 
     def read(self, whole: bool = False) -> Contents:
         """What is there. The numbers of the units are checked if it is to be the `whole`, else when they are read."""
@@ -213,14 +213,14 @@ class Store:
     def _read_about(self, reader: sqlite3.Connection, contents: Contents) -> None:
         for _, content in _rows(reader, "about", contents.problems):
             try:
-                found: object = json.loads(unseal(content))
+                said: object = json.loads(unseal(content))
             except ValueError as error:
                 contents.problems.append(f"{NAME}: what it says of the study is damaged: {error}")
                 continue
-            if is_table(found) and is_table(found.get("code")):
-                contents.codes[str(found["code"].get("digest"))] = dict(found["code"])
-            elif is_table(found):
-                contents.about = contents.about or dict(found)
+            if is_table(said) and is_table(said.get("code")):
+                contents.codes[str(said["code"].get("digest"))] = dict(said["code"])
+            elif is_table(said):
+                contents.about = contents.about or dict(said)
 
     def _read_units(self, reader: sqlite3.Connection, contents: Contents) -> None:
         damaged = 0
@@ -256,8 +256,8 @@ class Store:
         wanted = {summary.number for summary in contents.done.values()}
         with contextlib.closing(_created(new)) as writer, writer:
             abouts = [contents.about] if contents.about else []
-            for found in (*abouts, *({"code": code} for code in contents.codes.values())):
-                writer.execute("INSERT INTO about (content) VALUES (?)", (seal(json.dumps(found).encode()),))
+            for about in (*abouts, *({"code": code} for code in contents.codes.values())):
+                writer.execute("INSERT INTO about (content) VALUES (?)", (seal(json.dumps(about).encode()),))
             with contextlib.suppress(sqlite3.Error), contextlib.closing(_opened(self.path)) as reader:
                 for table in ("units", "numbers"):
                     kept = ((n, content) for n, content in _rows(reader, table, []) if n in wanted)
@@ -348,7 +348,7 @@ def _with_tables(reader: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _rows(reader: sqlite3.Connection, table: str, problems: list[str]) -> Iterator[tuple[int, object]]:
-    """All rows of a table that can be read: (number, content). Where a page is damaged, the others are still found."""
+    """All rows of a table that can be read: (number, content). Where a page is damaged, the others are still read."""
     last = 0
     try:
         for row in reader.execute(f"SELECT number, content FROM {table} ORDER BY number"):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
 from offtrace._shared.html_templates import rendered
-from offtrace.studies import description, environments, spec
+from offtrace.studies import environments, spec, status
 from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.interruption import as_ctrl_c
 from offtrace.studies.plan import Plan
 from offtrace.studies.provenance import Code, code_of, machine, versions
 from offtrace.studies.spec import Place, Seeds
-from offtrace.studies.status import Status, status_of
+from offtrace.studies.status import Status
 from offtrace.studies.store import NAME, Contents, Store, frame
 from offtrace.studies.trace_grids import TraceGrid
 from offtrace.studies.trust import is_trusted, require_trust
@@ -94,9 +94,8 @@ class Study:
         """
         path = Path(study)
         if any((path / name).is_file() for name in (NAME, "study.toml")):
-            found = cls._of_folder(path, trust)
-            found = found.at(out)
-            return found if subset is None else found.small(subset)
+            recorded = cls._of_folder(path, trust).at(out)
+            return recorded if subset is None else recorded.small(subset)
         given = spec.read(study)
         if any((path.parent / name).exists() for name in (NAME, "lock")) and not is_trusted(given, trust):
             require_trust(path.parent, given)
@@ -117,11 +116,11 @@ class Study:
         toml = about.get("toml")
         given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
         if is_trusted(given, trust):
-            found = cls.declared(given, None, out)
+            study = cls.declared(given, None, out)
         else:
             try:
                 fields = spec.recorded(about.get("study"))
-                found = cls(
+                study = cls(
                     **fields, given=given, out=out, code=code_of(fields["modules"], fields["files"]), checked=False
                 )
             except DeclarationError as error:
@@ -129,10 +128,10 @@ class Study:
                     require_trust(folder, given)
                 except StudyError as refused:
                     raise StudyError(f"{folder / NAME} cannot be read ({error}), and study.toml: {refused}") from error
-                found = cls.declared(given, None, out)
-        if found.folder.name != folder.resolve().name:
-            raise StudyError(f"{folder} is not the folder of the study in it, which would be {found.folder.name}")
-        return found
+                study = cls.declared(given, None, out)
+        if study.folder.name != folder.resolve().name:
+            raise StudyError(f"{folder} is not the folder of the study in it, which would be {study.folder.name}")
+        return study
 
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
@@ -282,19 +281,19 @@ class Study:
         into = Path(folder or self.folder)
         into.mkdir(parents=True, exist_ok=True)
         files: list[Path] = []
-        for kind, made in (("rows", self.records()), ("curves", self.curves())):
-            made.write_parquet(into / f"{kind}.parquet")
-            made.write_csv(into / f"{kind}.csv")
+        for kind, table in (("rows", self.records()), ("curves", self.curves())):
+            table.write_parquet(into / f"{kind}.parquet")
+            table.write_csv(into / f"{kind}.csv")
             files += [into / f"{kind}.parquet", into / f"{kind}.csv"]
         return files
 
     def status(self, out: str | Path | None = None) -> Status:
         """Return what there is of the study: what has been run, and what its folder says."""
-        return status_of(self.at(out))
+        return status.status_of(self.at(out))
 
     def facts(self) -> Table:
         """Return what a report says of the study in addition to its rows."""
-        return description.facts(self)
+        return status.facts(self)
 
     def as_toml(self) -> str:
         """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
@@ -306,7 +305,7 @@ class Study:
 
     def summary(self) -> list[tuple[str, str]]:
         """Return what the study is, as pairs (what, words)."""
-        return description.summary(self)
+        return status.summary(self)
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.digest[:12]})", f"  {self.question}"]

@@ -34,19 +34,19 @@ def modules_named(declared: Toml) -> list[str]:
     ['a', 'b', 'c']
     """
     modules = declared.get("modules")
-    found = [str(module) for module in modules] if is_list(modules) else []
+    named = [str(module) for module in modules] if is_list(modules) else []
     for entry in _entries(declared, "traces"):
         name = str(entry.get("name", entry.get("title"))) if is_table(entry) else str(entry)
-        found += [name.rpartition(":")[0]] if ":" in name else []
+        named += [name.rpartition(":")[0]] if ":" in name else []
     for entry in _entries(declared, "environments"):
-        named = {k: v for k, v in entry.items() if k != "protocol"} if is_table(entry) else entry
-        for text in map(str.strip, _texts(named)):
+        texts = {k: v for k, v in entry.items() if k != "protocol"} if is_table(entry) else entry
+        for text in map(str.strip, _texts(texts)):
             if text.startswith("gym/") or not re.fullmatch(r"[^:]*(:[^:]*=[^:]*)?", text):
-                found += [text.removeprefix("gym/").rpartition(":")[0]] if ":" in text else []
+                named += [text.removeprefix("gym/").rpartition(":")[0]] if ":" in text else []
     subsets = declared.get("subsets")
     for subset in subsets.values() if is_table(subsets) else ():
-        found += modules_named(subset) if is_table(subset) else []
-    return list(dict.fromkeys(found))
+        named += modules_named(subset) if is_table(subset) else []
+    return list(dict.fromkeys(named))
 
 
 def _entries(declared: Toml, key: str) -> list[object]:
