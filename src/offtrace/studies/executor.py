@@ -123,6 +123,7 @@ class Child:
         """End it, and all processes of its session that it has started."""
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # it may have left its group
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10.0)
         self.socket.close()

@@ -131,7 +131,8 @@ class Plan:
     def take(self, done: Mapping[str, float]) -> None:
         """Take these as done; but not a test with another step size than tuning chooses."""
         self.stored = done
-        self.done = {id: done[id] for id in self.units if id in done}
+        first = (unit for group in self.groups.values() for unit in group)
+        self.done = {unit.id: done[unit.id] for unit in first if unit.id in done}
         for group in self.groups.values() if self.tunes else ():
             if all(unit.id in self.done for unit in group):
                 test = self._chosen(group)

@@ -7,10 +7,12 @@ with an error that says so. Only the coordinator writes.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import queue
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -36,7 +38,7 @@ LEAVING = 5.0
 class RayCluster(Executor):
     """A Ray cluster: the one at `address`, or a new one on this machine."""
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
+    def __init__(self, address: str | None, workers: int | None, patience: float) -> None:
         super().__init__()
         if not find_spec("ray"):
             raise ImportError(f"running on Ray needs Ray: {install('ray')}")
@@ -46,7 +48,7 @@ class RayCluster(Executor):
             knock(self.address)
         except (OSError, ValueError) as error:
             raise self._not_there(str(error)) from error
-        self.child = Child("ray_executor.py", self.address, str(workers or cores()))
+        self.child = Child("ray_executor.py", self.address, str(workers or cores()), str(patience))
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.child.socket, selectors.EVENT_READ)
         self.heard = time.monotonic()
@@ -134,15 +136,18 @@ def knock(address: str) -> None:
         pass
 
 
-def run_on_node(job: Job) -> Answer:
-    """On a node: the outcome or the failure, and the worker."""
+def run_on_node(job: Job, patience: float) -> Answer:
+    """On a node: the outcome or the failure, and the worker. After `patience` seconds the system's timer ends the process."""
     from offtrace.studies import tasks
 
     worker = f"{platform.node()}:{os.getpid()}"
+    signal.setitimer(signal.ITIMER_REAL, patience if patience < math.inf else 0.0)
     try:
         return tasks.run(job), worker
     except Exception as error:
         return Failure.raised(job.unit, error), worker
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def nothing() -> None:
@@ -152,10 +157,11 @@ def nothing() -> None:
 class Driver:
     """The process that speaks with Ray."""
 
-    def __init__(self, connection: socket.socket, messages: queue.SimpleQueue[bytes]) -> None:
+    def __init__(self, connection: socket.socket, messages: queue.SimpleQueue[bytes], patience: float) -> None:
         import ray
 
         self.ray: Any = ray
+        self.patience = patience
         self.connection, self.inbox = connection, messages
         self.running: dict[Any, Job] = {}
 
@@ -206,7 +212,7 @@ class Driver:
                 message: Any = pickle.loads(self.inbox.get())
                 if message == "leave":
                     return
-                self.running[self.remote.remote(message)] = message
+                self.running[self.remote.remote(message, self.patience)] = message
             refs = list(self.running)
             if not refs:
                 time.sleep(0.05)
@@ -229,7 +235,7 @@ class Driver:
 
 
 def main() -> None:
-    """The driver: `python ray_executor.py SOCKET ADDRESS WORKERS`."""
+    """The driver: `python ray_executor.py SOCKET ADDRESS WORKERS PATIENCE`."""
     import warnings
 
     from offtrace.studies.worker import connected
@@ -241,7 +247,7 @@ def main() -> None:
     from offtrace.studies import ray_executor
 
     connection, messages = connected()
-    driver = ray_executor.Driver(connection, messages)
+    driver = ray_executor.Driver(connection, messages, float(sys.argv[4]))
     try:
         driver.connect(sys.argv[2], int(sys.argv[3]))
     except (OSError, RuntimeError, ValueError) as error:

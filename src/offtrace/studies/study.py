@@ -322,5 +322,5 @@ def _executor(on: str, workers: int | None, address: str | None, left: int, pati
     if on == "ray":
         from offtrace.studies.ray_executor import RayCluster
 
-        return RayCluster(address, workers)
+        return RayCluster(address, workers, patience)
     return InProcess() if workers == 0 else Processes(min(workers or cores(), left), patience)
