@@ -59,7 +59,7 @@ class Code:
 
     def differences(self, kept: Table) -> str:
         """In what it differs from code that records have kept, in words."""
-        if not kept:
+        if "version" not in kept:
             return "what made them was not kept"
         before = {**kept.get("modules", {}), **kept.get("files", {})}
         now = {**self.modules, **self.files}
