@@ -226,7 +226,7 @@ class Store:
         damaged = 0
         for number, content in _rows(reader, "units", contents.problems):
             try:
-                summary = Summary(*json.loads(unseal(content)))._replace(number=number)
+                summary = Summary._make([*json.loads(unseal(content).decode()), number])
                 contents.done[summary.id] = summary
             except (ValueError, TypeError):
                 damaged += 1
