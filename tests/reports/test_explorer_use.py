@@ -197,5 +197,5 @@ def test_the_command_writes_the_page_with_rules_from_outside(
         for rule in ot.rules():
             if rule.__name__ == "Halved":
                 unregister(rule)
-    assert main(["explore", "--no-open", "--module", "no_such_module_anywhere"]) == 1
+    assert main(["explore", "--no-open", "--module", "no_such_module_anywhere"]) == 2
     assert "no_such_module_anywhere" in capsys.readouterr().err

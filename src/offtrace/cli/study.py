@@ -7,19 +7,17 @@ import contextlib
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from offtrace.cli.commands import Commands, Run, commands_of
+Run = Callable[[argparse.Namespace], int]
 
 
-def add(commands: Commands) -> None:
-    """Add the commands to those of `offtrace`."""
-    study = commands.add_parser(
-        "study",
-        help="run a declared grid of traces, and report it",
-        description="A declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
-    )
-    of_study = commands_of(study)
+def main(arguments: Sequence[str]) -> int:
+    """Run a command of `offtrace study`."""
+    parser = argparse.ArgumentParser(prog="offtrace study", description="A declared grid, run anywhere, gives records.")
+    parser.set_defaults(run=lambda args: parser.print_help() or 2)
+    of_study = parser.add_subparsers(metavar="COMMAND")
 
     def command(name: str, run: Run, words: str, named: bool = True) -> argparse.ArgumentParser:
         made = of_study.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
@@ -66,6 +64,8 @@ def add(commands: Commands) -> None:
     report.add_argument(
         "--no-figures", dest="figures", action="store_false", help="no figures and tables for a paper beside it"
     )
+    args = parser.parse_args(arguments)
+    return args.run(args)
 
 
 def _said(run: Run, args: argparse.Namespace) -> int:
