@@ -76,6 +76,7 @@ def methods(
 
 
 def explore(
+    link: Positional[str] = "",
     *,
     output: Annotated[Path, arg(aliases=["-o"], metavar="FILE")] = Path("explorer.html"),
     open: bool = True,
@@ -86,6 +87,7 @@ def explore(
     Example: `offtrace explore --output rules.html --module my_rules`
 
     Args:
+        link: what "Copy link" of the page gave to somebody, from its # on
         output: the page
         open: do not open it
         modules: import a Python module first, whose rules are then on the page; this executes it
@@ -94,5 +96,5 @@ def explore(
 
     for name in modules:
         import_module(name)
-    print(f"The page: {reports.write_explorer(output, open_browser=open)}")
+    print(f"The page: {reports.write_explorer(output, open_browser=open, state=link)}")
     return 0

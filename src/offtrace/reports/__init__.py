@@ -107,10 +107,11 @@ def evidence_page(found: Sequence[Measured], path: str | Path, *, command: str |
     return target
 
 
-def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False) -> Path:
+def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False, state: str = "") -> Path:
     """The explorer as one self-contained page, with every listed rule that is in normal form; returns where it is.
 
-    Rules that were listed by `offtrace.register` before the call are on it too.
+    Rules that were listed by `offtrace.register` before the call are on it too. `state` is what the browser opens: a link that
+    somebody copied from the page, from its # on.
 
     >>> write_explorer("explorer.html", open_browser=True)  # doctest: +SKIP
     """
@@ -119,7 +120,7 @@ def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = F
     target = Path(path)
     put(explorer_page.html().encode(), target)
     if open_browser:
-        webbrowser.open(target.resolve().as_uri())
+        webbrowser.open(target.resolve().as_uri() + "#" * bool(state) + state.rpartition("#")[2])
     return target
 
 

@@ -127,17 +127,6 @@ function sortable(table) {
   }));
 }
 
-function theme() {
-  const root = document.documentElement;
-  const kept = (set) => { try { if (set) localStorage.setItem("offtrace-theme", set); return localStorage.getItem("offtrace-theme"); } catch { return set; } };
-  if (kept()) root.dataset.theme = kept();
-  find("#theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    kept(root.dataset.theme);
-  });
-}
-
 function comparing() {
   const choices = all('[data-control="against"]');
   for (const choice of choices) choice.addEventListener("change", () => {
