@@ -49,8 +49,9 @@ def draw(shown: Views) -> dict[str, Figure]:
             found[name] = figures.interval_bars(bars[:1] if chart.key == "difference" else bars, looks=looks)
         elif chart.kind == "points":
             clouds = [(title, [_path(cloud) for cloud in panel]) for title, panel in panels.items()]
-            labels = {"xlabel": "contraction", "ylabel": chart.ylabel}
-            found[name] = figures.band_panels(clouds, **labels, looks=looks, logarithmic=True)
+            found[name] = figures.band_panels(
+                clouds, xlabel="contraction", ylabel=chart.ylabel, looks=looks, logarithmic=True
+            )
         elif chart.kind == "lines":
             found |= {f"{name}{further}": figure for further, figure in _lines(chart, looks).items()}
         elif chart.kind == "cells":
@@ -72,8 +73,9 @@ def _lines(chart: Chart, looks: dict[str, int]) -> dict[str, Figure]:
         of_age = {title: [line for line in lines if line.age == age] for title, lines in panels.items()}
         bands = [(title, _bands(lines)) for title, lines in of_age.items()]
         used = {m: look for m, look in looks.items() if any(band[0] == m for _, part in bands for band in part)}
-        labels = {"xlabel": chart.xlabel, "ylabel": chart.ylabel}
-        figure = figures.band_panels(bands, **labels, looks=used, x_logarithmic=chart.logarithmic)
+        figure = figures.band_panels(
+            bands, xlabel=chart.xlabel, ylabel=chart.ylabel, looks=used, x_logarithmic=chart.logarithmic
+        )
         found["" if age is None else f"-age-{age:.0f}"] = figure
     return found
 
