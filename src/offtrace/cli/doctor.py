@@ -9,11 +9,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 import offtrace
 from offtrace._shared.compile_cache import cached_njit
@@ -131,49 +129,40 @@ def _nothing(x: float) -> float:
 def backends() -> Iterator[Finding]:
     """Each backend on each of its devices."""
     yield checked("NumPy", np.asarray)
-    for of in (_torch, _jax):
+    for name, extra, devices in (("PyTorch", "torch", _torch), ("JAX", "jax", _jax)):
+        if find_spec(extra) is None:
+            yield missing(name, extra)
+            continue
         try:
-            yield from of()
+            conversions = devices()
         except Exception as error:
-            yield Finding(
-                False, of.__name__.strip("_"), f"it is there, but {type(error).__name__}: {error}", "reinstall it"
-            )
+            yield Finding(False, name, f"it is there, but {type(error).__name__}: {error}", "reinstall it")
+            continue
+        for device, convert in conversions.items():
+            yield checked(f"{name} on {device}", convert)
+        if len(conversions) == 1:
+            yield Finding(None, f"{name} on a GPU", f"{name} sees no device but the CPU")
+        elif name == "JAX" and find_spec("jax_triton") is None:
+            yield Finding(None, "Triton's kernels in JAX", "jax-triton is not installed", install("jax-gpu"))
 
 
-def _torch() -> Iterator[Finding]:
-    if find_spec("torch") is None:
-        yield missing("PyTorch", "torch")
-        return
+def _torch() -> dict[str, Convert]:
     import torch
 
-    devices = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    for device in devices:
-        what = torch.cuda.get_device_name(device) if device != "cpu" else "the CPU"
-        yield checked(f"PyTorch on {what}", lambda array, device=device: torch.from_numpy(array).to(device))
-    if len(devices) == 1:
-        yield Finding(None, "PyTorch on a GPU", "PyTorch sees no CUDA device")
+    devices = {"the CPU": "cpu"}
+    devices |= {torch.cuda.get_device_name(i): f"cuda:{i}" for i in range(torch.cuda.device_count())}
+    return {name: lambda array, to=device: torch.from_numpy(array).to(to) for name, device in devices.items()}
 
 
-def _jax() -> Iterator[Finding]:
-    if find_spec("jax") is None:
-        yield missing("JAX", "jax")
-        return
+def _jax() -> dict[str, Convert]:
     import jax
 
-    devices = list({str(d): d for d in chain(jax.devices("cpu")[:1], jax.devices())}.values())
-    for device in devices:
-        what = "the CPU" if device.platform == "cpu" else device.device_kind
-        yield checked(
-            f"JAX on {what}", lambda array, device=device: jax.device_put(array.astype(_float(array)), device)
-        )
-    if all(device.platform == "cpu" for device in devices):
-        yield Finding(None, "JAX on a GPU", "JAX sees no device but the CPU")
-    elif find_spec("jax_triton") is None:
-        yield Finding(None, "Triton's kernels in JAX", "jax-triton is not installed", install("jax-gpu"))
+    devices = {"the CPU": jax.devices("cpu")[0]} | {d.device_kind: d for d in jax.devices() if d.platform != "cpu"}
+    return {name: lambda array, to=device: jax.device_put(_float32(array), to) for name, device in devices.items()}
 
 
-def _float(array: np.ndarray) -> DTypeLike:
-    return np.float32 if array.dtype == np.float64 else array.dtype
+def _float32(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def missing(name: str, extra: str) -> Finding:

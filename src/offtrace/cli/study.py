@@ -146,6 +146,7 @@ def _report_study(args: argparse.Namespace) -> int:
     study = Study.load(args.study, args.subset, args.out)
     if study.records().is_empty():
         raise StudyError(f"there are no rows to report: run the study first\n{study.status()}")
-    page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
-    print(reports.summary(study), f"\nThe page: {page}", sep="\n")
+    report = reports.opened(study)
+    page = reports.write(report, args.output, open_browser=args.open, figures=args.figures)
+    print(reports.summary(report), f"\nThe page: {page}", sep="\n")
     return 0

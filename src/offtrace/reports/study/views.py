@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -67,8 +68,8 @@ class Views:
     what is shown over all environments; one that the study has nothing for is empty.
     """
 
-    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts, folder: Path | None = None) -> None:
+        self.facts, self.folder = facts, folder or Path()
         self.rows = len(rows)
         self.declared = statistics.in_natural_order(rows["environment"].unique().to_list())
         names = titles(self.declared)
