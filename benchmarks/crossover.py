@@ -1,8 +1,8 @@
 """No kernel may be slower than the vectorised direct O(T²) one: both on the same batches, over T.
 
-Both sides are `offtrace.targets`; the direct one has its kernel exchanged for `direct.py`, which takes 32 starts side by
-side and stops early where nothing is left. For Truncated IS, `on_numpy.SHORT` says up to which T the direct kernel is the
-one that users get; its rows "SHORT = 0" show what it would be without, and so where the crossover lies. Every T has the same
+Both sides are `offtrace.targets`; the direct one has its kernel exchanged for `every_pair.py`, which takes 32 starts side by
+side and stops early where nothing is left. For Truncated IS, `passes.FEW_STEPS` says up to which T the direct kernel is the
+one that users get; its rows "FEW_STEPS = 0" show the other kernel there, and so where the crossover lies. Every T has the same
 number of steps in all: 2048 rows at T = 16, 8 at T = 4096.
 
     .venv/bin/python benchmarks/run.py crossover
@@ -49,7 +49,7 @@ if __name__ == "__main__":
         for setting in SETTINGS.values():
             pairs = {name: (rule, "ours") for name, rule in list(rules(setting).items())[1:]}
             if T <= passes.FEW_STEPS:
-                pairs["TruncatedIS, SHORT = 0"] = rules(setting)["TruncatedIS"], "long"
+                pairs["TruncatedIS, FEW_STEPS = 0"] = rules(setting)["TruncatedIS"], "long"
             both = {}
             for name, (rule, plan) in pairs.items():
                 both[name, "ours"] = calling(rule, plan)

@@ -108,14 +108,11 @@ def test_control_refuses(change: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("learn", [evaluate, control])
-def test_calls_of_before_say_what_to_do(learn: Any) -> None:
+def test_the_trace_comes_first(learn: Any) -> None:
     name = learn.__name__
     for order in ((MDP_, ot.Retrace()), (MDP_, "retrace"), ("FrozenLake-v1", ot.Retrace())):
         with pytest.raises(TypeError, match=rf"{name} takes the trace first: {name}\(trace, env, …\)"):
             learn(*order, target=U, behavior=U, steps=10)
-    for old, new in {"pi": "target", "mu": "behavior", "rng": "seed", "step_size": "alpha", "Q0": "q0"}.items():
-        with pytest.raises(TypeError, match=f"{name} has no parameter '{old}': it is called '{new}' now"):
-            learn(MDP_, ot.Retrace(), **{"target": U, "behavior": U, "steps": 10, old: 0})
 
 
 def test_a_generator_draws_the_seed() -> None:

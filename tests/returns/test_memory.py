@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offtrace.returns.numpy import big_float, every_pair, linear, readout_cap, readout_halves, recursive_cap
+from offtrace.returns.numpy import big_float, every_pair, linear, readout_cap, recursive_cap
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "low recursive caps": lambda *row: recursive_cap.sweep_low(*row),
     "higher recursive caps": lambda *row: recursive_cap.sweep_high(*row),
     "any recursive cap": lambda *row: recursive_cap.sweep(*row),
     "cap at read-out": lambda *row: readout_cap.sweep(*row),
-    "cap at read-out, by halves": lambda delta, g, ratio, cap, lags, out: readout_halves.correct_row(
-        delta[0], g[0], ratio[0], cap[0], out[0]
-    ),
     "every pair": lambda *row: every_pair.sweep(*row),
     "every pair, recursive": lambda *row: every_pair.sweep_recursive(*row),
 }
@@ -26,7 +23,7 @@ HELD = np.array([0.0, 0.5, -3.0, 1e9, np.inf, np.nan])
 
 @pytest.fixture
 def as_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (big_float, every_pair, linear, readout_cap, readout_halves, recursive_cap):
+    for module in (big_float, every_pair, linear, readout_cap, recursive_cap):
         for name, kernel in vars(module).copy().items():
             if hasattr(kernel, "py_func"):
                 monkeypatch.setattr(module, name, kernel.py_func)
@@ -37,7 +34,7 @@ def as_python(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_what_memory_held_before_does_not_matter(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    T = 139  # longer than a leaf, and no multiple of a chunk
+    T = 139  # longer than a leaf of the read-out kernel
     delta, g, ratio = rng.normal(size=T), np.full(T, 0.99), np.exp(0.1 * rng.normal(size=T))
     g[-1] = 0.0
     cap = rng.choice([0.5, 1.0] if "low" in kernel else [0.5, 1.0, 2.0, np.inf], T)

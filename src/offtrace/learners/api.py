@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.learners import run
 from offtrace.learners.acting import TABLE, Policies
 from offtrace.learners.arguments import (
@@ -41,7 +40,6 @@ if TYPE_CHECKING:  # Gymnasium is an extra
     Environments: TypeAlias = MDP | Given
 
 
-@renamed(pi="target", mu="behavior", rng="seed", step_size="alpha", Q0="q0")
 def evaluate(
     trace: Rule | Method | str,
     env: Environments,
@@ -116,7 +114,6 @@ def evaluate(
     return run.run(job, seeds_of(seed, seeds), seeds is None, progress, threads)
 
 
-@renamed(pi="target", mu="behavior", rng="seed", step_size="alpha", Q0="q0")
 def control(
     trace: Rule | Method | str,
     env: Environments,

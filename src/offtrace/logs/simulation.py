@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.logs.container import Logs
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
 
 
-@renamed(mu="behavior", rng="seed")
 def simulate(
     mdp: MDP,
     behavior: ArrayLike,

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.policy_tables import check_policy, greedy
 
 
-@renamed(pi="target", mu="behavior")
 def alternating(
     gamma: float = 0.9,
     target: Sequence[float] | np.ndarray = (0.75, 0.25),
@@ -46,7 +44,6 @@ def alternating(
     )
 
 
-@renamed(pi="target", mu="behavior")
 def one_state_two_actions(
     target: Sequence[float] | np.ndarray = (0.5, 0.5),
     behavior: Sequence[float] | np.ndarray = (0.5, 0.5),

@@ -18,7 +18,6 @@ import numpy as np
 import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.arrays import one_discount
 from offtrace.mdps import exact_values, sampling, transition_tables
 from offtrace.mdps.policy_tables import check_policy
@@ -129,7 +128,6 @@ class MDP:
             raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
         return exact_values.optimal_action_values(self, tolerance)
 
-    @renamed(mu="behavior", pi="target", rng="seed")
     def rollout(
         self,
         behavior: ArrayLike,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.mdps.randomness import Seed, generator
 from offtrace.trajectory import distributions
 
@@ -82,7 +81,6 @@ def uniform(mdp: MDP) -> np.ndarray:
     return np.full((mdp.S, mdp.A), 1.0 / mdp.A)
 
 
-@renamed(rng="seed")
 def random_policy(mdp: MDP, seed: Seed, concentration: float = 1.0) -> np.ndarray:
     """A policy [S, A] whose rows are drawn from a symmetric Dirichlet distribution.
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed
@@ -102,7 +101,6 @@ class Certificate:
         return notebook.table(f"{named(self.trace)}: {self.verdict}", self._rows())
 
 
-@renamed(pi="target", mu="behavior", rng="seed")
 def certify(
     trace: Trace,
     mdp: MDP,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.mdps import MDP, epsilon_greedy, greedy, mixture
 from offtrace.operators.operator import Operator
 from offtrace.operators.setting import finite_values
@@ -110,7 +109,6 @@ class ControlRun:
         )
 
 
-@renamed(targets="target", behaviors="behavior", Q0="q0", step_size="alpha")
 def control_iterates(
     trace: Trace,
     mdp: MDP,

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed
 from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_lengths
@@ -59,7 +58,6 @@ class Operator:
     closed form 0.7826086956...
     """
 
-    @renamed(pi="target", mu="behavior", rng="seed")
     def __init__(
         self,
         trace: Trace,

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace import figures
-from offtrace._renamed import renamed
 from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.interval import Interval
@@ -139,7 +138,6 @@ def _bias(point: Point) -> float:
     return point.bias.midpoint
 
 
-@renamed(pi="target", mu="behavior")
 def tradeoff(
     mdp: MDP,
     target: ArrayLike,

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse  # pyright: ignore[reportMissingTypeStubs]
 
-from offtrace._renamed import renamed
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators import spectral_radius
@@ -146,7 +145,6 @@ def uncorrected_variance(
     return low.reshape(s.pi.shape), high.reshape(s.pi.shape)
 
 
-@renamed(pi="target", mu="behavior")
 def v_trace(
     mdp: MDP, target: ArrayLike, behavior: ArrayLike, lam: float = 1.0, rho_bar: float = 1.0, c_bar: float = 1.0
 ) -> AffineOperator:
@@ -172,7 +170,6 @@ def v_trace(
     return found
 
 
-@renamed(pi="target", mu="behavior")
 def clipped_policy(target: ArrayLike, behavior: ArrayLike, rho_bar: float = 1.0) -> np.ndarray:
     """π_ρ̄(a|s) ∝ min(ρ̄ μ(a|s), π(a|s)), [S, A]: the policy whose values V-trace finds.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
-from offtrace._renamed import ends_apart
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
@@ -14,8 +14,27 @@ from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
 from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-@ends_apart
+
+def refuses_done(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse the keyword `done`, which most libraries have, with an error that names what takes its place."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        if "done" in named:
+            raise TypeError(
+                f"{function.__name__} has no parameter 'done': give terminated, where the task ended, and truncated, where a "
+                "limit cut the episode; a truncated step still bootstraps. Where nothing is ever truncated, terminated=done and "
+                "truncated=np.zeros_like(done)"
+            )
+        return function(*arguments, **named)
+
+    return call
+
+
+@refuses_done
 def targets(
     trace: Rule,
     *,
@@ -63,7 +82,7 @@ def targets(
     return _run(trace, arrays, True, time_major, differentiable, check)
 
 
-@ends_apart
+@refuses_done
 def corrections(
     trace: Rule,
     *,
@@ -112,7 +131,7 @@ class StateTargets(NamedTuple, Generic[Array]):
     """Δ_k, the λ-advantage: on-policy it is GAE(λ)'s. It knows the actions from k on, where `advantage` takes a_k as given."""
 
 
-@ends_apart
+@refuses_done
 def state_targets(
     trace: Trace | None = None,
     *,
@@ -174,7 +193,7 @@ def state_targets(
     return StateTargets(*map(call.restored, states))
 
 
-@ends_apart
+@refuses_done
 def coefficients(
     trace: Trace,
     *,

@@ -82,19 +82,7 @@ def corrections(
     position: Any = None,
     **arrays: Any,
 ) -> Any:
-    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`.
-
-    >>> import torch, offtrace as ot
-    >>> from torch import distributed
-    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    >>> zero, no = torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-    >>> row = {"reward": torch.ones(3), "q": zero, "next_value": zero, "terminated": no,
-    ...        "truncated": no}
-    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), **row, gamma=1.0,
-    ...                        process_group=distributed.group.WORLD)
-    tensor([3., 2., 1.])
-    >>> distributed.destroy_process_group()
-    """
+    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`."""
     return _on_shards(api.corrections, trace, arrays, process_group, axis_name, position)
 
 
@@ -109,17 +97,6 @@ def state_targets(
     """The targets and advantages of `offtrace.state_targets` for one shard of rows that are split along time.
 
     Arrays and options are those of `offtrace.state_targets`; where the other shards are is said as in `sharded.targets`.
-
-    >>> import torch
-    >>> import offtrace as ot
-    >>> from torch import distributed
-    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    >>> one, none, no = torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool)
-    >>> ot.sharded.state_targets(ot.RBIS(), reward=one, value=none, next_value=none, terminated=no,
-    ...                          truncated=no, log_pi=none,
-    ...                          log_mu=none, gamma=0.5, process_group=distributed.group.WORLD).target
-    tensor([1.7500, 1.5000, 1.0000])
-    >>> distributed.destroy_process_group()
     """
     return _on_shards(state_targets_of_rows, trace, arrays, process_group, axis_name, position)
 
@@ -136,15 +113,6 @@ def weights(
 
     Arrays and options are those of `offtrace.weights`; where the other shards are is said as in `sharded.targets`. Ids of
     segments hold over all shards, and do not fall along the whole row.
-
-    >>> import torch, offtrace as ot
-    >>> from torch import distributed
-    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    >>> rho = torch.tensor([[0.5, 4.0, 2.0]]).log()
-    >>> ot.sharded.weights(ot.NonMarkovRetrace(lam=1.0), log_pi=rho, log_mu=0 * rho,
-    ...                    process_group=distributed.group.WORLD)
-    tensor([[0.5000, 1.0000, 1.0000]])
-    >>> distributed.destroy_process_group()
     """
     return _on_shards(weights_of_rows, trace, arrays, process_group, axis_name, position)
 

@@ -214,7 +214,7 @@ def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
 def on_states(
     given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
 ) -> tuple[Array, Array, Array]:
-    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
+    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ) (`numpy.read_steps`)."""
     trace: Trace = tree_unflatten(given.rule, numbers)
     if not trace.per_decision:
         real["gamma"] = lax.stop_gradient(real["gamma"])  # the rest of its gradient would be missing

@@ -7,7 +7,7 @@ factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in th
 
     cap = ∞              linear.py           O(T)
     recursive            recursive_cap.py    O(T) for cap ≤ 1, else O(T log T)
-    cap at read-out      readout_cap.py      O(T) as a rule, O(T log T) at worst; every_pair.py for short rows
+    cap at read-out      readout_cap.py      O(T log T); every_pair.py for short rows
     bounds by lag        every_pair.py       O(T n)
 """
 
@@ -23,15 +23,23 @@ import numpy as np
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
-from offtrace.returns.numpy.read_steps import NO_NUMBERS, NOTHING, Steps, read, steps_of, write
-from offtrace.returns.numpy.state_rows import weigh_errors, write_states
+from offtrace.returns.numpy.read_steps import (
+    NO_NUMBERS,
+    NOTHING,
+    Steps,
+    read,
+    steps_of,
+    weigh_errors,
+    write,
+    write_states,
+)
 from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory, warn_if_infinite
 
 BLOCK = 32768  # steps of a block: smaller ones cost more calls than they save in the cache
 LONG = 4096  # a row of more steps without a cap is solved in stretches
-FEW_STEPS = 64  # up to this T a cap at read-out is cheapest by its definition (benchmarks/crossover.py)
+FEW_STEPS = 512  # up to this T a cap at read-out is cheapest pair by pair (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
 
 

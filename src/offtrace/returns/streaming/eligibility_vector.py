@@ -20,8 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from offtrace.returns.streaming.single_starts import OfHistories, OfProducts, OfSteps
-from offtrace.returns.streaming.step_now import Now, factors_of
+from offtrace.returns.streaming.single_starts import Now, OfHistories, OfProducts, OfSteps, factors_of
 from offtrace.traces import Trace
 
 

@@ -8,15 +8,33 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.returns.streaming.step_now import Now, factors_of
-from offtrace.traces import History, Step, Trace
+from offtrace.traces import Factors, History, Step, Trace
 from offtrace.traces.base import StepForm
 
 NOBODY = np.empty(0)
+
+
+class Now(NamedTuple):
+    """One step as the rule sees it. NaN and −1 stand for what it does not read."""
+
+    where: int | np.ndarray
+    pair: int
+    pi: float
+    mu: float
+    rho: float
+    number: int
+    """The number of the step, from 0 when the stream was made."""
+
+
+def factors_of(trace: Trace, now: Now) -> Factors:
+    """decay, ratio and cap of this step, as floats; arrays of the rule are read at the number of the step."""
+    parameters = (p[now.number] if np.ndim(p) else p for p in trace.parameters)
+    return Factors(*map(float, trace.traced.call(np, now.pi, now.mu, now.rho, *parameters)))
 
 
 class _Starts(ABC):

@@ -265,7 +265,7 @@ def ratio_of(x: Rows) -> Tensor:
 
 
 def on_states(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ), as in `state_rows`."""
+    """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ) (`numpy.read_steps`)."""
     x = _rows(found)
     assert x.q is not None, "it was given as value"
     weight = trace.delta_ratio(TensorMath, ratio_of(x))

@@ -7,7 +7,7 @@ the rule's function of `rule_source`; without one, `a` is δ, g, five that are n
 `n`: γ, the rule's four parameters, and what makes w of ρ on state values. READS says which of all that there is, as a sum of the
 constants below.
 
-On STATES q is V, δ is w δ with w = min(ρ̄, share ρ + 1 − share), and a trace meets at t the action of t−1 (`numpy.state_rows`).
+On STATES q is V, δ is w δ with w = min(ρ̄, share ρ + 1 − share), and a trace meets at t the action of t−1 (`numpy.read_steps`).
 
 A kernel's arguments are arrays that it reads, whole numbers, other numbers, arrays that it writes, constants. What it changes
 stands among both kinds of arrays, as JAX wants it; it is then read where it is written.
