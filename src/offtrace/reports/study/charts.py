@@ -177,8 +177,8 @@ def _tradeoff(shown: Views) -> list[Chart]:
         "Each point is a λ, each line a trace from small to large markers as λ grows. Left is faster, down is quieter: "
         "the lower left corner is best. The contraction is the middle of its guaranteed interval, averaged over MDPs."
     )
-    title, word = "What contraction costs in variance", "Contraction and variance"
-    return [Chart("tradeoff", "points", title, lead, shown.tradeoff, "contraction (0 fastest)", "variance", word)]
+    title = "What contraction costs in variance"
+    return [Chart("tradeoff", "points", title, lead, shown.tradeoff, "contraction (0 fastest)", "variance")]
 
 
 def _over_ages(shown: Views) -> list[Chart]:

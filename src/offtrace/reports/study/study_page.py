@@ -37,7 +37,7 @@ def html(shown: Views) -> str:
     question = str(facts.get("question") or facts.get("name") or "A study")
     *said, care = answer(shown)
     found = finding(shown)
-    head = [chart for chart in drawn if chart.key in ("difference", "maps")]
+    head = [chart for chart in drawn if chart.key in ("difference", "maps", "tradeoff")]
     if not found:  # without a baseline the scaled standing is the answer
         found, said = said, []
     return Page(

@@ -208,13 +208,21 @@ class Views:
                     found.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
         return found
 
-    def edges(self) -> pl.DataFrame:
-        """The settings whose tuned α could lie on an edge: environment, method, lam, alpha, and whether it is one."""
-        tried = self.summary.configurations.drop_nulls("alpha").group_by("environment", "method")
-        tried = tried.agg(least=pl.col("alpha").min(), most=pl.col("alpha").max(), several=pl.col("alpha").n_unique())
-        table = self.summary.table.drop_nulls("alpha").join(tried, on=["environment", "method"])
-        edge = (pl.col("alpha") == pl.col("least")) | (pl.col("alpha") == pl.col("most"))
-        return table.filter(pl.col("several") > 2).select("environment", "method", "lam", "alpha", edge=edge)
+    def edges(self, name: str = "alpha") -> pl.DataFrame:
+        """The settings with more than two values of α (or λ), and whether the tuned one is the smallest or largest: `edge`.
+
+        λ could not go on beyond 0 and 1, which are no edges.
+        """
+        table, places = self.summary.table.drop_nulls(name), ["environment", "method"]
+        source = table if name == "lam" else self.summary.configurations.drop_nulls(name)
+        tried = source.group_by(places).agg(
+            least=pl.col(name).min(), most=pl.col(name).max(), several=pl.col(name).n_unique()
+        )
+        edge = (pl.col(name) == pl.col("least")) | (pl.col(name) == pl.col("most"))
+        if name == "lam":
+            table, edge = table.filter("best_lam"), edge & ~pl.col(name).is_in([0.0, 1.0])
+        table = table.join(tried, on=places).filter(pl.col("several") > 2)
+        return table.select(*places, "lam", "alpha", edge=edge)
 
     def falls(self) -> dict[str, float]:
         """Methods that are behind the baseline at the same λ from some λ on in every environment, and that λ.

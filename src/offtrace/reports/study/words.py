@@ -168,7 +168,7 @@ def answer(shown: Views) -> list[str]:
     """The answer to the study's question, in a few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
-    parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))
+    parts = (_standing(shown), _against(shown), _aged(shown), _care(shown))
     return [part for part in parts if part]
 
 
@@ -216,32 +216,6 @@ def quoted(name: str) -> str:
     ('“prefix, cap 2”', 'Q(σ) (σ = 1, λ = 0)')
     """
     return f"“{name}”" if "," in name.partition(" (")[0] else name
-
-
-def _runner_up(shown: Views) -> str:
-    """By how much the first is ahead of the second, how often it beats it, and who wins how many environments."""
-    iqm = shown.summary.iqm
-    if len(iqm) < 2:
-        return ""
-    first = iqm["method"][0]
-    others = iqm.filter(pl.col("iqm") < iqm["iqm"][0] - 1e-9)["method"].to_list()
-    if not others:
-        return ""
-    second = others[0]
-    pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
-    chance = with_interval(pair["probability"], pair["low"], pair["high"])
-    ahead = shown.summary.differences.filter(method=second).row(0, named=True)
-    gap = with_interval(ahead["difference"], ahead["low"], ahead["high"])
-    said = f"{quoted(first)} is ahead of {quoted(second)}, the next one, by {gap} on that scale"
-    said += ", in pairs of the same seed" if ahead["in_pairs"] else ""
-    said += f"; a run of it beats a run of {quoted(second)} with probability {chance}."
-    best = shown.at_best().filter(mark="best")
-    if len(shown.summary.environments) > 1:
-        wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
-        of = f" of the {len(shown.summary.environments)} environments"
-        by = [f"{quoted(row['method'])} in {row['count']}" for row in wins.iter_rows(named=True)]
-        said += f" Best mean: {by[0]}{of}{'' if len(by) == 1 else ', ' + listed(by[1:])}."
-    return said
 
 
 def _against(shown: Views) -> str:
@@ -333,7 +307,11 @@ def _care(shown: Views) -> str:
     edges = shown.edges()
     if (n := int(edges["edge"].sum())) and not concerns(shown):
         parts.append(f"In {n} of {len(edges)} settings the tuned α is the smallest or largest that was tried.")
-    parts += _edges_of_lambda(shown)
+    of_lam = shown.edges("lam")
+    if n := int(of_lam["edge"].sum()):
+        parts.append(
+            f"In {n} of {len(of_lam)} settings the tuned λ is the smallest or largest that was tried, and not 0 or 1."
+        )
     failed = int(table["failed"].sum())
     if failed:
         parts.append(
@@ -349,25 +327,6 @@ def _care(shown: Views) -> str:
     if left_out and not summary.iqm.is_empty():
         parts.append(f"{listed(left_out)} lacks some environments and is left out of the comparison.")
     return " ".join(parts)
-
-
-def _edges_of_lambda(shown: Views) -> list[str]:
-    """How often the tuned λ is the smallest or largest that was tried, though λ could go on: 0 and 1 are no such edges."""
-    groups = shown.summary.table.drop_nulls("lam").group_by("environment", "method")
-    tried = groups.agg(
-        low=pl.col("lam").min(), high=pl.col("lam").max(), n=pl.len(), lam=pl.col("lam").filter("best_lam").first()
-    )
-    tried = tried.filter(pl.col("n") > 2)
-    at_low, at_high = (
-        (pl.col("lam") == pl.col("low")) & (pl.col("low") > 0),
-        (pl.col("lam") == pl.col("high")) & (pl.col("high") < 1),
-    )
-    edges = tried.filter(at_low | at_high)
-    if edges.is_empty():
-        return []
-    return [
-        f"In {len(edges)} of {len(tried)} settings the tuned λ is the smallest or largest that was tried, and not 0 or 1."
-    ]
 
 
 def _places(n: int) -> str:
