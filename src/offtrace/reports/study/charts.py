@@ -117,7 +117,7 @@ def _head(shown: Views) -> list[Chart]:
         if (rows := _map(name))
     }
     if maps:
-        lead = "The gridworlds: an episode starts at ● and ends at ✦; dark cells are blocked."
+        lead = "The gridworlds: an episode starts at ● and ends at ✦; filled cells are blocked."
         found.append(Chart("maps", "maps", "", lead, maps, size="tiny"))
     return found
 
