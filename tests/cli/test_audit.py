@@ -118,11 +118,11 @@ def test_a_python_file_can_import_its_neighbours(tmp_path, capsys, monkeypatch):
 def test_columns_of_repeated_options_add_up():
     import tyro
 
-    from offtrace.cli.log_reading import ReadColumns
+    from offtrace.cli.log_options import Dataset
     from offtrace.logs import Columns
 
-    given = ["--columns", "state=x,y", "mu=p", "--columns", "reward=r"]
-    assert tyro.cli(ReadColumns, args=given).named() == Columns(state=("x", "y"), mu="p", reward="r")
+    given = ["table.csv", "--columns", "state=x,y", "mu=p", "--columns", "reward=r"]
+    assert tyro.cli(Dataset, args=given).named() == Columns(state=("x", "y"), mu="p", reward="r")
 
 
 def test_version(capsys):

@@ -19,13 +19,6 @@ from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.rule_options import defined_in_file, is_defined_in_file
 from offtrace.trajectory import distributions
 
-POLICY = (
-    "the target (`evaluate` ranks several): an .npz file of `probabilities` [S, A] and, where the log has names, `states` and "
-    "`actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes, or, where "
-    "actions are real numbers, a Density or a Deterministic (none: --columns log_pi=…). offtrace executes the whole file: "
-    "name only files that you would run yourself"
-)
-
 
 class Target(NamedTuple):
     """A policy from a file."""

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from offtrace.cli.log_policies import POLICY, load_policy
-from offtrace.cli.log_reading import Reading, read_logs
-from offtrace.cli.options import TYPED, Page
+from offtrace.cli.log_options import POLICY, Reading
+from offtrace.cli.log_policies import load_policy
+from offtrace.cli.options import TYPED, Page, with_plain_help
 
 if TYPE_CHECKING:
     from offtrace.logs.cases.measuring import Measured
 
 
-def describe(
-    dataset: Positional[str],
-    *,
-    policy: Annotated[str | None, arg(metavar="FILE", help=POLICY)] = None,
-    reading: Reading,
-) -> int:
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Describe(Reading):
+    """The options of `describe`."""
+
+    policy: Annotated[str | None, arg(metavar="FILE", help=POLICY)] = None
+
+
+def describe(options: Annotated[Describe, arg(name="")]) -> int:
     """Say what logs are like, and what they can say about a target policy.
 
     Example: `offtrace logs describe logs.parquet --columns mu=propensity --policy greedy.npz`
-
-    Args:
-        dataset: a table, a folder or a pattern of them, or a Minari dataset
     """
     from offtrace.logs.description import describe
 
-    target = None if policy is None else load_policy(policy)
-    print(describe(read_logs(dataset, reading, target), None if target is None else target.policy))
+    target = None if options.policy is None else load_policy(options.policy)
+    print(describe(options.read(target), None if target is None else target.policy))
     return 0
 
 
@@ -50,47 +51,43 @@ def estimators() -> int:
     return 0
 
 
-def evidence(
-    *,
-    case: tuple[str, ...] | None = None,
-    quick: bool = False,
-    repetitions: int | None = None,
-    workers: int | None = None,
-    page: Page = None,
-    json: bool = False,
-    markdown: bool = False,
-) -> int:
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The options of `evidence`."""
+
+    case: tuple[str, ...] | None = None  # only these cases
+    quick: bool = False  # few repetitions: about a minute on two cores
+    repetitions: int | None = None  # in place of each case's own
+    workers: int | None = None  # processes; one for each core by default
+    page: Page = None  # also write one HTML page about it
+    json: bool = False  # print JSON, and nothing else, on standard output
+    markdown: bool = False  # print tables in Markdown, a column for each case
+
+
+def evidence(options: Annotated[Evidence, arg(name="")]) -> int:
     """Try traces and the other estimators where the truth is known: when traces help, and when not.
 
     Example: `offtrace logs evidence --quick --page evidence.html`
-
-    Args:
-        case: only these cases
-        quick: few repetitions: about a minute on two cores
-        repetitions: in place of each case's own
-        workers: processes; one for each core by default
-        page: also write one HTML page about it
-        json: print JSON, and nothing else, on standard output
-        markdown: print tables in Markdown, a column for each case
     """
     from offtrace._shared.progress_bar import ProgressBar
     from offtrace.logs.cases import tables
     from offtrace.logs.cases.measuring import measure
 
+    numbers = {"quick": options.quick, "repetitions": options.repetitions, "workers": options.workers}
     with ProgressBar() as bar:
-        cases = None if case is None else list(case)
-        measured = measure(cases, quick=quick, repetitions=repetitions, workers=workers, progress=bar.show)
-    if json:
-        print(json_format.dumps([tables.as_json(each) for each in measured], ensure_ascii=False, indent=2))
-    elif markdown:
+        measured = measure(options.case and list(options.case), **numbers, progress=bar.show)
+    if options.json:
+        print(json.dumps([tables.as_json(each) for each in measured], ensure_ascii=False, indent=2))
+    elif options.markdown:
         print(tables.markdown(measured))
     else:
         _print(measured)
-    if page is not None:
+    if options.page is not None:
         from offtrace import reports
 
-        target = reports.evidence_page(measured, page, command=TYPED.get())
-        if not json:
+        target = reports.evidence_page(measured, options.page, command=TYPED.get())
+        if not options.json:
             print(f"The page: {target}")
     return 0
 
