@@ -10,7 +10,7 @@ from __future__ import annotations
 import webbrowser
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from offtrace._shared.extras import install
 from offtrace.reports.report_files import put
@@ -18,29 +18,10 @@ from offtrace.reports.report_files import put
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    import polars as pl
-
     from offtrace.logs.cases.measuring import Measured
     from offtrace.reports.study.views import Views
 
 __all__ = ["evaluation_page", "evidence_page", "opened", "summary", "write", "write_explorer"]
-
-
-@runtime_checkable
-class Reported(Protocol):
-    """What a report is made from: a `Study`, or something that has its records."""
-
-    def records(self) -> pl.DataFrame:
-        """Return one row for each configuration and seed."""
-        ...
-
-    def curves(self) -> pl.DataFrame:
-        """Return how learning went, at fixed steps."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return what was run, as `Study.facts` does."""
-        ...
 
 
 def write(study: object, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
@@ -92,12 +73,13 @@ def opened(study: object) -> Views:
         from offtrace import studies  # pyright: ignore[reportAttributeAccessIssue]
 
         study = studies.load(study)
-    if not isinstance(study, Reported):
+    if not all(hasattr(study, name) for name in ("records", "curves", "facts")):
         raise TypeError(
             f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
             "pass the object that study.run() returned or the path where its records are."
         )
-    return Views(study.records(), study.curves(), study.facts(), getattr(study, "folder", None))
+    made: Any = study
+    return Views(made.records(), made.curves(), made.facts(), getattr(study, "folder", None))
 
 
 def _shown(target: Path, open_browser: bool, state: str = "") -> Path:
