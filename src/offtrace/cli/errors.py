@@ -78,8 +78,8 @@ def as_sentences(command: str) -> Iterator[SimpleNamespace]:
 def sentence(error: Exception) -> str | None:
     """The error in words; None if it is none that a user can cause.
 
-    >>> sentence(FileNotFoundError(2, "No such file or directory", "no.csv"))
-    'there is no file no.csv'
+    >>> sentence(FileNotFoundError(2, "No such file or directory", "nowhere/no.csv"))
+    'there is no file nowhere/no.csv'
     """
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return _about_a_file(error, str(error.filename))
