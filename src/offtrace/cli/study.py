@@ -1,4 +1,4 @@
-"""`offtrace study run`, `status`, `list` and `report`."""
+"""`offtrace study run`, `status`, `list`, `report` and `export`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,21 @@ def main(arguments: Sequence[str]) -> int:
         return made
 
     run = command(
-        "run", _run_study, "run what has not been run yet; interrupt it at any time, and run it again to go on"
+        "run", _run_study, "run what has not been run yet; interrupt it at any time, and run it again to continue"
     )
     run.add_argument("--on", choices=("local", "ray"), default="local", help="local processes (default), or Ray")
     run.add_argument("--address", help="of an existing Ray cluster; without it, a new one on this machine")
     run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core); 0: in this one")
     run.add_argument("--quiet", "-q", action="store_true", help="show no progress")
     run.add_argument(
-        "--other-code", action="store_true", help="go on with a folder of records that other code has begun"
+        "--other-code", action="store_true", help="keep the units that other code has made, and run the others"
     )
-    run.add_argument(
-        "--rerun-changed", action="store_true", help="in a folder of records, run again the units that other code made"
-    )
+    run.add_argument("--rerun-changed", action="store_true", help="run the units again that other code has made")
     run.add_argument(
         "--patience",
         type=float,
-        default=60.0,
         metavar="SECONDS",
-        help="replace a worker that gives no sign of life for so long (60)",
+        help="end a unit that takes longer, and try it again (an hour; deep agents: no limit)",
     )
     run.add_argument(
         "--trust",
@@ -56,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     run.add_argument("--module", action="append", default=[], metavar="NAME", help="import this one of them")
     command("status", _study_status, "show what there is of a study")
     command("list", _list_studies, "list the shipped studies, and those that have been run", named=False)
+    export = command("export", _export_study, "write the rows and curves of a study as Parquet and CSV")
+    export.add_argument("--to", type=Path, metavar="FOLDER", help="where the files go (the study's folder)")
     report = command("report", _report_study, "write one HTML page about a study, and open it")
     report.add_argument(
         "--output", "-o", type=Path, metavar="FILE", help="the page (report.html in the study's folder)"
@@ -89,7 +88,7 @@ def _said(run: Run, args: argparse.Namespace) -> int:
             number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
             by = f" by {stop}" if isinstance(stop, Interrupted) else ""
             with contextlib.suppress(OSError):  # after SIGHUP there may be no terminal
-                print(f"offtrace: interrupted{by}; the same command goes on from here", file=sys.stderr, flush=True)
+                print(f"offtrace: interrupted{by}; the same command continues from here", file=sys.stderr, flush=True)
             return 128 + number
 
 
@@ -106,7 +105,16 @@ def _run_study(args: argparse.Namespace) -> int:
         rerun_changed=args.rerun_changed,
         patience=args.patience,
     )
-    print(study.status())
+    status = study.status()
+    print(status)
+    return 0 if status.finished else 1
+
+
+def _export_study(args: argparse.Namespace) -> int:
+    from offtrace.studies import Study
+
+    for file in Study.load(args.study, args.subset, args.out).export(args.to):
+        print(file)
     return 0
 
 
@@ -129,13 +137,14 @@ def _list_studies(args: argparse.Namespace) -> int:
             *(f"    {k:<13} {v}" for k, v in study.summary() if k in ("in all", "subsets")),
             sep="\n",
         )
-    folders = sorted((args.out or Path("offtrace-studies")).glob("*/study.toml"))
+    out = args.out or Path("offtrace-studies")
+    folders = sorted({file.parent for name in ("study.toml", "records.sqlite") for file in out.glob(f"*/{name}")})
     print("Run:" if folders else "None has been run here.")
-    for file in folders:
+    for folder in folders:
         try:
-            print("  " + str(Study.load(file.parent).status()).replace("\n", "\n  "))
-        except (DeclarationError, StudyError) as error:
-            print(f"  {file.parent.name}: cannot be read: {error}")
+            print("  " + str(Study.load(folder).status()).replace("\n", "\n  "))
+        except (DeclarationError, StudyError, OSError) as error:
+            print(f"  {folder.name}: cannot be read: {error}")
     return 0
 
 
