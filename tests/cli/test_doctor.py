@@ -52,7 +52,7 @@ def test_the_command_without_other_backends(
     assert said.endswith("All that is there works.\n")
 
 
-@pytest.mark.parametrize("group", [[], ["deep"], ["logs"]])
+@pytest.mark.parametrize("group", [[], ["study"], ["deep"], ["logs"]])
 def test_who_names_no_command_reads_which_there_are(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(group) == 2
     assert "\ncommands:\n  " in capsys.readouterr().out

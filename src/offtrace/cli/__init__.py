@@ -5,7 +5,6 @@ A module of commands is imported when one of its commands is named, so that `off
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,11 @@ from offtrace.cli import errors
 
 COMMANDS = {
     "audit": ("tables:audit", "decide every lemma, theorem and convergence claim of the paper"),
-    "study": ("study:main", "run a declared grid of traces, and report it"),
+    "study run": ("study:run", "run what has not been run yet of a declared grid of traces"),
+    "study status": ("study:status", "show what there is of a study"),
+    "study list": ("study:list_studies", "list the shipped studies, and those that have been run"),
+    "study report": ("study:report", "write one HTML page about a study, and open it"),
+    "study export": ("study:export", "write the rows and curves of a study as Parquet and CSV"),
     "deep train": ("deep:train", "train an agent; after an interruption the same command resumes"),
     "deep play": ("deep:play", "record a GIF of a trained agent"),
     "logs describe": ("logs:describe", "what logs are like, and what they can say about a target policy"),
@@ -31,6 +34,7 @@ COMMANDS = {
 }
 """The commands: where the function is, and what it does."""
 GROUPS = {
+    "study": "a declared grid of traces, step sizes, environments and seeds, run anywhere",
     "deep": "deep agents that learn with any trace",
     "logs": "what a policy would be worth, from logs of another one",
 }
@@ -88,8 +92,6 @@ def _run(name: str, given: list[str]) -> int:
 
 def call(function: Callable[..., int], prog: str, given: Sequence[str]) -> int:
     """Call a function with the arguments that are given as words, or print its help."""
-    if list(inspect.signature(function).parameters) == ["arguments"]:  # it reads its words itself
-        return function(given)
     import tyro
 
     from offtrace.cli.options import REGISTRY, SHAPES, TYPED, with_plain_help

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -52,16 +53,19 @@ def in_words_of_the_command(text: str) -> str:
 
 @contextmanager
 def as_sentences(command: str) -> Iterator[SimpleNamespace]:
-    """Print errors of a command as one line; `code` of what this yields is then the exit status."""
+    """Print errors of a command as one line, and warnings about studies; `code` of what this yields is then the exit status."""
     status = SimpleNamespace(code=2)
     try:
-        yield status
+        with warnings.catch_warnings():
+            if command.startswith("study"):
+                warnings.showwarning = lambda message, *_, **__: print(f"offtrace: {message}", file=sys.stderr)
+            yield status
     except KeyboardInterrupt as stop:
         number = getattr(stop, "number", signal.SIGINT)
         status.code = 128 + number
         words = str(stop)
         with suppress(OSError):  # after SIGHUP there may be no terminal
-            print(f"offtrace: interrupted{' ' * bool(words)}{words}", file=sys.stderr, flush=True)
+            print(f"offtrace: interrupted{' ' * words[:1].isalpha()}{words}", file=sys.stderr, flush=True)
     except BrokenPipeError:  # whoever read the output has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
@@ -83,6 +87,10 @@ def sentence(error: Exception) -> str | None:
     """
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return _about_a_file(error, str(error.filename))
+    if isinstance(error, OSError) and error.errno is not None:
+        from offtrace._shared.whole_files import why_not_written
+
+        return f"cannot write: {why_not_written(error)}"
     own = type(error).__module__.startswith("offtrace.")
     return str(error) if own or isinstance(error, ValueError | TypeError | OSError | ImportError) else None
 
