@@ -105,4 +105,6 @@ def _about_a_file(error: OSError, name: str) -> str:
         return f"there is no file {name}{did_you_mean(Path(name).name, there)}"
     if isinstance(error, IsADirectoryError):
         return f"{name} is a folder, and not a file"
-    return f"{name} cannot be read or written: {why_not_written(error)}"
+    if isinstance(error, PermissionError):
+        return f"{name} may not be opened by this user"
+    return f"cannot write {name}: {why_not_written(error)}"
