@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,6 @@ class Forks:
 def main() -> None:
     import polars  # noqa: F401
 
-    from offtrace import cli
     from offtrace.reports.study import paper_figures, study_page  # noqa: F401
     from offtrace.studies import tasks
     from offtrace.studies.plan import Plan
@@ -88,7 +88,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from studies.small import declared
 
-    cli.parser()  # what it has read from sources, they need not read
+    import_module("tyro")  # what is imported here, they need not import
     plan = Plan(Study.declared(declared()))
     for unit in plan.units.values():  # what is compiled here, they need not compile
         tasks.run(plan.job(unit))

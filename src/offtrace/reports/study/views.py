@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +16,6 @@ UNBIASED = 1e-6
 RETURNS = ("return", "mean return")
 POINTS = 120  # of a learning curve: more cannot be told apart
 REFERENCE = "Retrace"  # with which the others are compared where data have an age
-
 
 Facts = Mapping[str, Any]
 """What a study says of itself: `Study.facts`."""
@@ -68,10 +68,10 @@ class Views:
     what is shown over all environments; one that the study has nothing for is empty.
     """
 
-    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts, folder: Path | None = None) -> None:
+        self.facts, self.folder = facts, folder or Path()
         self.rows = len(rows)
-        self.declared = sorted(rows["environment"].unique().to_list())
+        self.declared = statistics.in_natural_order(rows["environment"].unique().to_list())
         names = titles(self.declared)
         rows, curves = (frame.with_columns(pl.col("environment").replace(names)) for frame in (rows, curves))
         zeros = {
@@ -83,7 +83,8 @@ class Views:
         )
         compared = self.summary.each_age, self.summary.methods, self.summary.reference
         self.at_each_age, self.changes = ageing.at_each_age(*compared), ageing.changes(*compared)
-        self._place = {method: i for i, method in enumerate(self.summary.methods)}
+        self._best = statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
+        self._place = {name: i for i, name in enumerate([*self.summary.environments, *self.summary.methods])}
         self.sweeps = self._sweeps()
         self.heat = self._heat()
         self.learning = self._learning(curves)
@@ -99,7 +100,7 @@ class Views:
 
     def at_best(self) -> pl.DataFrame:
         """The table with each method at its best λ only, marked anew."""
-        return statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
+        return self._best
 
     def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""
@@ -107,7 +108,7 @@ class Views:
         found = {
             (str(e), str(m)): part for (e, m), part in frame.group_by("environment", "method", maintain_order=True)
         }
-        for environment, method in sorted(found, key=lambda key: (key[0], self._place[key[1]])):
+        for environment, method in sorted(found, key=lambda key: [self._place[name] for name in key]):
             made = line(method, found[environment, method])
             if made:
                 panels.setdefault(environment, []).extend(made if isinstance(made, list) else [made])
@@ -207,6 +208,39 @@ class Views:
                     found.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
         return found
 
+    def edges(self, name: str = "alpha") -> pl.DataFrame:
+        """The settings with more than two values of α (or λ), and whether the tuned one is the smallest or largest: `edge`.
+
+        λ could not go on beyond 0 and 1, which are no edges.
+        """
+        table, places = self.summary.table.drop_nulls(name), ["environment", "method"]
+        source = table if name == "lam" else self.summary.configurations.drop_nulls(name)
+        tried = source.group_by(places).agg(
+            least=pl.col(name).min(), most=pl.col(name).max(), several=pl.col(name).n_unique()
+        )
+        edge = (pl.col(name) == pl.col("least")) | (pl.col(name) == pl.col("most"))
+        if name == "lam":
+            table, edge = table.filter("best_lam"), edge & ~pl.col(name).is_in([0.0, 1.0])
+        table = table.join(tried, on=places).filter(pl.col("several") > 2)
+        return table.select(*places, "lam", "alpha", edge=edge)
+
+    def falls(self) -> dict[str, float]:
+        """Methods that are behind the baseline at the same λ from some λ on in every environment, and that λ.
+
+        The intervals of both do not overlap there. A method that is behind at every λ is left out.
+        """
+        found: dict[str, set[float]] = {}
+        for lines in self.sweeps.values():
+            base = next((line for line in lines if line.method == self.summary.baseline and not line.level), None)
+            for line in lines:
+                if base is None or line.level or line is base or line.x != base.x:
+                    continue
+                behind = [_behind(line, base, i, self.summary.better) for i in range(len(line.x))]
+                start = next((i + 1 for i in reversed(range(len(behind))) if not behind[i]), 0)
+                later = set(line.x[start:]) if start else set()
+                found[line.method] = found.get(line.method, later) & later
+        return {method: min(lams) for method, lams in found.items() if lams}
+
     def _tradeoff(self, rows: pl.DataFrame) -> dict[str, list[Cloud]]:
         """Mean contraction and variance over λ. The contraction is the middle of its guaranteed interval."""
         if "variance" not in rows.columns or rows["variance"].null_count() == len(rows):
@@ -259,6 +293,14 @@ def titles(environments: list[str]) -> dict[str, str]:
         made[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
     unique = len(set(made.values())) == len(made)
     return made if unique else {name: name for name in environments}
+
+
+def _behind(line: Line, base: Line, i: int, better: int) -> bool:
+    """Whether a line is worse than another at its i-th point, beyond both intervals; one that failed is."""
+    if line.y[i] is None:
+        return base.y[i] is not None
+    own, other = (line.high[i], base.low[i]) if better > 0 else (line.low[i], base.high[i])
+    return own is not None and other is not None and better * (own - other) < 0
 
 
 def _bands(part: pl.DataFrame) -> tuple[list[float | None], list[float | None], list[float | None]]:
