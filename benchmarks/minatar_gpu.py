@@ -1,13 +1,13 @@
 """The study `minatar` on a machine that has a GPU but neither polars nor rich, and its records here.
 
     there   python benchmarks/minatar_gpu.py run --subset h200 --seconds 540 FILE
-    here    python benchmarks/minatar_gpu.py bring --subset h200 FILE [FILE …]
-            offtrace study report FOLDER                       which `bring` names
+    here    python benchmarks/minatar_gpu.py import --subset h200 FILE [FILE …]
+            offtrace study report FOLDER                       which `import` names
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
 says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. All ages of a
 game and a trace are one program, so that it is compiled once; a few run at once, in threads, so that one computes while others
-compile (in processes the GPU would switch between them, which costs more than half of its time). `bring` makes ordinary records.
+compile (in processes the GPU would switch between them, which costs more than half of its time). `import` makes ordinary records.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.studies import Study, StudyError, declared_traces, deep_units
+from offtrace.studies import Study
 from offtrace.studies.plan import Job, Outcome, Plan, Unit
 from offtrace.studies.provenance import machine, versions
-from offtrace.studies.records import Finished
+from offtrace.studies.store import Store
+from offtrace.studies.tasks import deep
 
 
 def main() -> None:
@@ -43,11 +44,11 @@ def main() -> None:
     run.add_argument("--seconds", type=float, default=540.0)
     run.add_argument("--done", type=Path, nargs="*", default=[])
     run.set_defaults(run=_run)
-    brought = commands.add_parser("bring")
-    brought.add_argument("file", type=Path, nargs="+")
-    brought.add_argument("--out", type=Path)
-    brought.set_defaults(run=bring)
-    for command in (run, brought):
+    imported = commands.add_parser("import")
+    imported.add_argument("file", type=Path, nargs="+")
+    imported.add_argument("--out", type=Path)
+    imported.set_defaults(run=import_files)
+    for command in (run, imported):
         command.add_argument("--subset")
         command.add_argument("--study", default="minatar", help="another one, by its name or file")
     args = parser.parse_args()
@@ -64,8 +65,8 @@ def _run(args: argparse.Namespace) -> None:
     for file in args.done:
         if json.loads(lines(file)[0])["digest"] != plan.study.digest:
             sys.exit(f"{file} was made by other code, or is of another study: its units are not those of now")
-        for finished in read(file):
-            plan.done[finished.outcome.unit.id] = finished.outcome.score
+        for outcome, *_ in read(file):
+            plan.done[outcome.unit.id] = outcome.score
     groups: dict[tuple[str, ...], list[Job]] = {}
     for unit in plan.left():
         groups.setdefault((unit.environment, unit.trace, unit.parameters), []).append(plan.job(unit))
@@ -78,10 +79,7 @@ def _run(args: argparse.Namespace) -> None:
         def work(jobs: list[Job]) -> None:
             began = time.monotonic()
             unit = jobs[0].unit
-            traces = [
-                declared_traces.make(unit.trace, json.loads(unit.parameters or "{}"), lam) for lam in jobs[0].lams
-            ]
-            found = deep_units.together(jobs, traces)
+            found = deep.run_batch(jobs)
             seconds = (time.monotonic() - began) / len(jobs)
             for job, (rows, curve) in zip(jobs, found, strict=True):
                 outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds)
@@ -98,18 +96,22 @@ def _run(args: argparse.Namespace) -> None:
     os._exit(0)  # what is still being computed is given up
 
 
-def bring(args: argparse.Namespace) -> None:
+def import_files(args: argparse.Namespace) -> None:
     """Make ordinary records of files that came back."""
-    study = now = Study.load(args.study, args.subset, args.out)
+    study = Study.load(args.study, args.subset, args.out)
+    units = Plan(study).units
     for file in args.file:
         head = json.loads(lines(file)[0])
-        code = head.get("code", {})  # older files have none
-        try:
-            study = now.as_recorded(head["digest"], code.get("digest", ""))
-        except StudyError as error:
-            sys.exit(f"{file} is of another study: {error}")
-        new = study.bring(list(read(file)), head["versions"], head["machine"], code)
-        print(f"{file}: {new} new units")
+        if head["digest"] != study.digest:
+            sys.exit(f"{file} is of another study than {study.name} as it is declared")
+        about = {"study": study.declaration, "versions": head["versions"], "machine": head["machine"]}
+        code = {"digest": "", **head.get("code", {})}  # older files have none
+        store = Store(study.folder, study.digest)
+        with store.writing(about, study.as_toml(), code) as contents:
+            new = [f for f in read(file) if f[0].unit.id in units and f[0].unit.id not in contents.done]
+            for outcome, worker, finished in new:
+                store.add(outcome, worker, code["digest"], finished)
+        print(f"{file}: {len(new)} new units")
     print(study.status())
 
 
@@ -126,7 +128,7 @@ def lines(file: Path) -> list[str]:
     return (gzip.open(file, "rt").read() if file.suffix == ".gz" else file.read_text()).splitlines()
 
 
-def read(file: Path) -> Iterator[Finished]:
+def read(file: Path) -> Iterator[tuple[Outcome, str, datetime]]:
     """What was written; a last line that was torn is left out."""
     for line in lines(file)[1:]:
         try:
@@ -135,7 +137,7 @@ def read(file: Path) -> Iterator[Finished]:
             continue
         rows, curve = ({k: np.array(v) for k, v in given[kind].items()} for kind in ("rows", "curve"))
         outcome = Outcome(Unit(**given["unit"]), rows, curve, given["score"], given["seconds"])
-        yield Finished(outcome, given["worker"], datetime.fromisoformat(given["finished"]))
+        yield outcome, given["worker"], datetime.fromisoformat(given["finished"])
 
 
 if __name__ == "__main__":

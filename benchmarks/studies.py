@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,9 @@ from timing import emit
 import offtrace as ot
 from offtrace import studies
 from offtrace.reports.study import statistics
-from offtrace.studies import work
+from offtrace.studies import tasks
 from offtrace.studies.plan import Plan
+from offtrace.studies.store import NAME, Store
 
 TRACES = [rule.title for rule in (ot.Retrace(), *trajectory_aware(0.9))]
 
@@ -41,9 +43,8 @@ def of_workers(study: studies.Study, workers: int) -> tuple[float, float]:
     start, began = time.perf_counter(), time.time()
     study.run(workers=workers, progress=False)
     seconds = time.perf_counter() - start
-    units = pl.concat([pl.read_parquet(f) for f in sorted((study.folder / "units").glob("*.parquet"))])
-    first = units.sort("finished").row(0, named=True)
-    ready = first["finished"].timestamp() - first["seconds"] - began
+    done = Store(study.folder, study.digest).read().done.values()
+    ready = min(datetime.fromisoformat(unit.finished).timestamp() - unit.seconds for unit in done) - began
     return seconds, seconds - ready
 
 
@@ -51,16 +52,16 @@ def framework() -> None:
     with tempfile.TemporaryDirectory() as folder:
         one, two = part(Path(folder) / "one"), part(Path(folder) / "two")
         jobs = [Plan(one).job(unit) for unit in Plan(one).left()]
-        work.run(jobs[0])
+        tasks.run(jobs[0])
         alone, net_alone = of_workers(one, 1)
         pair, net_pair = of_workers(two, 2)
         tested = set(one.records().filter(phase="test")["unit"])
         plan = Plan(one)
         start = time.perf_counter()
         for job in jobs:
-            plan.mark(job.unit, work.run(job).score)
+            plan.mark(job.unit, tasks.run(job).score)
         for unit in [u for u in plan.left() if u.id in tested]:
-            work.run(plan.job(unit))
+            tasks.run(plan.job(unit))
         direct = time.perf_counter() - start
     emit(
         "framework",
@@ -74,18 +75,25 @@ def framework() -> None:
 
 
 def first_result() -> None:
-    """From the command to the first part on disk."""
+    """From the command to the first unit on disk."""
     command = [str(Path(sys.executable).with_name("offtrace")), "study", "run", "bifurcation", "--subset", "ci", "-q"]
     taken = []
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             process = subprocess.Popen([*command, "--out", folder], stdout=subprocess.DEVNULL)
-            while not list(Path(folder).glob("*/units/part-*.parquet")) and process.poll() is None:
+            while not units(Path(folder)) and process.poll() is None:
                 time.sleep(0.01)
             taken.append(time.perf_counter() - start)
             process.wait()
     emit("first result", seconds=float(np.median(taken)))
+
+
+def units(folder: Path) -> int:
+    """How many are written."""
+    for file in folder.glob(f"*/{NAME}"):
+        return len(Store(file.parent, "").read().done)
+    return 0
 
 
 def reading(rows: int = 1_000_000) -> None:

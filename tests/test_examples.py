@@ -366,6 +366,26 @@ def test_a_policy_learns_from_stale_rollouts(
     assert 0 < size <= 1
 
 
+def test_the_actor_critic_with_a_lagged_actor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each correction trains; on fresh data V-trace and none have the same loss; with a lag they differ."""
+    example: Any = runpy.run_path(str(EXAMPLES / "actor_critic_torch.py"))
+    args = example["Args"](steps=2_048, lag=4)
+    found = example["main"](args)
+    assert list(found) == ["vtrace", "non-markov-retrace", "none"]
+    assert all(10 < mean < 200 for mean in found.values())
+    assert len(capsys.readouterr().out.splitlines()) >= 3 * 5
+    learner, older = (example["ActorCritic"](4, 2) for _ in range(2))
+    actors, generator = example["Actors"](args), torch.Generator().manual_seed(0)
+
+    def losses(mu: Any) -> list[float]:
+        data = actors.batch(mu, 16, generator)
+        kinds = ("vtrace", "none")
+        return [example["loss_of"](example["Args"](correction=kind), learner, data).item() for kind in kinds]
+
+    assert np.ptp(losses(learner)) < 1e-5
+    assert np.ptp(losses(older)) > 1e-3
+
+
 @pytest.mark.parametrize("trace", ["rbis", "peng-q"])
 def test_the_file_in_the_manner_of_cleanrl_runs(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     example: Any = runpy.run_path(str(EXAMPLES / "pqn_cleanrl.py"))

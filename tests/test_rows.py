@@ -15,7 +15,7 @@ from offtrace.logs import Logs, read
 from offtrace.logs.estimators.first_states import Starts
 from offtrace.logs.estimators.target_policy import as_policy
 from offtrace.operators import Operator
-from offtrace.studies.declared_policies import declared_policy
+from offtrace.studies.policies import declared_policy
 from offtrace.trajectory import ROW_TOLERANCE, distributions
 
 MDP = mdps.random_walk(3, gamma=0.9)
@@ -46,7 +46,7 @@ ENTRIES: dict[str, Callable[[list[float]], Any]] = {
     "evaluation, a table": lambda row: as_policy(table(row, 2), logs()),
     "evaluation, a function": lambda row: as_policy(lambda states: table(row, len(states)), logs()),
     "evaluation, the start": lambda row: Starts.of(logs(), np.array(row)),
-    "studies": lambda row: declared_policy("target", row),
+    "studies": lambda row: declared_policy(row),
     "from_action_values": through_action_values,
 }
 

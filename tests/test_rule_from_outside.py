@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from deep.small import configured
 from helpers import assert_close, correct_by_definition, rows
 from offtrace import learners, logs, mdps, operators, reports, studies
-from offtrace.cli import deep as deep_command
-from offtrace.cli import parser, trace_options
+from offtrace.cli import rule_options
 from offtrace.learners import EpsilonGreedy
 from offtrace.traces import registry
 from studies.small import declared
@@ -236,16 +236,16 @@ def test_study_and_report(softened: Any, tmp_path: Path) -> None:
 
 def test_command_line(softened: Any) -> None:
     typed = ["deep", "train", "CartPole-v1", "--trace", "softened-retrace", "--power", "0.25", "--lam", "0.5"]
-    assert deep_command.configured(parser().parse_args(typed)).trace == softened(power=0.25, lam=0.5)
+    assert configured(typed[2:]).trace == softened(power=0.25, lam=0.5)
 
 
 def test_a_name_may_say_which_module_lists_it(softened: Any) -> None:
     registry.unregister(softened)
     module = sys.modules.pop(MODULE)
     typed = ["deep", "train", "CartPole-v1", "--trace", f"{MODULE}:soft", "--power", "0.25"]
-    trace_options.import_rules(typed)
+    rule_options.import_rules(typed)
     anew = sys.modules[MODULE].Softened
-    assert deep_command.configured(parser().parse_args(typed)).trace == anew(power=0.25, lam=0.9)
+    assert configured(typed[2:]).trace == anew(power=0.25, lam=0.9)
     assert ot.trace(f"{MODULE}:softened", lam=0.5) == anew(lam=0.5)
     sys.modules[MODULE] = module
     ot.register(softened)

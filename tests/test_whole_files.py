@@ -11,9 +11,7 @@ from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.whole_files import (
     DamagedError,
     opened_sealed,
-    read_checked,
     sweep,
-    write_checked,
     written_whole,
 )
 
@@ -38,18 +36,6 @@ def test_a_bit_flipped_in_any_byte_and_every_cut_of_a_sealed_file_is_seen(tmp_pa
         path.write_bytes(damaged)
         with pytest.raises(DamagedError, match=r"a\.bin"):
             unsealed(path, 10)
-
-
-def test_a_file_that_is_not_that_of_its_checksum_beside_is_seen(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    write_checked(path, b"some bytes")
-    assert read_checked(path) == b"some bytes"
-    path.write_bytes(b"some bytez")
-    with pytest.raises(DamagedError, match=r"a\.bin is damaged"):
-        read_checked(path)
-    (tmp_path / "a.bin.sha256").unlink()
-    with pytest.raises(DamagedError, match="missing"):
-        read_checked(path)
 
 
 def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:

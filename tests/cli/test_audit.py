@@ -70,12 +70,59 @@ def test_whoever_names_no_command_reads_which_there_are(capsys):
     assert "audit" in out
 
 
-@pytest.mark.parametrize("arguments", [["audit", "--json", "--markdown"], ["unknown"]])
-def test_bad_arguments(arguments, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["audit", "--json", "--markdown"], "not allowed together"),
+        (["audit", "--jsn"], "--json"),
+        (["unknown"], "usage: offtrace"),
+        (["audti"], "did you mean 'audit'?"),
+        (["logs", "evalute"], "did you mean 'logs evaluate'?"),
+    ],
+)
+def test_bad_arguments(arguments, words, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
     assert stop.value.code == 2
-    assert "usage: offtrace" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_help_of_every_command_has_an_example(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*command.split(), "--help"])
+    assert stop.value.code == 0
+    assert f"`offtrace {command}" in capsys.readouterr().out
+
+
+def test_a_missing_file_is_a_sentence(tmp_path, capsys):
+    (tmp_path / "policy.npz").touch()
+    given = ["logs", "describe", str(tmp_path / "no.csv"), "--policy", str(tmp_path / "polcy.npz")]
+    assert cli.main(given) == 2
+    assert capsys.readouterr().err == (
+        f"offtrace: there is no file {tmp_path / 'polcy.npz'} (did you mean 'policy.npz'?)\n"
+    )
+
+
+def test_a_python_file_can_import_its_neighbours(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "weights_of_mine.py").write_text("LAM = 0.25\n")
+    (tmp_path / "rules_of_mine.py").write_text(
+        "import offtrace as ot\nfrom weights_of_mine import LAM\nmine = ot.RBIS(lam=LAM)\n"
+    )
+    from offtrace.cli.rule_options import trace_of_logs
+
+    assert trace_of_logs(f"{tmp_path}/rules_of_mine.py:mine", {}) == offtrace.RBIS(lam=0.25)
+
+
+def test_columns_of_repeated_options_add_up():
+    import tyro
+
+    from offtrace.cli.log_options import Dataset
+    from offtrace.logs import Columns
+
+    given = ["table.csv", "--columns", "state=x,y", "mu=p", "--columns", "reward=r"]
+    assert tyro.cli(Dataset, args=given).named() == Columns(state=("x", "y"), mu="p", reward="r")
 
 
 def test_version(capsys):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import offtrace as ot
+from offtrace import cli
+from offtrace.cli import deep
 from offtrace.deep import ACER, PQN, QRC, Config, Settings, StreamAC, StreamQ
 
 CONFIG = Config(
@@ -69,3 +72,16 @@ LEARNERS: dict[str, tuple[Settings, float]] = {
 """Runs that take seconds, and a return that nearly all seeds reach; a random policy has 22, as one that learns nothing has."""
 SEEDS = 3
 """They run together. The median counts: by the rounding of another machine or version, another seed is the unlucky one."""
+
+
+def configured(words: list[str]) -> Any:
+    """The configuration that `offtrace deep train` makes of these words."""
+
+    def read(**options: Any) -> int:
+        names = ("game", "agent", "trace", "rule", "of_agent")
+        made.append(deep.configured(**{name: options[name] for name in names}))
+        return 0
+
+    made: list[Any] = []
+    cli.call(wraps(deep.train)(read), "offtrace deep train", words)
+    return made[0]

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from deep.small import GAME, LEARNERS, SEEDS
-from offtrace import cli
-from offtrace.cli import deep as command
+from deep.small import GAME, LEARNERS, SEEDS, configured
 from offtrace.deep import (
     PQN,
     Config,
@@ -110,15 +108,14 @@ def test_what_does_not_fit_is_said_in_words(make: Any, words: str) -> None:
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_agent_is_an_option_and_has_its_own_options(name: str) -> None:
-    parse = cli.parser().parse_args
-    found = command.configured(parse(["deep", "train", "a", "--agent", name, "--gamma", "0.5", "--lam", "0.25"]))
+    found = configured(["a", "--agent", name, "--gamma", "0.5", "--lam", "0.25"])
     kind = configuration(name)
     default: Any = kind(game="a").trace
     assert found == kind(game="a", gamma=0.5, trace=replace(default, lam=0.25))
     others = {f.name for cls in AGENTS.values() for f in fields(cls)} - {f.name for f in fields(kind)}
     for option in sorted(others & {"batch", "epochs", "overshooting"}):
         with pytest.raises(ValueError, match=f"--{option} is an option of"):
-            command.configured(parse(["deep", "train", "a", "--agent", name, f"--{option}", "1"]))
+            configured(["a", "--agent", name, f"--{option}", "1"])
 
 
 def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import colorsys
 import dataclasses
 import resource
@@ -21,9 +20,9 @@ import pytest
 from PIL import Image
 
 import offtrace as ot
-from deep.small import CONFIG
+from deep.small import CONFIG, configured
 from offtrace import cli
-from offtrace.cli import deep
+from offtrace.cli import errors
 from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, games, play, train
 from offtrace.deep.games import MINATAR
 
@@ -91,7 +90,7 @@ def folder(tmp_path_factory: Any) -> Path:
 def of(folder: Path, frames: int = 0) -> Config:
     """The configuration of that run."""
     frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
-    config = deep.configured(cli.parser().parse_args([*ARGUMENTS, "--frames", str(frames)]))
+    config = configured([*ARGUMENTS[2:], "--frames", str(frames)])
     assert isinstance(config, Config)
     return config
 
@@ -155,8 +154,7 @@ def test_the_gif(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_every_field_is_an_option() -> None:
-    parse = cli.parser().parse_args
-    assert deep.configured(parse(["deep", "train", "a"])) == Config(game="a")
+    assert configured(["a"]) == Config(game="a")
     words = {
         "hidden": "64,32",
         "loss": "squared",
@@ -178,11 +176,11 @@ def test_every_field_is_an_option() -> None:
             if field.name in ("burn_in", "envs"):
                 text = "4"
             given, wanted = [flag, text], None
-        made = getattr(deep.configured(parse(["deep", "train", "a", *given])), field.name)
+        made = getattr(configured(["a", *given]), field.name)
         assert made != field.default
         assert wanted is None or made is wanted
         assert type(made) is type(field.default) or field.default is None
-    assert Config(game="a", hidden=(64, 32)) == deep.configured(parse(["deep", "train", "a", "--hidden", "64,32"]))
+    assert Config(game="a", hidden=(64, 32)) == configured(["a", "--hidden", "64,32"])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_every_field_is_an_option() -> None:
     ],
 )
 def test_any_rule_with_its_parameters(given: list[str], made: Any) -> None:
-    assert deep.configured(cli.parser().parse_args(["deep", "train", "a", *given])).trace == made
+    assert configured(["a", *given]).trace == made
 
 
 @pytest.mark.parametrize(
@@ -300,25 +298,28 @@ def test_a_full_disk(folder: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_what_each_error_becomes(capsys: Any) -> None:
-    def raises(error: BaseException) -> Any:
-        def run(args: argparse.Namespace) -> int:
+    def status_of(error: BaseException) -> int:
+        with errors.as_sentences("deep train") as status:
             raise error
-
-        return run
+        return status.code
 
     for error in (CheckpointError("words"), DivergedError("words"), OSError("words"), ImportError("words")):
-        assert deep._said(raises(error), argparse.Namespace()) == 2
+        assert status_of(error) == 2
         assert capsys.readouterr().err == "offtrace: words\n"
-    assert deep._said(raises(ImportError("no jax", name="jax")), argparse.Namespace()) == 2
+    assert status_of(ImportError("no jax", name="jax")) == 2
     assert "pip install '.[deep]'" in capsys.readouterr().err
-    assert deep._said(raises(KeyboardInterrupt()), argparse.Namespace()) == 130
+    assert status_of(KeyboardInterrupt()) == 130
     with pytest.raises(RuntimeError, match="a bug"):
-        deep._said(raises(RuntimeError("a bug")), argparse.Namespace())
+        status_of(RuntimeError("a bug"))
 
 
 def test_the_command_line_does_not_wait_for_jax() -> None:
-    code = "import sys, offtrace.cli; offtrace.cli.parser(); sys.exit('jax' in sys.modules or 'PIL' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = (
+        "import sys, contextlib, offtrace.cli as cli\n"
+        "with contextlib.suppress(SystemExit): cli.main(['deep', 'train', '--help'])\n"
+        "sys.exit('jax' in sys.modules or 'PIL' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
 
 
 GAME = '''

@@ -89,15 +89,6 @@ def test_checkpoints_of_others_and_damaged_ones(unbroken: Trained, tmp_path: Pat
             train(CONFIG, 2, tmp_path, progress=False)
 
 
-def test_a_checkpoint_from_before_the_names_of_now_is_read(unbroken: Trained, tmp_path: Path) -> None:
-    old = {"explore_epsilon": "explore", "behavior_epsilon": "behavior", "target_epsilon": "target"}
-    before = {old.get(name, name): value for name, value in RUN.items()}
-    path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, before, 1)
-    assert checkpoints.about(path) == RUN
-    state, _ = checkpoints.load(path, unbroken.state, RUN)
-    assert all((a == b).all() for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(unbroken.state), strict=True))
-
-
 def test_no_space_left(unbroken: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     before = first.read_bytes()

@@ -10,7 +10,7 @@ import pytest
 
 from logs import settings
 from offtrace import cli, mdps
-from offtrace.cli.error_words import in_words_of_the_command
+from offtrace.cli.errors import in_words_of_the_command
 from offtrace.logs import simulate
 
 
@@ -88,7 +88,7 @@ def test_traces_from_a_file_and_other_first_states(folder: Path, capsys: pytest.
 
 
 def test_errors_are_in_the_words_of_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = run(folder, capsys, "--policy", "{folder}/pi.npz", "--columns", "mu=p", status=2)
+    said = run(folder, capsys, "--policy", "{folder}/pi.npz", "--columns", "log_mu=", "mu=p", status=2)
     assert "--columns mu=…" in said
     assert "Columns(" not in said
     assert in_words_of_the_command('on_error="drop" (--on-error drop)') == "--on-error drop"

@@ -8,16 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from offtrace.reports.study import study_page as pages
 from reports import synthetic
 
+FAR = pl.col("value") - 9_000.0 * (pl.col("trace") == "Importance sampling") * (pl.col("lam") > 0.85)
 MAKERS = {
     "control": lambda: synthetic.records(seeds=5),
     "map": synthetic.map_records,
     "replay": synthetic.replay_records,
     "deep": synthetic.deep_records,
+    "leaving": lambda: ((made := synthetic.records(seeds=5))[0].with_columns(value=FAR), *made[1:]),
     "failures": lambda: (synthetic.with_failures((made := synthetic.records(seeds=5))[0]), *made[1:]),
 }
 
@@ -71,6 +74,32 @@ def is_drawn(page: Any) -> None:
     for path in page.locator("svg path.line").evaluate_all("l => l.map(x => x.getAttribute('d'))"):
         assert re.match(r"M-?[\d.]+ -?[\d.]+", path or "M0 0")
     assert "NaN" not in page.locator("main").inner_html()
+
+
+def test_the_first_figure_is_above_the_fold(opened: Any) -> None:
+    page = opened("control")
+    box = page.locator('[data-figure="difference"] svg').bounding_box()
+    assert box["y"] + box["height"] < 900
+    assert box["x"] + box["width"] > 1000  # at the right, beside the words
+
+
+def test_the_baseline_is_compared_in_the_environment_that_is_chosen(opened: Any) -> None:
+    page = opened("control")
+    drawing = page.locator('[data-figure="difference"]')
+    before = drawing.inner_text()
+    page.locator('[data-control="difference"]').select_option("2")
+    assert drawing.inner_text() != before
+    assert page.said == []
+
+
+def test_a_line_that_leaves_its_panel_is_marked(opened: Any) -> None:
+    """Importance sampling falls far below the others; the triangle stands where it crosses the edge."""
+    page = opened("leaving")
+    marks = page.locator('[data-figure="sweeps"] .plot').first.locator(".leaves")
+    assert {mark.get_attribute("data-method") for mark in marks.all()} == {"Importance sampling"}
+    plot = page.locator('[data-figure="sweeps"] svg').first.bounding_box()
+    box = marks.first.bounding_box()
+    assert plot["y"] < box["y"] < plot["y"] + plot["height"]
 
 
 MARKS = """(cells) => [...new Set(cells.map((cell) => getComputedStyle(cell, "::before").content))]"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import webbrowser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -61,6 +63,64 @@ def test_dragging_and_keys_change_a_ratio_and_all_that_follows(opened_explorer: 
         strip.press("PageUp")
     assert ratios(tab)[10] == 5.0  # π = ρμ is a probability
     assert tab.said == []
+
+
+def test_the_strip_and_the_maps_are_above_the_fold(opened_explorer: Any) -> None:
+    tab = opened_explorer("#mdp=one")
+    tab.evaluate("scrollTo(0, 0)")
+    for place in ("#ratios", ".map:last-child .field"):
+        box = tab.locator(place).first.bounding_box()
+        assert box["y"] > 0
+        assert box["y"] + box["height"] <= 900
+
+
+def test_a_preset_scrolls_to_what_it_changes(opened_explorer: Any) -> None:
+    tab = opened_explorer()
+    tab.emulate_media(reduced_motion="reduce")
+    for key, place in (("theorem-2", "#control-panel"), ("truncated", "#mdp"), ("explode", "#ratios")):
+        tab.locator(f"[data-preset={key}]").click()
+        tab.wait_for_function(f"""() => {{
+            const box = document.querySelector("{place}").getBoundingClientRect();
+            return box.top >= 0 && box.top < innerHeight;
+        }}""")
+    tab.locator("[data-preset=truncated]").click()
+    tab.locator("#preset-mdp", has_text="1.0138").wait_for()
+    tab.emulate_media(reduced_motion="no-preference")
+    assert tab.locator("#refuted a").get_attribute("href") == "https://arxiv.org/abs/2112.12281"
+    assert tab.said == []
+
+
+def test_no_rule_replaces_another_silently_and_lambda_stays(opened_explorer: Any) -> None:
+    tab = opened_explorer("#rules=Retrace+lam:0.62;RBIS+lam:0.7;OneStep;TreeBackup+lam:0.5&mdp=one")
+    titles = tab.locator(".slot:not(.add) select")
+    before = titles.evaluate_all("s => s.map((x) => x.value)")
+    tab.locator("#show-own").click()
+    assert titles.evaluate_all("s => s.map((x) => x.value)") == before
+    assert "4 rules are shown already: remove one" in tab.locator("#full").inner_text()
+    for name, lam in (("NonMarkovRetrace", "0.62"), ("OneStep", None), ("RBIS", "0.62")):
+        titles.first.select_option(name)
+        value = tab.locator(".slot").first.locator("input[type=range]")
+        assert (value.input_value() if value.count() else None) == lam
+    tab.locator("[aria-label='remove rule 3, One-step']").click()
+    assert tab.locator("#full").inner_text() == ""
+    tab.locator("#show-own").click()
+    assert titles.evaluate_all("s => s.map((x) => x.value)") == ["RBIS", "RBIS", "TreeBackup", "Own"]
+    assert tab.said == []
+
+
+def test_the_link_of_a_file_is_a_command_that_opens_its_state(
+    opened_explorer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = opened_explorer("#rules=Retrace+lam:0.25&gamma=0.5&mdp=one")
+    tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    tab.locator("#link").click()
+    command = shlex.split(tab.wait_for_function("window.copied").json_value())
+    assert command[:2] == ["offtrace", "explore"]
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert main(["explore", command[2], "--output", str(tmp_path / "e.html")]) == 0
+    assert parse_qs(opened[0].partition("#")[2])["gamma"] == ["0.5"]
+    assert opened[0].partition("#")[2] == command[2].lstrip("#")
 
 
 def test_maps_and_curves_are_read_by_keys(opened_explorer: Any) -> None:
@@ -197,5 +257,5 @@ def test_the_command_writes_the_page_with_rules_from_outside(
         for rule in ot.rules():
             if rule.__name__ == "Halved":
                 unregister(rule)
-    assert main(["explore", "--no-open", "--module", "no_such_module_anywhere"]) == 1
+    assert main(["explore", "--no-open", "--module", "no_such_module_anywhere"]) == 2
     assert "no_such_module_anywhere" in capsys.readouterr().err

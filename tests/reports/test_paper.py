@@ -41,7 +41,7 @@ def test_a_page_and_its_figures_are_written(tmp_path: Path) -> None:
     assert path == tmp_path / "deep" / "er" / "report.html"
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
     names = {file.name for file in (path.parent / "figures").iterdir()}
-    stems = ("standing", "learning", "lambda", "alpha-lambda-a", "alpha-lambda-b")
+    stems = ("difference", "standing", "learning", "lambda", "alpha-lambda-a", "alpha-lambda-b")
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
     for file in (path.parent / "figures").glob("*.png"):
         image = matplotlib.image.imread(file)[..., :3]

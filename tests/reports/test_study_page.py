@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 import offtrace
 from offtrace._shared import number_text
@@ -24,11 +26,11 @@ MAKERS = {
     "deep": synthetic.deep_records,
 }
 SHOWN = {
-    "control": {"standing", "learning", "sweeps", "heat"},
-    "evaluation": {"standing", "learning", "sweeps", "heat"},
+    "control": {"difference", "standing", "learning", "sweeps", "heat"},
+    "evaluation": {"difference", "standing", "learning", "sweeps", "heat"},
     "map": {"tradeoff", "sweeps"},
-    "replay": {"standing", "ages", "aged", "sweeps", "heat"},
-    "deep": {"standing", "ages", "aged", "learning"},
+    "replay": {"difference", "standing", "ages", "aged", "sweeps", "heat"},
+    "deep": {"difference", "standing", "ages", "aged", "learning"},
 }
 
 
@@ -91,15 +93,16 @@ def test_the_pages_numbers_are_those_of_the_statistics() -> None:
     rows, curves, facts = synthetic.records(seeds=6)
     shown = views.Views(rows, curves, facts)
     drawn = data(study_page.html(shown))
-    assert [r["method"] for r in drawn["iqm"]] == shown.summary.iqm["method"].to_list()
-    sweep = next(line for line in drawn["sweeps"][1]["lines"] if line["method"] == "RBIS")
+    panels = {name: chart["panels"] for name, chart in drawn["charts"].items()}
+    assert [r["method"] for r in panels["standing"][0]["bars"]] == shown.summary.iqm["method"].to_list()
+    sweep = next(line for line in panels["sweeps"][1]["lines"] if line["method"] == "RBIS")
     table = shown.summary.table.filter(environment="Bifurcation 2", method="RBIS")
     assert sweep["x"] == table["lam"].to_list()
     assert sweep["y"] == pytest.approx(table["mean"].to_list(), rel=1e-4)
     assert sweep["alpha"] == table["alpha"].to_list()
-    curve = next(line for line in drawn["learning"][1]["lines"] if line["method"] == "RBIS" and line["best"])
+    curve = next(line for line in panels["learning"][1]["lines"] if line["method"] == "RBIS" and line["best"])
     assert [curve["lam"]] == table.filter("best_lam")["lam"].to_list()
-    grid = next(grid for grid in drawn["heat"][1]["lines"] if grid["method"] == "RBIS")
+    grid = next(grid for grid in panels["heat"][1]["lines"] if grid["method"] == "RBIS")
     tuning = shown.summary.configurations.filter(
         phase="tuning", environment="Bifurcation 2", method="RBIS", lam=0.5, alpha=0.3
     )
@@ -149,6 +152,48 @@ def test_the_answer_claims_only_what_the_intervals_allow() -> None:
     assert said["far"].startswith("**RBIS** has the highest")
     assert "in pairs of the same seed, it is ahead of each of the other 7" in said["far"]
     assert "do not tell the traces apart" in said["same"]
+
+
+def test_the_page_opens_with_the_difference_from_a_baseline_in_words() -> None:
+    """RBIS is 40 above Retrace in every pair up to λ = 0.5, and far behind it from 0.8 on."""
+    rows, curves, facts = synthetic.records(seeds=8, traces=("Retrace", "RBIS", "Tree Backup"))
+    rows = rows.with_columns(alpha=pl.lit(0.5)).unique(["phase", "environment", "trace", "lam", "seed"], keep="first")
+    lead = 40.0 - 500.0 * (pl.col("lam") >= 0.8)
+    noise = pl.col("seed") % 100 + 2.0 * (pl.col("seed") % 3) * (pl.col("trace") == "RBIS")
+    values = 100.0 + noise + 10.0 * (pl.col("lam") == 0.5) + lead * (pl.col("trace") == "RBIS")
+    shown = views.Views(rows.with_columns(value=values), curves.clear(), facts | {"metric": "auc"})
+    said = words.finding(shown)
+    assert "**RBIS** has the best mean AUC (the area under the learning curve" in said[0]
+    assert "above Retrace, in pairs of the same seed." in said[0]
+    assert "Not told apart from it: Tree Backup." in said[0]
+    assert "RBIS is best at λ = 0.5, and collapses from **λ = 0.8** on" in said[1]
+    page = study_page.html(shown)
+    assert page.index('class="answer"') < page.index('data-figure="difference"') < page.index('class="facts"')
+    bars = data(page)["charts"]["difference"]["panels"]
+    assert [panel["name"] for panel in bars] == ["mean over all", *shown.summary.environments]
+    paired = [40.0 + 2.0 * ((10_000 + j) % 3) for j in range(8)]
+    ends = stats.ttest_1samp(paired, 0.0).confidence_interval(0.95)
+    first = bars[1]["bars"][0]
+    assert (first["value"], first["low"], first["high"]) == pytest.approx((np.mean(paired), *ends), rel=1e-4)
+
+
+def test_step_sizes_on_the_edge_of_the_grid_are_a_warning() -> None:
+    inside = views.Views(*synthetic.records(seeds=4, alphas=(0.1, 0.3, 0.5, 0.7, 0.9, 1.1)))
+    assert words.concerns(inside) == []
+    edges = views.Views(*synthetic.records(seeds=4, alphas=(0.1, 0.2, 0.3)))
+    (said,) = words.concerns(edges)
+    n, of = re.findall(r"In (\d+) of (\d+) settings", said)[0]
+    assert int(n) == edges.edges().filter("edge").height > int(of) / 4
+    assert said in study_page.html(edges).partition('class="facts"')[0]
+
+
+def test_numbers_in_names_sort_as_numbers() -> None:
+    names = ("random-walk:states=11", "random-walk:states=5")
+    rows, curves, facts = synthetic.records(seeds=3, environments=names)
+    shown = views.Views(rows, curves, facts)
+    assert shown.summary.environments == ["Random walk (states 5)", "Random walk (states 11)"]
+    assert list(shown.sweeps) == shown.summary.environments
+    assert shown.summary.table["environment"].unique(maintain_order=True).to_list() == shown.summary.environments
 
 
 def test_a_score_above_that_of_the_best_is_explained() -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Forks:
         )
 
     def start(self, *arguments: str, **how: Any) -> Started:
-        """`offtrace ARGUMENTS`; `how`: cwd, flush (seconds between writes), kill (at which change of files below `below`)."""
+        """`offtrace ARGUMENTS`; `how`: cwd, kill (before which change of files below `below`), limit (of a file’s size)."""
         self.count += 1
         output = self.folder / f"{self.count}.txt"
         pid = self.ask({"arguments": list(map(str, arguments)), "output": str(output), **how})
@@ -79,19 +80,18 @@ class Forks:
 def main() -> None:
     import polars  # noqa: F401
 
-    from offtrace import cli
     from offtrace.reports.study import paper_figures, study_page  # noqa: F401
-    from offtrace.studies import work
+    from offtrace.studies import tasks
     from offtrace.studies.plan import Plan
     from offtrace.studies.study import Study
 
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from studies.small import declared
 
-    cli.parser()  # what it has read from sources, they need not read
+    import_module("tyro")  # what is imported here, they need not import
     plan = Plan(Study.declared(declared()))
     for unit in plan.units.values():  # what is compiled here, they need not compile
-        work.run(plan.job(unit))
+        tasks.run(plan.job(unit))
     answers = os.fdopen(os.dup(1), "w")
     outputs: dict[int, tuple[int, Path]] = {}
     for line in sys.stdin:
@@ -117,7 +117,6 @@ def main() -> None:
 
 def child(request: dict[str, Any], output: int) -> None:
     from offtrace import cli
-    from offtrace.studies import running
 
     # The tests may run with these ignored: in the background, or under nohup.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -127,12 +126,11 @@ def child(request: dict[str, Any], output: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in ((0, nothing), (1, output), (2, output)):
         os.dup2(file, number)
-    running.FLUSH = request.get("flush", running.FLUSH)
     if "limit" in request:  # as on a full disk
         sys.dont_write_bytecode = True  # half of it would be
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["limit"], resource.RLIM_INFINITY))
     if "kill" in request:
-        kill_at(request["kill"], request["below"])
+        kill_at(request["kill"], request["below"], request.get("at", "files"))
     status = 1
     with contextlib.suppress(BaseException):
         try:
@@ -147,13 +145,13 @@ def child(request: dict[str, Any], output: int) -> None:
     os._exit(status)
 
 
-def kill_at(number: int, below: str) -> None:
-    """End this process by SIGKILL before it changes files below a folder for this time."""
+def kill_at(number: int, below: str, at: str) -> None:
+    """End this process by SIGKILL before the commit of this number, or before it changes files below a folder for this time."""
     left = number
 
-    def count(event: str, arguments: tuple[Any, ...]) -> None:
+    def count(event: str = "", arguments: tuple[Any, ...] = ()) -> None:
         nonlocal left
-        if event not in KILLED_AT or not str(arguments[0]).startswith(below):
+        if event and (event not in KILLED_AT or not str(arguments[0]).startswith(below)):
             return
         if event == "open" and not set(str(arguments[1])) & set("wax+"):
             return
@@ -161,7 +159,19 @@ def kill_at(number: int, below: str) -> None:
         if left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(count)
+    if at == "files":
+        sys.addaudithook(count)
+        return
+
+    from offtrace.studies.store import Store
+
+    add = Store.add
+
+    def counted(*given: Any) -> None:
+        count()
+        add(*given)
+
+    setattr(Store, "add", counted)  # noqa: B010
 
 
 if __name__ == "__main__":

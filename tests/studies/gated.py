@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from offtrace.mdps import MDP, random_walk
 from offtrace.studies import register_environment
-from offtrace.studies.named_environments import GALLERY
+from offtrace.studies.environments import GALLERY
 
 
 def gated(states: int, gate: str) -> MDP:
@@ -33,6 +35,27 @@ def raising(states: int, gate: str) -> MDP:
     return random_walk(states)
 
 
+def forking(states: int, gate: str) -> MDP:
+    """It leaves a child that holds all files that are open here, and dies."""
+    if _closed(gate):
+        if not (child := os.fork()):
+            time.sleep(1e6)
+        Path(gate).with_name(f"child-{child}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return random_walk(states)
+
+
+def pooled(states: int) -> MDP:
+    """A walk whose states are counted by children of `multiprocessing`."""
+    counted = []
+    for method in ("fork", "spawn"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # forks of a process with threads
+            with multiprocessing.get_context(method).Pool(2) as pool:
+                counted.append(sum(pool.map(abs, [-1] * states)))
+    return random_walk(*set(counted))
+
+
 def wait(gate: str) -> None:
     """A worker leaves a file that says so."""
     if _closed(gate):
@@ -49,3 +72,5 @@ if "gated" not in GALLERY:  # pytest, too, imports this file, by another name
     register_environment("gated", gated)
     register_environment("deadly", deadly)
     register_environment("raising", raising)
+    register_environment("forking", forking)
+    register_environment("pooled", pooled)

@@ -23,9 +23,9 @@ from ray.cluster_utils import Cluster
 from logs import test_partitions
 from offtrace import cli
 from offtrace.logs import sweep
-from offtrace.studies import Study, StudyError, on_ray
+from offtrace.studies import Study, StudyError, ray_executor
 from studies import gated
-from studies.small import declared
+from studies.small import declared, units_in
 
 
 def main(file: str, out: Path, gate: Path) -> None:
@@ -56,7 +56,7 @@ def main(file: str, out: Path, gate: Path) -> None:
     except StudyError as error:
         print(f"raised {raises.status().done}: {error}", flush=True)
     lost = Study.load(file, out=out / "lost")
-    on_ray.HEAD = 0.5  # without its head, Ray keeps a core busy
+    ray_executor.SILENCE = 10.0
     killer = threading.Thread(target=lose_head, args=(cluster, lost), daemon=True)
     killer.start()
     try:
@@ -90,7 +90,7 @@ def dying(cluster: Any, node: Any, gate: Path) -> Iterator[None]:
 
 def lose_head(cluster: Any, study: Study) -> None:
     """When some units are written and others are not."""
-    while not list((study.folder / "units").glob("part-*.parquet")):
+    while not units_in(study):
         time.sleep(0.05)
     cluster.head_node.kill_gcs_server()
 

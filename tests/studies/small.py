@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from offtrace.studies.local_processes import LocalPool
+from offtrace.studies import Study
+from offtrace.studies.store import NAME, Summary, unseal
 
 
 def declared(**changes: Any) -> dict[str, Any]:
@@ -39,7 +43,21 @@ def equal(one: pl.DataFrame, other: pl.DataFrame) -> bool:
     return one.schema == other.schema and one.equals(other, null_equal=True)
 
 
-def exhaust(pool: LocalPool) -> None:
-    """Take what a pool answers until it raises."""
-    while True:
-        pool.answered(1.0)
+def units_in(study: Study) -> list[Summary]:
+    """The units that are written, each as often as it is; also while another process writes."""
+    path = study.folder / NAME
+    if not path.exists():
+        return []
+    with contextlib.closing(sqlite3.connect(path)) as reader:
+        try:
+            found = reader.execute("SELECT content FROM units ORDER BY number").fetchall()
+        except sqlite3.OperationalError:  # its tables are not there yet
+            return []
+    return [Summary(*json.loads(unseal(content))) for (content,) in found]
+
+
+def forget(study: Study, *, keep: int) -> None:
+    """Remove all units but the first ones, as if the study had been interrupted."""
+    with contextlib.closing(sqlite3.connect(study.folder / NAME)) as writer, writer:
+        for table in ("units", "numbers"):
+            writer.execute(f"DELETE FROM {table} WHERE number > ?", (keep,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from offtrace.studies import (
     DeclarationError,
     Study,
     StudyError,
-    declaration,
-    declared_policies,
-    named_environments,
+    environments,
+    policies,
     shipped,
 )
 from offtrace.studies.plan import Plan
@@ -130,6 +130,73 @@ def test_an_error_names_the_key(given: dict[str, Any], message: str) -> None:
         Study.declared(given)
 
 
+EXTREMES = {
+    "a number beyond floats": (
+        "alphas = [0.1]",
+        f"alphas = [1{'0' * 400}]",
+        r"alphas\[0\]: got 1000.*… \(401 characters\)",
+    ),
+    "a number of too many digits": ("alphas = [0.1]", f"alphas = [1{'0' * 5000}]", "a TOML file, which it is not"),
+    "steps": (
+        "steps = 10",
+        f"steps = {2**70}",
+        r"protocol\.steps: got \d+; allowed: an integer of at least 1, below 2\^63",
+    ),
+    "a relative module": (
+        "lams",
+        'modules = ["..x"]\nlams',
+        r"modules\[0\]: got '\.\.x'; allowed: a module that can be",
+    ),
+    "a module that fails": ("lams", 'modules = ["failing_module"]\nlams', "can be imported: ZeroDivisionError"),
+    "a module that exits": ("lams", 'modules = ["exiting_module"]\nlams', "can be imported: SystemExit"),
+    "a long name": ("question", f'name = "{"x" * 5000}"\nquestion', "name: got 'xxx.*at most 100: it becomes"),
+    "a long trace": ('"Retrace"', f'"{"x" * 5000}"', r"traces\[0\]: got 'xxx.*a trace, or a learning method"),
+    "a long environment": ("random-walk:", f"{'x' * 5000}:", r"environments\[0\]: got 'xxx"),
+    "nested lists": ("lams = [0.5]", f"lams = {'[' * 5000}{']' * 5000}", "nested less deeply"),
+    "nested tables": ("steps = 10", f"steps = 10\na{'.a' * 3000} = 1", "nested less deeply"),
+    "a date": ("lams = [0.5]", "lams = [2020-01-01]", r"lams\[0\]: got .*no date or time"),
+    "no task": ('task = "evaluation"', "", "task: got None; allowed: 'control'"),
+    "a list for a task": ('task = "evaluation"', 'task = ["x"]', r"task: got \['x'\]"),
+    "a file that is not there": ("lams", 'files = ["no.csv"]\nlams', r"files\[0\]: got 'no\.csv'; allowed: a file"),
+}
+PLAIN = """
+question = "q?"
+task = "evaluation"
+metric = "rms error"
+environments = ["random-walk:states=5"]
+traces = ["Retrace"]
+lams = [0.5]
+alphas = [0.1]
+seeds.test = { first = 0, count = 1 }
+[protocol]
+behavior = "uniform"
+target = "uniform"
+steps = 10
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "message"), EXTREMES.values(), ids=EXTREMES)
+def test_extremes_of_toml_are_one_clear_error(
+    old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "failing_module.py").write_text("1 / 0")
+    (tmp_path / "exiting_module.py").write_text("raise SystemExit")
+    file = tmp_path / "extreme.toml"
+    file.write_text(PLAIN.replace(old, new))
+    with pytest.raises(DeclarationError, match=message) as error:
+        Study.load(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 3000
+
+
+def test_all_errors_are_named_at_once() -> None:
+    with pytest.raises(DeclarationError) as error:
+        Study.declared(declared(alphas=[-1], lams=[2], metric="auc"))
+    assert [line.partition(":")[0] for line in str(error.value).splitlines()] == ["lams[0]", "metric", "alphas[0]"]
+
+
 def test_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match=r"did you mean 'bifurcation'\?"):
         Study.load("bifurcatoin")
@@ -164,7 +231,7 @@ def test_shipped_studies_have_a_small_subset(name: str) -> None:
 def test_the_digest_is_that_of_what_is_run(tmp_path: Path) -> None:
     study = Study.declared(declared())
     # of this very declaration, for ever: by it, records that other code made are known
-    assert declaration.digest(study.declaration).startswith("d1f9e55c0441ee82")
+    assert study.digest.startswith("d1f9e55c0441ee82")
     for same in (declared(question="Another?", about="Words.", name="other"), declared(alphas=[0.10, 0.30, 0.50])):
         assert Study.declared(same).digest == study.digest
     reordered = dict(reversed(declared().items()))
@@ -242,13 +309,13 @@ def test_a_folder_that_is_not_its_own(tmp_path: Path) -> None:
 
 def test_the_policy_of_old() -> None:
     label = "garnet:states=6,actions=3,branching=2,seed=1,gamma=0.9"
-    policies = [declared_policies.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
-    assert np.array_equal(policies[-1], np.full((6, 3), 1 / 3))
-    away = [np.abs(p - policies[0]).sum(axis=1).mean() for p in policies]
+    old = [policies.ageing(label, 50, 0.1, 0.1, age) for age in (0, 10, 30, 50)]
+    assert np.array_equal(old[-1], np.full((6, 3), 1 / 3))
+    away = [np.abs(p - old[0]).sum(axis=1).mean() for p in old]
     assert away == sorted(away)
     Q = np.zeros((6, 3))
-    mdp = named_environments.mdp(label)
+    mdp = environments.mdp(label)
     for _ in range(20):
         Q = 0.9 * Q + 0.1 * (mdp.R + 0.9 * np.einsum("sat,t->sa", mdp.dense_P, Q.max(axis=1)))
     weights = np.exp(Q / 0.1)
-    assert np.allclose(policies[2], weights / weights.sum(axis=1, keepdims=True), atol=1e-12)
+    assert np.allclose(old[2], weights / weights.sum(axis=1, keepdims=True), atol=1e-12)

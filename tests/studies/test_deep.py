@@ -1,4 +1,4 @@
-"""Deep agents in a study: declared, run in one program for each game, trace and age, resumed, and brought from elsewhere."""
+"""Deep agents in a study: declared, run in one program for each game, trace and age, resumed, and imported from elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +18,14 @@ import polars as pl
 import pytest
 
 from deep.small import LEARNERS, SEEDS
-from offtrace.studies import DeclarationError, Study, StudyError, deep_agents, deep_units, work
-from offtrace.studies.deep_units import tidy
-from offtrace.studies.named_environments import GAMES
-from offtrace.studies.plan import Plan
+from offtrace.studies import DeclarationError, Study, agents, tasks
+from offtrace.studies.agents import GAMES
+from offtrace.studies.plan import Job, Plan
+from offtrace.studies.tasks import deep as deep_units
+from offtrace.studies.tasks.deep import to_columns
+from offtrace.studies.trace_grids import make
 from studies.forked import Forks
-from studies.small import equal
+from studies.small import equal, forget
 
 jax = pytest.importorskip("jax")
 if not find_spec("gymnax"):
@@ -48,6 +50,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=0, progress=False)
 
 
+def traces_of(job: Job) -> list[Any]:
+    """One for each λ."""
+    return [make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
+
+
 def test_a_unit_has_every_lam_and_seed_of_its_trace(study: Study) -> None:
     rows, curves = study.records(), study.curves()
     assert study.status().finished
@@ -70,15 +77,14 @@ def test_a_unit_has_every_lam_and_seed_of_its_trace(study: Study) -> None:
 def test_what_was_interrupted_is_run_again_to_the_same_rows(study: Study, tmp_path: Path) -> None:
     again = study.at(tmp_path)
     shutil.copytree(study.folder, again.folder)
-    for kind in ("rows", "curves", "units"):  # as if it had been killed after the first unit
-        next((again.folder / kind).glob("part-000002-*")).unlink()
+    forget(again, keep=1)  # as if it had been killed after the first unit
     assert [done for done, _ in again.status().done.values()] == [1]
     again.run(workers=0, progress=False)
     assert equal(again.records(), study.records())
     assert equal(again.curves(), study.curves())
 
 
-def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path) -> None:
+def test_units_that_were_run_elsewhere_are_imported(study: Study, tmp_path: Path) -> None:
     """benchmarks/minatar_gpu.py: from its file to the same records. It refuses the file of another study."""
     rows, curves, plan = study.records(), study.curves(), Plan(study)
     lines: list[Any] = [{"digest": study.digest, "versions": {"offtrace": "1", "jax": "2"}, "machine": "one GPU"}]
@@ -89,33 +95,34 @@ def test_units_that_were_run_elsewhere_are_brought(study: Study, tmp_path: Path)
             name: frame.filter(unit=unit.id).select(wanted).to_dict(as_series=False) for name, frame, wanted in columns
         }
         about = {"score": 1.0, "seconds": 2.0, "worker": "local:1", "finished": datetime.now(UTC).isoformat()}
-        lines.append({"unit": unit.__dict__, **made, **about})
+        lines.append({"unit": asdict(unit), **made, **about})
     file = tmp_path / "units.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"unit": {"id"')  # the last line was torn
-    script = [sys.executable, str(ROOT / "benchmarks" / "minatar_gpu.py"), "bring", "--out", str(tmp_path), str(file)]
+    script = [sys.executable, str(ROOT / "benchmarks" / "minatar_gpu.py"), "import", "--out", str(tmp_path), str(file)]
     done = subprocess.run([*script, "--subset", "ci"], capture_output=True, text=True, check=True)
     assert "2 new units" in done.stdout
-    brought = study.at(tmp_path)
-    assert equal(brought.records(), rows)
-    assert equal(brought.curves(), curves)
-    assert brought.facts()["machine"] == "one GPU"
-    with pytest.raises(StudyError, match="are of another study than minatar-h200"):
-        Study.load("minatar", "h200").as_recorded(study.digest)
+    imported = study.at(tmp_path)
+    assert equal(imported.records(), rows)
+    assert equal(imported.curves(), curves)
+    assert imported.facts()["machine"] == "one GPU"
+    refused = subprocess.run([*script, "--subset", "h200"], capture_output=True, text=True, check=False)
+    assert "is of another study" in refused.stderr
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "minatar").glob("*.jsonl.gz")), ids=lambda f: f.name)
 def test_what_the_gpu_has_computed_is_still_of_the_shipped_study(file: Path) -> None:
     """A renamed key gives a declaration another digest: then the stored files must be given it, too."""
     head, *units = map(json.loads, gzip.decompress(file.read_bytes()).decode().splitlines())
-    study = Study.load("minatar", "h200-lambda" if "lambda" in file.name else "h200").as_recorded(head["digest"])
+    study = Study.load("minatar", "h200-lambda" if "lambda" in file.name else "h200")
+    assert head["digest"] == study.digest
     assert {line["unit"]["id"] for line in units} <= set(Plan(study).units)
 
 
 def test_several_ages_in_one_program_are_what_each_is_alone(study: Study) -> None:
     plan = Plan(Study.declared(declared(ages=[1_000, 4_000], traces=["Retrace"], protocol=shorter(4_000))))
     jobs = [plan.job(unit) for unit in plan.units.values()]
-    (young, curve), (old, _) = deep_units.together(jobs, work._traces(jobs[0]))
-    alone, its_curve = deep_units.run(jobs[0], work._traces(jobs[0]))
+    (young, curve), (old, _) = deep_units.run_batch(jobs)
+    alone, its_curve = deep_units.run(jobs[0])
     for name in ("lam", "seed", "value", "episodes"):
         assert young[name].tolist() == alone[name].tolist()
     assert curve["mean"].tolist() == its_curve["mean"].tolist()
@@ -148,16 +155,16 @@ def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: 
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(runs, "rounds", counted)
-        whole = deep_units.run(replace(job, unfinished=""), work._traces(job))
+        whole = deep_units.run(replace(job, unfinished=""))
         of_the_whole, pieces = pieces, 0
         patched.setattr(checkpoints, "save", killed)
         patched.setattr(deep_units, "SAVE_EVERY", 0.0)
         with pytest.raises(Killed):
-            deep_units.run(job, work._traces(job))
+            deep_units.run(job)
         patched.setattr(checkpoints, "save", save)
         (latest, *_) = reversed(checkpoints.found(Path(job.unfinished)))
         latest.write_bytes(latest.read_bytes()[:-1])  # it was damaged, too
-        again = deep_units.run(job, work._traces(job))
+        again = deep_units.run(job)
     assert of_the_whole < pieces < 2 * of_the_whole  # some were done again, but not all
     for one, other in zip(whole, again, strict=True):
         assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
@@ -175,9 +182,9 @@ def test_agents_are_an_axis() -> None:
     seeds = {"test": {"first": 0, "count": SEEDS}}  # as many as run together elsewhere: it is the same program
     study = Study.declared(declared(traces=[entry], lams=[0.9], protocol=shorter(1_000), seeds=seeds))
     job = (plan := Plan(study)).job(next(iter(plan.units.values())))
-    found = work.run(job)
-    assert deep_agents.configured(
-        job.protocol, "CartPole-v1", work._trace(job), 1_000, json.loads(job.unit.parameters)
+    found = tasks.run(job)
+    assert agents.configured(
+        job.protocol, "CartPole-v1", traces_of(job)[0], 1_000, json.loads(job.unit.parameters)
     ) == replace(wanted, frames=1_000, sticky=0.0)
     assert found.curve["step"][-1] == 1_024  # whole rounds of 16 games and 16 steps
     assert found.rows["seed"].tolist() == [*range(SEEDS)]
@@ -187,7 +194,7 @@ def test_agents_are_an_axis() -> None:
 def test_a_run_that_diverges_is_a_row() -> None:
     """Peng's Q(λ) with a step size that overflows in one update: no error, and the rows say so."""
     plan = Plan(Study.declared(declared(traces=["Peng's Q(λ)"], protocol=shorter(1_000, learning_rate=1e38))))
-    found = work.run(plan.job(next(iter(plan.units.values()))))
+    found = tasks.run(plan.job(next(iter(plan.units.values()))))
     assert found.rows["diverged"].all()
     assert np.isnan(found.rows["value"]).all()
     assert np.isnan(found.curve["mean"].reshape(4, -1)[:, -1]).all()
@@ -204,7 +211,7 @@ def test_every_trace_of_the_study_can_be_compiled() -> None:
     assert len(jobs) == 8
     keys = jax.vmap(jax.random.PRNGKey)(np.arange(6, dtype=np.uint32))
     for i, job in enumerate(jobs):
-        traces = [trace for trace in work._traces(job) for _ in range(6 // len(job.lams))]
+        traces = [trace for trace in traces_of(job) for _ in range(6 // len(job.lams))]
         game = job.unit.environment if not i else "CartPole-v1"  # the trace does not see the game
         config = job.protocol.config(game, traces[0], job.unit.age)
         made = trainer(config, list(range(6)))
@@ -235,18 +242,18 @@ def test_returns_and_curves_by_definition() -> None:
     returns = [[nan, 2.0], [1.0, 4.0], [3.0, nan], [nan, nan]] + [[5.0, nan]] * 15 + [[9.0, nan]]
     episodes = [[0, 1], [2, 1], [1, 0], [0, 0]] + [[1, 0]] * 15 + [[3, 0]]
     made = reports(returns, episodes)
-    rows, curve = tidy(made, lam, seed, "return")
+    rows, curve = to_columns(made, lam, seed, "return")
     # The last tenth of 2,000 frames is the reports at 1,900 and 2,000: one episode of 5 and three of 9. The other run had none.
     assert rows["value"].tolist() == [(5 + 3 * 9) / 4, 4.0]
     assert rows["episodes"].tolist() == [2 + 1 + 15 + 3, 2]
     assert curve["step"].tolist() == [*range(100, 2001, 100)] * 2
     assert curve["mean"][:5].tolist() == [1.0, 1.0, 3.0, 3.0, 5.0]
     assert curve["mean"][20:].tolist() == [2.0] + [4.0] * 19
-    mean = tidy(made, lam, seed, "mean return")[0]["value"]
+    mean = to_columns(made, lam, seed, "mean return")[0]["value"]
     assert mean.tolist() == pytest.approx([curve["mean"][:20].mean(), curve["mean"][20:].mean()])
     # Many reports are thinned by blocks of whole reports, each the mean over its episodes.
     many = reports([[float(i), 1.0] for i in range(120)], [[1 + i % 2, 1] for i in range(120)])
-    _, thin = tidy(many, lam, seed, "return")
+    _, thin = to_columns(many, lam, seed, "return")
     assert len(thin["step"]) == 100
     assert thin["step"][:2].tolist() == [300, 600]
     assert thin["mean"][0] == pytest.approx((0 * 1 + 1 * 2 + 2 * 1) / 4)
@@ -254,7 +261,9 @@ def test_returns_and_curves_by_definition() -> None:
 
 def test_a_diverged_run_has_no_value_from_there_on() -> None:
     loss = [[0.1, 0.1], [float("inf"), 0.2], [0.1, 0.2]]
-    rows, curve = tidy(reports([[1.0, 1.0]] * 3, [[1, 1]] * 3, loss), np.array([np.nan] * 2), np.arange(2), "return")
+    rows, curve = to_columns(
+        reports([[1.0, 1.0]] * 3, [[1, 1]] * 3, loss), np.array([np.nan] * 2), np.arange(2), "return"
+    )
     assert rows["diverged"].tolist() == [True, False]
     assert np.isnan(curve["mean"]).tolist() == [False, True, True, False, False, False]
     assert np.isnan(rows["value"]).tolist() == [True, False]
@@ -312,5 +321,5 @@ def test_the_memory_is_as_long_as_the_data_are_old() -> None:
     plan = Plan(Study.declared(declared(ages=[2_000])))
     job = plan.job(next(iter(plan.units.values())))
     assert job.lams == (0.5, 0.9)
-    assert job.protocol.config("CartPole-v1", work._trace(job), job.unit.age).capacity == 2_000
-    assert replace(job, lams=(0.9,)).runs == 2
+    assert job.protocol.config("CartPole-v1", traces_of(job)[0], job.unit.age).capacity == 2_000
+    assert plan.runs == 2 * 2 * 2  # traces, λ and seeds

@@ -44,7 +44,7 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
     assert f"of features: {by_features.value!r} {by_features.low!r} with 1 nodes left\n" in ran.stdout
     assert "raised {'tuning': (3, 6), 'test': (1, 2)}: 3 units were set aside; the others are done" in ran.stdout
     assert (tmp_path / "tried").read_text() == 9 * "x"
-    assert "lost: the head of the Ray cluster at " in ran.stdout
+    assert "lost: the Ray cluster at " in ran.stdout
     assert "no longer answers" in ran.stdout
     lost = local.at(tmp_path / "lost")
     assert 0 < lost.status().rows < local.status().rows
@@ -59,7 +59,7 @@ def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
 
 def test_a_port_on_which_something_else_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray takes 127.0.0.1 for another address of this machine, and would wait there for ever."""
-    monkeypatch.setattr("offtrace.studies.on_ray.START", 1.0)
+    monkeypatch.setattr("offtrace.studies.ray_executor.START", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(

@@ -1,20 +1,22 @@
-"""Records: what is in the files, and which files are not believed."""
+"""Records: what is in the file, what becomes of it when it is damaged, and what is exported."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import random
 import shutil
+import sqlite3
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
-from offtrace._shared.whole_files import checksum
-from offtrace.studies import Study, StudyError, part_files, records, study_file
-from studies.small import declared, equal
+from offtrace.studies import Study, StudyError
+from offtrace.studies.store import NAME, Store, schema, seal, unseal
+from studies.small import declared, equal, forget, units_in
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +31,9 @@ def study(finished: Study, tmp_path: Path) -> Study:
     return finished.at(tmp_path / "copy")
 
 
-def part(study: Study, kind: str) -> Path:
-    return sorted((study.folder / kind).glob("part-*.parquet"))[0]
-
-
 def test_rows(finished: Study) -> None:
     rows = finished.records()
-    assert rows.schema == records.schema("rows")
+    assert rows.schema == schema("rows")
     assert rows.height == 24 * 3 + 8 * 4
     assert rows.filter(phase="tuning")["seed"].unique().sort().to_list() == [0, 1, 2]
     assert rows.filter(phase="test")["seed"].unique().sort().to_list() == [3, 4, 5, 6]
@@ -51,208 +49,189 @@ def test_rows(finished: Study) -> None:
 
 def test_curves(finished: Study) -> None:
     curves = finished.curves()
-    assert curves.schema == records.schema("curves")
+    assert curves.schema == schema("curves")
     assert curves.height == 32 * 100
     ends = curves.filter(step=200).select("unit", "mean").sort("unit")
     means = finished.records().group_by("unit").agg(pl.mean("value")).sort("unit")
     assert (ends["mean"] - means["value"]).abs().max() < 1e-12  # type: ignore[operator]
 
 
-def test_files_load_without_offtrace(finished: Study) -> None:
-    whole = pl.read_parquet(finished.folder / "rows" / "*.parquet")
-    assert whole.height == finished.records().height
-    head = pl.read_parquet_metadata(part(finished, "rows"))
-    assert (head["offtrace.schema"], head["offtrace.study"], head["offtrace.kind"]) == ("1", finished.digest, "rows")
-    units = pl.read_parquet(finished.folder / "units" / "*.parquet")
-    assert units["unit"].n_unique() == units.height == 32
-    assert units["worker"].str.starts_with("local:").all()
-    about = json.loads((finished.folder / "study.json").read_text())
-    assert about["digest"] == finished.digest
-    assert set(about["versions"]) >= {"offtrace", "numpy", "python"}
+def test_a_finished_folder(finished: Study) -> None:
+    assert {file.name for file in finished.folder.iterdir()} == {NAME, "study.toml", "lock"}
+    units = units_in(finished)
+    assert len({unit.id for unit in units}) == len(units) == 32
+    assert all(unit.worker.startswith("local:") and unit.code == finished.code.digest for unit in units)
+    contents = Store(finished.folder, finished.digest).read(whole=True)
+    assert contents.about["digest"] == finished.digest
+    assert set(contents.about["versions"]) >= {"offtrace", "numpy", "python"}
     assert Study.load(finished.folder).records().equals(finished.records())
     assert finished.facts()["counts"]["units"] == 32
 
 
+def test_export(finished: Study, tmp_path: Path) -> None:
+    files = finished.export(tmp_path / "exported")
+    assert {file.name for file in files} == {"rows.parquet", "rows.csv", "curves.parquet", "curves.csv"}
+    assert equal(pl.read_parquet(tmp_path / "exported" / "rows.parquet"), finished.records())
+    assert equal(pl.read_parquet(tmp_path / "exported" / "curves.parquet"), finished.curves())
+    rows = pl.read_csv(tmp_path / "exported" / "rows.csv", schema=schema("rows"))
+    assert rows["value"].equals(finished.records()["value"])
+
+
 def test_a_finished_study_is_not_run_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {f: f.stat().st_mtime_ns for f in study.folder.rglob("*.parquet")}
-    monkeypatch.setattr("offtrace.studies.local_processes.LocalPool", None)
+    before = (study.folder / NAME).stat().st_mtime_ns
+    monkeypatch.setattr("offtrace.studies.executor.Processes", None)
     assert study.run(progress=False).status().finished
-    assert {f: f.stat().st_mtime_ns for f in study.folder.rglob("*.parquet")} == before
+    assert (study.folder / NAME).stat().st_mtime_ns == before
+
+
+def test_an_interrupted_study_has_what_was_committed(study: Study, finished: Study) -> None:
+    forget(study, keep=5)
+    assert not study.status().problems
+    left = study.records()
+    assert left["unit"].n_unique() == 5
+    assert equal(study.run(workers=0, progress=False).records(), finished.records())
+    assert equal(study.curves(), finished.curves())
+    assert len(units_in(study)) == 32
 
 
 def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def named(path: Path, number: int | None = None) -> Path:
-    """The file under the name that fits its bytes."""
-    return path.rename(path.with_name(part_files.name(number or part_files.number(path) or 0, path.read_bytes())))
-
-
-def foreign(path: Path) -> None:
-    pl.DataFrame({"unit": ["x"]}).write_parquet(path)
-    named(path)
-
-
-def with_head(path: Path, **head: str) -> None:
-    known = {k: v for k, v in pl.read_parquet_metadata(path).items() if "ARROW" not in k}
-    pl.read_parquet(path).write_parquet(path, metadata=known | {f"offtrace.{k}": v for k, v in head.items()})
-
-
-def of_another_study(path: Path) -> None:
-    with_head(path, study="0" * 64)
-    named(path)
-
-
-def of_the_future(path: Path) -> None:
-    with_head(path, schema="2")
-    named(path)
+    path.write_bytes(path.read_bytes()[:-5000])
 
 
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("kind", ["rows", "curves", "units"])
-@pytest.mark.parametrize("spoil", [truncate, flip, foreign, of_another_study, of_the_future, empty, Path.unlink])
-def test_spoilt_files_are_reported(study: Study, finished: Study, kind: str, spoil: Any) -> None:
-    path = part(study, kind)
-    spoil(path)
-    status = study.status()
-    if (kind, spoil) == ("units", Path.unlink):  # as after a kill between two files
-        assert not status.finished
-        assert not status.problems
-        return
-    number = path.name[: len("part-000001")]
-    assert any(number in problem for problem in status.problems)
-    with pytest.warns(UserWarning, match=number):
-        left = study.records()
-    assert equal(
-        left, finished.records().join(left.select("unit").unique(), on="unit", how="semi", maintain_order="left")
-    )
+def foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
 
 
-def test_what_an_interrupted_write_has_left_is_removed(study: Study, finished: Study) -> None:
-    part(study, "units").unlink()
-    (study.folder / "rows" / ".part-000009.parquet.tmp").write_bytes(b"half")
-    assert equal(study.run(workers=0, progress=False).records(), finished.records())
-    assert pl.read_parquet(study.folder / "rows" / "*.parquet").height == finished.records().height
-    assert not list(study.folder.rglob("*.tmp"))
+def text(path: Path) -> None:
+    path.write_text("no records")
 
 
-@pytest.mark.parametrize("kind", ["rows", "curves", "units"])
-@pytest.mark.parametrize("spoil", [truncate, flip])
-def test_damaged_files_are_set_aside_and_their_units_run_again(
-    study: Study, finished: Study, kind: str, spoil: Any
+def without_its_head(path: Path) -> None:
+    path.write_bytes(b"0" * 100 + path.read_bytes()[100:])
+
+
+def with_a_page_of_noise(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[3 * 4096 : 4 * 4096] = random.Random(0).randbytes(4096)
+    path.write_bytes(content)
+
+
+def with_a_view_for_a_table(path: Path) -> None:
+    with sqlite3.connect(path) as writer:
+        writer.execute("ALTER TABLE units RENAME TO old")
+        writer.execute(
+            "CREATE VIEW units AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT i FROM n"
+        )
+    writer.close()
+
+
+SPOILT = [truncate, empty, foreign, text, without_its_head, with_a_page_of_noise, with_a_view_for_a_table]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_a_damaged_file_is_named_set_aside_and_its_units_run_again(
+    study: Study, finished: Study, spoil: Callable[[Path], None]
 ) -> None:
-    path = part(study, kind)
+    path = study.folder / NAME
     spoil(path)
-    with pytest.warns(UserWarning, match=f"not read: .*{path.name}"):
+    spoilt = path.read_bytes()
+    with pytest.warns(UserWarning, match=f"damaged: .*{NAME}"):
         study.run(workers=0, progress=False)
     assert not study.status().problems
     assert equal(study.records(), finished.records())
     assert equal(study.curves(), finished.curves())
-    aside = [file.relative_to(study.folder).as_posix() for file in study.folder.glob("set-aside/*/*")]
-    assert f"set-aside/{kind}/{path.name}" in aside
-    assert len(aside) == 3  # the whole part
-    whole = pl.read_parquet(study.folder / "rows" / "*.parquet")  # nor do others meet it
-    assert whole.height == finished.records().height
+    assert Study.load(study.folder).status().finished
+    (aside,) = (study.folder / "damaged").iterdir()
+    assert aside.read_bytes() == spoilt
 
 
-@pytest.mark.parametrize("kind", ["rows", "curves", "units"])
-def test_no_flipped_bit_reaches_a_parser(study: Study, kind: str) -> None:
-    path = part(study, kind)
-    content = path.read_bytes()
-    regions = {*range(64), *range(len(content) - 64, len(content)), *range(0, len(content), len(content) // 200)}
-    for i in regions:
-        path.write_bytes(content[:i] + bytes([content[i] ^ 1 << i % 8]) + content[i + 1 :])
-        with pytest.raises(part_files.NotReadError, match="damaged: its bytes are not those that were written"):
-            part_files.content(path)
-    path.write_bytes(content)
-    assert part_files.content(path) == content
+def damage(study: Study, table: str, number: int, change: Callable[[bytes], bytes]) -> None:
+    with sqlite3.connect(study.folder / NAME) as writer:
+        ((content,),) = writer.execute(f"SELECT content FROM {table} WHERE number = ?", (number,))
+        writer.execute(f"UPDATE {table} SET content = ? WHERE number = ?", (change(content), number))
+    writer.close()
 
 
-def test_a_damaged_study_json(study: Study, finished: Study) -> None:
-    path = study.folder / "study.json"
-    content = path.read_bytes()
-    for i in [*range(0, len(content), 97), len(content) - 2]:
-        path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
-        assert study_file.about_of(study.folder) == {}
-    assert study.status().problems == (
-        f"study.json: {path} is damaged: its checksum is not the one in study.json.sha256",
-    )
-    assert equal(Study.load(study.folder).records(), finished.records())
-    part(study, "units").unlink()
-    with pytest.warns(UserWarning, match=f"not read: {path} is damaged"):
+def flipped(content: bytes) -> bytes:
+    return content[:-9] + bytes([content[-9] ^ 4]) + content[-8:]
+
+
+@pytest.mark.parametrize("table", ["units", "numbers"])
+def test_a_flipped_bit_costs_one_unit(study: Study, finished: Study, table: str) -> None:
+    damage(study, table, 3, flipped)
+    with pytest.warns(UserWarning, match=f"damaged: .*{NAME}: .*1 unit"):
+        left = study.records()
+    assert left["unit"].n_unique() >= 30  # the unit, and the test that waits for it
+    with pytest.warns(UserWarning, match=f"damaged: .*{NAME}"):
         study.run(workers=0, progress=False)
-    assert json.loads(path.read_text())["digest"] == study.digest
     assert not study.status().problems
-    assert len(list(study.folder.glob("set-aside/study.json"))) == 1
+    assert equal(study.records(), finished.records())
 
 
-def as_before(study: Study) -> None:
-    """The folder as offtrace wrote it when names had no checksums."""
-    for kind in ("rows", "curves", "units"):
-        for path in (study.folder / kind).iterdir():
-            path.rename(path.with_name(f"part-{part_files.number(path):06d}.parquet"))
-    (study.folder / "study.json.sha256").unlink()
-    about = json.loads((study.folder / "study.json").read_text())
-    del about["toml"]
-    (study.folder / "study.json").write_text(json.dumps(about))
-
-
-def test_records_of_before_checksums_were_in_names(study: Study, finished: Study) -> None:
-    as_before(study)
-    assert study.status().finished
-    assert equal(Study.load(study.folder).records(), finished.records())
-    path = part(study, "units")
-    truncate(path)
-    with pytest.warns(UserWarning, match="part-000001.parquet: torn"):
+def test_numbers_of_another_unit_are_not_believed(study: Study, finished: Study) -> None:
+    with sqlite3.connect(study.folder / NAME) as writer:
+        writer.execute("UPDATE numbers SET content = (SELECT content FROM numbers WHERE number = 2) WHERE number = 1")
+    writer.close()
+    with pytest.warns(UserWarning, match="the numbers of 1 unit are damaged"):
         study.run(workers=0, progress=False)
     assert equal(study.records(), finished.records())
 
 
-def test_reasons(study: Study) -> None:
-    for spoil, kind, words in (
-        (truncate, "units", "damaged: its bytes"),
-        (foreign, "units", "foreign: offtrace did not write it"),
-        (of_another_study, "units", "foreign: it belongs to the study 000000000000"),
-        (of_the_future, "units", "its schema is 2"),
-        (truncate, "rows", "its checksum does not fit"),
-        (Path.unlink, "curves", "its curves are missing"),
-    ):
-        path = part(study, kind)
-        content = path.read_bytes()
-        spoil(path)
-        assert any(words in problem for problem in study.status().problems), words
-        for other in (study.folder / kind).glob(f"{path.name[:11]}-*"):
-            other.unlink()
-        path.write_bytes(content)
-    assert study.status().finished
-
-
-def test_other_files_are_named(study: Study) -> None:
-    (study.folder / "rows" / "notes.txt").write_text("mine")
-    assert study.status().problems == ("rows/notes.txt: foreign: no part of a study has such a name",)
-    assert study.status().finished
-
-
-def test_a_part_that_is_there_twice_counts_once(study: Study, finished: Study) -> None:
-    folder = records.Folder(study.folder, study.digest)
-    sums = {}
-    for kind in records.KINDS:  # as if two coordinators had run on a file system without locks
-        copy = Path(shutil.copy(part(study, kind), study.folder / kind / "copy"))
-        with_head(copy, part="part-000099.parquet", **sums)
-        sums[kind] = checksum(named(copy, 99).read_bytes())
+def test_what_the_file_says_of_the_study_is_damaged(study: Study, finished: Study) -> None:
+    damage(study, "about", 1, flipped)
+    assert study.status().problems == (f"{NAME}: what it says of the study is damaged: its checksum does not fit",)
+    with pytest.warns(UserWarning, match="what it says of the study is damaged"):
+        assert equal(Study.load(study.folder).records(), finished.records())
+    with pytest.warns(UserWarning, match="what it says of the study is damaged"):
+        study.run(workers=0, progress=False)
     assert not study.status().problems
-    assert len(folder.look({}).parts) == len(list((study.folder / "units").iterdir()))
+    assert len(units_in(study)) == 32  # none was run again
+
+
+def test_flipped_bits_anywhere(study: Study, finished: Study) -> None:
+    """Whatever bit it is: no wrong number, no error but ours, and after a run all rows."""
+    path, rng = study.folder / NAME, random.Random(1)
+    whole, rows = path.read_bytes(), finished.records()
+    for _ in range(25):
+        for more in study.folder.glob(f"{NAME}-*"):
+            more.unlink()
+        bit = rng.randrange(8 * len(whole))
+        path.write_bytes(whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :])
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            left = study.records()
+            assert equal(left, rows.join(left.select("unit").unique(), on="unit", how="semi", maintain_order="left")), (
+                bit
+            )
+            study.run(workers=0, progress=False)
+        assert equal(study.records(), rows), bit
+
+
+def test_a_unit_that_is_there_twice_counts_once(study: Study, finished: Study) -> None:
+    with sqlite3.connect(study.folder / NAME) as writer:
+        for table in ("units", "numbers"):
+            writer.execute(f"INSERT INTO {table} SELECT number + 1000, content FROM {table}")
+    writer.close()
     assert equal(study.records(), finished.records())
+    assert study.status().rows == finished.status().rows
+
+
+def test_checksums() -> None:
+    assert unseal(seal(b"some bytes")) == b"some bytes"
+    sealed = seal(b"some bytes")
+    for i in range(len(sealed)):
+        with pytest.raises(ValueError, match="checksum"):
+            unseal(sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :])
+    for other in (b"", None, 3, "text", sealed[:-1]):
+        with pytest.raises(ValueError, match="checksum"):
+            unseal(other)
 
 
 def test_another_declaration_is_another_folder(study: Study) -> None:
@@ -264,37 +243,40 @@ def test_another_declaration_is_another_folder(study: Study) -> None:
 
 
 def test_a_folder_of_another_study(study: Study) -> None:
-    study_file.write(study.folder, study_file.about_of(study.folder) | {"digest": "0" * 64})
-    part(study, "units").unlink()
+    forget(study, keep=3)
+    damage(
+        study, "about", 1, lambda content: seal(json.dumps(json.loads(unseal(content)) | {"digest": "0" * 64}).encode())
+    )
     with pytest.raises(StudyError, match="holds another study"):
         study.run(workers=0, progress=False)
 
 
 def test_one_at_a_time(study: Study) -> None:
-    part(study, "units").unlink()
+    forget(study, keep=3)
+    store = Store(study.folder, study.digest)
     with (
-        records.Folder(study.folder, study.digest).lock(),
+        store.writing({}, study.as_toml(), study.code.about()),
         pytest.raises(StudyError, match=f"process {os.getpid()} is running this study"),
     ):
         study.run(workers=0, progress=False)
 
 
-def test_a_full_disk(tmp_path: Path, finished: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, real = finished.at(tmp_path), os.fsync
+def test_a_folder_where_nothing_can_be_written_any_more(
+    tmp_path: Path, finished: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some units: an error of one line. What was committed stays, and the next run continues."""
+    study, add = finished.at(tmp_path), Store.add
 
-    def full(handle: int) -> None:
-        if list(study.folder.glob("curves/part-000002*")):  # the first part is whole, the second is not
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
+    def full(store: Store, *given: object) -> None:
+        if len(units_in(study)) >= 7:
+            store._writer.execute("PRAGMA max_page_count = 1")  # type: ignore[union-attr]
+        add(store, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("offtrace.studies.running.FLUSH", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(Store, "add", full)
         with pytest.raises(StudyError, match=r"the disk is full\. What was written before stays"):
             study.run(workers=0, progress=False)
-    before = study.status()
-    assert 0 < before.rows < finished.status().rows
-    assert not list(study.folder.rglob("*.tmp"))
-    kept = {f: f.read_bytes() for f in study.folder.rglob("units/*.parquet")}
+    before = units_in(study)
+    assert 7 <= len(before) < 32
     assert equal(study.run(workers=0, progress=False).records(), finished.records())
-    assert all(f.read_bytes() == content for f, content in kept.items())
+    assert units_in(study)[: len(before)] == before

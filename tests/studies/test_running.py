@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,16 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import tomli_w
 
 import offtrace as ot
 from offtrace import cli, mdps
-from offtrace.studies import DeclarationError, Study, records, register_environment, running
+from offtrace.studies import DeclarationError, Study, register_environment
+from offtrace.studies.store import Store
 from offtrace.traces.registry import unregister
 from studies.forked import Forks, Started
-from studies.small import declared, equal, half_way
+from studies.small import declared, equal, half_way, units_in
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +51,14 @@ def start(forks: Forks, study: Study, *options: str, **how: Any) -> Started:
 def half_done(forks: Forks, study: Study, *options: str) -> Started:
     """The same, once some of its units are written and the others wait."""
     process = start(forks, study, *options)
-    while len(written(study)) < 4 and process.poll() is None:
+    while len(units_in(study)) < 4 and process.poll() is None:
         time.sleep(0.02)
     assert process.poll() is None, process.communicate()
     return process
 
 
-def parts(study: Study) -> list[Path]:
-    return sorted((study.folder / "units").glob("part-*.parquet"))
-
-
-def written(study: Study) -> pl.DataFrame:
-    """The units that are written, each as often as it is."""
-    return pl.concat([pl.DataFrame(schema=records.schema("units")), *map(pl.read_parquet, parts(study))])
-
-
 def workers(study: Study) -> list[int]:
-    return [int(worker.split(":")[1]) for worker in written(study)["worker"].unique()]
+    return [int(pid) for pid in {unit.worker.split(":")[1] for unit in units_in(study)}]
 
 
 def as_unbroken(study: Study, unbroken: Study) -> bool:
@@ -74,25 +66,26 @@ def as_unbroken(study: Study, unbroken: Study) -> bool:
     assert equal(study.records(), unbroken.records())
     assert equal(study.curves(), unbroken.curves())
     assert not study.status().problems
-    return written(study)["unit"].n_unique() == written(study).height
+    written = [unit.id for unit in units_in(study)]
+    return len(set(written)) == len(written)
 
 
-def test_killed_before_every_change_of_a_file(forks: Forks, tmp_path: Path) -> None:
-    """One folder; each run is killed a step later than the one before, until none is left."""
+def test_killed_before_every_commit(forks: Forks, tmp_path: Path) -> None:
+    """One folder; each run is killed a commit later than the one before, until none is left."""
     whole = Study.declared(declared(traces=["Retrace"], environments=["random-walk:states=5"]))
     study = whole.run(workers=0, progress=False, out=tmp_path / "whole").at(tmp_path)
     (tmp_path / "study.toml").write_text(study.as_toml(), encoding="utf-8")
-    begun, kills = set(), 0
+    begun, kills = [], 0
     while True:
         kills += 1
-        process = start(forks, study, "--workers", "0", flush=0.0, kill=kills, below=str(study.folder))
+        process = start(forks, study, "--workers", "0", kill=min(kills, 2), at="commits", below=str(study.folder))
         process.communicate()
         if process.returncode != -signal.SIGKILL:
             break
-        begun.add(study.status().rows)
+        begun.append(len(units_in(study)))
+        assert begun == sorted(begun)  # nothing that was committed is lost
     assert process.returncode == 0
-    assert len(begun) == 4  # of four units: nothing, one, two, three
-    assert kills > 15
+    assert begun == [0, 1, 2, 3]  # of four units
     assert study.status().finished
     assert as_unbroken(study, whole.at(tmp_path / "whole"))
 
@@ -124,7 +117,7 @@ def test_killed_workers_are_replaced_and_their_number_does_not_matter(
     killed = []
 
     def kill() -> None:
-        while len(written(study)) < 4:
+        while len(units_in(study)) < 4:
             time.sleep(0.02)
         for pid in workers(study):
             os.kill(pid, signal.SIGKILL)
@@ -155,32 +148,31 @@ def test_signals_leave_everything_resumable(
     process.send_signal(number)
     said = process.communicate()
     assert process.returncode == 128 + number
-    assert f"{SIGNALS[number]}; the same command goes on from here" in said
+    assert f"{SIGNALS[number]}; the same command continues from here" in said
     assert not study.status().finished
     study.run(workers=0, progress=False)
     assert as_unbroken(study, unbroken)
 
 
-@pytest.mark.parametrize("file", [1, 2, 3])
-def test_a_signal_while_a_part_is_written_waits_for_its_end(
-    study: Study, unbroken: Study, file: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_while_a_unit_is_written(
+    study: Study, unbroken: Study, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes after each of the part's three files in turn; the last one is there before the coordinator knows that it is."""
-    write, files = records.Folder._write, []
+    """It comes before or after the commit of the second unit: what is committed stays, and is not run again."""
+    add, count = Store.add, itertools.count(1)
 
-    def interrupted(folder: records.Folder, path: Path, content: bytes) -> None:
-        write(folder, path, content)
-        files.extend([path] if path.suffix == ".parquet" else [])
-        if len(files) == file:
-            signal.raise_signal(signal.SIGTERM)
+    def interrupted(store: Store, *given: Any) -> None:
+        if when == "after" or next(count) == 1:
+            add(store, *given)
+            if when == "before" or next(count) == 1:
+                return
+        signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(records.Folder, "_write", interrupted)
-        patched.setattr(running, "FLUSH", 0.0)
+        patched.setattr(Store, "add", interrupted)
         with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
             study.run(workers=0, progress=False)
-    assert len(files) == 3
-    assert len(written(study)) == 1
+    assert len(units_in(study)) == {"before": 1, "after": 2}[when]
     study.run(workers=0, progress=False)
     assert as_unbroken(study, unbroken)
 
@@ -317,7 +309,7 @@ def test_commands(
     assert cli.main(["study", "run", str(file), "--subset", "tiny", "--workers", "0"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("small-tiny: finished; units: tuning 24/24, test 8/8; 104 rows")
-    assert "small-tiny: 32 units on this process" in err
+    assert "small-tiny: 0/32 units done on this process" in err
 
     def study(*arguments: str) -> tuple[int | None, str]:
         return forks.run("study", *arguments, cwd=str(tmp_path))

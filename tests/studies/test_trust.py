@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from offtrace import cli, reports
-from offtrace.studies import DeclarationError, Study, StudyError, declaration, folders
-from offtrace.studies.records import Folder
-from studies.small import declared
+from offtrace.studies import DeclarationError, Study, StudyError
+from offtrace.studies.store import NAME, Store
+from offtrace.studies.trust import modules_named
+from studies.small import declared, forget
 
 EVIL = "evil_module"
 DEEP: dict[str, Any] = {
@@ -37,7 +38,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a trace in a table": (declared(traces=[{"name": f"{EVIL}:Capped", "lam": 0.5}]), {"title": f"{EVIL}:Capped"}),
     "a trace in a file": (declared(traces=[f"{EVIL}.py:Capped"]), {"title": f"{EVIL}.py:Capped"}),
     "a trace of a subset": (declared(subsets={"tiny": {"traces": [f"{EVIL}:Capped"]}}), {}),
-    "a trace of study.json alone": (declared(), {"title": f"{EVIL}:Capped"}),
+    "a trace of the records alone": (declared(), {"title": f"{EVIL}:Capped"}),
     "an environment": (declared(environments=[f"{EVIL}:Env-v0"]), {"name": f"{EVIL}:Env-v0"}),
     "an environment in a table": (declared(environments=[{"name": f"{EVIL}:Env-v0"}]), {"name": f"{EVIL}:Env-v0"}),
     "an environment in a file": (declared(environments=[f"{EVIL}.py:make"]), {"name": f"{EVIL}.py:make"}),
@@ -55,7 +56,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a game of a subset": ({**DEEP, "subsets": {"tiny": {"environments": [{"name": GAME}]}}}, {}),
     "a policy": (declared(protocol={**declared()["protocol"], "behavior": f"{EVIL}.py:policy"}), {}),
 }
-"""What study.toml says, and which modules, name of an environment or title of a trace study.json has."""
+"""What study.toml says, and which modules, name of an environment or title of a trace the records have."""
 READ = (["status"], ["status", "--out", "elsewhere"])
 COMMANDS = (
     *READ,
@@ -99,10 +100,10 @@ def foreign(out: Path, field: str) -> Path:
     if "title" in recorded:
         traces = (replace(traces[0], title=recorded["title"]),)
     study = replace(base, environments=places, traces=traces, modules=tuple(recorded.get("modules", ())), given=given)
-    study = replace(study, recorded=declaration.digest(study.declaration))
     about = {"study": study.declaration, "versions": {}, "machine": "theirs"}
     text = Study.as_toml(replace(study, given={**given, "subsets": {}})) + _subsets(given)
-    Folder(study.folder, study.digest).prepare(about, text)
+    with Store(study.folder, study.digest).writing(about, text, study.code.about()):
+        pass
     assert EVIL not in sys.modules
     return study.folder
 
@@ -133,7 +134,7 @@ def test_no_command_imports_what_a_folder_names(
 ) -> None:
     folder = foreign(tmp_path / "out", field)
     if not readable:
-        (folder / "study.json").unlink()
+        (folder / NAME).unlink()
     for command, *options in COMMANDS:
         status = cli.main(["study", command, str(folder), *options])
         said = capsys.readouterr().err
@@ -147,13 +148,13 @@ def test_the_list_imports_nothing(tmp_path: Path, readable: bool, capsys: pytest
     for field in FIELDS:
         folder = foreign(tmp_path / "out", field)
         if not readable:
-            (folder / "study.json").unlink()
+            (folder / NAME).unlink()
     assert cli.main(["study", "list", "--out", str(tmp_path / "out")]) == 0
     assert EVIL not in sys.modules
     said = capsys.readouterr().out
     if readable:
         assert said.count("not begun") == len(FIELDS)
-    else:  # a policy and a game with an argument are refused, and one has its trace in study.json alone
+    else:  # a policy and a game with an argument are refused, and one has its trace in the records alone
         assert said.count(f"names the modules {EVIL}") + said.count("names the modules GymV21") == len(FIELDS) - 3
     assert all(field.replace(" ", "-") in said for field in FIELDS)
 
@@ -164,7 +165,7 @@ def test_nothing_in_python_imports_what_a_folder_names(tmp_path: Path, field: st
     """Where Python offers what no command does."""
     folder = foreign(tmp_path / "out", field)
     if not readable:
-        (folder / "study.json").unlink()
+        (folder / NAME).unlink()
     uses: list[Any] = [
         lambda: Study.load(folder, "tiny", tmp_path / "elsewhere"),
         lambda: Study.load(folder).small("tiny"),
@@ -197,11 +198,11 @@ def test_what_is_trusted_is_imported(tmp_path: Path, field: str, trust: bool | l
 def test_a_folder_that_names_no_module_runs_without_trust(tmp_path: Path) -> None:
     given = declared(traces=["Retrace"], environments=["random-walk:states=5"])
     study = Study.declared(given, out=tmp_path / "out").run(workers=0, progress=False)
-    next((study.folder / "units").iterdir()).unlink()
+    forget(study, keep=1)
     assert Study.load(study.folder).run(workers=0, progress=False).status().finished
-    (study.folder / "study.json").unlink()
-    assert Study.load(study.folder).status().finished
-    assert folders.modules_named(given) == []
+    (study.folder / NAME).unlink()
+    assert not Study.load(study.folder).status().rows
+    assert modules_named(given) == []
 
 
 def test_traces_of_a_study_name_no_module() -> None:

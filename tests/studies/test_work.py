@@ -14,15 +14,16 @@ from offtrace import mdps
 from offtrace.learners import Replay, evaluate
 from offtrace.learners.published import STEPS, area, bifurcation_auc
 from offtrace.operators import Operator, uncorrected
-from offtrace.studies import Study, declared_policies, named_environments, work
+from offtrace.studies import Study, environments, policies, tasks
 from offtrace.studies.plan import Job, Plan
-from offtrace.studies.work import moving_mean
+from offtrace.studies.tasks.tabular import moving_mean
 from studies.small import declared
 
 
 def job(study: Study, **wanted: Any) -> Job:
     plan = Plan(study)
-    for unit in plan.units.values():
+    tests = [plan.unit(plan.last_phase, unit.group, unit.alpha) for unit in plan.units.values()]
+    for unit in (*plan.units.values(), *tests):
         if all(getattr(unit, k) == v for k, v in wanted.items()):
             return plan.job(unit)
     raise LookupError(wanted)
@@ -32,7 +33,7 @@ def job(study: Study, **wanted: Any) -> Job:
 def test_bifurcation_is_the_published_protocol(gridworld: int) -> None:
     study = Study.load("bifurcation")
     wanted = job(study, phase="test", environment=f"bifurcation-{gridworld}", trace="RBIS", lam=0.9, alpha=0.7)
-    found = work.run(replace(wanted, count=12))
+    found = tasks.run(replace(wanted, count=12))
     direct = bifurcation_auc(gridworld, ot.RBIS(lam=0.9), alpha=0.7, seeds=12, seed=1000, threads=1)
     assert np.array_equal(found.rows["value"], direct)
     assert found.rows["seed"].tolist() == list(range(1000, 1012))
@@ -55,9 +56,9 @@ def test_return_and_error_in_control() -> None:
     study = Study.declared(
         declared(task="control", metric="return", environments=["bifurcation-1"], protocol={"steps": 500, "window": 5})
     )
-    by_return = work.run(job(study))
+    by_return = tasks.run(job(study))
     assert by_return.score == pytest.approx(by_return.curve["mean"][-1], rel=1e-14)
-    by_error = work.run(job(Study.declared({**study.given, "metric": "rms error"})))
+    by_error = tasks.run(job(Study.declared({**study.given, "metric": "rms error"})))
     assert by_error.curve["mean"][-1] == pytest.approx(by_error.score, rel=1e-14)
 
 
@@ -73,19 +74,19 @@ def test_evaluation() -> None:
         "steps": 200,
     }
     direct = evaluate(ot.TruncatedIS(bound=2.0, lam=0.5), mdp, **arguments, seeds=3, certify=False)
-    found = work.run(wanted)
+    found = tasks.run(wanted)
     assert np.array_equal(found.rows["value"], direct.curve.error[:, -1])
     assert np.array_equal(found.curve["mean"], direct.curve.error.mean(axis=0))
-    averaged = work.run(replace(wanted, metric="mean rms error"))
+    averaged = tasks.run(replace(wanted, metric="mean rms error"))
     assert np.array_equal(averaged.rows["value"], direct.curve.error.mean(axis=1))
     assert not found.rows["diverged"].any()
 
 
 def test_replay() -> None:
     study = Study.declared({**Study.load("replay").given, "metric": "rms error"}, "ci")
-    found = work.run(job(study, age=50, trace="RBIS", phase="tuning", alpha=0.1))
+    found = tasks.run(job(study, age=50, trace="RBIS", phase="tuning", alpha=0.1))
     label = study.environments[0].name
-    mdp, now = named_environments.mdp(label), declared_policies.ageing(label, 50, 0.1, 0.1, 0)
+    mdp, now = environments.mdp(label), policies.ageing(label, 50, 0.1, 0.1, 0)
     memory = Replay(capacity=4000, every=4, batch=1, length=16)
     direct = evaluate(
         ot.RBIS(lam=0.9),
@@ -103,7 +104,7 @@ def test_replay() -> None:
 
 def test_an_error_weighted_by_visits() -> None:
     study = Study.declared(declared(metric="weighted rms error", environments=["random-walk:states=5"]))
-    found = work.run(job(study, trace="Retrace", alpha=0.3, phase="tuning"))
+    found = tasks.run(job(study, trace="Retrace", alpha=0.3, phase="tuning"))
     mdp = mdps.random_walk(5)
     pi = np.tile([0.3, 0.7], (mdp.S, 1))
     often, at = np.zeros((mdp.S, mdp.A)), mdp.start.copy()
@@ -122,14 +123,14 @@ def test_a_learner_that_diverges_is_a_row() -> None:
     given = declared(
         environments=["garnet:states=5,actions=2,branching=2,seed=0"], traces=["Q(λ)"], lams=[1.0], alphas=[1.0, 0.5]
     ) | {"protocol": {"steps": 20_000, "behavior": [0.99, 0.01], "target": [0.01, 0.99]}}
-    found = work.run(job(Study.declared(given), alpha=1.0))
+    found = tasks.run(job(Study.declared(given), alpha=1.0))
     assert found.rows["diverged"].all()
     assert found.score == np.inf
 
 
 def test_map() -> None:
     study = Study.load("contraction-map", "ci")
-    found = work.run(job(study, trace="Retrace", lam=0.5))
+    found = tasks.run(job(study, trace="Retrace", lam=0.5))
     rng = np.random.default_rng(1)
     mdp = mdps.garnet(5, 2, 2, seed=1, gamma=0.9)
     pi, mu, Q = mdps.random_policy(mdp, rng), mdps.random_policy(mdp, rng), rng.standard_normal((5, 2))
@@ -140,10 +141,10 @@ def test_map() -> None:
     )
     assert found.rows["variance"][1] == pytest.approx(op.variance(Q).mean(), rel=1e-12)
     assert found.rows["bias"][1] == 0.0
-    biased = work.run(job(study, trace="Peng's Q(λ)", lam=0.5))
+    biased = tasks.run(job(study, trace="Peng's Q(λ)", lam=0.5))
     away = np.abs(uncorrected(ot.PengQ(0.5), mdp, pi, mu).fixed_point - mdp.q(pi)).max()
     assert biased.rows["bias"][1] == pytest.approx(away, rel=1e-12)
-    mixed = work.run(job(study, trace="α-Retrace", parameters='{"mix": 0.5}', lam=1.0))
+    mixed = tasks.run(job(study, trace="α-Retrace", parameters='{"mix": 0.5}', lam=1.0))
     assert mixed.rows["bias"][1] == pytest.approx(np.abs(mdp.q(0.5 * pi + 0.5 * mu) - mdp.q(pi)).max(), rel=1e-9)
 
 
@@ -167,9 +168,9 @@ def test_learning_methods_stand_among_the_traces() -> None:
     """State values in evaluation, and in control what has a name of its own; a unit is what calling the learners gives."""
     methods = ["td", {"name": "tdrc", "eta": 0.5}, "Retrace"]
     for metric in ("rms error", "weighted rms error"):
-        found = work.run(job(Study.declared(declared(traces=methods, metric=metric)), trace="TDRC(λ)"))
+        found = tasks.run(job(Study.declared(declared(traces=methods, metric=metric)), trace="TDRC(λ)"))
         assert np.isfinite(found.rows["value"]).all()
     place = {"task": "control", "environments": ["bifurcation-1"], "protocol": {"steps": 200}}
     for trace, title in (("peng", "Peng's Q(λ)"), ("sarsa", "Sarsa(λ)"), ("pq", "PQ(λ)")):
-        found = work.run(job(Study.declared(declared(traces=[trace], **place)), trace=title))
+        found = tasks.run(job(Study.declared(declared(traces=[trace], **place)), trace=title))
         assert len(found.rows["value"]) > 0

@@ -1,8 +1,7 @@
 """Files that are there whole, or not at all, and whose bytes are compared with a checksum before anything parses them.
 
-A file that may be replaced carries its checksum at its end (`written_whole(path, sealed=True)`, `opened_sealed`): other bytes may
-follow ZIP files, and so .npz files. A file that is written once, in a format that allows none, has its checksum in a file
-beside it (`write_checked`, `read_checked`), which `sha256sum --check` reads, too.
+A file may carry its checksum at its end (`written_whole(path, sealed=True)`, `opened_sealed`): other bytes may follow ZIP
+files, and so .npz files.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ MARK = b"\nofftrace sha256 "
 """Comes before the checksum at the end of a sealed file."""
 SEAL = len(MARK) + 64
 """The length of both."""
-BESIDE = ".sha256"
-"""What the name of a file with a checksum has more than that of the file itself."""
 
 
 class DamagedError(ValueError):
@@ -97,38 +94,6 @@ def opened_sealed(path: Path) -> Iterator[BinaryIO]:
             raise DamagedError(f"{path} is damaged: its checksum does not fit")
         file.seek(0)
         yield file
-
-
-def write_checked(path: Path, content: bytes) -> None:
-    """Write a file whole, and its checksum before it into a file beside it."""
-    with written_whole(path.with_name(path.name + BESIDE)) as file:
-        file.write(f"{checksum(content)}  {path.name}\n".encode())
-    with written_whole(path) as file:
-        file.write(content)
-
-
-def read_checked(path: Path) -> bytes:
-    """What `write_checked` wrote; raise DamagedError if it is not that.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_checked(Path(folder) / "a.txt", b"all of it")
-    ...     read_checked(Path(folder) / "a.txt")
-    b'all of it'
-    """
-    content, beside = path.read_bytes(), path.with_name(path.name + BESIDE)
-    try:
-        known = beside.read_bytes()
-    except FileNotFoundError:
-        raise DamagedError(f"{path} has no checksum: {beside.name} is missing") from None
-    if known.split(b" ")[0] != checksum(content).encode():
-        raise DamagedError(f"{path} is damaged: its checksum is not the one in {beside.name}")
-    return content
-
-
-def checksum(content: bytes) -> str:
-    """The SHA-256 of some bytes, in hexadecimal digits."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def sweep(folder: Path, names: str = "*") -> None:

@@ -1,30 +1,28 @@
-"""`offtrace deep train`, whose options are the fields of Config and the parameters of the rules, and `offtrace deep play`.
+"""`offtrace deep train`, whose options are the fields of the agents' configurations, and `offtrace deep play`.
 
 Nothing here imports JAX before a command runs: `--help` and wrong options need not wait for it.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import math
 import re
 import shlex
-import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from offtrace._shared.extras import install
-from offtrace.cli import trace_options
-from offtrace.cli.commands import INTERRUPTED, Commands, Run, commands_of
-from offtrace.cli.options import add_option, integer
-from offtrace.deep.config import AGENTS, Config, configuration
+from tyro.conf import Positional, arg
+
+from offtrace.cli.options import Modules, Output, Quiet, spelt
+from offtrace.cli.rule_options import chosen_rule, given_only, parameters
+from offtrace.deep.config import AGENTS, configuration
 from offtrace.deep.settings import Settings
-from offtrace.traces import Rule, rules
 
 if TYPE_CHECKING:
     from offtrace.deep.runs import Trained
@@ -33,149 +31,99 @@ LAMBDA = 0.9
 """The λ of a rule that has one, if none is given."""
 
 
-def add(commands: Commands) -> None:
-    """Add the commands to those of `offtrace`."""
-    deep = commands.add_parser(
-        "deep",
-        help="train deep agents, and watch them play",
-        description="Deep agents that learn with any trace: from a replay memory, from fresh steps, or in a stream.",
-    )
-    of_deep = commands_of(deep)
-    _add_train(of_deep)
-    _add_play(of_deep)
-
-
-def _add_train(of_deep: Commands) -> None:
-    words = "train an agent; interrupt it at any time, and the same command goes on"
-    train = of_deep.add_parser(
-        "train", help=words, description=f"{words[0].upper()}{words[1:]}.", usage="offtrace deep train GAME [options]"
-    )
-    about = documented(Config)
-    train.add_argument("game", metavar="GAME", help=about["game"])
-    train.add_argument("--agent", choices=tuple(AGENTS), default="replay", help="what learns (replay)")
-    train.add_argument(
-        "--seeds", type=integer, default=1, metavar="N", help="seeds 0 to N − 1, trained side by side (1)"
-    )
-    train.add_argument("--out", type=Path, metavar="FOLDER", help="of logs and checkpoints (runs/GAME-AGENT-TRACE)")
-    train.add_argument("--keep", type=integer, default=2, metavar="N", help="checkpoints to keep (2)")
-    train.add_argument("--quiet", "-q", action="store_true", help="show no progress")
-    of_rule = train.add_argument_group("the trace", "Parameters that are not given are those of the rule itself.")
-    defaults = _defaults("trace")
-    of_rule.add_argument("--trace", metavar="NAME", help=f"{about['trace'][:-1]}{defaults}")
-    trace_options.add(of_rule.add_argument, _rules(), LAMBDA)
-    added = {"game", "trace"}
-    for cls in (Settings, *AGENTS.values()):
-        new = [field for field in fields(cls) if field.name not in added]
-        title = f"the agent {cls.agent}" if cls.agent else "every agent"
-        group = train.add_argument_group(title, f"{cls.title[0].upper()}{cls.title[1:]}." if cls.title else None)
+def _agent_options() -> Any:
+    """The fields of all configurations as options; each says which agents have it, and its defaults."""
+    options: dict[str, tuple[object, str]] = {}
+    for cls in AGENTS.values():
         kinds, about = get_type_hints(cls), documented(cls)
-        for field in new:
-            words = about[field.name].rstrip(".,") + _defaults(field.name)
-            add_option(group.add_argument, field.name, kinds[field.name], words)
-        added |= {field.name for field in new}
-    train.set_defaults(run=lambda args: _said(_train, args))
+        for field in fields(cls):
+            if field.name in options or field.name in ("game", "trace"):
+                continue
+            owners = {agent: kind for agent, kind in AGENTS.items() if field.name in kind.__dataclass_fields__}
+            whose = "" if len(owners) == len(AGENTS) else f"{', '.join(owners)}: "
+            defaults = {agent: kind.__dataclass_fields__[field.name].default for agent, kind in owners.items()}
+            first = next(iter(defaults.values()))
+            others = [f"{agent}: {spelt(default)}" for agent, default in defaults.items() if default != first]
+            default = "" if first is None and not others else f" (default: {'; '.join([spelt(first), *others])})"
+            options[field.name] = kinds[field.name], whose + about[field.name].rstrip(".") + default
+    return given_only("Agent", options)
 
 
-def _add_play(of_deep: Commands) -> None:
-    words = "record a GIF of a trained agent"
-    play = of_deep.add_parser("play", help=words, description=f"{words[0].upper()}{words[1:]}: the latest checkpoint.")
-    play.add_argument("folder", type=Path, help="of a run: what train calls FOLDER")
-    play.add_argument("--seed", type=int, metavar="N", help="whose network plays (the first)")
-    play.add_argument("--episodes", type=integer, default=1, metavar="N", help="to play (1)")
-    play.add_argument(
-        "--steps", type=integer, default=1_000, metavar="N", help="after which it ends in any case (1_000)"
-    )
-    play.add_argument("--epsilon", type=float, default=0.0, metavar="X", help="the share of random actions (0: greedy)")
-    play.add_argument(
-        "--module",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a Python module that may be imported for the game",
-    )
-    play.add_argument("--trust", action="store_true", help="import whatever module the checkpoint names: that runs it")
-    play.add_argument("--output", "-o", type=Path, metavar="FILE", help="the GIF (play-seed-N.gif in FOLDER)")
-    play.set_defaults(run=lambda args: _said(_play, args))
+def train(
+    game: Positional[str],
+    *,
+    agent: Literal["replay", "pqn", "stream-q", "stream-ac", "qrc", "acer"] = "replay",
+    seeds: int = 1,
+    out: Annotated[Path | None, arg(metavar="FOLDER")] = None,
+    keep: int = 2,
+    quiet: Quiet = False,
+    trace: Annotated[str | None, arg(metavar="NAME")] = None,
+    rule: Annotated[Mapping[str, Any], arg(name="", constructor_factory=lambda: parameters(LAMBDA))],
+    of_agent: Annotated[Mapping[str, Any], arg(name="", constructor_factory=_agent_options)],
+) -> int:
+    """Train an agent; interrupt it at any time, and the same command resumes.
+
+    Example: `offtrace deep train CartPole-v1 --trace rbis --lam 0.9 --frames 200_000 --seeds 3`
+
+    Args:
+        game: "minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment
+        agent: what learns
+        seeds: seeds 0 to N − 1, trained at the same time
+        out: for logs and checkpoints; runs/GAME-AGENT-TRACE by default
+        keep: how many checkpoints to keep
+        quiet: show no progress
+        trace: the rule that makes the targets; by default that of the agent as published
+    """
+    config = configured(game, agent, trace, rule, of_agent)
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1: with no checkpoint nothing can go on, got {keep}")
+    from offtrace.deep.runs import train
+
+    named = f"{config.agent} " if config.agent != "replay" else ""
+    name = re.sub(r"[^\w.-]+", "-", f"{config.game} {named}{spelt_rule(config)}").strip("-")
+    folder = out or Path("runs") / name
+    try:
+        trained = train(config, seeds, folder, keep=keep, progress=not quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("at once; the same command resumes from the last checkpoint, if there is one") from None
+    print(summary(trained, folder))
+    return 0 if trained.finished else 130
 
 
-def documented(cls: type) -> dict[str, str]:
-    """The string below each field in the source of its class, or of the class that it has it from."""
-    found: dict[str, str] = {}
-    for each in reversed([base for base in cls.__mro__ if issubclass(base, Settings)]):
-        found |= _below_fields(each)
-    return found
+def configured(
+    game: str, agent: str, trace: str | None, rule: Mapping[str, Any], of_agent: Mapping[str, Any]
+) -> Settings:
+    """The configuration that the options ask for."""
+    kind = configuration(agent)
+    for name in of_agent:
+        if name not in kind.__dataclass_fields__:
+            owners = ", ".join(other for other, cls in AGENTS.items() if name in cls.__dataclass_fields__)
+            raise ValueError(f"--{name.replace('_', '-')} is an option of {owners}, not of {agent}")
+    default = kind.__dataclass_fields__["trace"].default
+    return kind(game=game, trace=chosen_rule(trace, rule, LAMBDA, default), **of_agent)
 
 
 @cache
 def _below_fields(cls: type) -> dict[str, str]:
-    """Return the strings below the fields that a class itself adds. They are kept, as reading a source takes long."""
-    (made,) = ast.parse(inspect.getsource(cls)).body
+    """The strings below the fields that a class itself adds."""
+    (tree,) = ast.parse(inspect.getsource(cls)).body
     return {
         field.target.id: str(ast.literal_eval(below.value))
-        for field, below in pairwise(made.body if isinstance(made, ast.ClassDef) else ())
+        for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ())
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
     }
 
 
-def _defaults(name: str) -> str:
-    """What an option is if it is not given: that of the first agent that has it, and of those where it is another."""
-    kept: dict[str, object] = {
-        agent: field.default for agent, cls in AGENTS.items() for field in fields(cls) if field.name == name
-    }
-    first, *_ = kept.values()
-    others = [f"{agent}: {_spelt(default)}" for agent, default in kept.items() if default != first]
-    if first is None and not others:
-        return ""
-    return f" ({'; '.join([_spelt(first), *others])})"
+def documented(cls: type) -> dict[str, str]:
+    """The string below each field in the source of its class, or of the class that it has it from."""
+    bases = [base for base in reversed(cls.__mro__) if issubclass(base, Settings)]
+    return {name: text for base in bases for name, text in _below_fields(base).items()}
 
 
-def _rules() -> list[type[Rule]]:
-    """The rules that some agent can use."""
-    return [rule for rule in rules() if any(cls.refusal(rule) is None for cls in AGENTS.values())]
-
-
-def _spelt(default: object) -> str:
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    if isinstance(default, Rule):
-        return spelt(default)
-    return f"{default:_}" if type(default) is int else f"{default:g}" if type(default) is float else str(default)
-
-
-def configured(args: argparse.Namespace) -> Settings:
-    """The configuration that the options ask for."""
-    given, kind = vars(args), configuration(args.agent)
-    own = [field.name for field in fields(kind)]
-    every = {field.name for cls in AGENTS.values() for field in fields(cls)}
-    for name in sorted(every - {*own}):
-        if name in given:
-            whose = ", ".join(agent for agent, cls in AGENTS.items() if name in (f.name for f in fields(cls)))
-            raise ValueError(f"--{name.replace('_', '-')} is an option of {whose}, not of {args.agent}")
-    of_agent = {name: given[name] for name in own if name in given and name != "trace"}
-    default = kind.__dataclass_fields__["trace"].default
-    return kind(**of_agent, trace=trace_options.chosen(args, _rules(), LAMBDA, default))
-
-
-def spelt(rule: Rule) -> str:
+def spelt_rule(config: Settings) -> str:
     """The rule with what is set of it."""
-    numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
-    return f"{type(rule).__name__}({', '.join(f'{k}={v}' for k, v in numbers.items() if v is not None)})"
-
-
-def _train(args: argparse.Namespace) -> int:
-    config = configured(args)
-    if args.keep < 1:
-        raise ValueError(f"keep must be at least 1: with no checkpoint nothing can go on, got {args.keep}")
-    from offtrace.deep.runs import train
-
-    agent = f"{config.agent} " if config.agent != "replay" else ""
-    name = re.sub(r"[^\w.-]+", "-", f"{config.game} {agent}{spelt(config.trace)}").strip("-")
-    folder = args.out or Path("runs") / name
-    trained = train(config, args.seeds, folder, keep=args.keep, progress=not args.quiet)
-    print(summary(trained, folder))
-    return 0 if trained.finished else INTERRUPTED
+    numbers = {field.name: getattr(config.trace, field.name) for field in fields(config.trace)}
+    return f"{type(config.trace).__name__}({', '.join(f'{k}={v}' for k, v in numbers.items() if v is not None)})"
 
 
 def summary(trained: Trained, folder: Path) -> str:
@@ -189,53 +137,49 @@ def summary(trained: Trained, folder: Path) -> str:
     agent = f"{config.agent} and " if config.agent != "replay" else ""
     return "\n".join(
         [
-            f"{config.game} with {agent}{spelt(config.trace)}: {done}{' each' * (len(seeds) > 1)}",
+            f"{config.game} with {agent}{spelt_rule(config)}: {done}{' each' * (len(seeds) > 1)}",
             f"Return over the last 10% of frames: {mean}",
             *(f"  seed {seed:<4}{value:10.2f}" for seed, value in ended * (len(seeds) > 1)),
             f"Logs and checkpoints: {folder}",
-            *([] if trained.finished else ["  go on:   the same command"]),
+            *([] if trained.finished else ["  resume:  the same command"]),
             f"  watch:   tensorboard --logdir {shlex.quote(str(folder))}",
             f"  play:    offtrace deep play {shlex.quote(str(folder))}",
         ]
     )
 
 
-def _play(args: argparse.Namespace) -> int:
+def play(
+    folder: Positional[Path],
+    *,
+    seed: int | None = None,
+    episodes: int = 1,
+    steps: int = 1_000,
+    epsilon: float = 0.0,
+    modules: Modules = (),
+    trust: bool = False,
+    output: Output = None,
+) -> int:
+    """Record a GIF of a trained agent: the latest checkpoint.
+
+    Example: `offtrace deep play runs/CartPole-v1-RBIS-lam-0.9 --episodes 3`
+
+    Args:
+        folder: of a run: what train calls FOLDER
+        seed: whose network plays; the first by default
+        episodes: to play
+        steps: after which it ends in any case
+        epsilon: the share of random actions; 0 is greedy
+        modules: a Python module that may be imported for the game
+        trust: import whatever module the checkpoint names: that runs it
+        output: the GIF; play-seed-N.gif in FOLDER by default
+    """
     from offtrace.deep.player import play
 
-    given = {name: getattr(args, name) for name in ("seed", "episodes", "steps", "epsilon", "trust")}
-    game = play(args.folder, **given, modules=args.module)
-    path = game.save(args.output or args.folder / f"play-seed-{game.seed}.gif")
+    game = play(folder, seed=seed, episodes=episodes, steps=steps, epsilon=epsilon, trust=trust, modules=list(modules))
+    path = game.save(output or folder / f"play-seed-{game.seed}.gif")
     last = game.moments[-1]
-    cut = (
-        ""
-        if last.ended
-        else f"{', ' * bool(game.returns)}{last.score:g} so far after {last.step:,} steps, where --steps ended it"
-    )
-    print(f"{game.config.game}, seed {game.seed}: return {', '.join(f'{value:g}' for value in game.returns)}{cut}")
+    cut = f"{last.score:g} so far after {last.step:,} steps, where --steps ended it"
+    scores = [*(f"{value:g}" for value in game.returns), *([] if last.ended else [cut])]
+    print(f"{game.config.game}, seed {game.seed}: return {', '.join(scores)}")
     print(f"The GIF: {path} ({len(game.moments):,} pictures)")
     return 0
-
-
-def _said(run: Run, args: argparse.Namespace) -> int:
-    """Errors are words, not tracebacks."""
-    try:
-        return run(args)
-    except ImportError as error:
-        hint = f": {install('deep')}" if error.name in ("jax", "flax", "optax", "PIL") else ""
-        print(f"offtrace: {error}{hint}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print(
-            "offtrace: interrupted at once; the same command goes on from the last checkpoint, if there is one",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
-    except (ValueError, TypeError, OSError) as error:
-        print(f"offtrace: {error}", file=sys.stderr)
-    except Exception as error:
-        from offtrace.deep import CheckpointError, LearningError  # these need JAX
-
-        if not isinstance(error, CheckpointError | LearningError):
-            raise
-        print(f"offtrace: {error}", file=sys.stderr)
-    return 2

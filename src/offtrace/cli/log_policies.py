@@ -8,12 +8,15 @@ Python file makes, or nothing, where a column has log π of the actions taken.
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.cli import python_files
-from offtrace.cli.array_files import read_arrays
+from offtrace.cli.rule_options import defined_in_file, is_defined_in_file
 from offtrace.trajectory import distributions
 
 
@@ -30,7 +33,7 @@ class Target(NamedTuple):
 
 def load_policy(text: str) -> Target:
     """The target policy that --policy names."""
-    return Target(python_files.made_by(text)) if python_files.is_named(text) else _from_npz(Path(text))
+    return Target(defined_in_file(text)) if is_defined_in_file(text) else _from_npz(Path(text))
 
 
 def _from_npz(file: Path) -> Target:
@@ -60,15 +63,36 @@ def _from_npz(file: Path) -> Target:
     return Target(pi, *named)
 
 
-def load_policies(files: list[str]) -> dict[str, Target]:
+def load_policies(files: tuple[str, ...]) -> dict[str, Target]:
     """The policies by the names of their files, or of what Python files make."""
-    found: dict[str, Target] = {}
+    policies: dict[str, Target] = {}
     for text in files:
-        short = text.rpartition(":")[2] if python_files.is_named(text) else Path(text).stem
-        found[text if short in found else short] = load_policy(text)
-    sizes = {(target.states, target.actions) for target in found.values()}
+        short = text.rpartition(":")[2] if is_defined_in_file(text) else Path(text).stem
+        policies[text if short in policies else short] = load_policy(text)
+    sizes = {(target.states, target.actions) for target in policies.values()}
     if len(sizes) > 1:
         raise ValueError(
-            f"the policies have different states or actions: {', '.join(found)}. Those of one command must agree"
+            f"the policies have different states or actions: {', '.join(policies)}. Those of one command must agree"
         )
-    return found
+    return policies
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file; ValueError if it is none, or damaged. Nothing in it is run.
+
+    A ZIP file has a checksum of each of its files. It is compared before NumPy parses the bytes: a damaged header could ask for
+    more memory than there is.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            contents = {name: file.read(name) for name in file.namelist()}
+        return {
+            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+            for name, content in contents.items()
+        }
+    except OSError as error:
+        if error.filename is not None:  # there is no such file, or it may not be read
+            raise
+        raise ValueError(f"{path} is damaged ({error})") from error
+    except Exception as error:  # a changed byte can lead a reader of ZIP files anywhere
+        raise ValueError(f"{path} is no .npz file of plain arrays, or it is damaged ({error})") from error

@@ -1,77 +1,46 @@
-"""`offtrace logs`, with `describe` and `estimators`; its other commands are `log_evaluation`, `log_sweeps` and `log_evidence`."""
+"""`offtrace logs describe`, `estimators` and `evidence`; `evaluate` and `sweep` have files of their own."""
 
 from __future__ import annotations
 
-import argparse
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from offtrace.cli import log_columns, log_evaluation, log_evidence, log_sweeps, log_traces
-from offtrace.cli.commands import Commands, commands_of
-from offtrace.cli.error_words import said
+from tyro.conf import arg
+
+from offtrace.cli.log_options import POLICY, Reading
 from offtrace.cli.log_policies import load_policy
+from offtrace.cli.options import TYPED, Page, with_plain_help
+
+if TYPE_CHECKING:
+    from offtrace.logs.cases.measuring import Measured
 
 
-def add(commands: Commands) -> None:
-    """Add the commands to those of `offtrace`."""
-    logs = commands.add_parser(
-        "logs",
-        help="what a policy would be worth, from logs of another one",
-        description="Read logged trajectories, look at them, and evaluate a policy that did not make them.",
-    )
-    of_logs = commands_of(logs)
-    for name, run, words in (
-        ("describe", _describe, "say what logs are like, and what they can say about a target policy"),
-        (
-            "evaluate",
-            log_evaluation.run,
-            "estimate what a target policy is worth, by a trace and by the standard estimators",
-        ),
-        ("sweep", log_sweeps.run, "the same by a trace alone, from files that need not fit into memory together"),
-    ):
-        made = of_logs.add_parser(
-            name,
-            help=words,
-            description=f"{words[0].upper()}{words[1:]}.",
-            usage=f"offtrace logs {name} DATASET [options]",
-        )
-        made.add_argument(
-            "dataset", metavar="DATASET", help="a table, a folder or a pattern of them, or a Minari dataset"
-        )
-        made.add_argument(
-            "--policy",
-            metavar="FILE",
-            nargs="+" if name == "evaluate" else None,
-            required=name == "sweep",
-            help="the target (several are ranked): an .npz file of `probabilities` [S, A] and, where the log has names, `states` "
-            "and `actions`; or FILE.py:NAME, a function (states → probabilities) or a classifier that the Python file makes, or, "
-            "where actions are real numbers, a Density or a Deterministic (none: --columns log_pi=…). offtrace executes the "
-            "whole file: name only files that you would run yourself",
-        )
-        if name != "describe":
-            log_traces.add_options(made)
-        if name == "evaluate":
-            log_evaluation.add_options(made)
-        if name == "sweep":
-            log_sweeps.add_options(made)
-        log_columns.add_options(made, drops=name != "sweep")
-        made.set_defaults(run=lambda args, run=run: said(run, args))
-    words = "list the estimators: what each computes, and what it needs"
-    listed = of_logs.add_parser("estimators", help=words, description=f"{words[0].upper()}{words[1:]}.")
-    listed.set_defaults(run=_list_estimators)
-    words = "try traces and the other estimators where the truth is known: when traces help, and when not"
-    evidence = of_logs.add_parser("evidence", help=words, description=f"{words[0].upper()}{words[1:]}.")
-    log_evidence.add_options(evidence)
-    evidence.set_defaults(run=lambda args: said(log_evidence.run, args))
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Describe(Reading):
+    """The options of `describe`."""
+
+    policy: Annotated[str | None, arg(metavar="FILE", help=POLICY)] = None
 
 
-def _describe(args: argparse.Namespace) -> int:
+def describe(options: Annotated[Describe, arg(name="")]) -> int:
+    """Say what logs are like, and what they can say about a target policy.
+
+    Example: `offtrace logs describe logs.parquet --columns mu=propensity --policy greedy.npz`
+    """
     from offtrace.logs.description import describe
 
-    target = None if args.policy is None else load_policy(args.policy)
-    print(describe(log_columns.read_logs(args, target), None if target is None else target.policy))
+    target = None if options.policy is None else load_policy(options.policy)
+    print(describe(options.read(target), None if target is None else target.policy))
     return 0
 
 
-def _list_estimators(args: argparse.Namespace) -> int:
+def estimators() -> int:
+    """List the estimators: what each computes, and what it needs.
+
+    Example: `offtrace logs estimators`
+    """
     from offtrace.logs.estimators.built_in import ESTIMATORS
     from offtrace.logs.estimators.registry import NEEDS
 
@@ -80,3 +49,66 @@ def _list_estimators(args: argparse.Namespace) -> int:
         needs = f"; needs {' and '.join(NEEDS[need] for need in entry.needs)}" if entry.needs else ""
         print(f"{name:<{width}}  {entry.equation}{needs}")
     return 0
+
+
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The options of `evidence`."""
+
+    case: tuple[str, ...] | None = None  # only these cases
+    quick: bool = False  # few repetitions: about a minute on two cores
+    repetitions: int | None = None  # in place of each case's own
+    workers: int | None = None  # processes; one for each core by default
+    page: Page = None  # also write one HTML page about it
+    json: bool = False  # print JSON, and nothing else, on standard output
+    markdown: bool = False  # print tables in Markdown, a column for each case
+
+
+def evidence(options: Annotated[Evidence, arg(name="")]) -> int:
+    """Try traces and the other estimators where the truth is known: when traces help, and when not.
+
+    Example: `offtrace logs evidence --quick --page evidence.html`
+    """
+    from offtrace._shared.progress_bar import ProgressBar
+    from offtrace.logs.cases import tables
+    from offtrace.logs.cases.measuring import measure
+
+    numbers = {"quick": options.quick, "repetitions": options.repetitions, "workers": options.workers}
+    with ProgressBar() as bar:
+        measured = measure(options.case and list(options.case), **numbers, progress=bar.show)
+    if options.json:
+        print(json.dumps([tables.as_json(each) for each in measured], ensure_ascii=False, indent=2))
+    elif options.markdown:
+        print(tables.markdown(measured))
+    else:
+        _print(measured)
+    if options.page is not None:
+        from offtrace import reports
+
+        target = reports.evidence_page(measured, options.page, command=TYPED.get())
+        if not options.json:
+            print(f"The page: {target}")
+    return 0
+
+
+def _print(measured: list[Measured]) -> None:
+    """A table for each case, in the width that it needs where no terminal says another."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from offtrace.logs.cases import tables
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=110)
+    for each in measured:
+        table = Table(title=each.case.title, title_justify="left", title_style="bold", caption_justify="left")
+        table.caption = tables.about(each)
+        for i, head in enumerate(tables.HEADS):
+            table.add_column(head, justify="left" if not i else "right", no_wrap=not i)
+        best = each.best()
+        for score in each.scores:
+            table.add_row(*tables.cells(score), style="bold green" if score is best else "")
+        console.print(table)
+        console.print()

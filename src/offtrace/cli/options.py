@@ -1,49 +1,54 @@
-"""Options that are made from the fields of a dataclass: their types say how the text is read."""
+"""How options look and how their words are read, for functions whose signatures tyro makes into commands."""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args, get_origin
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-Add = Callable[..., object]
-"""`add_argument` of a parser or of a group of one."""
+import tyro
+from tyro.conf import arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+SHAPES = (tyro.conf.DisallowNone, tyro.conf.PositionalMetavarFromFieldName)
+"""An option is left out in place of saying None."""
+REGISTRY = ConstructorRegistry()
+"""How numbers are read that Python would not read so."""
+
+Output = Annotated[Path | None, arg(aliases=["-o"], metavar="FILE")]
+Page = Annotated[Path | None, arg(metavar="FILE.html")]
+Quiet = Annotated[bool, arg(aliases=["-q"])]
+Modules = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(name="module", metavar="NAME")]
 
 
-def add_option(add: Add, name: str, kind: object, words: str) -> None:
-    """Add an option for a field. It is absent from the result unless it is given."""
-    words = words.split("\n")[0].replace("%", "%%")
-    option = f"--{name.replace('_', '-')}"
-    if get_origin(kind) is Literal:
-        add(option, help=words, default=argparse.SUPPRESS, choices=get_args(kind))
-    elif kind is bool:
-        add(option, help=words, default=argparse.SUPPRESS, action=argparse.BooleanOptionalAction)
-    else:
-        read, metavar = _reader(kind)
-        add(option, help=words, default=argparse.SUPPRESS, type=read, metavar=metavar)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _reader(kind: object) -> tuple[Callable[[str], object], str]:
-    """How the text of an option is read, and what stands for it in the help."""
-    if kind in (int, int | None):
-        return integer, "N"
-    if kind in (float, float | None):
-        return float, "X"
-    if kind == tuple[int, ...]:
-        return integers, "N,N"
-    if kind == float | Sequence[float]:
-        return numbers, "X"
-    raise TypeError(f"a field of type {kind} cannot be made an option")
+def with_plain_help(function: F) -> F:
+    """Give flags no opposites, and leave out defaults that say nothing from the help."""
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if any(parameter.default is silent for silent in (None, True, False, ())):
+            flag = (tyro.conf.FlagCreatePairsOff,) if isinstance(parameter.default, bool) else ()
+            hints[name] = Annotated[(hints[name], *flag, arg(help_behavior_hint=""))]
+    function.__annotations__ = {name: hints[name] for name in function.__annotations__}
+    return function
+
+
+TYPED: ContextVar[str] = ContextVar("TYPED", default="")
+"""The command as it was typed, for pages that say how they were made."""
 
 
 def integer(text: str) -> int:
     """A whole number, also as 5_000_000 or 5e6."""
     try:
         if (number := float(text)).is_integer():
-            return int(number)
+            return int(text.replace("_", "")) if text.lstrip("+-").replace("_", "").isdecimal() else int(number)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"must be a whole number such as 5_000_000 or 5e6, got {text!r}")
+    raise ValueError(f"must be a whole number such as 5_000_000 or 5e6, got {text!r}")
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -54,7 +59,36 @@ def integers(text: str) -> tuple[int, ...]:
 def numbers(text: str) -> float | tuple[float, ...]:
     """A number, or several with commas between them."""
     try:
-        found = tuple(float(part) for part in text.split(","))
+        several = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
-    return found[0] if len(found) == 1 else found
+        raise ValueError(f"must be a number, or several as in 0,1,0, got {text!r}") from None
+    return several[0] if len(several) == 1 else several
+
+
+READERS: list[tuple[object, Callable[[str], object], str]] = [
+    (int, integer, "N"),
+    (tuple[int, ...], integers, "N,N"),
+    (float | Sequence[float], numbers, "X,X"),
+    (float, float, "X"),
+]
+
+
+@REGISTRY.primitive_rule
+def _of_type(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    for kind, read, metavar in READERS:
+        if info.type == kind:
+            return PrimitiveConstructorSpec(
+                nargs=1,
+                metavar=metavar,
+                instance_from_str=lambda words, read=read: read(words[0]),
+                is_instance=lambda value: value is not None,
+                str_from_instance=lambda value: [spelt(value)],
+            )
+    return None
+
+
+def spelt(value: object) -> str:
+    """A default as the help prints it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return f"{value:_}" if type(value) is int else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,151 +1,148 @@
-"""`offtrace study run`, `status`, `list` and `report`."""
+"""`offtrace study run`, `status`, `list`, `report` and `export`."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import signal
-import sys
-import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from offtrace.cli.commands import Commands, Run, commands_of
+from tyro.conf import Positional, arg
 
+from offtrace.cli.options import Modules, Output, Quiet, with_plain_help
 
-def add(commands: Commands) -> None:
-    """Add the commands to those of `offtrace`."""
-    study = commands.add_parser(
-        "study",
-        help="run a declared grid of traces, and report it",
-        description="A declared grid of traces, step sizes, environments and seeds, run anywhere, gives records and a page.",
-    )
-    of_study = commands_of(study)
-
-    def command(name: str, run: Run, words: str, named: bool = True) -> argparse.ArgumentParser:
-        made = of_study.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-        if named:
-            made.add_argument("study", help="a shipped study by name, the path of a TOML file, or a folder of records")
-            made.add_argument("--subset", metavar="NAME", help="a smaller one that the study declares, such as ci")
-        made.add_argument("--out", type=Path, metavar="FOLDER", help="where records are kept (offtrace-studies)")
-        made.set_defaults(run=lambda args: _said(run, args))
-        return made
-
-    run = command(
-        "run", _run_study, "run what has not been run yet; interrupt it at any time, and run it again to go on"
-    )
-    run.add_argument("--on", choices=("local", "ray"), default="local", help="local processes (default), or Ray")
-    run.add_argument("--address", help="of an existing Ray cluster; without it, a new one on this machine")
-    run.add_argument("--workers", type=int, metavar="N", help="processes (one for each core); 0: in this one")
-    run.add_argument("--quiet", "-q", action="store_true", help="show no progress")
-    run.add_argument(
-        "--other-code", action="store_true", help="go on with a folder of records that other code has begun"
-    )
-    run.add_argument(
-        "--rerun-changed", action="store_true", help="in a folder of records, run again the units that other code made"
-    )
-    run.add_argument(
-        "--patience",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="replace a worker that gives no sign of life for so long (60)",
-    )
-    run.add_argument(
-        "--trust",
-        action="store_true",
-        help="import the modules that a folder of records names: this executes their code",
-    )
-    run.add_argument("--module", action="append", default=[], metavar="NAME", help="import this one of them")
-    command("status", _study_status, "show what there is of a study")
-    command("list", _list_studies, "list the shipped studies, and those that have been run", named=False)
-    report = command("report", _report_study, "write one HTML page about a study, and open it")
-    report.add_argument(
-        "--output", "-o", type=Path, metavar="FILE", help="the page (report.html in the study's folder)"
-    )
-    report.add_argument("--no-open", dest="open", action="store_false", help="do not open it")
-    report.add_argument(
-        "--no-figures", dest="figures", action="store_false", help="no figures and tables for a paper beside it"
-    )
-
-
-def _said(run: Run, args: argparse.Namespace) -> int:
-    """Errors of studies are words, not tracebacks; warnings are lines."""
-    from offtrace._shared.whole_files import why_not_written
-    from offtrace.studies import DeclarationError, StudyError
-    from offtrace.studies.interruption import Interrupted
-
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"offtrace: {message}", file=sys.stderr)
-        try:
-            return run(args)
-        except (DeclarationError, StudyError, ImportError) as error:
-            print(f"offtrace: {error}", file=sys.stderr)
-            return 2
-        except OSError as error:
-            where = f" {error.filename}" if error.filename else ""
-            print(f"offtrace: cannot write{where}: {why_not_written(error)}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt as stop:
-            number = stop.number if isinstance(stop, Interrupted) else signal.SIGINT
-            by = f" by {stop}" if isinstance(stop, Interrupted) else ""
-            with contextlib.suppress(OSError):  # after SIGHUP there may be no terminal
-                print(f"offtrace: interrupted{by}; the same command goes on from here", file=sys.stderr, flush=True)
-            return 128 + number
-
-
-def _run_study(args: argparse.Namespace) -> int:
+if TYPE_CHECKING:
     from offtrace.studies import Study
 
-    study = Study.load(args.study, args.subset, args.out, trust=args.trust or args.module)
-    study.run(
-        args.on,
-        workers=args.workers,
-        address=args.address,
-        progress=not args.quiet,
-        other_code=args.other_code,
-        rerun_changed=args.rerun_changed,
-        patience=args.patience,
-    )
-    print(study.status())
-    return 0
+Folder = Annotated[Path | None, arg(metavar="FOLDER")]
 
 
-def _study_status(args: argparse.Namespace) -> int:
-    from offtrace.studies import Study
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """Which study."""
 
-    study = Study.load(args.study, args.subset, args.out)
+    study: Positional[str]  # a shipped study by name, the path of a TOML file, or a folder of records
+    subset: Annotated[str | None, arg(metavar="NAME")] = None  # a smaller one that the study declares, such as ci
+    out: Folder = None  # where records are kept; offtrace-studies by default
+
+    def load(self, trust: bool | tuple[str, ...] = False) -> Study:
+        """The study."""
+        from offtrace.studies import Study
+
+        return Study.load(self.study, self.subset, self.out, trust=list(trust) if isinstance(trust, tuple) else trust)
+
+
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Run(Named):
+    """The options of `run`."""
+
+    on: Literal["local", "ray"] = "local"  # local processes, or Ray
+    address: str | None = None  # of an existing Ray cluster; without it, a new one on this machine
+    workers: int | None = None  # processes; one for each core by default, 0: in this one
+    quiet: Quiet = False  # show no progress
+    other_code: bool = False  # keep the units that other code has made, and run the others
+    rerun_changed: bool = False  # run the units again that other code has made
+    # end a unit that takes longer, and try it again; an hour by default, no limit for deep agents
+    patience: Annotated[float | None, arg(metavar="SECONDS")] = None
+    trust: bool = False  # import the modules that a folder of records names: this executes their code
+    modules: Modules = ()  # import this one of them
+
+
+def run(options: Annotated[Run, arg(name="")]) -> int:
+    """Run what has not been run yet; interrupt it at any time, and run it again to continue.
+
+    Example: `offtrace study run bifurcation --subset minute --out out`
+    """
+    study = options.load(options.trust or options.modules)
+    names = ("workers", "address", "other_code", "rerun_changed", "patience")
+    try:
+        study.run(options.on, progress=not options.quiet, **{name: getattr(options, name) for name in names})
+    except KeyboardInterrupt as stop:
+        by = f"by {stop}" if str(stop) else ""
+        stop.args = (f"{by}; the same command continues from here",)
+        raise
+    status = study.status()
+    print(status)
+    return 0 if status.finished else 1
+
+
+def status(options: Annotated[Named, arg(name="")]) -> int:
+    """Show what there is of a study.
+
+    Example: `offtrace study status bifurcation --out out`
+    """
+    study = options.load()
     print(study, study.status(), sep="\n")
     return 0
 
 
-def _list_studies(args: argparse.Namespace) -> int:
+def list_studies(*, out: Folder = None) -> int:
+    """List the shipped studies, and those that have been run.
+
+    Example: `offtrace study list --out out`
+
+    Args:
+        out: where records are kept; offtrace-studies by default
+    """
     from offtrace.studies import DeclarationError, Study, StudyError, shipped
 
     print("Shipped:")
     for name in shipped():
         study = Study.load(name)
-        print(
-            f"  {name:<18}{study.question}",
-            *(f"    {k:<13} {v}" for k, v in study.summary() if k in ("in all", "subsets")),
-            sep="\n",
-        )
-    folders = sorted((args.out or Path("offtrace-studies")).glob("*/study.toml"))
+        facts = (f"    {key:<13} {value}" for key, value in study.summary() if key in ("in all", "subsets"))
+        print(f"  {name:<18}{study.question}", *facts, sep="\n")
+    files = ("study.toml", "records.sqlite")
+    folders = sorted({file.parent for name in files for file in (out or Path("offtrace-studies")).glob(f"*/{name}")})
     print("Run:" if folders else "None has been run here.")
-    for file in folders:
+    for folder in folders:
         try:
-            print("  " + str(Study.load(file.parent).status()).replace("\n", "\n  "))
-        except (DeclarationError, StudyError) as error:
-            print(f"  {file.parent.name}: cannot be read: {error}")
+            print("  " + str(Study.load(folder).status()).replace("\n", "\n  "))
+        except (DeclarationError, StudyError, OSError) as error:
+            print(f"  {folder.name}: cannot be read: {error}")
     return 0
 
 
-def _report_study(args: argparse.Namespace) -> int:
-    from offtrace import reports
-    from offtrace.studies import Study, StudyError
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Report(Named):
+    """The options of `report`."""
 
-    study = Study.load(args.study, args.subset, args.out)
+    output: Output = None  # the page; report.html in the study's folder by default
+    open: bool = True  # do not open it
+    figures: bool = True  # no figures and tables for a paper beside it
+
+
+def report(options: Annotated[Report, arg(name="")]) -> int:
+    """Write one HTML page about a study, and open it.
+
+    Example: `offtrace study report bifurcation --subset minute --out out --no-open`
+    """
+    from offtrace import reports
+    from offtrace.studies import StudyError
+
+    study = options.load()
     if study.records().is_empty():
         raise StudyError(f"there are no rows to report: run the study first\n{study.status()}")
-    page = reports.write(study, args.output, open_browser=args.open, figures=args.figures)
-    print(reports.summary(study), f"\nThe page: {page}", sep="\n")
+    opened = reports.opened(study)
+    page = reports.write(opened, options.output, open_browser=options.open, figures=options.figures)
+    print(reports.summary(opened), f"\nThe page: {page}", sep="\n")
+    return 0
+
+
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Export(Named):
+    """The options of `export`."""
+
+    to: Folder = None  # where the files go; the study's folder by default
+
+
+def export(options: Annotated[Export, arg(name="")]) -> int:
+    """Write the rows and curves of a study as Parquet and CSV.
+
+    Example: `offtrace study export bifurcation --subset minute --out out --to files`
+    """
+    for file in options.load().export(options.to):
+        print(file)
     return 0

@@ -12,11 +12,10 @@ from offtrace._shared.extras import install
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
-    from offtrace.deep.config import ACER, PQN, Config
+    from offtrace.deep.config import ACER, PQN, QRC, Config, StreamAC, StreamQ
     from offtrace.deep.player import Game, play
     from offtrace.deep.runs import DivergedError, LearningError, Trained, train
     from offtrace.deep.settings import Settings
-    from offtrace.deep.stream_config import QRC, StreamAC, StreamQ
 
 __all__ = [
     "ACER",
@@ -41,10 +40,10 @@ _HOME = {
     "Config": "config",
     "Game": "player",
     "PQN": "config",
-    "QRC": "stream_config",
+    "QRC": "config",
     "Settings": "settings",
-    "StreamAC": "stream_config",
-    "StreamQ": "stream_config",
+    "StreamAC": "config",
+    "StreamQ": "config",
     "play": "player",
 }
 

@@ -28,12 +28,6 @@ Tree = TypeVar("Tree")
 
 FREE = ("frames",)
 """The settings that may differ between a checkpoint and the run that goes on from it."""
-OLD_LEFTOVERS = ".writing-*"
-"""What older versions left when they were killed while they wrote."""
-RENAMED = {"explore": "explore_epsilon", "behavior": "behavior_epsilon", "target": "target_epsilon"}
-"""The names of settings that older checkpoints have under another name."""
-ADDED: Spelt = {"agent": "replay"}
-"""What older checkpoints do not say, since there was nothing else."""
 
 
 class CheckpointError(Exception):
@@ -84,8 +78,6 @@ def held(folder: Path, run: Spelt) -> Generator[None, None, None]:
         if known := found(folder):
             require_same(known[-1], run)
         sweep(folder)
-        for left in folder.glob(OLD_LEFTOVERS):
-            left.unlink()
         yield
 
 
@@ -97,10 +89,9 @@ def found(folder: Path) -> list[Path]:
 def about(path: Path) -> Spelt:
     """Return the configuration and the seeds of a checkpoint."""
     try:
-        stored: Spelt = dict(json.loads(bytes(_read(path, ["about"])["about"])))
+        return dict(json.loads(bytes(_read(path, ["about"])["about"])))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} does not say of which run it is ({error})") from error
-    return {**ADDED, **{RENAMED.get(name, name): value for name, value in stored.items()}}
 
 
 def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:

@@ -1,7 +1,4 @@
-"""The configurations of runs: one frozen dataclass for each agent, from which the command line is made, too.
-
-Those of agents that learn in a stream are in `stream_config`.
-"""
+"""The configurations of runs: one frozen dataclass for each agent, from which the command line is made, too."""
 
 from __future__ import annotations
 
@@ -9,23 +6,31 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace.deep.settings import ABOVE_0, AT_LEAST_0, NATURAL, POSITIVE, SHARE, ActsByValues, Settings, checks, one_of
 from offtrace.deep.settings import DEFAULT_TRACE as DEFAULT_TRACE
-from offtrace.deep.settings import ActsByValues, Settings
 from offtrace.deep.settings import Spelt as Spelt
-from offtrace.deep.stream_config import QRC as QRC
-from offtrace.deep.stream_config import StreamAC as StreamAC
-from offtrace.deep.stream_config import StreamQ as StreamQ
-from offtrace.traces import PengQ, Retrace, Rule
+from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
 
 OF_PQN = PengQ(lam=0.65)
 """The rule of PQN as published."""
 OF_ACER = Retrace(lam=1.0)
 """The rule of ACER as published."""
 
+OF_STREAMS = WatkinsQ(lam=0.8)
+"""The rule of streams of action values as published."""
+OF_ACTORS = Retrace(lam=0.8)
+"""That of an actor may be any with this λ, since its ρ is 1."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WithMemory(Settings):
     """What agents have that draw sequences from a replay memory."""
+
+    checks: ClassVar = {
+        **checks(POSITIVE, "every", "batch", "length", "capacity"),
+        "warm_up": NATURAL,
+        "clip": AT_LEAST_0,
+    }
 
     every: int = 64
     """Frames between two updates: a multiple of `envs`."""
@@ -42,9 +47,6 @@ class WithMemory(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_whole(1, "every", "batch", "length", "capacity")
-        self.require_whole(0, "warm_up")
-        self.require("clip", self.clip >= 0, "at least 0")
         self.require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
         self.require_something_to_learn()
         if self.slots < self.window + 1:
@@ -95,6 +97,14 @@ class Config(WithMemory, ActsByValues):
     home: ClassVar = "replay:ReplayAgent"
     title: ClassVar = "a Q-network with a target network, which learns from sequences of a replay memory"
     keeps_mu: ClassVar = True
+    checks: ClassVar = {
+        **checks(POSITIVE, "minibatches", "target_every"),
+        **checks(SHARE, "priority", "correction"),
+        "target_rate": (lambda x: 0 < x <= 1, "within (0, 1]"),
+        "loss": one_of("huber", "squared"),
+        "choose_lam": one_of("given", "median", "bounded"),
+        "error_bound": AT_LEAST_0,
+    }
 
     burn_in: int = 0
     """Steps at a sequence's beginning that are not learned from."""
@@ -118,14 +128,8 @@ class Config(WithMemory, ActsByValues):
     """The largest mean squared error of a sequence's targets, with choose_lam = "bounded"."""
 
     def __post_init__(self) -> None:
-        self.require_whole(0, "burn_in")
+        self.require("burn_in", NATURAL[0](self.burn_in), NATURAL[1])  # before the window that it makes longer
         super().__post_init__()
-        self.require_whole(1, "minibatches", "target_every")
-        self.require_share("priority", "correction")
-        self.require("target_rate", 0 < self.target_rate <= 1, "within (0, 1]")
-        self.require("loss", self.loss in ("huber", "squared"), '"huber" or "squared"')
-        self.require("choose_lam", self.choose_lam in ("given", "median", "bounded"), '"given", "median" or "bounded"')
-        self.require("error_bound", self.error_bound >= 0, "at least 0")
         if self.choose_lam != "given" and "lam" not in (f.name for f in fields(self.trace)):
             raise ValueError(f"choose_lam = {self.choose_lam!r} chooses a λ, and {self.trace.title} has none")
         steps = self.batch * self.length
@@ -170,6 +174,7 @@ class PQN(ActsByValues):
     agent: ClassVar = "pqn"
     home: ClassVar = "pqn:PQNAgent"
     title: ClassVar = "PQN: no memory and no target network, LayerNorm, targets of fresh steps of many games"
+    checks: ClassVar = {**checks(POSITIVE, "length", "epochs", "minibatches"), "clip": AT_LEAST_0}
 
     trace: Rule = OF_PQN
     """The rule that makes the targets."""
@@ -192,8 +197,6 @@ class PQN(ActsByValues):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_whole(1, "length", "epochs", "minibatches")
-        self.require("clip", self.clip >= 0, "at least 0")
         self.require(
             "minibatches", self.round % self.minibatches == 0, f"a divisor of envs × length = {self.round}, the steps"
         )
@@ -218,6 +221,7 @@ class ACER(WithMemory):
     agent: ClassVar = "acer"
     home: ClassVar = "acer:ACERAgent"
     title: ClassVar = "ACER: an actor and a critic that learn from fresh sequences and from a replay memory"
+    checks: ClassVar = checks(AT_LEAST_0, "truncation", "value_cost", "entropy_cost")
 
     trace: Rule = OF_ACER
     """The rule that makes the targets."""
@@ -228,10 +232,109 @@ class ACER(WithMemory):
     entropy_cost: float = 0.01
     """How much the actor's entropy counts."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("truncation", "value_cost", "entropy_cost"):
-            self.require(name, getattr(self, name) >= 0, "at least 0")
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Settings):
+    """What agents have that learn in a stream: from every step once, as it comes, with eligibility traces of gradients."""
+
+    learns_online: ClassVar = True
+    checks: ClassVar = {
+        "envs": (lambda x: x == 1, "1: a stream is one copy of the game; several seeds run side by side"),
+        "groups": POSITIVE,
+        "sparsity": (lambda x: 0 <= x < 1, "within [0, 1)"),
+    }
+
+    trace: Rule = OF_STREAMS
+    """The rule that makes the eligibility traces."""
+    envs: int = 1
+    """How many copies of the game are played side by side: one, since a stream is one."""
+    learning_rate: float = 1.0
+    """The largest step size: ObGD takes it, or less."""
+    sparsity: float = 0.9
+    """The share of the weights into each unit that begin at 0."""
+    normalize: bool = True
+    """Observations and rewards are normalised by their running moments."""
+    groups: int = 128
+    """Gradients that are kept apart where the rule has a cap or a horizon: each takes as much memory as the network."""
+
+    def for_programs(self) -> Self:
+        """Leave the kind of the rule, on which depends what is kept, and take out its λ, which is an argument of programs."""
+        has_lam = "lam" in (f.name for f in fields(self.trace))
+        return replace(self, trace=replace(self.trace, lam=0.9) if has_lam else self.trace, frames=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingValues(Streaming, ActsByValues):
+    """What agents have that learn action values in a stream."""
+
+    behavior_epsilon: float = 0.01
+    """The ε, or the temperature, of the behaviour policy after `explore_frames` frames."""
+    target_epsilon: float = 0.0
+    """The ε, or the temperature, of the target policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamQ(StreamingValues):
+    """Stream Q(λ) (Elsayed et al. 2024), with any rule that has a β: the trajectory-aware ones are exact, too.
+
+    >>> from offtrace.deep import StreamQ
+    >>> StreamQ(game="CartPole-v1").trace.title
+    "Watkins' Q(λ)"
+    """
+
+    agent: ClassVar = "stream-q"
+    home: ClassVar = "streaming:StreamQAgent"
+    title: ClassVar = "Stream Q(λ): learns from each step as it comes, with eligibility traces of gradients and ObGD"
+    checks: ClassVar = {"overshooting": ABOVE_0}
+
+    overshooting: float = 2.0
+    """κ of ObGD: the larger, the smaller the steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamAC(Streaming):
+    """Stream AC(λ) (Elsayed et al. 2024): an actor and a critic of state values. It acts by its own policy, so that ρ = 1.
+
+    >>> from offtrace.deep import StreamAC
+    >>> StreamAC(game="CartPole-v1").entropy_cost
+    0.01
+    """
+
+    agent: ClassVar = "stream-ac"
+    home: ClassVar = "streaming:StreamACAgent"
+    title: ClassVar = "Stream AC(λ): an actor and a critic that learn from each step as it comes"
+    checks: ClassVar = {**checks(ABOVE_0, "overshooting", "actor_overshooting"), "entropy_cost": AT_LEAST_0}
+
+    trace: Rule = OF_ACTORS
+    """The rule that makes the eligibility traces."""
+    overshooting: float = 2.0
+    """κ of ObGD: the larger, the smaller the steps."""
+    actor_overshooting: float = 3.0
+    """κ of the actor's ObGD."""
+    entropy_cost: float = 0.01
+    """τ: how much the actor's entropy counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRC(StreamingValues):
+    """QRC(λ) (Elelimy et al. 2025): gradient TD in a stream. A second network h estimates δ, and corrects the gradient.
+
+    >>> from offtrace.deep import QRC
+    >>> QRC(game="CartPole-v1").regularization
+    1.0
+    """
+
+    agent: ClassVar = "qrc"
+    home: ClassVar = "qrc:QRCAgent"
+    title: ClassVar = "QRC(λ): gradient TD in a stream, with a second network and traces of its values and gradients"
+    checks: ClassVar = {"h_rate": ABOVE_0, "regularization": AT_LEAST_0}
+
+    learning_rate: float = 1e-3
+    """The step size of Adam for the network of values."""
+    h_rate: float = 1.0
+    """The step size of the second network h, as a multiple of `learning_rate`."""
+    regularization: float = 1.0
+    """How strongly the weights of h are drawn to 0; with 0 it is QC(λ)."""
 
 
 AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, PQN, StreamQ, StreamAC, QRC, ACER)}

@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 BACK, FIELD, TEXT, FAINT = "#12161f", "#1a202c", "#e8ecf4", "#8a94a8"
 HERO, FOE, GOOD, SHOT, DANGER, TRAIL = "#ffc857", "#ef6f6c", "#56cfa1", "#ffffff", "#ff9ecb", "#5b6b8c"
 CELL, EDGE, HEAD = 30, 14, 34
-SHARP = 3  # drawn so many times larger, then made smaller: smooth edges
 
 
 class Thing(NamedTuple):
@@ -78,84 +77,66 @@ def captioned(picture: Image.Image, title: str, facts: str) -> Image.Image:
     """Put a line with the title and the facts above a picture, and a margin around it."""
     needs = _wide(title, 15) + _wide(facts, 15) + 24
     width = max(picture.width, math.ceil(needs)) + 2 * EDGE
-    made = Image.new("RGB", (width, picture.height + HEAD + EDGE), BACK)
-    pen = ImageDraw.Draw(made)
+    whole = Image.new("RGB", (width, picture.height + HEAD + EDGE), BACK)
+    pen = ImageDraw.Draw(whole)
     pen.text((EDGE, HEAD / 2), title, TEXT, _font(15), anchor="lm")
     pen.text((width - EDGE, HEAD / 2), facts, HERO, _font(15), anchor="rm")
-    made.paste(picture, ((width - picture.width) // 2, HEAD))
-    return made
+    whole.paste(picture, ((width - picture.width) // 2, HEAD))
+    return whole
 
 
 def board(observation: np.ndarray, things: Sequence[Thing]) -> Image.Image:
     """Draw a MinAtar game: a grid whose cells show the things in them, and below it the names of the things."""
     height, width = observation.shape[:2]
-    key = _key(tuple(things), width * CELL)
-    made = Image.new("RGB", (width * CELL, height * CELL + key.height), BACK)
-    made.paste(key, (0, height * CELL))
-    empty = _tile(FIELD, 1.0)
+    key = _key(things, width * CELL)
+    picture = Image.new("RGB", (width * CELL, height * CELL + key.height), BACK)
+    picture.paste(key, (0, height * CELL))
+    pen = ImageDraw.Draw(picture)
     for y, x in np.ndindex(height, width):
-        at = (x * CELL, y * CELL)
-        made.paste(empty, at, empty)
         shown = [thing for thing, there in zip(things, observation[y, x], strict=True) if there and thing.name]
         shown.reverse()  # what comes first is on top, and the small on the large
-        for thing in sorted(shown, key=lambda thing: -thing.size):
-            tile = _tile(thing.color, thing.size)
-            made.paste(tile, at, tile)
-    return made
+        for thing in [Thing("", FIELD), *sorted(shown, key=lambda thing: -thing.size)]:
+            _tile(pen, x * CELL, y * CELL, CELL, thing.color, thing.size)
+    return picture
 
 
-@lru_cache
-def _tile(color: str, size: float) -> Image.Image:
-    full = CELL * SHARP
-    made = Image.new("RGBA", (full, full))
-    pen, gap = ImageDraw.Draw(made), (1 - size) / 2 * full + SHARP
-    box = (gap, gap, full - gap - 1, full - gap - 1)
-    pen.rounded_rectangle(box, full // 8, color) if size == 1.0 else pen.ellipse(box, color)
-    return made.resize((CELL, CELL), Image.Resampling.LANCZOS)
+def _tile(pen: ImageDraw.ImageDraw, x: float, y: float, side: float, color: str, size: float) -> None:
+    """A square, or a circle where it is smaller than its cell, in the cell at (x, y)."""
+    gap = 1 + (1 - size) / 2 * side
+    box = (x + gap, y + gap, x + side - gap, y + side - gap)
+    pen.rectangle(box, color) if size == 1.0 else pen.ellipse(box, color)
 
 
-@lru_cache
-def _key(things: tuple[Thing, ...], width: int) -> Image.Image:
+def _key(things: Sequence[Thing], width: int) -> Image.Image:
     """Draw what the things are called, in as many lines as it takes."""
     places: list[tuple[Thing, float, float]] = []
     x, y = 0.0, 8.0
-    for thing in things:
+    for thing in (thing for thing in things if thing.name):
         needs = 18 + _wide(thing.name, 12) + 14
         if x + needs - 14 > width:
             x, y = 0.0, y + 19
-        if thing.name:
-            places.append((thing, x, y))
-            x += needs
-    made = Image.new("RGB", (width, math.ceil(y) + 20), BACK)
-    pen = ImageDraw.Draw(made)
+        places.append((thing, x, y))
+        x += needs
+    picture = Image.new("RGB", (width, math.ceil(y) + 20), BACK)
+    pen = ImageDraw.Draw(picture)
     for thing, left, top in places:
-        tile = _tile(thing.color, thing.size if thing.size == 1.0 else 0.9).resize((14, 14), Image.Resampling.LANCZOS)
-        made.paste(tile, (round(left), round(top)), tile)
+        _tile(pen, left, top, 14, thing.color, thing.size if thing.size == 1.0 else 0.9)
         pen.text((left + 18, top + 7), thing.name, FAINT, _font(12), anchor="lm")
-    return made
+    return picture
 
 
 def cart_pole(x: float, angle: float) -> Image.Image:
     """A cart on a track from −2.4 to 2.4, which is where it fails, with a pole of length 1."""
-    width, height, unit = 420 * SHARP, 220 * SHARP, 80 * SHARP
-    made = Image.new("RGB", (width, height), FIELD)
-    pen = ImageDraw.Draw(made)
-    ground, middle = 165 * SHARP, width / 2 + x * unit
-    pen.line((0, ground, width, ground), TRAIL, SHARP * 2)
+    width, height, unit, ground = 420, 220, 80, 165
+    picture = Image.new("RGB", (width, height), FIELD)
+    pen, middle, top = ImageDraw.Draw(picture), width / 2 + x * unit, ground - 26
+    pen.line((0, ground, width, ground), TRAIL, 2)
     for limit in (-2.4, 2.4):
         end = width / 2 + limit * unit
-        pen.line((end, ground - 12 * SHARP, end, ground + 12 * SHARP), FOE, SHARP * 2)
-    half, top = 0.3 * unit, ground - 30 * SHARP
-    for wheel in (-0.55, 0.55):
-        at, r = middle + wheel * half, 7 * SHARP
-        pen.ellipse((at - r, ground - 2 * r, at + r, ground), FAINT)
-    pen.rounded_rectangle((middle - half, top, middle + half, ground - 8 * SHARP), 5 * SHARP, "#5fa8d3")
-    tip = (middle + math.sin(angle) * 1.3 * unit, top - math.cos(angle) * 1.3 * unit)
-    pen.line((middle, top, *tip), HERO, 8 * SHARP)
-    for at_x, at_y in ((middle, top), tip):
-        r = 4 * SHARP
-        pen.ellipse((at_x - r, at_y - r, at_x + r, at_y + r), HERO)
-    return made.resize((width // SHARP, height // SHARP), Image.Resampling.LANCZOS)
+        pen.line((end, ground - 12, end, ground + 12), FOE, 2)
+    pen.rectangle((middle - 24, top, middle + 24, ground), "#5fa8d3")
+    pen.line((middle, top, middle + math.sin(angle) * 1.3 * unit, top - math.cos(angle) * 1.3 * unit), HERO, 8)
+    return picture
 
 
 def heat_map(values: np.ndarray) -> Image.Image:
@@ -170,8 +151,8 @@ def heat_map(values: np.ndarray) -> Image.Image:
 def bars(values: np.ndarray) -> Image.Image:
     """Draw numbers within [−1, 1] as bars above and below a line."""
     width, half = 360, 90
-    made = Image.new("RGB", (width, 2 * half), FIELD)
-    pen = ImageDraw.Draw(made)
+    picture = Image.new("RGB", (width, 2 * half), FIELD)
+    pen = ImageDraw.Draw(picture)
     room = width / len(values)
     for i, value in enumerate(np.clip(values, -1, 1)):
         ends = sorted((half, half - value * (half - 8)))
@@ -180,7 +161,7 @@ def bars(values: np.ndarray) -> Image.Image:
             (left, ends[0], max(left, (i + 1) * room - min(6.0, room / 6)), ends[1]), HERO if value >= 0 else FOE
         )
     pen.line((0, half, width, half), FAINT)
-    return made
+    return picture
 
 
 def enlarged(picture: Image.Image) -> Image.Image:

@@ -19,9 +19,9 @@ from flax import nnx
 from jax import Array
 
 from offtrace.deep.agent import ValueAgent
+from offtrace.deep.config import QRC
 from offtrace.deep.eligibility import Now, Tree, of_action
 from offtrace.deep.networks import Weights
-from offtrace.deep.stream_config import QRC
 from offtrace.deep.streaming import Learner, Stream, StreamingAgent, Transition
 from offtrace.traces import Rule
 

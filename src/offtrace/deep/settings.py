@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 from offtrace.traces import Retrace, Rule, Trace
+
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is right, and what it must be, in words."""
+POSITIVE: Check = (lambda x: isinstance(x, int) and x >= 1, "a whole number ≥ 1")
+NATURAL: Check = (lambda x: isinstance(x, int) and x >= 0, "a whole number ≥ 0")
+SHARE: Check = (lambda x: 0.0 <= x <= 1.0, "within [0, 1]")
+ABOVE_0: Check = (lambda x: x > 0, "above 0")
+AT_LEAST_0: Check = (lambda x: x >= 0, "at least 0")
+
+
+def checks(check: Check, *names: str) -> dict[str, Check]:
+    """The same check for several fields."""
+    return dict.fromkeys(names, check)
+
+
+def one_of(*values: str) -> Check:
+    """One of these texts."""
+    quoted = [f'"{value}"' for value in values]
+    return lambda x: x in values, f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
 
 DEFAULT_TRACE = Retrace(lam=0.9)
 """The rule of an agent for which none is given, unless its own default is another."""
@@ -34,6 +55,15 @@ class Settings:
     keeps_mu: ClassVar[bool] = False
     """Whether it keeps μ of all actions, as a rule that evaluates a mixture of π and μ needs it."""
 
+    checks: ClassVar[dict[str, Check]] = {
+        **checks(POSITIVE, "frames", "envs"),
+        "gamma": SHARE,
+        "learning_rate": ABOVE_0,
+        "sticky": (lambda x: x is None or 0 <= x < 1, "within [0, 1)"),
+        "limit": (lambda x: x is None or x >= 1, "at least 1"),
+    }
+    """What values of fields must be; a subclass adds those of its own fields."""
+
     game: str
     """"minatar/breakout", a gymnax environment such as "CartPole-v1", or "gym/" and the id of a Gymnasium environment."""
     trace: Rule = DEFAULT_TRACE
@@ -61,11 +91,9 @@ class Settings:
         getattr(
             self.trace, "parameters", ()
         )  # a rule that lacks constants says so here, not in the middle of a program
-        self.require_whole(1, "frames", "envs")
-        self.require_share("gamma")
-        self.require("learning_rate", self.learning_rate > 0, "above 0")
-        self.require("sticky", self.sticky is None or 0 <= self.sticky < 1, "within [0, 1)")
-        self.require("limit", self.limit is None or self.limit >= 1, "at least 1")
+        for cls in reversed(type(self).__mro__):
+            for name, (holds, what) in vars(cls).get("checks", {}).items():
+                self.require(name, holds(getattr(self, name)), what)
 
     @classmethod
     def refusal(cls, rule: type[Rule]) -> str | None:
@@ -82,17 +110,6 @@ class Settings:
         """Raise unless this holds of a field."""
         if not holds:
             raise ValueError(f"{name} must be {what}, got {getattr(self, name)!r}")
-
-    def require_whole(self, least: int, *names: str) -> None:
-        """Raise unless these fields are whole numbers of at least `least`."""
-        for name in names:
-            value = getattr(self, name)
-            self.require(name, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
-
-    def require_share(self, *names: str) -> None:
-        """Raise unless these fields lie in [0, 1]."""
-        for name in names:
-            self.require(name, 0.0 <= getattr(self, name) <= 1.0, "within [0, 1]")
 
     def require_something_to_learn(self) -> None:
         """Raise if training would end before its first update."""
@@ -144,6 +161,8 @@ class Settings:
 class ActsByValues(Settings):
     """What agents have that act by the values of their network: the behaviour and the target policy."""
 
+    checks: ClassVar = {"explore_frames": NATURAL, "policies": one_of("epsilon", "softmax")}
+
     policies: Literal["epsilon", "softmax"] = "epsilon"
     """The policies: ε-greedy with the next three numbers as ε, or softmax with them as temperatures."""
     explore_epsilon: float = 1.0
@@ -157,10 +176,7 @@ class ActsByValues(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_whole(0, "explore_frames")
-        numbers = ("explore_epsilon", "behavior_epsilon", "target_epsilon")
-        self.require("policies", self.policies in ("epsilon", "softmax"), '"epsilon" or "softmax"')
-        if self.policies == "epsilon":
-            self.require_share(*numbers)
-        for name in numbers if self.policies == "softmax" else ():
-            self.require(name, getattr(self, name) > 0, "above 0: it is the temperature of a softmax policy")
+        right = (ABOVE_0[0], "above 0: it is the temperature of a softmax policy")
+        for name in ("explore_epsilon", "behavior_epsilon", "target_epsilon"):
+            holds, what = SHARE if self.policies == "epsilon" else right
+            self.require(name, holds(getattr(self, name)), what)

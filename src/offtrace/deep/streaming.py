@@ -22,12 +22,12 @@ from jax import Array
 
 from offtrace.deep import fresh_steps, moments
 from offtrace.deep.agent import Acted, Agent, ValueAgent
+from offtrace.deep.config import StreamAC, Streaming, StreamQ
 from offtrace.deep.eligibility import Eligibility, Now, Tree, of_action
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
 from offtrace.deep.moments import Moments
 from offtrace.deep.networks import Style, Weights, network
-from offtrace.deep.stream_config import StreamAC, Streaming, StreamQ
 from offtrace.traces import Rule
 
 Chosen = TypeVar("Chosen", bound=Streaming)

@@ -10,6 +10,7 @@ import numpy as np
 from offtrace.figures import frames
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -41,34 +42,27 @@ def line_panels(
 ) -> Figure:
     """Panels side by side, each (label of x, {name: points (x, y)}), with one legend. Points that are not finite are left out."""
     plt, _ = frames.pyplot_and_colors()
-    figure, all_axes = plt.subplots(
-        1, len(panels), figsize=(4.1 * len(panels), 4.6), dpi=150, sharey=True, squeeze=False
+    n = len(panels)
+    figure, (row,) = plt.subplots(
+        1, n, figsize=(4.1 * n, 4.6), dpi=150, sharey=True, squeeze=False, layout="constrained"
     )
     names = list(dict.fromkeys(name for _, lines in panels for name in lines))
-    colours = plt.get_cmap("tab20")
-    handles = {}
-    for axes, (xlabel, lines) in zip(all_axes[0], panels, strict=True):
+    handles: dict[str, Line2D] = {}
+    for axes, (xlabel, lines) in zip(row, panels, strict=True):
         for name, points in lines.items():
-            shown = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
-            if shown:
-                colour = colours(names.index(name) % 20)
-                (handles[name],) = axes.plot(
-                    *zip(*shown, strict=True), marker="o", markersize=3.5, linewidth=1.2, color=colour
-                )
+            if shown := [point for point in points if np.isfinite(point).all()]:
+                colour = plt.get_cmap("tab20")(names.index(name) % 20)
+                (handles[name],) = axes.plot(*zip(*shown, strict=True), "o-", ms=3.5, lw=1.2, color=colour)
         if level is not None:
             axes.axhline(level, color="0.6", linewidth=0.6)
         axes.set_xlabel(frames.literal(xlabel), fontsize=9)
         axes.tick_params(labelsize=8)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    all_axes[0][0].set_ylabel(frames.literal(ylabel), fontsize=9)
-    if top is not None and all_axes[0][0].get_ylim()[1] > top:
-        all_axes[0][0].set_ylim(top=top)  # what rises above it leaves the picture
-    rows = -(-len(handles) // 6)
-    figure.legend(
-        handles.values(), map(frames.literal, handles), fontsize=8, ncols=6, loc="lower center", frameon=False
-    )
-    figure.tight_layout(rect=(0, 0.055 * rows, 1, 1))
+        axes.spines[["top", "right"]].set_visible(False)
+    row[0].set_ylabel(frames.literal(ylabel), fontsize=9)
+    if top is not None and row[0].get_ylim()[1] > top:
+        row[0].set_ylim(top=top)  # what rises above it leaves the picture
+    labels = map(frames.literal, handles)
+    figure.legend(handles.values(), labels, fontsize=8, ncols=6, loc="outside lower center", frameon=False)
     return frames.for_return(figure)
 
 
@@ -104,6 +98,8 @@ def band_panels(
             axes.set_yscale("log")
         else:
             frames.limit(axes, [np.asarray(part, dtype=float) for _, _, *parts in lines for part in parts])
+            for name, x, y, *_ in lines:
+                _mark_leaving(axes, np.asarray(x, float), np.asarray(y, float), LOOKS[looks[name] % len(LOOKS)][0])
         if x_logarithmic:
             axes.set_xscale("log")
         elif any(np.max(x, initial=0.0) >= 1e5 for _, x, *_ in lines):
@@ -121,6 +117,14 @@ def band_panels(
         handlelength=3.2,
     )
     return figure
+
+
+def _mark_leaving(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
+    """A triangle at the edge where a line leaves its panel."""
+    for edge, marker in zip(axes.get_ylim(), "v^", strict=True):
+        for i in np.flatnonzero((y[:-1] - edge) * (y[1:] - edge) < 0):
+            at = x[i] + (edge - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i])
+            axes.plot([at], [edge], marker, color=colour, markersize=4, clip_on=False)
 
 
 def interval_bars(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import webbrowser
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from offtrace._shared.extras import install
 from offtrace.reports.report_files import put
@@ -18,53 +18,73 @@ from offtrace.reports.report_files import put
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    import polars as pl
-
     from offtrace.logs.cases.measuring import Measured
+    from offtrace.reports.study.views import Views
 
-__all__ = ["evaluation_page", "evidence_page", "summary", "write", "write_explorer"]
-
-
-@runtime_checkable
-class Reported(Protocol):
-    """What a report is made from: a `Study`, or something that has its records."""
-
-    def records(self) -> pl.DataFrame:
-        """Return one row for each configuration and seed."""
-        ...
-
-    def curves(self) -> pl.DataFrame:
-        """Return how learning went, at fixed steps."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return what was run, as `Study.facts` does."""
-        ...
+__all__ = ["evaluation_page", "evidence_page", "opened", "summary", "write", "write_explorer"]
 
 
 def write(study: object, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
     """One self-contained page about a study; returns where it is.
 
-    `study` is a `Study` or the folder of one. `path` is the page's; by default it is `report.html` in the study's folder. The
-    figures for papers go into `figures/` beside it, as PNG and PDF, its numbers into `tables/`, as CSV and LaTeX, with BibTeX of
-    the traces; `figures=False` leaves both out.
+    `study` is a `Study`, the folder of one, or what `opened` returned. `path` is the page's; by default it is `report.html` in
+    the study's folder. The figures for papers go into `figures/` beside it, as PNG and PDF, its numbers into `tables/`, as CSV
+    and LaTeX, with BibTeX of the traces; `figures=False` leaves both out.
 
     >>> from offtrace import studies
     >>> study = studies.load("bifurcation", "ci").run()  # doctest: +SKIP
     >>> write(study)  # doctest: +SKIP
     """
     with _extra_named():
-        from offtrace.reports.study import paper_figures, paper_tables, study_page, views
+        from offtrace.reports.study import paper_figures, paper_tables, study_page
 
-    opened = _opened(study)
-    shown = views.Views(opened.records(), opened.curves(), opened.facts())
-    target = Path(path) if path is not None else Path(getattr(opened, "folder", None) or ".") / "report.html"
+    shown = opened(study)
+    target = Path(path) if path is not None else shown.folder / "report.html"
     put(study_page.html(shown).encode(), target)
     if figures:
         paper_figures.write(shown, target.parent / "figures")
         paper_tables.write(shown, target.parent / "tables")
+    return _shown(target, open_browser)
+
+
+def summary(study: object) -> str:
+    """The study's table in plain text, best trace first: what a terminal shows of the page.
+
+    >>> print(summary("out/bifurcation-ci"))  # doctest: +SKIP
+    """
+    with _extra_named():
+        from offtrace.reports.study import terminal_table
+
+    return terminal_table.table(opened(study))
+
+
+def opened(study: object) -> Views:
+    """The statistics of a study, computed once, which `write` and `summary` take in its place.
+
+    >>> report = opened("out/bifurcation-ci")  # doctest: +SKIP
+    >>> write(report), print(summary(report))  # doctest: +SKIP
+    """
+    with _extra_named():
+        from offtrace.reports.study.views import Views
+
+    if isinstance(study, Views):
+        return study
+    if isinstance(study, str | Path):
+        from offtrace import studies  # pyright: ignore[reportAttributeAccessIssue]
+
+        study = studies.load(study)
+    if not all(hasattr(study, name) for name in ("records", "curves", "facts")):
+        raise TypeError(
+            f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
+            "pass the object that study.run() returned or the path where its records are."
+        )
+    made: Any = study
+    return Views(made.records(), made.curves(), made.facts(), getattr(study, "folder", None))
+
+
+def _shown(target: Path, open_browser: bool, state: str = "") -> Path:
     if open_browser:
-        webbrowser.open(target.resolve().as_uri())
+        webbrowser.open(target.resolve().as_uri() + state)
     return target
 
 
@@ -89,9 +109,7 @@ def evaluation_page(
         )
     target = Path(path)
     put(page.html(result, command).encode(), target)
-    if open_browser:
-        webbrowser.open(target.resolve().as_uri())
-    return target
+    return _shown(target, open_browser)
 
 
 def evidence_page(found: Sequence[Measured], path: str | Path, *, command: str | None = None) -> Path:
@@ -107,10 +125,11 @@ def evidence_page(found: Sequence[Measured], path: str | Path, *, command: str |
     return target
 
 
-def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False) -> Path:
+def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False, state: str = "") -> Path:
     """The explorer as one self-contained page, with every listed rule that is in normal form; returns where it is.
 
-    Rules that were listed by `offtrace.register` before the call are on it too.
+    Rules that were listed by `offtrace.register` before the call are on it too. `state` is what the browser opens: a link that
+    somebody copied from the page, from its # on.
 
     >>> write_explorer("explorer.html", open_browser=True)  # doctest: +SKIP
     """
@@ -118,21 +137,7 @@ def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = F
 
     target = Path(path)
     put(explorer_page.html().encode(), target)
-    if open_browser:
-        webbrowser.open(target.resolve().as_uri())
-    return target
-
-
-def summary(study: object) -> str:
-    """The study's table in plain text, best trace first: what a terminal shows of the page.
-
-    >>> print(summary("out/bifurcation-ci"))  # doctest: +SKIP
-    """
-    with _extra_named():
-        from offtrace.reports.study import terminal_table, views
-
-    opened = _opened(study)
-    return terminal_table.table(views.Views(opened.records(), opened.curves(), opened.facts()))
+    return _shown(target, open_browser, "#" * bool(state) + state.rpartition("#")[2])
 
 
 @contextmanager
@@ -142,17 +147,3 @@ def _extra_named() -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ImportError(f"reports need more than is here ({error}): {install('reports')}") from error
-
-
-def _opened(study: object) -> Reported:
-    """Return the study itself, or the one that lies in a folder."""
-    if isinstance(study, Reported):
-        return study
-    if not isinstance(study, str | Path):
-        raise TypeError(
-            f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
-            "pass the object that study.run() returned or the path where its records are."
-        )
-    from offtrace import studies  # pyright: ignore[reportAttributeAccessIssue]
-
-    return studies.load(study)

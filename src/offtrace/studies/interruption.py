@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP, as Ctrl-C: what is under way is left in order, and what must be done whole is not interrupted."""
+"""SIGTERM and SIGHUP, as Ctrl-C: what is under way is left in order."""
 
 from __future__ import annotations
 
@@ -34,23 +34,6 @@ def as_ctrl_c() -> Iterator[None]:
     finally:
         for number in own:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """Within the block no signal interrupts what must be done whole: the first one that came does so at its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    with contextlib.ExitStack() as restored:
-        for number in ENDING:
-            if callable(handler := signal.getsignal(number)):  # otherwise it is ignored, or ends the process at once
-                restored.callback(signal.signal, number, handler)
-                signal.signal(number, lambda number, frame: came.append(number))
-        yield
-    if came:
-        signal.raise_signal(came[0])
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

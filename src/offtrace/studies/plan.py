@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from offtrace.studies.task_protocols import HIGHER_IS_BETTER
+from offtrace.studies.spec import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +27,12 @@ Group = tuple[str, str, float | None, str, int | None]
 """Environment, trace, λ, parameters, age."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """One configuration, with all seeds of a phase."""
 
     id: str
-    """A digest of the study's digest and of what follows."""
+    """A digest of the study's digest and of the other fields."""
     phase: str
     environment: str
     trace: str
@@ -65,25 +65,12 @@ class Job:
     """That of the unit; for deep agents all of its trace."""
     first: int
     count: int
-    modules: tuple[str, ...]
-    code: str = ""
-    """The digest of the code that is to run it; a worker that has other code refuses."""
-    beside: tuple[tuple[str, str, float | None], ...] = ()
-    """Of a stale unit: title, parameters and λ of all weightings of the study, which one compiled program has."""
-    oldest: int = 0
-    """Of a stale unit: the largest age of the study."""
+    modules: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    sources: str = ""
+    """The digest of the modules and files that it needs; a worker that has others refuses."""
     unfinished: str = ""
     """The folder where a long unit keeps its checkpoints until it is done; empty: it begins anew if it is killed."""
-
-    @property
-    def cost(self) -> float:
-        """How much work it is, roughly."""
-        return self.protocol.cost * self.runs
-
-    @property
-    def runs(self) -> int:
-        """How many there are: one for each λ and seed."""
-        return len(self.lams) * self.count
 
 
 @dataclass(frozen=True)
@@ -102,17 +89,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Failure:
-    """A unit that cannot be run, while others go on."""
+    """A unit that could not be run; the others continue."""
 
     unit: Unit
     error: str
     """What happened, in one line."""
     traceback: str = ""
+    attempts: int = 3
+    """So often may this happen to a unit; then it is set aside."""
 
     @classmethod
-    def raised(cls, unit: Unit, error: Exception) -> Failure:
+    def raised(cls, unit: Unit, error: Exception, attempts: int = 3) -> Failure:
         """A unit that raised an error."""
-        return cls(unit, f"it raised {type(error).__name__}: {error}".splitlines()[0], format_exc())
+        return cls(unit, f"it raised {type(error).__name__}: {error}".splitlines()[0], format_exc(), attempts)
 
 
 class Best(NamedTuple):
@@ -130,23 +119,25 @@ class Plan:
     def __init__(self, study: Study) -> None:
         self.study = study
         self.done: dict[str, float] = {}
+        """The score of each unit that is done."""
+        self.stored: Mapping[str, float] = {}
+        """The same, with tests that may or may not be what tuning will choose."""
         self.protocols = {place.name: place.protocol for place in study.environments}
         self.first_phase, self.last_phase = next(iter(study.seeds)), list(study.seeds)[-1]
-        self.groups: dict[Group, list[Unit]] = {}
-        for unit in self._units(self.first_phase):
-            self.groups.setdefault(unit.group, []).append(unit)
+        self.groups: dict[Group, list[Unit]] = self._groups()
         self.units = {unit.id: unit for group in self.groups.values() for unit in group}
-        if self.tunes:
-            self.units |= {unit.id: unit for unit in self._units(self.last_phase)}
-        self.order = {unit: i for i, unit in enumerate(self.units)}
+        """Those of the first phase, and the tests whose step size is chosen."""
 
     def take(self, done: Mapping[str, float]) -> None:
-        """These are done; but not a test with a step size that tuning, which was run again, no longer chooses."""
-        self.done = dict(done)
-        for unit in [self.units[id] for id in done if self.tunes and self.units[id].phase == self.last_phase]:
-            group = self.groups[unit.group]
-            if all(other.id in done for other in group) and self.test_of(group).id != unit.id:
-                del self.done[unit.id]
+        """Take these as done; but not a test with another step size than tuning chooses."""
+        self.stored = done
+        first = (unit for group in self.groups.values() for unit in group)
+        self.done = {unit.id: done[unit.id] for unit in first if unit.id in done}
+        for group in self.groups.values() if self.tunes else ():
+            if all(unit.id in self.done for unit in group):
+                test = self._chosen(group)
+                if test.id in done:
+                    self.done[test.id] = done[test.id]
 
     @property
     def tunes(self) -> bool:
@@ -161,54 +152,55 @@ class Plan:
     @property
     def finished(self) -> bool:
         """Whether nothing is left."""
-        return next(self.left(), None) is None and len(self.done) >= self.total
+        return len(self.done) >= self.total
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Done and total, by phase."""
-        done = [self.units[id].phase for id in self.done]
-        total = {self.first_phase: sum(map(len, self.groups.values()))}
-        if self.tunes:
-            total[self.last_phase] = len(self.groups)
-        return {phase: (done.count(phase), n) for phase, n in total.items()}
-
-    @property
-    def total_cost(self) -> float:
-        """The cost of all units together."""
-        return sum(job.cost for job in self._jobs())
+        tested = sum(self.units[id].phase == self.last_phase for id in self.done)
+        first = sum(map(len, self.groups.values()))
+        if not self.tunes:
+            return {self.first_phase: (tested, first)}
+        return {self.first_phase: (len(self.done) - tested, first), self.last_phase: (tested, len(self.groups))}
 
     @property
     def runs(self) -> int:
-        """The number of runs in all units together."""
-        return sum(job.runs for job in self._jobs())
+        """The number of runs in all units together: one for each λ and seed."""
+        counts = {phase: seeds.count for phase, seeds in self.study.seeds.items()}
+        tests = counts[self.last_phase] if self.tunes else 0
+        return sum(
+            len(self._lams(group[0])) * (len(group) * counts[self.first_phase] + tests)
+            for group in self.groups.values()
+        )
 
-    def _jobs(self) -> Iterator[Job]:
-        """As many as there will have been in the end; which step size a test has does not matter here."""
-        for group in self.groups.values():
-            yield from map(self.job, group)
-            if self.tunes:
-                yield self._job(group[0], self.last_phase)
+    def cost(self, unit: Unit) -> float:
+        """How much work a unit is, roughly."""
+        runs = len(self._lams(unit)) * self.study.seeds[unit.phase].count
+        return self.protocols[unit.environment].cost * runs
 
     def left(self) -> Iterator[Unit]:
         """What can be run now: not done, and if it is a test, tuned."""
         for group in self.groups.values():
             waiting = [unit for unit in group if unit.id not in self.done]
             yield from waiting
-            if not waiting and self.tunes and (test := self.test_of(group)).id not in self.done:
+            if not waiting and self.tunes and (test := self._chosen(group)).id not in self.done:
                 yield test
 
     def mark(self, unit: Unit, score: float) -> Unit | None:
-        """Mark a unit as done, and return the unit that can be run because of that, if there is one."""
+        """Mark a unit as done, and return the test that can be run because of that, if there is one."""
         self.done[unit.id] = score
         group = self.groups[unit.group]
         if self.tunes and unit.phase == self.first_phase and all(u.id in self.done for u in group):
-            test = self.test_of(group)
-            return None if test.id in self.done else test
+            test = self._chosen(group)
+            if test.id not in self.stored:
+                return test
+            self.done[test.id] = self.stored[test.id]
         return None
 
-    def test_of(self, group: list[Unit]) -> Unit:
+    def _chosen(self, group: list[Unit]) -> Unit:
         """The test with the step size of the best mean; the smaller one if two are equal. A NaN is worst."""
         best = min(group, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha))
-        return self._unit(self.last_phase, best.group, best.alpha)
+        test = self.unit(self.last_phase, best.group, best.alpha)
+        return self.units.setdefault(test.id, test)
 
     def best(self) -> dict[str, Best]:
         """The best trace on each environment, as a report marks it: at the λ that tuning chose, by the mean over all ages.
@@ -224,7 +216,7 @@ class Plan:
             if not tuned or (self.tunes and tested and len(tuned) < len(group)):
                 continue
             first = min(tuned, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha or 0.0))
-            unit = self.test_of(group) if self.tunes and tested else first
+            unit = self._chosen(group) if self.tunes and tested else first
             if unit.id in self.done:
                 by_lam.setdefault((*unit.group[:-1], None), []).append((unit, self.done[first.id]))
         by_trace: dict[Group, list[tuple[float, Best]]] = {}
@@ -232,13 +224,13 @@ class Plan:
             mean = sum(self.done[unit.id] for unit, _ in units) / len(units)
             chosen_by = self.rank(sum(score for _, score in units) / len(units))
             by_trace.setdefault((place, trace, None, parameters, None), []).append((chosen_by, Best(units[0][0], mean)))
-        found: dict[str, Best] = {}
+        bests: dict[str, Best] = {}
         for candidates in by_trace.values():
             _, best = min(candidates, key=lambda each: (each[0], each[1].unit.lam or 0.0))
-            known = found.get(best.unit.environment)
+            known = bests.get(best.unit.environment)
             if known is None or self.rank(best.score) < self.rank(known.score):
-                found[best.unit.environment] = best
-        return found
+                bests[best.unit.environment] = best
+        return bests
 
     def rank(self, score: float) -> float:
         """The score as a number that is smaller the better it is."""
@@ -248,35 +240,43 @@ class Plan:
 
     def job(self, unit: Unit) -> Job:
         """The unit, ready to be sent to a worker."""
-        return self._job(unit, unit.phase)
-
-    def _job(self, unit: Unit, phase: str) -> Job:
-        study, seeds = self.study, self.study.seeds[phase]
-        protocol, lams = self.protocols[unit.environment], (unit.lam,)
+        study, seeds = self.study, self.study.seeds[unit.phase]
+        protocol, unfinished = self.protocols[unit.environment], ""
         if study.task == "deep":
-            lams = next(t.lams for t in study.traces if (t.title, t.spelt) == (unit.trace, unit.parameters))
-        about = study.task, study.metric, protocol, lams, seeds.first, seeds.count, study.modules
-        code = study.code.digest
-        if study.task == "deep":
-            unfinished = str(study.folder.absolute() / "unfinished" / f"{unit.id}-{code[:12]}")
-            return Job(unit, *about, code, unfinished=unfinished)
-        if study.task == "stale":
-            beside = tuple((t.title, t.spelt, lam) for t in study.traces for lam in t.lams)
-            return Job(unit, *about, code, beside, max(study.ages))
-        return Job(unit, *about, code)
+            unfinished = str(study.folder.absolute() / "unfinished" / f"{unit.id}-{study.code.digest[:12]}")
+        about = study.task, study.metric, protocol, self._lams(unit), seeds.first, seeds.count
+        return Job(unit, *about, study.modules, study.files, study.code.sources_digest, unfinished)
 
-    def _units(self, phase: str) -> Iterator[Unit]:
-        study = self.study
+    def unit(self, phase: str, group: Group, alpha: float | None) -> Unit:
+        """A unit of a group. Its id depends on the study and on all other fields."""
+        head = _spelt(self.study.digest, phase, *group[:4])
+        return _unit(head, phase, group, alpha, json.dumps(alpha), json.dumps(group[4]))
+
+    def _lams(self, unit: Unit) -> tuple[float | None, ...]:
+        """That of the unit; for deep agents all of its trace."""
+        if self.study.task != "deep":
+            return (unit.lam,)
+        return next(t.lams for t in self.study.traces if (t.title, t.spelt) == (unit.trace, unit.parameters))
+
+    def _groups(self) -> dict[Group, list[Unit]]:
+        study, phase, groups = self.study, self.first_phase, {}
+        alphas = [(alpha, json.dumps(alpha)) for alpha in study.alphas or (None,)]
+        ages = [(age, json.dumps(age)) for age in study.ages or (None,)]
         for place in study.environments:
             for trace in study.traces:
                 for lam in trace.lams if study.task != "deep" else (None,):
-                    for age in study.ages or (None,):
-                        for alpha in study.alphas or (None,):
-                            group = place.name, trace.title, lam, trace.spelt, age
-                            yield self._unit(phase, group, alpha)
+                    head = _spelt(study.digest, phase, place.name, trace.title, lam, trace.spelt)
+                    for age, age_spelt in ages:
+                        group = place.name, trace.title, lam, trace.spelt, age
+                        groups[group] = [_unit(head, phase, group, alpha, spelt, age_spelt) for alpha, spelt in alphas]
+        return groups
 
-    def _unit(self, phase: str, group: Group, alpha: float | None) -> Unit:
-        environment, trace, lam, parameters, age = group
-        values = (phase, environment, trace, lam, parameters, alpha, age)
-        spelt = json.dumps([self.study.digest, *values])
-        return Unit(hashlib.sha256(spelt.encode()).hexdigest()[:16], *values)
+
+def _spelt(*values: object) -> str:
+    return json.dumps(values)[:-1]
+
+
+def _unit(head: str, phase: str, group: Group, alpha: float | None, alpha_spelt: str, age_spelt: str) -> Unit:
+    environment, trace, lam, parameters, age = group
+    id = hashlib.sha256(f"{head}, {alpha_spelt}, {age_spelt}]".encode()).hexdigest()[:16]
+    return Unit(id, phase, environment, trace, lam, parameters, alpha, age)

@@ -1,11 +1,19 @@
-"""What there is of a study: what its folder says, and whether the code that made it is that of now."""
+"""A study in words: what it is, what there is of it, and whether the current code made it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offtrace._shared import notebook
+from offtrace.studies.fields import Table
+from offtrace.studies.plan import Plan
+from offtrace.studies.spec import HIGHER_IS_BETTER
+from offtrace.studies.store import Contents, Store
+
+if TYPE_CHECKING:
+    from offtrace.studies.study import Study
 
 SHOWN = 3
 """Units of other code that are named."""
@@ -26,17 +34,15 @@ class Status:
     versions: tuple[str, ...]
     """The versions of offtrace under which it was run."""
     problems: tuple[str, ...]
-    """Files that are not read, and why."""
+    """What is damaged."""
     best: tuple[str, ...]
     """The best on each environment, in words."""
     code: str = ""
-    """If rows were made by other code than that of now: what differs, in words."""
+    """If other code than the current one made rows: what differs, in words."""
     changed: tuple[str, ...] = ()
     """The units that other code made, in words."""
     failed: tuple[str, ...] = ()
     """The units that were set aside because they raised or ended their workers, and how."""
-    others: tuple[Path, ...] = ()
-    """Folders with rows of the same declaration that other code made: they are not used here."""
 
     @property
     def finished(self) -> bool:
@@ -56,18 +62,96 @@ class Status:
         if len(self.versions) > 1:
             lines.append(f"  run under several versions of offtrace: {', '.join(self.versions)}")
         if self.code:
-            lines.append(f"  its rows were made by other code than that of now: {self.code}")
+            lines.append(f"  its rows were made by other code than the current one: {self.code}")
             some = ", ".join(self.changed[:SHOWN]) + (", …" if len(self.changed) > SHOWN else "")
             lines.append(f"  {len(self.changed)} units of other code (--rerun-changed runs them again): {some}")
         lines += [f"  set aside: {line}" for line in self.failed]
-        lines += [f"  {spelt_other(other)}" for other in self.others]
         lines += [f"  best on {line}" for line in self.best]
-        return "\n".join([*lines, *(f"  not read: {problem}" for problem in self.problems)])
+        return "\n".join([*lines, *(f"  damaged: {problem}" for problem in self.problems)])
 
 
-def spelt_other(folder: Path) -> str:
-    """Say that rows of other code are there, and what to do with them."""
-    return (
-        f"rows of this declaration that other code made are in {folder}, and not used: `offtrace study report {folder}` shows "
-        f"them, `offtrace study run {folder} --other-code` goes on with them"
+def status_of(study: Study, contents: Contents | None = None) -> Status:
+    """Return what there is of a study."""
+    plan, store = Plan(study), Store(study.folder, study.digest)
+    contents = contents or store.read()
+    plan.take(contents.scores)
+    done = [contents.done[id] for id in plan.done]
+    changed = [summary for summary in done if summary.code != study.code.digest]
+    versions = {str(contents.codes.get(summary.code, {}).get("version", "?")) for summary in done}
+    return Status(
+        name=study.name,
+        folder=study.folder,
+        done=plan.sizes(),
+        rows=sum(summary.rows for summary in done),
+        seconds=sum(summary.seconds for summary in done),
+        workers=len({summary.worker for summary in done}),
+        versions=tuple(sorted(versions)),
+        problems=tuple(contents.problems),
+        best=tuple(f"{name}: {words}" for name, words in best_words(plan).items()),
+        code=study.code.differences(contents.codes.get(changed[0].code, {})) if changed else "",
+        changed=tuple(str(plan.units[summary.id]) for summary in changed),
+        failed=tuple(words for id, words in store.failed().items() if id not in plan.done),
     )
+
+
+def best_words(plan: Plan) -> dict[str, str]:
+    """The best trace on each environment, in words."""
+    several, best = len(plan.study.ages) > 1, dict[str, str]()
+    for environment, (unit, score) in plan.best().items():
+        numbers = (("λ", unit.lam), ("α", None if several else unit.alpha))
+        settings = [unit.parameters, *(f"{n} = {v:g}" for n, v in numbers if v is not None)]
+        words = f"{unit.trace} ({', '.join(filter(None, settings))})" if any(settings) else unit.trace
+        over = " over all ages" if several else ""
+        best[environment] = f"{words}: {plan.study.metric} {score:.5g} in {unit.phase}{over}"
+    return best
+
+
+def facts(study: Study) -> Table:
+    """Return what a report says of the study in addition to its rows."""
+    contents = Store(study.folder, study.digest).read()
+    status = status_of(study, contents)
+    commits = [code.get("commit") for code in contents.codes.values()]
+    units = sum(done for done, _ in status.done.values())
+    return {
+        "name": study.name,
+        "question": study.question,
+        "about": study.about,
+        "task": study.task,
+        "metric": study.metric,
+        "better": "higher" if study.metric in HIGHER_IS_BETTER else "lower",
+        "step": "frame" if study.task == "deep" else "step",
+        "frames per update": _frames_per_update(study),
+        "finished": status.finished,
+        "seconds": status.seconds,
+        "machine": contents.about.get("machine"),
+        "versions": contents.about.get("versions", {}),
+        "counts": {"units": units, "rows": status.rows, "workers": status.workers},
+        "problems": status.problems,
+        "failed": status.failed,
+        "code": {"words": status.code, "commit": commits[0] if commits else None},
+        "declaration": study.as_toml(),
+    }
+
+
+def _frames_per_update(study: Study) -> int | None:
+    """Return the frames between two updates of deep agents; None if games differ, or if the task is another."""
+    intervals: set[int] = {place.protocol.every for place in study.environments} if study.task == "deep" else set()
+    return intervals.pop() if len(intervals) == 1 else None
+
+
+def summary(study: Study) -> list[tuple[str, str]]:
+    """Return what the study is, as pairs (what, words)."""
+    plan = Plan(study)
+    lams = sorted({lam for t in study.traces for lam in t.lams if lam is not None})
+    pairs = [
+        ("task", f"{study.task}, by {study.metric}"),
+        ("environments", ", ".join(place.name for place in study.environments)),
+        ("traces", ", ".join(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
+        ("λ", ", ".join(f"{lam:g}" for lam in lams)),
+        ("α", ", ".join(f"{alpha:g}" for alpha in study.alphas)),
+        ("ages", ", ".join(map(str, study.ages))),
+        ("seeds", ", ".join(f"{p}: {s.first} to {s.stop - 1}" for p, s in study.seeds.items())),
+        ("in all", f"{plan.total:,} units, {plan.runs:,} {'operators' if study.task == 'map' else 'learners'}"),
+        ("subsets", ", ".join(study.given.get("subsets", {}))),
+    ]
+    return [(key, value) for key, value in pairs if value]

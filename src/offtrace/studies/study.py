@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
 from offtrace._shared.html_templates import rendered
-from offtrace.studies import code_digest as code_of
-from offtrace.studies import declaration, folders, study_records, study_run, study_words
-from offtrace.studies.declaration import Seeds
-from offtrace.studies.declaration_checks import DeclarationError, StudyError, Table, Toml
-from offtrace.studies.declared_places import Place
-from offtrace.studies.declared_traces import TraceGrid
+from offtrace.studies import environments, spec, status
+from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.interruption import as_ctrl_c
-from offtrace.studies.named_environments import SAVED
-from offtrace.studies.status import Status, spelt_other
+from offtrace.studies.plan import Plan
+from offtrace.studies.provenance import Code, code_of, machine, versions
+from offtrace.studies.spec import Place, Seeds
+from offtrace.studies.status import Status
+from offtrace.studies.store import NAME, Contents, Store, frame
+from offtrace.studies.trace_grids import TraceGrid
+from offtrace.studies.trust import is_trusted, require_trust
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from offtrace.studies.records import Finished
+    from offtrace.studies.executor import Executor
 
 OUT = Path("offtrace-studies")
 """Where records are kept, unless one says otherwise."""
+PATIENCE = 3600.0
+"""Seconds that a unit may take, unless one says otherwise; those of deep agents may take any."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Study:
     about: str
     """What is run to answer it, in words."""
     task: str
-    """ "control", "evaluation", "replay", "map", "deep" or "stale"."""
+    """ "control", "evaluation", "replay", "map" or "deep"."""
     metric: str
     environments: tuple[Place, ...]
     traces: tuple[TraceGrid, ...]
@@ -59,17 +65,17 @@ class Study:
     """The seeds by phase: tuning and test, or map."""
     modules: tuple[str, ...] = ()
     """The modules that are imported first: they register traces and environments of one’s own."""
+    files: tuple[str, ...] = ()
+    """The files that rows depend on, as data that a module reads."""
     subset: str | None = None
     given: Toml = field(default_factory=dict[str, object], repr=False, compare=False)
     """The declaration, with all its subsets."""
     out: Path = field(default=OUT, repr=False, compare=False)
     """The folder that holds the folders of studies."""
-    code: code_of.Code = field(kw_only=True, repr=False, compare=False)
-    """What computes the rows, as it was when the study was declared: the modules, and parts of offtrace."""
+    code: Code = field(kw_only=True, repr=False, compare=False)
+    """What computes the rows, as it was when the study was declared: offtrace, the modules and the files."""
     checked: bool = field(default=True, kw_only=True, repr=False, compare=False)
     """Whether its names were looked up and its modules imported. Those of a folder are not, until it is run."""
-    recorded: str | None = None
-    """The digest of the records that are meant, if other code made them; None: those of the code of now."""
 
     @classmethod
     def load(
@@ -86,43 +92,61 @@ class Study:
         anybody's, nothing is imported, not by its study.toml either: its records can be read. To run it, say `trust`, or name
         the modules that it may import.
         """
-        if folders.is_one(Path(study)):
-            found = folders.study_of(Path(study), trust)
-            if out is not None:
-                found = replace(found, out=Path(out), recorded=None)
-            return found if subset is None else found.small(subset)
-        given = declaration.read(study)
-        if folders.holds_records(Path(study).parent) and not folders.is_trusted(given, trust):
-            folders.require_trust(Path(study).parent, given)
-        beside = str(Path(study).resolve().parent)
-        needs_files = given.get("modules") or SAVED in str(given.get("environments"))
-        if needs_files and Path(study).is_file() and beside not in sys.path:
-            sys.path.append(beside)  # workers get this path too
-        return cls.declared(given, subset, out)
+        path = Path(study)
+        if any((path / name).is_file() for name in (NAME, "study.toml")):
+            recorded = cls._of_folder(path, trust).at(out)
+            return recorded if subset is None else recorded.small(subset)
+        given = spec.read(study)
+        if any((path.parent / name).exists() for name in (NAME, "lock")) and not is_trusted(given, trust):
+            require_trust(path.parent, given)
+        folder = str(path.resolve().parent)
+        needs_files = given.get("modules") or given.get("files") or environments.SAVED in str(given.get("environments"))
+        if needs_files and path.is_file() and folder not in sys.path:
+            sys.path.append(folder)  # workers get this path too
+        try:
+            return cls.declared(given, subset, out)
+        except DeclarationError as error:
+            error.args = (f"{study}: {error}",)
+            raise
+
+    @classmethod
+    def _of_folder(cls, folder: Path, trust: bool | Collection[str]) -> Study:
+        """The study of a folder, with its records there. If nobody trusts the folder, no name is looked up."""
+        about, out = Store(folder, "").about(), folder.resolve().parent
+        toml = about.get("toml")
+        given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
+        if is_trusted(given, trust):
+            study = cls.declared(given, None, out)
+        else:
+            try:
+                fields = spec.recorded(about.get("study"))
+                study = cls(
+                    **fields, given=given, out=out, code=code_of(fields["modules"], fields["files"]), checked=False
+                )
+            except DeclarationError as error:
+                try:
+                    require_trust(folder, given)
+                except StudyError as refused:
+                    raise StudyError(f"{folder / NAME} cannot be read ({error}), and study.toml: {refused}") from error
+                study = cls.declared(given, None, out)
+        if study.folder.name != folder.resolve().name:
+            raise StudyError(f"{folder} is not the folder of the study in it, which would be {study.folder.name}")
+        return study
 
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
         """Make a study from a dict of what the TOML file would say. All of its subsets are checked, too."""
-        checked: dict[str | None, Table] = {None: declaration.check(declaration.with_subset(given, None))}
+        checked: dict[str | None, Table] = {None: spec.check(spec.with_subset(given, None))}
         for name in given.get("subsets", {}):
             try:
-                checked[name] = declaration.check(declaration.with_subset(given, name))
+                checked[name] = spec.check(spec.with_subset(given, name))
             except DeclarationError as error:
                 error.args = (f"with subsets.{name}: {error}",)
                 raise
-        declaration.with_subset(given, subset)  # an unknown one is an error
+        spec.with_subset(given, subset)  # an unknown one is an error
         fields = checked[subset]
-        code = code_of.of(fields["task"], fields["modules"])
+        code = code_of(fields["modules"], fields["files"])
         return cls(**fields, subset=subset, given=given, out=Path(out or OUT), code=code)
-
-    def as_recorded(self, digest: str, code: str = "") -> Study:
-        """The same study with the records of this digest, which other code may have made; `code` is the digest of that code."""
-        declared = declaration.digest(self.declaration)
-        if digest == self.digest:
-            return self
-        if digest not in (declared, code_of.joined(declared, code)):
-            raise StudyError(f"the records {digest[:12]} are of another study than {self.name} as it is declared")
-        return replace(self, recorded=digest)
 
     def at(self, out: str | Path | None) -> Study:
         """Return the same study with its records in another place."""
@@ -136,28 +160,13 @@ class Study:
     @property
     def declaration(self) -> Table:
         """What is run, all defaults filled in, as JSON has it."""
-        names = (
-            "name",
-            "question",
-            "about",
-            "task",
-            "metric",
-            "environments",
-            "traces",
-            "alphas",
-            "ages",
-            "seeds",
-            "modules",
-        )
-        return declaration.plain({name: getattr(self, name) for name in names})
+        names = ("name", "question", "about", "task", "metric", "environments", "traces", "alphas", "ages", "seeds")
+        return spec.as_json({name: getattr(self, name) for name in (*names, "modules", "files")})
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of everything that the rows depend on.
-
-        Another declaration, or other code, has another digest, and another folder.
-        """
-        return self.recorded or code_of.joined(declaration.digest(self.declaration), self.code.digest)
+        """The SHA-256 of everything declared that the rows depend on. Another declaration has another one, and another folder."""
+        return spec.digest(self.declaration)
 
     @property
     def folder(self) -> Path:
@@ -174,20 +183,21 @@ class Study:
         progress: bool = True,
         other_code: bool = False,
         rerun_changed: bool = False,
-        patience: float = 60.0,
+        patience: float | None = None,
     ) -> Study:
         """Run what has not been run yet: in local processes, or on="ray". Returns the study, whose records are in `out`.
 
         `workers` is the number of processes (of a new Ray cluster: its CPUs), by default one for each core; `address` is that of
-        an existing Ray cluster. With `workers=0` the units are run one after another in this process, where a debugger sees
-        them; a small study is done sooner so. Interrupted in any way, the next run goes on from there.
+        an existing Ray cluster. With `workers=0` the units run one after another in this process, where a debugger sees
+        them; a small study is done sooner so. Interrupted in any way, the next run continues.
 
-        Other code has another folder. To go on with a folder that other code has begun, load the folder and say `other_code`;
-        with `rerun_changed`, the units that other code made are run again.
+        If other code has made some of the units, it is an error to run the others: say `other_code` to keep both in one folder,
+        or `rerun_changed` to run the units of other code again.
 
-        A worker that gives no sign of life for `patience` seconds is replaced. A unit that raises or ends its worker three times
-        is set aside while the others go on, and is an error at the end; in this process it is tried once. SIGTERM and SIGHUP end
-        a study as Ctrl-C does: what has come in is written.
+        A unit that takes longer than `patience` seconds is ended with its worker: by default an hour, and any time for deep
+        agents. A unit that raises, or ends its worker, or takes too long is tried three times; then it is set aside while the
+        others continue, and is an error at the end. In this process it is tried once, and may take any time. SIGTERM and SIGHUP
+        end a study as Ctrl-C does: what has come in is written.
         """
         if on not in ("local", "ray"):
             raise DeclarationError("on", on, "'local' or 'ray'")
@@ -196,51 +206,94 @@ class Study:
             raise DeclarationError("workers", workers, f"an integer of at least {least}")
         if address is not None and on != "ray":
             raise DeclarationError("address", address, "an address only with on = 'ray'")
-        if not patience > 0:
+        if patience is not None and not patience > 0:
             raise DeclarationError("patience", patience, "seconds, above 0")
         self = self.at(out)
-        if self.recorded and not (other_code or rerun_changed):
-            raise StudyError(
-                f"the rows in {self.folder} were made by other code than that of now: {study_records.differences(self)}. For "
-                f"rows of the code of now run the declaration, {self.folder / 'study.toml'}, which gets a folder of its own; "
-                "to go on with rows of both in one folder, say so: other_code=True, or --other-code; to run its units again "
-                "there: rerun_changed=True, or --rerun-changed"
-            )
         if not self.checked:
             self._require_trust()
             Study.declared(self.given)  # looks up every name
-        for other in study_records.others(self) if not self.folder.is_dir() else ():
-            warnings.warn(spelt_other(other), stacklevel=2)
-        with as_ctrl_c():
-            return study_run.run(self, on, workers, address, progress, rerun_changed, patience)
+        plan, store = Plan(self), Store(self.folder, self.digest)
+        contents = store.read(whole=True)
+        self._take(plan, contents, other_code, rerun_changed)
+        if plan.finished and not contents.problems:
+            return self  # also where nothing can be written
+        with as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
+            for problem in contents.problems:
+                warnings.warn(f"damaged: {self.folder / problem}", stacklevel=2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it was said
+                self._take(plan, contents, other_code, rerun_changed)
+            if not plan.finished:
+                from offtrace.studies import scheduler
+
+                longest = patience or (math.inf if self.task == "deep" else PATIENCE)
+                left = plan.total - len(plan.done)
+                with contextlib.closing(_executor(on, workers, address, left, longest)) as executor:
+                    scheduler.run(plan, store, executor, progress)
+        return self
+
+    def _take(self, plan: Plan, contents: Contents, other_code: bool, rerun_changed: bool) -> None:
+        """Take as done what is there, if the current code has made it or one has said what to do with the rest."""
+        changed = {id for id, summary in contents.done.items() if summary.code != self.code.digest}
+        plan.take({id: score for id, score in contents.scores.items() if not (rerun_changed and id in changed)})
+        if changed := changed & plan.done.keys():
+            code = contents.codes.get(contents.done[min(changed)].code, {})
+            what = (
+                f"other code has made {len(changed)} of the units in {self.folder}: {self.code.differences(code)}. To run them "
+                "again: --rerun-changed, rerun_changed=True"
+            )
+            if not plan.finished and not other_code:
+                raise StudyError(f"{what}; to keep them and run the others: --other-code, other_code=True")
+            warnings.warn(what, stacklevel=3)
+
+    def _about(self) -> Table:
+        """What the records say of the study, and of what makes them."""
+        return {"study": self.declaration, "versions": versions(self.task), "machine": machine()}
 
     def _require_trust(self) -> None:
         """Refuse to look up a declaration that names modules, if nobody but its folder has named them."""
         if not self.checked:
-            folders.require_trust(self.folder, self.given, self.declaration)
-
-    def bring(self, finished: Sequence[Finished], versions: Mapping[str, str], machine: str, code: Toml) -> int:
-        """Write outcomes that were computed where records cannot be written; how many of them are new.
-
-        `code` is what `study.code.about()` was there; empty, if it was not kept.
-        """
-        return study_records.bring(self, finished, versions, machine, code)
+            require_trust(self.folder, self.given, self.declaration)
 
     def records(self, out: str | Path | None = None) -> pl.DataFrame:
         """Return one row for each configuration and seed that has been run."""
-        return study_records.read(self.at(out), "rows")
+        return self.at(out)._frame("rows")
 
     def curves(self, out: str | Path | None = None) -> pl.DataFrame:
         """The mean over the seeds at fixed steps, with a 95% interval, for each configuration that has been run."""
-        return study_records.read(self.at(out), "curves")
+        return self.at(out)._frame("curves")
+
+    def _frame(self, kind: str) -> pl.DataFrame:
+        plan, store = Plan(self), Store(self.folder, self.digest)
+        if not store.path.exists():
+            raise StudyError(f"there are no records of {self.name} in {self.folder}: run the study first")
+        contents = store.read()
+        plan.take(contents.scores)
+        wanted = {id: unit for id, unit in plan.units.items() if id in plan.done}
+        done = {id: contents.done[id] for id in wanted}
+        columns = store.columns(kind, done, contents.problems) if done else {}
+        for problem in contents.problems:
+            warnings.warn(f"damaged: {self.folder / problem}", stacklevel=3)
+        return frame(kind, wanted, columns)
+
+    def export(self, folder: str | Path | None = None) -> list[Path]:
+        """Write rows and curves as Parquet and CSV into a folder, by default that of the study; the files."""
+        into = Path(folder or self.folder)
+        into.mkdir(parents=True, exist_ok=True)
+        files: list[Path] = []
+        for kind, table in (("rows", self.records()), ("curves", self.curves())):
+            table.write_parquet(into / f"{kind}.parquet")
+            table.write_csv(into / f"{kind}.csv")
+            files += [into / f"{kind}.parquet", into / f"{kind}.csv"]
+        return files
 
     def status(self, out: str | Path | None = None) -> Status:
         """Return what there is of the study: what has been run, and what its folder says."""
-        return study_records.status(self.at(out))
+        return status.status_of(self.at(out))
 
     def facts(self) -> Table:
-        """Return what a report says of the study beside its rows."""
-        return study_words.facts(self)
+        """Return what a report says of the study in addition to its rows."""
+        return status.facts(self)
 
     def as_toml(self) -> str:
         """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
@@ -248,11 +301,11 @@ class Study:
             import tomli_w
         except ImportError:
             raise ImportError(f"writing a study needs tomli-w: {install('studies')}") from None
-        return tomli_w.dumps(declaration.with_subset(self.given, self.subset))
+        return tomli_w.dumps(spec.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
         """Return what the study is, as pairs (what, words)."""
-        return study_words.summary(self)
+        return status.summary(self)
 
     def __str__(self) -> str:
         lines = [f"{self.name} ({self.digest[:12]})", f"  {self.question}"]
@@ -260,3 +313,14 @@ class Study:
 
     def _repr_html_(self) -> str:
         return rendered("offtrace.studies", "study.html", study=self)
+
+
+def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:
+    """Where the units that are left run."""
+    from offtrace.studies.executor import InProcess, Processes
+
+    if on == "ray":
+        from offtrace.studies.ray_executor import RayCluster
+
+        return RayCluster(address, workers, patience)
+    return InProcess() if workers == 0 else Processes(min(workers or cores(), left), patience)

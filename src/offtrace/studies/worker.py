@@ -1,71 +1,79 @@
-"""A local worker: `python worker.py PIPE SECONDS` takes jobs from its standard input and answers on its standard output.
+"""A worker process: `python worker.py SOCKET` takes units from its socket, one after another, and sends what they give.
 
 It is a plain subprocess and not one of `multiprocessing`, which would import the caller's main module again: so a study runs from
-a script, a notebook or a prompt alike. When the coordinator is gone, however it went, the worker ends at once.
+a script, a notebook or a prompt alike. It leads a session of its own. When the coordinator is gone, however it went, the worker
+ends at once, with all processes that its units have started.
 
-It answers True when it begins a unit, and then the outcome, or the failure. Meanwhile its heart beats: every so many
-SECONDS it writes a byte into PIPE. The system's timer and Python's C code do that, so that a unit which holds Python's lock for
-hours does not stop it; a process that is stopped, or frozen, beats no more.
+A message is its length, eight bytes, and a pickle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
 import signal
+import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any
 
-if TYPE_CHECKING:
-    from offtrace.studies.plan import Job
+LENGTH = 8
+
+
+def packed(message: object) -> bytes:
+    """A message as it is sent."""
+    content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return len(content).to_bytes(LENGTH, "big") + content
+
+
+def unpacked(received: bytearray) -> list[bytes]:
+    """Take all whole messages, still pickled, out of what was received."""
+    messages: list[bytes] = []
+    while len(received) >= LENGTH and len(received) >= (end := LENGTH + int.from_bytes(received[:LENGTH], "big")):
+        messages.append(bytes(received[LENGTH:end]))
+        del received[:end]
+    return messages
+
+
+def connected() -> tuple[socket.socket, queue.SimpleQueue[bytes]]:
+    """The socket of this process, and what comes from there. What others print goes to the standard error."""
+    os.dup2(2, 1)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # It imports nothing: two threads that import at the same time may wait for each other.
+    threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
+    return connection, messages
+
+
+def _listen(connection: socket.socket, messages: queue.SimpleQueue[bytes]) -> None:
+    received = bytearray()
+    try:
+        while piece := connection.recv(1 << 16):
+            received += piece
+            for message in unpacked(received):
+                messages.put(message)
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Work until the input ends."""
-    if len(sys.argv) > 2:
-        _beat(int(sys.argv[1]), float(sys.argv[2]))
-    for name in ("SIGINT", "SIGHUP"):  # they are the coordinator's
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    inward, outward = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what others print must not get between the answers
-    # before a thread reads jobs: two that import at the same time wait for each other
-    from offtrace.studies import work
+    """Work until the coordinator is gone."""
+    connection, messages = connected()
+    from offtrace.studies import tasks
     from offtrace.studies.plan import Failure
 
-    jobs: queue.Queue[Job] = queue.Queue()
-    threading.Thread(target=_listen, args=(inward, jobs), daemon=True).start()
+    answer = packed("ready")
     while True:
-        job = jobs.get()
-        _say(True, outward)
+        with contextlib.suppress(OSError):  # the coordinator is gone, and this process will be in a moment
+            connection.sendall(answer)
+        job: Any = pickle.loads(messages.get())
         try:
-            answer: object = work.run(job)
+            answer = packed(tasks.run(job))
         except Exception as error:
-            answer = Failure.raised(job.unit, error)
-        _say(answer, outward)
-
-
-def _beat(pipe: int, seconds: float) -> None:
-    os.set_blocking(pipe, False)
-    signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.siginterrupt(signal.SIGALRM, False)  # system calls of others go on
-    signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-
-
-def _say(answer: object, outward: BinaryIO) -> None:
-    pickle.dump(answer, outward, protocol=pickle.HIGHEST_PROTOCOL)
-    outward.flush()
-
-
-def _listen(inward: BinaryIO, jobs: queue.Queue[Job]) -> None:
-    try:
-        while True:
-            jobs.put(pickle.load(inward))
-    except (EOFError, OSError, pickle.UnpicklingError):
-        os._exit(0)
+            answer = packed(Failure.raised(job.unit, error))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ from offtrace.traces import Trace, rules
 
 def html() -> str:
     """The text of the file."""
-    style = (files("offtrace.reports.html") / "templates" / "page.css").read_text(encoding="utf-8")
+    shared = files("offtrace.reports.html") / "templates"
     return rendered(
         "offtrace.reports.explorer",
         "explorer.html",
         data=data(),
         rules=scripted(shown()),
-        style=style,
+        style=(shared / "page.css").read_text(encoding="utf-8"),
+        basics=(shared / "scripts" / "basics.js").read_text(encoding="utf-8"),
         version=offtrace.__version__,
     )
 

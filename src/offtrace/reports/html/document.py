@@ -164,6 +164,8 @@ class Page:
     care: str = ""
     """What a reader must know to weigh the answer."""
     warnings: Sequence[str] = field(default=())
+    beside: Sequence[Figure] = field(default=())
+    """Figures to the right of the answer."""
     legend: bool = False
     """Whether there is a legend, by which lines are hidden and shown in all figures."""
 

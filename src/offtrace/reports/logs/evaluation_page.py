@@ -43,6 +43,7 @@ def html(result: Result, command: str | None = None) -> str:
         question="What is the target policy worth?",
         answer=answer(result),
         warnings=[_sentence(text) for text in result.warnings],
+        beside=[_side_by_side(result)],
         facts=[
             Fact("Episodes", f"{result.episodes:,}", f"{result.steps:,} steps"),
             Fact("Discount γ", f"{result.gamma:g}"),
@@ -111,10 +112,16 @@ def _sentence(text: str) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
+def _side_by_side(result: Result) -> Figure:
+    """The estimates with their intervals, for the head of the page."""
+    bounds = result.conservative
+    lead = f"Bars are {percent(result.confidence)} bootstrap intervals over episodes, points the estimates"
+    lead += "" if bounds is None or bounds.empty else "; shaded is the conservative interval, the same for all"
+    return Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates")
+
+
 def _estimates(result: Result) -> Section:
     level, bounds, say = percent(result.confidence), result.conservative, Words(result)
-    lead = f"Bars are {level} bootstrap intervals over episodes, points the estimates"
-    lead += "" if bounds is None or bounds.empty else "; shaded is the conservative interval, the same for all"
     lines = [
         [
             Cell(row.title, row.title, "t", head=True),
@@ -130,7 +137,7 @@ def _estimates(result: Result) -> Section:
     ]
     heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", "V(π) − V(μ)", "Rests on", "Largest share", "Checks"]
     parts: list[Part] = [
-        Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates"),
+        Heading("The estimates in numbers"),
         Paragraph("Click a heading to sort."),
         Table(heads, lines, texts=1),
     ]

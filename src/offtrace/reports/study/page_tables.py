@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from offtrace._shared.number_text import interval, number, with_interval
 from offtrace.reports.html.document import Cell, Paragraph, Part, Table
 from offtrace.reports.study.views import Row, Views
@@ -40,10 +42,14 @@ def by_environment(shown: Views) -> Table:
     names = shown.summary.environments
     cells = {(row["method"], row["environment"]): row for row in shown.at_best().iter_rows(named=True)}
     scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
+    edges = {(r["method"], r["environment"], r["lam"]) for r in shown.edges().filter("edge").iter_rows(named=True)}
     lines = [
         [
             _name(method),
-            *(_mean(cells[method, name], settings=True) if (method, name) in cells else NONE for name in names),
+            *(
+                _mean(cells[method, name], settings=True, edges=edges) if (method, name) in cells else NONE
+                for name in names
+            ),
             _estimate(scores.get(method, {}), "iqm", "low", "high"),
         ]
         for method in shown.summary.methods
@@ -112,11 +118,12 @@ def _difference(row: Row, name: str, low: str, high: str) -> Cell:
     return Cell(made.text, value, small=made.small, strong=row[low] > 0 or row[high] < 0)
 
 
-def _mean(row: Row, *, settings: bool = False) -> Cell:
+def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> Cell:
     """`1273 ± 19`, and in small letters the λ and α it was found with."""
     if row["failed"]:
         return Cell("failed ", small=f"{row['failed']} of {row['n']}")
     half = (row["high"] - row["low"]) / 2
     text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
     at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
+    at += ["edge"] if (row["method"], row["environment"], row["lam"]) in edges else []
     return Cell(text, row["mean"], row["mark"], small=", ".join(at) if settings else "")

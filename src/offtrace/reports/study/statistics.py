@@ -6,6 +6,8 @@ phase, every number that is reported comes from the final one (test, or map).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,9 @@ from offtrace.reports.study import method_names, resampling
 
 KEYS = ["environment", "method", "lam", "age", "alpha"]
 SETTING = ["environment", "method", "lam"]
+BASELINE = "Retrace"
+"""The method from which differences are measured, where it is there; else the first one."""
+PARTS = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Summary:
     zeros: bool  # whether 0 is a random policy, in every environment
     each_age: pl.DataFrame  # environment, method, seed, age: score; empty where the study has no two ages
     diverged: int  # runs at a tuned α whose learner diverged
+    baseline: str  # the method from which `against` measures
+    against: (
+        pl.DataFrame
+    )  # environment (or "": the mean over all), method: difference, low, high, n; in the metric's units
 
     def leaders(self) -> list[str]:
         """The method with the best interquartile mean, and those that are not told apart from it."""
@@ -66,6 +75,7 @@ def summarise(
     if rows.is_empty():
         raise ValueError("there are no rows to summarise; run the study first (offtrace study run).")
     rows = method_names.with_methods(rows)
+    environments = in_natural_order(rows["environment"].unique().to_list())
     for name, kind in (("age", pl.Float64), ("diverged", pl.Boolean)):
         if name not in rows.columns:
             rows = rows.with_columns(pl.lit(None, kind).alias(name))
@@ -79,8 +89,11 @@ def summarise(
     methods = method_names.in_order(rows["method"].unique().to_list())
     reported = rows.filter(pl.col("phase") == final).select(*SETTING, "seed", "value")
     table = marked(best_lambdas(configurations(rows), final, sign), reported, sign)
-    table = table.sort("environment", pl.col("method").cast(pl.Enum(methods)), "lam")
+    place, order = (pl.col(name).cast(pl.Enum(of)) for name, of in (("environment", environments), ("method", methods)))
+    table = table.sort(place, order, "lam")
     samples = at_best(reported, table)
+    baseline = BASELINE if BASELINE in methods else methods[0]
+    against = differences_to(samples, baseline).sort(pl.col("environment").cast(pl.Enum(["", *environments])), order)
     ends = scale(samples, sign, zeros)
     samples = scores(samples, sign, ends)
     iqm = resampling.interquartile_means(samples, methods, seed=seed)
@@ -91,7 +104,7 @@ def summarise(
         better=sign,
         final=final,
         methods=methods,
-        environments=sorted(rows["environment"].unique().to_list()),
+        environments=environments,
         configurations=cells,
         chosen=chosen,
         table=table,
@@ -103,7 +116,37 @@ def summarise(
         zeros=zeros is not None and set(samples["environment"]) <= set(zeros),
         each_age=each_age,
         diverged=diverged,
+        baseline=baseline,
+        against=against,
     )
+
+
+def in_natural_order(names: Iterable[str]) -> list[str]:
+    """Names sorted so that numbers in them count as numbers.
+
+    >>> in_natural_order(["Walk 11", "Walk 5", "Cliff"])
+    ['Cliff', 'Walk 5', 'Walk 11']
+    """
+    return sorted(
+        names, key=lambda name: [(len(part), part) if part.isdecimal() else (0, part) for part in PARTS.split(name)]
+    )
+
+
+def differences_to(samples: pl.DataFrame, baseline: str) -> pl.DataFrame:
+    """The mean of value − value of the baseline in pairs of the same seed, with Student's t interval.
+
+    The environment "" is the mean over all of them, for methods whose seeds are the same in all.
+    """
+    samples = samples.select("environment", "method", "seed", pl.col("value").cast(pl.Float64))
+    own = samples.filter(method=baseline).select("environment", "seed", base="value")
+    pairs = samples.filter(pl.col("method") != baseline).join(own, on=["environment", "seed"])
+    pairs = pairs.with_columns(value=pl.col("value") - pl.col("base"))
+    places = samples["environment"].n_unique()
+    whole = pairs.group_by("method", "seed").agg(pl.col("value").mean(), places=pl.len())
+    whole = whole.with_columns(environment=pl.lit("")).filter((pl.col("places") == places).all().over("method"))
+    columns = "environment", "method", "seed", "value"
+    means = _means(pl.concat([pairs.select(columns), whole.select(columns)]), ["environment", "method"])
+    return means.filter(pl.col("mean").is_finite()).rename({"mean": "difference"}).drop("failed")
 
 
 def configurations(rows: pl.DataFrame) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,9 +16,6 @@ UNBIASED = 1e-6
 RETURNS = ("return", "mean return")
 POINTS = 120  # of a learning curve: more cannot be told apart
 REFERENCE = "Retrace"  # with which the others are compared where data have an age
-UNCORRECTED = "no correction"  # the same in a study of old rollouts
-MEASURES = ("success", "reward", "entropy", "ess", "kl")  # of old rollouts, at each update
-
 
 Facts = Mapping[str, Any]
 """What a study says of itself: `Study.facts`."""
@@ -70,51 +68,29 @@ class Views:
     what is shown over all environments; one that the study has nothing for is empty.
     """
 
-    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts, folder: Path | None = None) -> None:
+        self.facts, self.folder = facts, folder or Path()
         self.rows = len(rows)
-        self.declared = sorted(rows["environment"].unique().to_list())
+        self.declared = statistics.in_natural_order(rows["environment"].unique().to_list())
         names = titles(self.declared)
         rows, curves = (frame.with_columns(pl.col("environment").replace(names)) for frame in (rows, curves))
         zeros = {
             names[name]: RANDOM[name] for name in self.declared if name in RANDOM and facts.get("metric") in RETURNS
         }
-        if facts.get("task") == "stale":
-            zeros = dict.fromkeys(names.values(), 0.0)
         aged = "age" in rows.columns and rows["age"].n_unique() > 1
         self.summary = statistics.summarise(
-            rows, facts.get("better", "higher"), reference=self._reference if aged else None, zeros=zeros or None
+            rows, facts.get("better", "higher"), reference=REFERENCE if aged else None, zeros=zeros or None
         )
         compared = self.summary.each_age, self.summary.methods, self.summary.reference
         self.at_each_age, self.changes = ageing.at_each_age(*compared), ageing.changes(*compared)
-        self._place = {method: i for i, method in enumerate(self.summary.methods)}
+        self._best = statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
+        self._place = {name: i for i, name in enumerate([*self.summary.environments, *self.summary.methods])}
         self.sweeps = self._sweeps()
-        self.heat = {} if facts.get("task") == "stale" else self._heat()
+        self.heat = self._heat()
         self.learning = self._learning(curves)
         self.ages = self._ages()
         self.aged = self._aged()
         self.tradeoff = self._tradeoff(rows)
-        self.of_stale = self._of_stale(rows)
-        self.measured = self._measured(curves)
-
-    @property
-    def _reference(self) -> str:
-        return UNCORRECTED if self.facts.get("task") == "stale" else REFERENCE
-
-    def _of_stale(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The runs of old rollouts in the final phase, each weighting at its tuned α; none of another task."""
-        rows = method_names.with_methods(rows.filter(pl.col("phase") == self.summary.final))
-        if self.facts.get("task") != "stale":
-            return rows.clear()
-        return rows.join(self.summary.chosen, on=statistics.KEYS, how="semi", nulls_equal=True)
-
-    def _measured(self, curves: pl.DataFrame) -> dict[str, dict[str, list[Line]]]:
-        """By environment and by what is measured at each update of old rollouts: a line for each weighting and age."""
-        found: dict[str, dict[str, list[Line]]] = {}
-        for name in MEASURES if self.facts.get("task") == "stale" else ():
-            for environment, lines in self._learning(curves.with_columns(mean=pl.col(name))).items():
-                found.setdefault(environment, {})[name] = lines
-        return found
 
     @property
     def ages_apart(self) -> bool:
@@ -124,7 +100,7 @@ class Views:
 
     def at_best(self) -> pl.DataFrame:
         """The table with each method at its best λ only, marked anew."""
-        return statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
+        return self._best
 
     def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""
@@ -132,7 +108,7 @@ class Views:
         found = {
             (str(e), str(m)): part for (e, m), part in frame.group_by("environment", "method", maintain_order=True)
         }
-        for environment, method in sorted(found, key=lambda key: (key[0], self._place[key[1]])):
+        for environment, method in sorted(found, key=lambda key: [self._place[name] for name in key]):
             made = line(method, found[environment, method])
             if made:
                 panels.setdefault(environment, []).extend(made if isinstance(made, list) else [made])
@@ -232,6 +208,39 @@ class Views:
                     found.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
         return found
 
+    def edges(self, name: str = "alpha") -> pl.DataFrame:
+        """The settings with more than two values of α (or λ), and whether the tuned one is the smallest or largest: `edge`.
+
+        λ could not go on beyond 0 and 1, which are no edges.
+        """
+        table, places = self.summary.table.drop_nulls(name), ["environment", "method"]
+        source = table if name == "lam" else self.summary.configurations.drop_nulls(name)
+        tried = source.group_by(places).agg(
+            least=pl.col(name).min(), most=pl.col(name).max(), several=pl.col(name).n_unique()
+        )
+        edge = (pl.col(name) == pl.col("least")) | (pl.col(name) == pl.col("most"))
+        if name == "lam":
+            table, edge = table.filter("best_lam"), edge & ~pl.col(name).is_in([0.0, 1.0])
+        table = table.join(tried, on=places).filter(pl.col("several") > 2)
+        return table.select(*places, "lam", "alpha", edge=edge)
+
+    def falls(self) -> dict[str, float]:
+        """Methods that are behind the baseline at the same λ from some λ on in every environment, and that λ.
+
+        The intervals of both do not overlap there. A method that is behind at every λ is left out.
+        """
+        found: dict[str, set[float]] = {}
+        for lines in self.sweeps.values():
+            base = next((line for line in lines if line.method == self.summary.baseline and not line.level), None)
+            for line in lines:
+                if base is None or line.level or line is base or line.x != base.x:
+                    continue
+                behind = [_behind(line, base, i, self.summary.better) for i in range(len(line.x))]
+                start = next((i + 1 for i in reversed(range(len(behind))) if not behind[i]), 0)
+                later = set(line.x[start:]) if start else set()
+                found[line.method] = found.get(line.method, later) & later
+        return {method: min(lams) for method, lams in found.items() if lams}
+
     def _tradeoff(self, rows: pl.DataFrame) -> dict[str, list[Cloud]]:
         """Mean contraction and variance over λ. The contraction is the middle of its guaranteed interval."""
         if "variance" not in rows.columns or rows["variance"].null_count() == len(rows):
@@ -284,6 +293,14 @@ def titles(environments: list[str]) -> dict[str, str]:
         made[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
     unique = len(set(made.values())) == len(made)
     return made if unique else {name: name for name in environments}
+
+
+def _behind(line: Line, base: Line, i: int, better: int) -> bool:
+    """Whether a line is worse than another at its i-th point, beyond both intervals; one that failed is."""
+    if line.y[i] is None:
+        return base.y[i] is not None
+    own, other = (line.high[i], base.low[i]) if better > 0 else (line.low[i], base.high[i])
+    return own is not None and other is not None and better * (own - other) < 0
 
 
 def _bands(part: pl.DataFrame) -> tuple[list[float | None], list[float | None], list[float | None]]:

@@ -25,19 +25,29 @@ def metric(facts: Facts) -> str:
     return METRICS.get(name, name[:1].upper() + name[1:])
 
 
+MEANINGS = {
+    "auc": "the area under the learning curve: the return of evaluation episodes, summed over all steps",
+    "return": "the return of evaluation episodes at the end of training",
+    "rms error": "the root mean square of the errors of all values at the end",
+}
+"""What a metric is, where its name does not say it."""
+
+
+def unit(facts: Facts) -> str:
+    """The metric with what it is, for where it is first used."""
+    meaning = MEANINGS.get(str(facts.get("metric")))
+    return metric(facts) + (f" ({meaning})" if meaning else "")
+
+
 def curve(facts: Facts) -> str:
     """What a learning curve is of."""
     name = str(facts.get("metric")).lower()
-    if facts.get("task") == "stale":
-        return "Share of right answers" if "success" in name else "Reward"
     return str(facts.get("curve") or ("RMS error" if "error" in name else "Return"))
 
 
 def settings(shown: Views) -> str:
     """What is chosen for each trace: "tuned λ and α", "best λ", or "λ" where there was nothing to choose."""
     table = shown.summary.table
-    if shown.facts.get("task") == "stale":
-        return "tuned α"
     if table["alpha"].null_count() < len(table) or shown.heat:
         return "tuned λ and α"
     several = table.group_by("environment", "method").len()["len"].max()
@@ -46,7 +56,7 @@ def settings(shown: Views) -> str:
 
 def scaled(shown: Views) -> str:
     """A sentence that says what the scores 0 and 1 stand for."""
-    worst = f"is {zero(shown)}" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
+    worst = "is a random policy" if shown.summary.zeros else "is the interquartile mean of the worst trace there"
     return f"0 {worst}, 1 {'is the interquartile mean' if shown.summary.zeros else 'that'} of the best"
 
 
@@ -61,11 +71,6 @@ def outside_scale(iqm: Sequence[float]) -> str:
     return f" It can be {' or '.join(outside)}, {together}." if outside else ""
 
 
-def zero(shown: Views) -> str:
-    """What 0 is, where it is not the worst trace."""
-    return "no reward" if shown.facts.get("task") == "stale" else "a random policy"
-
-
 def age_label(facts: Facts) -> str:
     """What the age of the data is counted in, for an axis."""
     return "frames in the memory" if facts.get("task") == "deep" else "age of the data"
@@ -73,8 +78,6 @@ def age_label(facts: Facts) -> str:
 
 def of_ages(shown: Views) -> str:
     """A sentence that says what the age of the data means."""
-    if shown.facts.get("task") == "stale":
-        return "Age counts the updates between the policy that drew the rollouts and the one that learns from them."
     if shown.facts.get("task") != "deep":
         return "Age counts how long ago the behaviour policy was the current one."
     said = "Data are as old as the memory is long: so many frames it holds."
@@ -86,11 +89,86 @@ def of_ages(shown: Views) -> str:
     return said
 
 
+def finding(shown: Views) -> list[str]:
+    """What the study found, in the metric's own units: differences from the baseline, and what λ does; nothing for maps."""
+    summary = shown.summary
+    places = {row["environment"] for row in summary.against.iter_rows(named=True)}
+    of_mean = "" in places and shown.facts.get("task") != "deep"
+    where = "" if of_mean else summary.environments[0]
+    rows = summary.against.filter(environment=where).to_dicts()
+    if shown.facts.get("task") == "map" or not rows or (len(summary.environments) > 1 and not of_mean):
+        return []
+    rows.sort(key=lambda row: -summary.better * row["difference"])
+    if not math.isfinite(rows[0]["low"]):
+        return [f"{unit(shown.facts)}: one seed gives no interval, so that nothing can be told apart."]
+    ends = "low" if summary.better > 0 else "high"
+    ahead = [row for row in rows if summary.better * row[ends] > 0]
+    behind = [row for row in rows if summary.better * row["high" if ends == "low" else "low"] < 0]
+    over = f"over the {len(summary.environments)} environments" if of_mean and len(summary.environments) > 1 else "here"
+
+    if ahead:
+        said = f"**{ahead[0]['method']}** has the best mean {unit(shown.facts)} {over}: "
+        gap = abs(ahead[0]["difference"]), *sorted(abs(ahead[0][end]) for end in ("low", "high"))
+        said += f"**{with_interval(*gap)}** {'above' if summary.better > 0 else 'below'} {summary.baseline}, "
+        said += "in pairs of the same seed."
+    else:
+        said = f"No trace is ahead of **{summary.baseline}** {over} in {unit(shown.facts)}, beyond the 95% interval."
+    level = [row for row in rows if row not in ahead and row not in behind]
+    groups = (
+        (f"Also ahead of {summary.baseline}", ahead[1:]),
+        ("Behind it", behind[::-1]),
+        ("Not told apart from it", level),
+    )
+    for words, group in groups:
+        if group:
+            said += f" {words}: {listed([quoted(row['method']) for row in group])}."
+    return [said, *_over_lambda(shown, rows[0]["method"] if ahead else summary.baseline)]
+
+
+def _over_lambda(shown: Views, first: str) -> list[str]:
+    """At which λ the first trace is best, and which traces collapse as λ grows."""
+    if not shown.sweeps:
+        return []
+    best = shown.at_best().filter(method=first).drop_nulls("lam")
+    if best.is_empty():
+        return []
+    lams, counts = best["lam"].to_list(), len(best)
+    common = max(sorted(set(lams)), key=lams.count)
+    at = f"λ = {common:g}" + (
+        "" if lams.count(common) == counts else f" in {lams.count(common)} of {counts} environments"
+    )
+    said = f"{first} is best at {at}"
+    falls, base = shown.falls(), shown.summary.baseline
+    if first in falls:
+        said += f", and collapses from **λ = {falls.pop(first):g}** on: there it is behind {base} at the same λ"
+        said += " in every environment" if len(shown.sweeps) > 1 else ""
+    said += "."
+    if falls:
+        others = listed([f"{quoted(method)} from λ = {lam:g} on" for method, lam in falls.items()])
+        said += f" {others} {'is' if len(falls) == 1 else 'are'} behind {base} at the same λ."
+    return [said]
+
+
+def concerns(shown: Views) -> list[str]:
+    """What a reader must know before relying on the numbers."""
+    edges = shown.edges()
+    at_edge = edges.filter("edge")
+    if len(at_edge) * 4 <= len(edges):
+        return []
+    tried = sorted(shown.summary.configurations["alpha"].drop_nulls().unique().to_list())
+    each = at_edge["alpha"].value_counts().sort("alpha").iter_rows()
+    which = listed([f"α = {alpha:g} in {n}" for alpha, n in each])
+    return [
+        f"In {len(at_edge)} of {len(edges)} settings the tuned step size is the smallest or the largest of "
+        f"{listed([f'{alpha:g}' for alpha in tried])} ({which}): a wider grid could change the numbers, and the order."
+    ]
+
+
 def answer(shown: Views) -> list[str]:
     """The answer to the study's question, in a few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
-    parts = (_standing(shown), _runner_up(shown), _against(shown), _aged(shown), _care(shown))
+    parts = (_standing(shown), _against(shown), _aged(shown), _care(shown))
     return [part for part in parts if part]
 
 
@@ -140,32 +218,6 @@ def quoted(name: str) -> str:
     return f"“{name}”" if "," in name.partition(" (")[0] else name
 
 
-def _runner_up(shown: Views) -> str:
-    """By how much the first is ahead of the second, how often it beats it, and who wins how many environments."""
-    iqm = shown.summary.iqm
-    if len(iqm) < 2:
-        return ""
-    first = iqm["method"][0]
-    others = iqm.filter(pl.col("iqm") < iqm["iqm"][0] - 1e-9)["method"].to_list()
-    if not others:
-        return ""
-    second = others[0]
-    pair = next(row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == second)
-    chance = with_interval(pair["probability"], pair["low"], pair["high"])
-    ahead = shown.summary.differences.filter(method=second).row(0, named=True)
-    gap = with_interval(ahead["difference"], ahead["low"], ahead["high"])
-    said = f"{quoted(first)} is ahead of {quoted(second)}, the next one, by {gap} on that scale"
-    said += ", in pairs of the same seed" if ahead["in_pairs"] else ""
-    said += f"; a run of it beats a run of {quoted(second)} with probability {chance}."
-    best = shown.at_best().filter(mark="best")
-    if len(shown.summary.environments) > 1:
-        wins = best["method"].value_counts().sort(["count", "method"], descending=[True, False])
-        of = f" of the {len(shown.summary.environments)} environments"
-        by = [f"{quoted(row['method'])} in {row['count']}" for row in wins.iter_rows(named=True)]
-        said += f" Best mean: {by[0]}{of}{'' if len(by) == 1 else ', ' + listed(by[1:])}."
-    return said
-
-
 def _against(shown: Views) -> str:
     """Which traces are told apart from the reference by their probability of improvement over it."""
     reference, iqm = shown.summary.reference, shown.summary.iqm
@@ -192,7 +244,7 @@ def _aged(shown: Views) -> str:
     reference, frame = shown.summary.reference, shown.at_each_age
     if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
         return ""
-    said, what = [], {"deep": "frames in the memory", "stale": "updates"}.get(str(shown.facts.get("task")), "age")
+    said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
     for (age,), part in frame.group_by("age", maintain_order=True):
         ahead = [quoted(name) for name in part.filter(pl.col("difference_low") > 0)["method"]]
         behind = [quoted(name) for name in part.filter(pl.col("difference_high") < 0)["method"]]
@@ -252,11 +304,14 @@ def _care(shown: Views) -> str:
         )
     elif summary.final == "test" and len(own) < len(table):
         parts.append("λ and α were chosen on the tuning seeds, which are none of these.")
-    grids = [grid for grids in shown.heat.values() for grid in grids if len(grid.alpha) > 2]
-    ends = [i in (0, len(grid.alpha) - 1) for grid in grids for i in grid.chosen if i is not None]
-    if any(ends):
-        parts.append(f"In {sum(ends)} of {len(ends)} settings the tuned α is the smallest or largest that was tried.")
-    parts += _edges_of_lambda(shown)
+    edges = shown.edges()
+    if (n := int(edges["edge"].sum())) and not concerns(shown):
+        parts.append(f"In {n} of {len(edges)} settings the tuned α is the smallest or largest that was tried.")
+    of_lam = shown.edges("lam")
+    if n := int(of_lam["edge"].sum()):
+        parts.append(
+            f"In {n} of {len(of_lam)} settings the tuned λ is the smallest or largest that was tried, and not 0 or 1."
+        )
     failed = int(table["failed"].sum())
     if failed:
         parts.append(
@@ -272,25 +327,6 @@ def _care(shown: Views) -> str:
     if left_out and not summary.iqm.is_empty():
         parts.append(f"{listed(left_out)} lacks some environments and is left out of the comparison.")
     return " ".join(parts)
-
-
-def _edges_of_lambda(shown: Views) -> list[str]:
-    """How often the tuned λ is the smallest or largest that was tried, though λ could go on: 0 and 1 are no such edges."""
-    groups = shown.summary.table.drop_nulls("lam").group_by("environment", "method")
-    tried = groups.agg(
-        low=pl.col("lam").min(), high=pl.col("lam").max(), n=pl.len(), lam=pl.col("lam").filter("best_lam").first()
-    )
-    tried = tried.filter(pl.col("n") > 2)
-    at_low, at_high = (
-        (pl.col("lam") == pl.col("low")) & (pl.col("low") > 0),
-        (pl.col("lam") == pl.col("high")) & (pl.col("high") < 1),
-    )
-    edges = tried.filter(at_low | at_high)
-    if edges.is_empty():
-        return []
-    return [
-        f"In {len(edges)} of {len(tried)} settings the tuned λ is the smallest or largest that was tried, and not 0 or 1."
-    ]
 
 
 def _places(n: int) -> str:

@@ -1,21 +1,8 @@
-"use strict";
-(() => {
-const data = JSON.parse(document.getElementById("data").textContent);
-const find = (selector, root = document) => root.querySelector(selector);
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const tip = find("#tip");
-const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-const safe = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const COLOURS = [0, 1, 2, 3].map((i) => `var(--m${i})`), DASHES = ["", "7 3", "2 3.5", "9 3 2 3"];
 const swatch = (i) => `<svg width="22" height="10" viewBox="0 -5 22 10" aria-hidden="true"><path d="M0 0H22" stroke="${COLOURS[i]}" stroke-width="2.4" stroke-dasharray="${DASHES[i]}"/></svg>`;
 /** A formula with its indices set low and its powers high: β_{t-1}, γ^t. */
 const formula = (text) => safe(text).replace(/-(?=\d)/g, "−").replace(/_\{([^}]+)\}|_([\p{L}\d])/gu, (_, a, b) => `<sub>${(a ?? b).replace("-", "−")}</sub>`).replace(/\^([\p{L}\d])/gu, "<sup>$1</sup>");
 
-function html(tag, properties = {}, parent = null) {
-  const made = Object.assign(document.createElement(tag), properties);
-  if (parent) parent.append(made);
-  return made;
-}
 /** Write only what is new: a frame while dragging has a few milliseconds, and parsing is most of them. */
 function put(host, content) {
   if (host.written === content) return;
@@ -44,31 +31,12 @@ function format(x) {
 /** A number at an axis; powers of ten, where the axis has them, as such. */
 const SMALL = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 const tick = (x, log) => (log && (x < 0.01 || x >= 1e4) ? `10${[...String(Math.round(Math.log10(x)))].map((c) => SMALL[c]).join("")}` : format(x));
-function showTip(content, x, y) {
-  tip.innerHTML = content;
-  tip.hidden = false;
-  const box = tip.getBoundingClientRect(), fit = (place, room) => clamp(place, 6, Math.max(6, room - 6));
-  const left = x + 16 + box.width > innerWidth ? x - 16 - box.width : x + 16;
-  tip.style.transform = `translate(${fit(left, innerWidth - box.width)}px,${fit(y - box.height - 12, innerHeight - box.height)}px)`;
-}
-const hideTip = () => { tip.hidden = true; };
 const valueRow = (i, name, value) => `<tr><td>${swatch(i)} ${safe(name)}</td><td class="v">${value}</td></tr>`;
 
-function ticks(low, high, count) {
-  const raw = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw * 0.999), found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
-  return found;
-}
 /** The first tick that is not below: an axis that ends there stays as it is while its lines move a little. */
 function nextTick(low, high, count) {
   const found = ticks(low, high, count), step = found[1] - found[0];
   return found.length < 2 || found.at(-1) >= high ? high : found.at(-1) + step;
-}
-function logTicks(low, high) {
-  const found = [], every = Math.max(1, Math.ceil(Math.log10(high / low) / 5));
-  for (let k = Math.ceil(Math.log10(low) - 1e-9); 10 ** k <= high * 1.000001; k += every) found.push(10 ** k);
-  return found;
 }
 /** Lines [{slot, name, x, y}] in a box of its host's width; a steady one keeps a linear axis, others choose. What is drawn stays readable by pointer and by arrow keys. */
 function plot(host, { lines, xlabel, ylabel, label, x: wide, reference = null, floor = null, marks = [], steady = false }) {

@@ -35,6 +35,7 @@ function writeLink() {
   for (const button of all("[data-preset]")) button.setAttribute("aria-pressed", String(button.dataset.preset === at?.key));
   const left = misread.length ? `This page cannot read a part of the link: ${misread.join(", ")}. The rest of it is shown.` : "";
   misread = [];
+  find("#preset-mdp").innerHTML = at?.shows === "#trajectory" ? "" : formula(at?.text ?? "");
   find("#preset").innerHTML = left ? safe(left) : formula(at?.text ?? "A setting of your own. The link holds all of it.");
 }
 function drawInputs() {
@@ -59,7 +60,7 @@ function drawSlots() {
     select.dataset.focus = `rule-${i}`;
     select.setAttribute("aria-label", `rule ${i + 1}`);
     for (const { name, title } of FACTS.values()) html("option", { value: name, textContent: title, selected: name === slot.name }, select);
-    select.addEventListener("change", () => { state.rules[i] = starting(select.value); changed({ slots: true }); });
+    select.addEventListener("change", () => { state.rules[i] = withLam(starting(select.value), state.rules[i]); changed({ slots: true }); });
     if (state.rules.length > 1) {
       const remove = html("button", { type: "button", textContent: "×", title: "Remove this rule" }, head);
       remove.setAttribute("aria-label", `remove rule ${i + 1}, ${facts.title}`);
@@ -74,7 +75,14 @@ function drawSlots() {
     const add = html("button", { type: "button", textContent: "+ Add a rule" }, card);
     add.addEventListener("click", () => { state.rules.push(starting([...FACTS.keys()].find((name) => !state.rules.some((rule) => rule.name === name)))); changed({ slots: true }); });
   }
+  if (state.rules.length < TOP) find("#full").textContent = "";
   if (focused) find(`[data-focus="${focused}"]`, into)?.focus();
+}
+/** The rule with the λ that the slot had before, where both have one; a slot remembers it while its rule has none. */
+function withLam(slot, before) {
+  const lam = before.numbers.lam ?? before.lam;
+  if (lam !== undefined && "lam" in slot.numbers) slot.numbers.lam = lam;
+  return { ...slot, lam };
 }
 /** A number of a rule: a slider where it ends at 1, else a field that also takes inf and, for some, a list by lag. */
 function field(card, slot, i, number) {
@@ -114,8 +122,9 @@ function ownFields() {
   const show = html("button", { type: "button", id: "show-own" }, row);
   show.addEventListener("click", () => {
     if (state.rules.some((rule) => rule.name === "Own")) { find("#rules").scrollIntoView(); return; }
-    if (state.rules.length < TOP) state.rules.push(starting("Own")); else { state.rules[TOP - 1] = starting("Own"); }
-    changed({ slots: true });
+    if (state.rules.length < TOP) { state.rules.push(starting("Own")); changed({ slots: true }); return; }
+    find("#full").textContent = `${TOP} rules are shown already: remove one by its ×, then add yours.`;
+    find("#rules").scrollIntoView();
   });
 }
 function drawOwn() {
@@ -155,7 +164,7 @@ function start() {
   for (const preset of data.presets) {
     const button = html("button", { type: "button", textContent: preset.title }, find(`[data-group="${preset.group}"]`));
     button.dataset.preset = preset.key;
-    button.addEventListener("click", () => { state = fromPreset(preset); chosen = 0; changed({ slots: true }); });
+    button.addEventListener("click", () => { state = fromPreset(preset); chosen = 0; changed({ slots: true }); find(preset.shows).scrollIntoView({ block: preset.shows === "#trajectory" ? "nearest" : "start" }); });
   }
   for (const mdp of data.mdps) html("option", { value: mdp.key, textContent: mdp.title }, find("#mdp-name"));
   find("#mdp-name").addEventListener("change", (event) => { state.mdp = event.target.value; changed(); });
@@ -175,7 +184,9 @@ function start() {
   });
   find("#link").addEventListener("click", async () => {
     writeLink();
-    try { await navigator.clipboard.writeText(location.href); find("#link").textContent = "Copied"; } catch { find("#link").textContent = "The link is in the address bar"; }
+    // A file of this machine is no place for others: they get the command that opens the same state.
+    const text = location.protocol === "file:" ? `offtrace explore '${toHash(state)}'` : location.href;
+    try { await navigator.clipboard.writeText(text); find("#link").textContent = "Copied"; } catch { find("#link").textContent = "Copy it from here:"; find("#sent").hidden = false; find("#sent").value = text; find("#sent").select(); }
     setTimeout(() => { find("#link").textContent = "Copy link"; }, 1600);
   });
   for (const anchor of all('a[href^="#"]')) anchor.addEventListener("click", (event) => {  // the address holds the state, not a place
@@ -185,27 +196,14 @@ function start() {
     place.scrollIntoView();
     place.focus({ preventScroll: true });
   });
-  theme();
+  for (const name of ["grid", "m0", "m1"]) { const probe = html("i", { id: `probe-${name}`, hidden: true }, document.body); probe.style.color = `var(--${name})`; }
+  theme(() => { palette = null; dirty.credit = dirty.draw = true; schedule(); });
   ownFields();
   ratiosListen();
   hire();
   state = fromHash(location.hash);
   addEventListener("hashchange", () => { if (/^#.+=/.test(location.hash) && location.hash !== toHash(state)) { state = fromHash(location.hash); chosen = 0; changed({ slots: true }); } });
   changed({ slots: true });
-}
-function theme() {
-  const root = document.documentElement;
-  const kept = (set) => { try { if (set) localStorage.setItem("offtrace-theme", set); return localStorage.getItem("offtrace-theme"); } catch { return set; } };
-  const again = () => { palette = null; dirty.credit = dirty.draw = true; schedule(); };
-  for (const name of ["grid", "m0", "m1"]) { const probe = html("i", { id: `probe-${name}`, hidden: true }, document.body); probe.style.color = `var(--${name})`; }
-  if (kept()) root.dataset.theme = kept();
-  find("#theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    kept(root.dataset.theme);
-    again();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 }
 start();
 })();

@@ -1,15 +1,9 @@
 // The figures of a report, drawn as SVG from the JSON of the page. No library. A panel is a function that draws itself into a
 // box of the width it finds, and answers to the pointer and to the arrow keys through one cursor (`interactive`).
-"use strict";
-(() => {
-const data = JSON.parse(document.getElementById("data").textContent);
 const byName = new Map(data.methods.map((m) => [m.name, m]));
 const hidden = new Set();
 let against = "";  // the trace that others are compared with, in figures that compare
 const redraws = [];
-const tip = document.getElementById("tip");
-const find = (selector, root = document) => root.querySelector(selector);
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 // --- small things -----------------------------------------------------------------------------------------------------
 
@@ -20,14 +14,7 @@ function node(tag, attributes = {}, parent = null, text = null) {
   if (parent) parent.append(made);
   return made;
 }
-function html(tag, properties = {}, parent = null) {
-  const made = Object.assign(document.createElement(tag), properties);
-  if (parent) parent.append(made);
-  return made;
-}
 const given = (x) => x !== null && x !== undefined;
-const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-const safe = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 function format(x) {
   if (!given(x)) return "–";
   const size = Math.abs(x);
@@ -62,20 +49,6 @@ function swatch(name) {
 
 // --- scales -----------------------------------------------------------------------------------------------------------
 
-function ticks(low, high, count) {
-  const raw = (high - low) / Math.max(1, count);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw * 0.999);
-  const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(Number((k * step).toPrecision(12)));
-  return found;
-}
-function logTicks(low, high, count) {
-  const found = [];
-  const every = Math.max(1, Math.ceil(Math.log10(high / low) / count));
-  for (let k = Math.ceil(Math.log10(low) - 1e-9); 10 ** k <= high * 1.000001; k += every) found.push(10 ** k);
-  return found.length > 1 ? found : ticks(low, high, count).filter((x) => x > 0);
-}
 function scale(low, high, from, to, log) {
   const f = log ? Math.log : (x) => x;
   const [a, b] = [f(low), f(high)];
@@ -95,17 +68,6 @@ function body(values, log) {
 
 // --- the tip, and one cursor for pointer and keys -----------------------------------------------------------------------
 
-function showTip(content, x, y) {
-  tip.innerHTML = content;
-  tip.hidden = false;
-  const box = tip.getBoundingClientRect();
-  const fit = (place, room) => clamp(place, 6, Math.max(6, room - 6));
-  const narrow = box.width > innerWidth * 0.55; // then it stands where the figure does not: at the lower or upper edge
-  const left = x + 16 + box.width > innerWidth ? x - 16 - box.width : x + 16;
-  const top = narrow ? (y > innerHeight / 2 ? 54 : innerHeight) : y - box.height / 2;
-  tip.style.transform = `translate(${fit(left, innerWidth - box.width)}px,${fit(top, innerHeight - box.height)}px)`;
-}
-function hideTip() { tip.hidden = true; }
 addEventListener("touchmove", hideTip, { passive: true });
 /** `at(x, y)` finds the stop nearest a point, `step(stop, dx, dy)` the next one, `show(stop)` draws it and says what it is and where. */
 function interactive(svg, { at, step, show, clear, first }) {

@@ -80,6 +80,7 @@ function lines(source, given_options) {
       const every = Math.ceil(line.x.length / 9), start = line.x.length > 20 ? styleOf(line.method) % every : 0;
       for (let i = start; i < line.x.length; i += every) if (given(line.y[i])) mark(into, line.method, X(line.x[i]), Y(line.y[i]));
     }
+    for (const line of shown) leaving(svg, line, X, Y, high);
     const over = node("g", {}, svg);
     interactive(svg, {
       first: 0,
@@ -98,6 +99,18 @@ function lines(source, given_options) {
       },
     });
   };
+}
+/** A triangle at the edge where a line leaves its panel, or comes back. */
+function leaving(svg, line, X, Y, [low, high]) {
+  for (let i = 1; i < line.x.length; i++) {
+    const [a, b] = [line.y[i - 1], line.y[i]];
+    if (!given(a) || !given(b)) continue;
+    for (const [edge, way] of [[high, -1], [low, 1]]) {
+      if ((a - edge) * (b - edge) >= 0) continue;
+      const x = X(line.x[i - 1]) + ((edge - a) / (b - a)) * (X(line.x[i]) - X(line.x[i - 1]));
+      node("path", { class: "leaves series", "data-method": line.method, d: `M-5 ${-3 * way}H5L0 ${5 * way}Z`, fill: colour(line.method), transform: `translate(${x.toFixed(1)} ${Y(edge).toFixed(1)})` }, svg);
+    }
+  }
 }
 function nothing(svg, W, H) {
   svg.setAttribute("viewBox", `0 0 ${W} ${H}`);

@@ -1,44 +1,50 @@
+// --- the charts of a study: each has a kind, labels and panels ----------------------------------------------------------------
+
+const redrawAll = () => redraws.forEach((redraw) => redraw());
+const CHARTS = {
+  lines(into, chart, key) {
+    const lam = key === "learning" && find('[data-control="learning"]'), age = key === "learning" && find('[data-control="age"]');
+    const wanted = (line) => (!lam || (lam.value === "best" ? line.best : line.lam === null || line.lam === Number(lam.value))) && (!age || line.age === Number(age.value));
+    const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
+    for (const { name, lines: found } of chart.panels) {
+      const options = { xlabel: chart.xlabel, xname: key === "ages" || key === "aged" ? "age" : chart.xlabel, xlog: chart.log, ylabel: chart.ylabel, compares: key === "learning" || key === "sweeps" };
+      if (key === "aged") Object.assign(options, { ylabel: from(name) === 0.5 ? "probability" : "scaled score", reference: from(name), better: 1 });
+      panel(into, name, "", `${chart.ylabel || name} over ${options.xname}, ${name}`, lines(() => found.filter(wanted).map((line) => ({ ...line })), options));
+    }
+    for (const one of [lam, age]) if (one) one.addEventListener("change", redrawAll);
+  },
+  points(into, chart) {
+    for (const { name, lines: clouds } of chart.panels) panel(into, name, "", `Contraction and variance, ${name}`, points(clouds));
+  },
+  bars(into, chart, key) {
+    const choice = find(`[data-control="${key}"]`);
+    const draw = ({ bars: found, xlabel, says, reference }) => forest(found, { xlabel, says: () => safe(says), reference, include: given(reference) ? [reference] : [] });
+    if (choice) {
+      panel(into, "", "", chart.xlabel, (svg, W) => draw(chart.panels[choice.value])(svg, W));
+      choice.addEventListener("change", redrawAll);
+    } else for (const one of chart.panels) panel(into, key === "difference" ? "" : one.name, one.note, one.says, draw(one));
+    if (key === "standing") panel(into, "Each trace against each", "Probability that a run of the row is better", "Probabilities of improvement of all pairs", matrix(data.pairs.names, data.pairs.pairs));
+  },
+  maps(into, chart) {
+    for (const { name, rows } of chart.panels) panel(into, name, "", `The gridworld ${name}`, gridworld(rows));
+  },
+};
+function gridworld(rows) {
+  return (svg, W) => {
+    const across = Math.max(...rows.map((line) => line.length)), side = Math.min(18, (W - 2) / across);
+    svg.setAttribute("viewBox", `0 0 ${W} ${side * rows.length + 2}`);
+    rows.forEach((line, i) => [...line].forEach((what, j) => {
+      const x = 1 + j * side, y = 1 + i * side, kind = { X: " blocked", "!": " deadly" }[what] ?? "";
+      node("rect", { class: `cell cellmap${kind}`, x, y, width: side, height: side }, svg);
+      const shape = { S: [MARKERS[0], "start"], G: [MARKERS[8], "goal"] }[what];
+      if (shape) node("path", { class: `cellmap ${shape[1]}`, d: shape[0], transform: `translate(${x + side / 2} ${y + side / 2}) scale(${side / 11})` }, svg);
+    }));
+  };
+}
+
 // --- the page ---------------------------------------------------------------------------------------------------------------
 
 const FIGURES = {
-  standing(into) {
-    const iqm = data.iqm.map((r) => ({ ...r, value: r.iqm }));
-    panel(into, "Interquartile mean", "Of the scaled scores of all runs", "Interquartile means with intervals", forest(iqm, { xlabel: "scaled score", says: () => "Interquartile mean" }));
-    const first = data.iqm[0].method;
-    const against = data.improvement.filter((p) => p.better === first).map((p) => ({ ...p, method: p.worse, value: p.probability }));
-    panel(into, `${first} against the others`, "Probability that a run of it is the better one", "Probabilities of improvement with intervals",
-      forest(against, { reference: 0.5, include: [0.5], xlabel: "probability", says: () => `P(${safe(first)} better)` }));
-    if (data.reference && data.reference !== first) {
-      const over = data.iqm.flatMap((r) => data.improvement.filter((p) => p.better === r.method && p.worse === data.reference));
-      panel(into, `The others against ${data.reference}`, `Probability that a run is better than one of ${data.reference}`, `Probabilities of improvement over ${data.reference} with intervals`,
-        forest(over.map((p) => ({ ...p, method: p.better, value: p.probability })), { reference: 0.5, include: [0.5], xlabel: "probability", says: (r) => `P(${safe(r.method)} better than ${safe(data.reference)})` }));
-    }
-    panel(into, "Each trace against each", "Probability that a run of the row is better", "Probabilities of improvement of all pairs", matrix(data.iqm.map((r) => r.method), data.improvement));
-  },
-  learning(into) {
-    const control = find('[data-control="learning"]'), age = find('[data-control="age"]');
-    const wanted = (line) => (!control || control.value === "best" ? line.best : line.lam === null || line.lam === Number(control.value)) && (!age || line.age === Number(age.value));
-    for (const env of data.learning) {
-      panel(into, env.name, "", `Learning curves, ${env.name}`, lines(() => env.lines.filter(wanted), { compares: true, xlabel: data.step, xname: data.step, ylabel: data.curve }));
-    }
-    for (const one of [control, age]) one?.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  },
-  measured(into) {
-    const env = find('[data-control="measured"]'), age = find('[data-control="measured-age"]');
-    data.measured[0].forEach((first, i) => panel(into, first.name, "", `${first.name} over the updates`,
-      lines(() => data.measured[Number(env.value)][i].lines.filter((line) => line.age === Number(age.value)), { xlabel: data.step, xname: data.step, ylabel: first.name, better: i < 2 ? 1 : 0 })));
-    for (const one of [env, age]) one.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  },
-  sweeps(into) {
-    for (const env of data.sweeps) panel(into, env.name, "", `${data.metric} over λ, ${env.name}`, lines(() => env.lines.map((line) => ({ ...line })), { compares: true, xlabel: "λ", xname: "λ", ylabel: data.metric }));
-  },
-  ages(into) {
-    for (const env of data.ages) panel(into, env.name, "", `${data.metric} over age, ${env.name}`, lines(() => env.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: data.metric }));
-  },
-  aged(into) {
-    const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
-    for (const one of data.aged) panel(into, one.name, "", `${one.name} over age`, lines(() => one.lines, { xlabel: data.age.label, xname: "age", xlog: data.age.log, ylabel: from(one.name) === 0.5 ? "probability" : "scaled score", reference: from(one.name), better: 1 }));
-  },
   estimates(into) {
     const { rows, domain, percent: level } = data.estimates, shaded = rows.find((r) => r.family === "conservative");
     panel(into, "", "", "Estimates with intervals", forest(rows, { domain, shaded, xlabel: "V(π)", says: (r) => (given(r.value) ? `V(π), ${level} bootstrap interval` : `V(π), ${level} conservative interval`) }));
@@ -63,13 +69,10 @@ const FIGURES = {
     panel(into, "RMSE", "Bands are ± one standard error", `RMSE over λ, ${one.name}`, lines(fresh(one.rmse), { xlabel: "λ", xname: "λ", ylabel: "RMSE", domain: [0, top], better: -1 }));
     panel(into, "Coverage of the 95% interval", "Pointing at a λ tells what chance allows", `Coverage over λ, ${one.name}`, lines(fresh(one.coverage), { xlabel: "λ", xname: "λ", ylabel: "share of intervals", reference: 0.95, domain: [0, 1.02], bands: false, better: 1 }));
   },
-  tradeoff(into) {
-    for (const env of data.tradeoff) panel(into, env.name, "", `Contraction and variance, ${env.name}`, points(env.lines));
-  },
   heat(into) {
     const control = find('[data-control="heat"]'), legend = find(".scale");
     const show = () => {
-      const env = data.heat[control.value], good = goodness(env.lines);
+      const env = data.charts.heat.panels[control.value], good = goodness(env.lines);
       redraws.splice(0, redraws.length, ...redraws.filter((redraw) => !redraw.heat));
       into.replaceChildren();
       const before = redraws.length;
@@ -124,17 +127,6 @@ function sortable(table) {
   }));
 }
 
-function theme() {
-  const root = document.documentElement;
-  const kept = (set) => { try { if (set) localStorage.setItem("offtrace-theme", set); return localStorage.getItem("offtrace-theme"); } catch { return set; } };
-  if (kept()) root.dataset.theme = kept();
-  find("#theme").addEventListener("click", () => {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    kept(root.dataset.theme);
-  });
-}
-
 function comparing() {
   const choices = all('[data-control="against"]');
   for (const choice of choices) choice.addEventListener("change", () => {
@@ -145,7 +137,10 @@ function comparing() {
 }
 
 theme();
-for (const into of all("[data-figure]")) FIGURES[into.dataset.figure](into);
+for (const into of all("[data-figure]")) {
+  const name = into.dataset.figure, chart = data.charts?.[name];
+  if (chart && !FIGURES[name]) CHARTS[chart.kind](into, chart, name); else FIGURES[name](into);
+}
 legend();
 comparing();
 all("table.data").forEach(sortable);

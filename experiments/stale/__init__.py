@@ -1,0 +1,1 @@
+"""The experiment `stale`: see README.md."""

@@ -1,0 +1,110 @@
+"""Errors as sentences of the command line, which names options where Python names arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+from offtrace._shared.extras import install
+from offtrace._shared.suggestions import did_you_mean
+
+SPELT = (
+    (r"Columns\((\w+)=…\)", r"--columns \1=…"),
+    (r"Columns\((\w+)='([^']*)'\), or ", ""),
+    (r"Columns\((\w+)=None\)", r"--columns \1="),
+    (r'truncated="never"', "--truncated never"),
+    (r'truncated="at end"', "--truncated at-end"),
+    (r'on_error="drop" \(--on-error drop\)', "--on-error drop"),
+    (r"drop_at_most \(--drop-at-most\)", "--drop-at-most"),
+    (r"behavior=None, --behavior logged", "--behavior logged"),
+    (r"behavior=False", "--behavior unknown"),
+    (r"give it as a policy \(behavior=…\), or ", "or "),
+    (r'actions="continuous"', "--actions continuous"),
+    (r"give it as behavior=Density\(log_pi\), or ", "or "),
+    (r"`read` their number or names: states=…, actions=…", "their number or names: --states …, --actions …"),
+    (
+        r"`read` the names in the order that you mean, which need not be this one: .* \((--(?:states|actions) .*?)\)",
+        r"the names in the order that you mean, which need not be this one: \1",
+    ),
+    (r"the names in their order to `read`: states=…, actions=…", "the names in their order: --states …, --actions …"),
+    (r"give `read` all of them: actions=…", "give all of them: --actions …"),
+    (r"not given: `read` sorted them", "not given: they were sorted"),
+    (r"\b(estimators|initial|model|gamma|confidence|resamples|rewards|longest) (must|is|says)", r"--\1 \2"),
+)
+"""How Python says it, and how the command line does."""
+
+
+def in_words_of_the_command(text: str) -> str:
+    """An error's text with options in place of arguments.
+
+    >>> in_words_of_the_command("Declare another one with Columns(mu=…)")
+    'Declare another one with --columns mu=…'
+    """
+    for python, option in SPELT:
+        text = re.sub(python, option, text)
+    return text
+
+
+@contextmanager
+def as_sentences(command: str) -> Iterator[SimpleNamespace]:
+    """Print errors of a command as one line, and warnings about studies; `code` of what this yields is then the exit status."""
+    status = SimpleNamespace(code=2)
+    try:
+        with warnings.catch_warnings():
+            if command.startswith("study"):
+                warnings.showwarning = lambda message, *_, **__: print(f"offtrace: {message}", file=sys.stderr)
+            yield status
+    except KeyboardInterrupt as stop:
+        number = getattr(stop, "number", signal.SIGINT)
+        status.code = 128 + number
+        words = str(stop)
+        with suppress(OSError):  # after SIGHUP there may be no terminal
+            print(f"offtrace: interrupted{' ' * words[:1].isalpha()}{words}", file=sys.stderr, flush=True)
+    except BrokenPipeError:  # whoever read the output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        words = sentence(error)
+        if words is None:
+            raise
+        if command.startswith("logs"):
+            words = in_words_of_the_command(words)
+        elif command.startswith("deep") and getattr(error, "name", "") in ("jax", "flax", "optax", "PIL"):
+            words += f": {install('deep')}"
+        print(f"offtrace: {words}", file=sys.stderr)
+
+
+def sentence(error: Exception) -> str | None:
+    """The error in words; None if it is none that a user can cause.
+
+    >>> sentence(FileNotFoundError(2, "No such file or directory", "nowhere/no.csv"))
+    'there is no file nowhere/no.csv'
+    """
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        return _about_a_file(error, str(error.filename))
+    if isinstance(error, OSError) and error.errno is not None:
+        from offtrace._shared.whole_files import why_not_written
+
+        return f"cannot write: {why_not_written(error)}"
+    own = type(error).__module__.startswith("offtrace.")
+    return str(error) if own or isinstance(error, ValueError | TypeError | OSError | ImportError) else None
+
+
+def _about_a_file(error: OSError, name: str) -> str:
+    from pathlib import Path
+
+    from offtrace._shared.whole_files import why_not_written
+
+    if isinstance(error, FileNotFoundError):
+        there = [each.name for each in Path(name).parent.iterdir()] if Path(name).parent.is_dir() else []
+        return f"there is no file {name}{did_you_mean(Path(name).name, there)}"
+    if isinstance(error, IsADirectoryError):
+        return f"{name} is a folder, and not a file"
+    if isinstance(error, PermissionError):
+        return f"{name} may not be opened by this user"
+    return f"cannot write {name}: {why_not_written(error)}"

@@ -1,0 +1,125 @@
+"""`offtrace logs evaluate`: what target policies are worth, by a trace and by the standard estimators."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from tyro.conf import arg
+
+from offtrace._shared.suggestions import did_you_mean
+from offtrace.cli.log_options import POLICY, ByTrace, Names, Reading
+from offtrace.cli.log_policies import Target, load_policies
+from offtrace.cli.options import TYPED, Page, with_plain_help
+from offtrace.logs.container import Logs
+
+
+@with_plain_help
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(ByTrace, Reading):
+    """The options of `evaluate`."""
+
+    policy: Annotated[tuple[str, ...] | None, arg(metavar="FILE [FILE …]", help=f"{POLICY}; several are ranked")] = None
+    choose_lam: bool = False  # let the data choose λ (SLOPE, and the check by V(μ)), and say why
+    # of Q: a table for ids, random Fourier features of features by default
+    model: Literal["table", "linear", "fourier", "trees", "network"] | None = None
+    # only these, where all that can be computed is the default; `offtrace logs estimators` lists them
+    estimators: Names = None
+    # μ as logged, and estimated where it was not; estimated in any case; or not even then
+    behavior: Literal["logged", "estimate", "unknown"] = "logged"
+    # the first states to average over, by their names or ids; or one .npy file of ids, of a distribution [S], or of features
+    # [m, d]. Those of the episodes by default
+    initial: Annotated[tuple[str, ...] | None, arg(metavar="STATE [STATE …]")] = None
+    # V(π) of each policy, where it is known: for regret and rank correlation
+    truths: Annotated[tuple[float, ...] | None, arg(metavar="X [X …]")] = None
+    confidence: float = 0.95  # of the intervals
+    resamples: int = 1000  # of the bootstrap
+    # their range, for the conservative interval; the data's by default
+    rewards: Annotated[tuple[float, float] | None, arg(metavar="LO HI")] = None
+    longest: int | None = None  # the most steps that an episode can have, for the conservative interval
+    json: bool = False  # print the result as JSON, and nothing else, on standard output
+    page: Page = None  # also write one HTML page about it
+    seed: int = 0  # of the bootstrap and the folds
+
+
+def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
+    """Estimate what a target policy is worth, by a trace and by the standard estimators.
+
+    Example: `offtrace logs evaluate logs.parquet --policy greedy.npz --gamma 0.99 --page result.html`
+    """
+    from offtrace._shared.progress_bar import ProgressBar
+    from offtrace.logs.choosing import choose
+    from offtrace.logs.comparing import Comparison, compare
+    from offtrace.logs.evaluation import evaluate
+
+    rule, targets, truths = options.rule_of(), _policies(options), options.truths
+    if truths is not None and len(truths) != len(targets):
+        raise ValueError(f"--truths has {len(truths)} values for {len(targets)} policies")
+    if options.page is not None and len(targets) > 1:
+        raise ValueError("--page shows one policy: name one --policy, or leave it out")
+    first = next(iter(targets.values()))
+    logs = options.read(first)
+    say = (lambda text: None) if options.json else print
+    if logs.report is not None:
+        say(logs.report)
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("gamma", "model", "seed")}
+    given["behavior"] = {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior]
+    given["initial"] = _initial(options.initial, logs)
+    if options.choose_lam:
+        choice = choose(logs, first.policy, traces=[rule], **given)
+        rule = choice.trace
+        say(choice)
+    given |= {name: getattr(options, name) for name in ("confidence", "resamples", "rewards", "longest")}
+    given |= {"trace": rule, "estimators": options.estimators and list(options.estimators)}
+    with ProgressBar() as bar:
+        given["progress"] = bar.show if sys.stderr.isatty() else None
+        if len(targets) > 1:
+            known = None if truths is None else dict(zip(targets, truths, strict=True))
+            result = compare(logs, {name: each.policy for name, each in targets.items()}, truths=known, **given)
+        else:
+            result = evaluate(logs, first.policy, **given)
+    print(json.dumps(result.as_json(), ensure_ascii=False, indent=2) if options.json else result)
+    if options.page is not None and not isinstance(result, Comparison):
+        from offtrace import reports
+
+        say(f"The page: {reports.evaluation_page(result, options.page, command=TYPED.get())}")
+    return 0
+
+
+def _initial(given: tuple[str, ...] | None, logs: Logs) -> object:
+    """The first states that --initial names."""
+    if given is None:
+        return None
+    if len(given) == 1 and given[0].endswith(".npy"):
+        try:
+            return np.load(given[0], allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise ValueError(f"--initial {given[0]} cannot be read: {error}; np.save writes such a file") from None
+    if not logs.tabular:
+        raise ValueError(
+            "--initial takes an .npy file of features [m, d] here, since the states of these logs are features"
+        )
+    states = logs.names("states")
+    names = [str(name) for name in states]
+    for text in given:
+        if text not in names:
+            raise ValueError(
+                f"--initial {text}: there is no such state{did_you_mean(text, names)}; the log has {len(names)}"
+            )
+    return np.array([states[names.index(text)] for text in given])
+
+
+def _policies(options: Evaluate) -> dict[str, Target]:
+    """The policies that --policy names, or the one of a column log_pi."""
+    given, logged = options.policy, options.named().log_pi
+    if given is None and logged is None:
+        raise ValueError(
+            "--policy is missing: name the target policy, FILE.npz or FILE.py:NAME; where actions are real numbers, a column of "
+            "its log densities does, too: --columns log_pi=…"
+        )
+    if given is not None and logged is not None:
+        raise ValueError("--policy and --columns log_pi=… both say what the target policy is: leave out one of them")
+    return {str(logged): Target(None)} if given is None else load_policies(given)

@@ -1,0 +1,113 @@
+"""The rule of a command: `--trace`, the parameters of all rules as options, and what a Python file defines as FILE.py:NAME."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+
+from offtrace._shared.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from offtrace.traces import Rule, Trace
+
+LAMBDA = 0.95
+"""The λ of the rule of a command about logs, if none is given."""
+
+
+def import_rules(arguments: Sequence[str]) -> None:
+    """Import the module of `--trace module:name`, so that the rules that it lists have their options."""
+    for option, value in pairwise(" ".join(arguments).replace("--trace=", "--trace ").split(" ")):
+        module = value.rpartition(":")[0]
+        if option == "--trace" and module and not module.endswith(".py"):  # a file is executed by the command itself
+            import_module(module)
+
+
+def given_only(name: str, options: Mapping[str, tuple[object, str]]) -> Any:
+    """A type with these options, by name their type and help, in which only those stand that are given."""
+    from tyro.conf import arg
+
+    made = {key: Annotated[kind, arg(help=words, help_behavior_hint="")] for key, (kind, words) in options.items()}
+    return TypedDict(name, made, total=False)  # pyright: ignore
+
+
+def parameters(default_lam: float = LAMBDA) -> Any:
+    """The parameters of all rules as options."""
+    words = {"lam": f"λ, where the rule has one (default: {default_lam:g})", "horizon": "β is 0 from this lag on"}
+    kinds: dict[str, object] = {}
+    rules_of: dict[str, list[str]] = {}
+    for rule in named_rules():
+        hints = _types_of(rule)
+        for field in fields(rule):
+            kinds.setdefault(field.name, hints[field.name])
+            rules_of.setdefault(field.name, []).append(rule.__name__)
+    return given_only("Rule", {k: (v, words.get(k, f"of {', '.join(rules_of[k])}")) for k, v in kinds.items()})
+
+
+@cache
+def _types_of(rule: type[Rule]) -> dict[str, object]:
+    return get_type_hints(rule)
+
+
+def named_rules() -> list[type[Rule]]:
+    """Those that a command line can name: variable λ has a number for every step."""
+    from offtrace.traces import rules
+
+    return [rule for rule in rules() if not rule.per_step]
+
+
+def chosen_rule(name: str | None, given: Mapping[str, Any], lam: float, default: Rule | None = None) -> Rule:
+    """The rule of this name, or `default` where none is named, with the parameters that are given."""
+    from offtrace.traces import trace
+
+    if name is None and default is not None:
+        own = {field.name: getattr(default, field.name) for field in fields(default)}
+        return trace(type(default).__name__, **{**own, **given})
+    has_lam = any(field.name == "lam" for field in fields(trace(str(name))))
+    return (
+        trace(str(name), **({"lam": lam} if has_lam else {}), **given)
+        if "lam" not in given
+        else trace(str(name), **given)
+    )
+
+
+def trace_of_logs(name: str, given: Mapping[str, Any]) -> Trace:
+    """The trace that `--trace` of a command about logs names, by its name or as FILE.py:NAME."""
+    from offtrace.returns.api import as_trace
+    from offtrace.traces import Trace
+
+    if not is_defined_in_file(name):
+        return as_trace(chosen_rule(name, given, LAMBDA))
+    rule = defined_in_file(name)
+    rule = rule() if isinstance(rule, type) else rule
+    if not isinstance(rule, Trace):
+        file, _, name = name.rpartition(":")
+        raise TypeError(
+            f"{name} in {file} is no trace, but {type(rule).__name__}: it must be one, such as RBIS(lam=0.9)"
+        )
+    return replace(rule, **given) if given.keys() <= {field.name for field in fields(rule)} else rule
+
+
+def is_defined_in_file(text: str) -> bool:
+    """Whether it is FILE.py:NAME."""
+    file, colon, _ = text.rpartition(":")
+    return bool(colon) and file.endswith(".py")
+
+
+def defined_in_file(text: str) -> object:
+    """What FILE.py:NAME names. The whole file is executed, and it can import the modules in its folder."""
+    file, _, name = text.rpartition(":")
+    folder = str(Path(file).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    names = runpy.run_path(file)
+    if name not in names:
+        there = sorted(each for each in names if not each.startswith("__"))
+        raise ValueError(f"{Path(file)} makes no {name!r}{did_you_mean(name, there)}: it makes {', '.join(there)}")
+    return names[name]

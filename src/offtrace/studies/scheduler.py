@@ -1,0 +1,84 @@
+"""The coordinator: hands out units, the largest first, and commits what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import shutil
+import time
+from pathlib import Path
+
+from offtrace._shared.number_text import duration
+from offtrace._shared.progress_bar import ProgressBar
+from offtrace.studies.executor import Executor
+from offtrace.studies.fields import StudyError
+from offtrace.studies.plan import Failure, Job, Plan, Unit
+from offtrace.studies.store import Store
+
+SHOWN = 8
+"""Units that were set aside and are named at the end."""
+
+
+def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
+    """Run what is left. Whatever ends it, what has come in is written. Units that fail are set aside, and an error at the end."""
+    order = {id: i for i, id in enumerate(plan.units)}
+    waiting: list[tuple[float, int, Unit]] = []
+    attempts: dict[str, int] = {}
+    failed: list[Failure] = []
+    code = plan.study.code.digest
+
+    def push(unit: Unit) -> None:
+        heapq.heappush(waiting, (-plan.cost(unit), order.setdefault(unit.id, len(order)), unit))
+
+    for unit in plan.left():
+        push(unit)
+    with contextlib.closing(ProgressBar()) as bar:
+        before, started = len(plan.done), time.monotonic()
+
+        def show() -> None:
+            done, spent = len(plan.done), time.monotonic() - started
+            left = spent * (plan.total - done) / max(done - before, 1)
+            rest = (
+                f", {duration(left)} left"
+                if before < done < plan.total
+                else f", {duration(spent)}"
+                if done > before
+                else ""
+            )
+            if progress:
+                bar.show(done, plan.total, f"{plan.study.name}: {done}/{plan.total} units done on {executor}{rest}")
+
+        show()
+        while waiting or executor.running:
+            while waiting and executor.free:
+                executor.submit(plan.job(heapq.heappop(waiting)[-1]))
+            for answer, worker in executor.answers(timeout=0.5):
+                id = answer.unit.id
+                if isinstance(answer, Failure):
+                    attempts[id] = attempts.get(id, 0) + 1
+                    if attempts[id] < answer.attempts:
+                        push(answer.unit)
+                    else:
+                        failed.append(answer)
+                        store.fail(answer)
+                elif id not in plan.done:
+                    store.add(answer, worker, code)
+                    if test := plan.mark(answer.unit, answer.score):
+                        push(test)
+                    show()
+                    _forget_checkpoints(plan.job(answer.unit))
+    if failed:
+        each = "".join(f"\n  {failure.unit}: {failure.error}" for failure in failed[:SHOWN])
+        more = f"\n  and {len(failed) - SHOWN} more: `offtrace study status` names them" if len(failed) > SHOWN else ""
+        raise StudyError(
+            f"{len(failed)} unit{'s were' if len(failed) > 1 else ' was'} set aside; the others are done, but for tests that "
+            f"wait for them. The same command tries again. The tracebacks are in {store.folder / 'failed'}{each}{more}"
+        )
+
+
+def _forget_checkpoints(job: Job) -> None:
+    """Remove the checkpoints of a unit: its records are written."""
+    if job.unfinished:
+        shutil.rmtree(job.unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are under way
+            Path(job.unfinished).parent.rmdir()

@@ -1,0 +1,403 @@
+"""From a declaration, a TOML file or a dict, to the checked fields of a study. Nothing runs here, but every name is looked up."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+import offtrace
+from offtrace._shared.suggestions import did_you_mean
+from offtrace.studies import agents, environments, policies
+from offtrace.studies.fields import (
+    Ages,
+    Alphas,
+    DeclarationError,
+    Declared,
+    Lams,
+    Name,
+    Names,
+    Table,
+    Text,
+    Toml,
+    all_printable,
+    is_table,
+    listed,
+    number,
+    one_of,
+    whole,
+)
+from offtrace.studies.protocols import Control, Deep, DeepBase, Evaluation, Map, Replay
+from offtrace.studies.trace_grids import TraceGrid, grid, make, trace_grids
+
+FORMAT = 1
+"""The version of the format of declarations; it is part of the digest."""
+SHIPPED = Path(__file__).parent / "shipped"
+HIGHER_IS_BETTER = ("auc", "return", "mean return")
+"""Metrics; of all others the lowest is best."""
+
+
+class Seeds(Declared):
+    """The seeds first, first + 1, …, `count` of them."""
+
+    first: Annotated[int, whole(0)]
+    count: Annotated[int, whole(1)]
+
+    @property
+    def stop(self) -> int:
+        """The seed after the last one."""
+        return self.first + self.count
+
+
+class TuningAndTest(Declared):
+    """The seeds of tasks that choose a step size; with one step size there is nothing to tune."""
+
+    tuning: Seeds | None = None
+    test: Seeds
+
+
+class TestOnly(Declared):
+    """The seeds of tasks that choose no step size."""
+
+    test: Seeds
+
+
+class OfMaps(Declared):
+    """The seeds of maps."""
+
+    map: Seeds
+
+
+class Spec(Declared):
+    """The keys that the declarations of all tasks have."""
+
+    name: Name
+    question: Text
+    about: Text = ""
+    task: str
+    environments: Annotated[tuple[Any, ...], listed("environments", 1)]
+    traces: Annotated[tuple[Any, ...], listed("traces", 1)]
+    lams: Lams = ()
+    modules: Names = ()
+    files: Names = ()
+
+
+class ControlSpec(Spec):
+    """The keys of the task "control"."""
+
+    metric: Annotated[str, one_of("auc", "return", "rms error", "mean rms error")]
+    alphas: Alphas
+    seeds: TuningAndTest
+    protocol: Control
+
+
+class EvaluationSpec(Spec):
+    """The keys of the task "evaluation"."""
+
+    metric: Annotated[str, one_of("rms error", "mean rms error", "weighted rms error")]
+    alphas: Alphas
+    seeds: TuningAndTest
+    protocol: Evaluation
+
+
+class ReplaySpec(EvaluationSpec):
+    """The keys of the task "replay"."""
+
+    ages: Ages
+    protocol: Replay  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class MapSpec(Spec):
+    """The keys of the task "map"."""
+
+    metric: Annotated[str, one_of("contraction")]
+    seeds: OfMaps
+    protocol: Map = Map()
+
+
+class DeepSpec(Spec):
+    """The keys of the task "deep"."""
+
+    metric: Annotated[str, one_of("return", "mean return")]
+    ages: Ages
+    seeds: TestOnly
+    protocol: Deep = Deep()  # pyright: ignore[reportInvalidTypeForm]
+
+
+TASKS: dict[str, type[Any]] = {
+    "control": ControlSpec,
+    "evaluation": EvaluationSpec,
+    "replay": ReplaySpec,
+    "map": MapSpec,
+    "deep": DeepSpec,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An environment and how the task is run there."""
+
+    name: str
+    protocol: Any
+
+
+class RecordedPlace(Declared):
+    """A `Place`, as a folder of records has it."""
+
+    name: Text
+    protocol: dict[str, Any]
+
+
+class RecordedTrace(Declared):
+    """A `TraceGrid`, as a folder of records has it."""
+
+    title: Text
+    parameters: dict[str, Any]
+    lams: list[Annotated[float, number(0, 1)] | None]
+
+
+class Recorded(Declared):
+    """What `as_json` has made of the fields of a study."""
+
+    name: Name
+    question: Text
+    about: str = ""
+    task: Annotated[str, one_of(*TASKS)]
+    metric: Text
+    environments: list[RecordedPlace]
+    traces: list[RecordedTrace]
+    alphas: tuple[float, ...] = ()
+    ages: tuple[int, ...] = ()
+    seeds: dict[str, Any]
+    modules: Names = ()
+    files: Names = ()
+
+
+def read(name: str | Path) -> Table:
+    """The declaration of a shipped study, or that in a file."""
+    path = Path(name)
+    looks_like_a_file = path.suffix == ".toml" or len(path.parts) > 1
+    if not looks_like_a_file and str(name) in shipped():
+        path = SHIPPED / f"{name}.toml"
+    elif not _is_file(path):
+        known = shipped()
+        what = "no such file" if looks_like_a_file else f"no study of that name{did_you_mean(name, known)}"
+        raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
+    return {"name": path.stem, **parsed(path)}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its name is too long
+        return False
+
+
+def parsed(path: Path, text: str | None = None) -> Table:
+    """What a TOML file says, or a text that stands for it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except RecursionError:
+        raise DeclarationError("study", str(path), "tables and lists that are nested less deeply") from None
+    except ValueError as error:  # no TOML, no UTF-8, or an integer of more digits than Python reads
+        raise DeclarationError("study", str(path), f"a TOML file, which it is not: {error}") from error
+
+
+def shipped() -> list[str]:
+    """The names of the studies that come with offtrace.
+
+    >>> shipped()
+    ['bifurcation', 'contraction-map', 'minatar', 'random-walk', 'replay']
+    """
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def with_subset(given: Toml, subset: str | None) -> Table:
+    """What is declared, with the changes of a subset: tables are merged key by key, everything else is replaced."""
+    subsets = given.get("subsets", {})
+    if not is_table(subsets) or not all(is_table(v) for v in subsets.values()):
+        raise DeclarationError("subsets", subsets, "tables of changes, such as [subsets.ci]")
+    plain = {k: v for k, v in given.items() if k != "subsets"}
+    if subset is None:
+        return plain
+    if subset not in subsets:
+        raise DeclarationError(
+            "subset", subset, f"{', '.join(subsets) or 'none is declared'}{did_you_mean(subset, subsets)}"
+        )
+    return _merged(plain, subsets[subset]) | {"name": f"{given.get('name')}-{subset}"}
+
+
+def _merged(given: Toml, changes: Toml) -> Table:
+    both = dict(given)
+    for k, v in changes.items():
+        both[k] = _merged(both[k], v) if is_table(v) and is_table(both.get(k)) else v
+    return both
+
+
+def check(given: Toml) -> Table:
+    """Check a declaration, in which subsets are resolved, and return the fields of the study."""
+    try:
+        all_printable("", given)
+    except RecursionError:
+        raise DeclarationError("the study", "…", "tables and lists that are nested less deeply") from None
+    task = given.get("task")
+    if not isinstance(task, str) or task not in TASKS:
+        raise DeclarationError("task", task, ", ".join(map(repr, TASKS)) + did_you_mean(task, TASKS))
+    spec = TASKS[task].checked("", {"protocol": {}, **given})
+    _import(spec.modules)
+    for i, file in enumerate(spec.files):
+        if environments.file_named(file) is None:
+            raise DeclarationError(f"files[{i}]", file, "a file, here or in the folder of the declaration")
+    alphas, ages = getattr(spec, "alphas", ()), getattr(spec, "ages", ())
+    places = _places(spec.environments, spec.protocol, task)
+    for place in places:
+        _check_place(place, ages)
+    traces = trace_grids(spec.traces, spec.lams, task)
+    if task == "deep":
+        for i, trace in enumerate(traces):
+            _check_agent(f"traces[{i}]", trace, places, ages)
+    fields = {name: getattr(spec, name) for name in ("name", "question", "about", "task", "metric", "modules", "files")}
+    seeds = _checked_seeds(spec.seeds, task, len(alphas))
+    return {**fields, "environments": places, "traces": traces, "alphas": alphas, "ages": ages, "seeds": seeds}
+
+
+def recorded(given: object) -> Table:
+    """The fields of a study from what `as_json` has made of them. No name is looked up, and no module imported.
+
+    They may be anybody's: they are checked as far as reading records needs.
+    """
+    all_printable("", given)
+    known = Recorded.checked("", given)
+    spec = TASKS[known.task].model_fields
+    protocol, seeds = spec["protocol"].annotation, spec["seeds"].annotation.checked("seeds", known.seeds)
+    places = [Place(p.name, protocol.checked(f"{p.name}.protocol", p.protocol)) for p in known.environments]
+    traces = [TraceGrid(t.title, tuple(sorted(t.parameters.items())), tuple(t.lams)) for t in known.traces]
+    names = ("name", "question", "about", "task", "metric", "alphas", "ages", "modules", "files")
+    fields = {name: getattr(known, name) for name in names}
+    phases = _checked_seeds(seeds, known.task, len(known.alphas))
+    return {**fields, "environments": tuple(places), "traces": tuple(traces), "seeds": phases}
+
+
+def as_json(fields: Table) -> Table:
+    """The fields of a study as JSON has them, all defaults filled in. Without files there is no such key."""
+    changed = {
+        "environments": [{"name": p.name, "protocol": p.protocol.model_dump()} for p in fields["environments"]],
+        "traces": [{"title": t.title, "parameters": dict(t.parameters), "lams": t.lams} for t in fields["traces"]],
+        "seeds": {phase: seeds.model_dump() for phase, seeds in fields["seeds"].items()},
+    }
+    return json.loads(json.dumps({k: v for k, v in {**fields, **changed}.items() if k != "files" or v}))
+
+
+def digest(declared: Toml) -> str:
+    """Return the SHA-256 of everything declared that the rows depend on: not the name, nor the words."""
+    spelt = {"format": FORMAT, **{k: declared[k] for k in declared if k not in ("name", "question", "about")}}
+    return hashlib.sha256(json.dumps(spelt, sort_keys=True).encode()).hexdigest()
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import the modules that register traces and environments of one’s own."""
+    for i, module in enumerate(modules):
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}" if not isinstance(error, ImportError) else error
+            raise DeclarationError(f"modules[{i}]", module, f"a module that can be imported: {why}") from error
+
+
+def _checked_seeds(given: Declared, task: str, alphas: int) -> dict[str, Seeds]:
+    """The seeds by phase. No phase uses those of another."""
+    phases: dict[str, Seeds] = {
+        name: seeds for name in type(given).model_fields if (seeds := getattr(given, name)) is not None
+    }
+    if alphas > 1 and "tuning" not in phases:
+        raise DeclarationError("seeds.tuning", None, "a table such as { first = 0, count = 10 }")
+    limit = 2**32 if task == "deep" else 2**63
+    for phase, seeds in phases.items():
+        if seeds.stop > limit:
+            what = f"seeds below 2^{limit.bit_length() - 1}: the last one is {seeds.stop - 1}"
+            raise DeclarationError(f"seeds.{phase}", seeds.model_dump(), what)
+    if "tuning" in phases:
+        one, other = phases["tuning"], phases["test"]
+        if one.first < other.stop and other.first < one.stop:
+            used = f"seeds that tuning does not use: it uses {one.first} to {one.stop - 1}"
+            raise DeclarationError("seeds.test", other.model_dump(), used)
+    return phases
+
+
+def _places(entries: Sequence[object], protocol: Declared, task: str) -> tuple[Place, ...]:
+    """Check the environments of a task, each with the protocol and its own changes of it."""
+    places: dict[str, Place] = {}
+    for i, entry in enumerate(entries):
+        key = f"environments[{i}]"
+        try:
+            name, arguments = environments.split(entry)
+            changes = arguments.pop("protocol", {})
+            labels = [_checked_label(name, picked, task) for picked in grid(arguments)]
+        except ValueError as error:
+            raise DeclarationError(key, entry, str(error)) from error
+        if not is_table(changes):
+            raise DeclarationError(f"{key}.protocol", changes, "a table")
+        own = type(protocol).checked(f"{key}.protocol", {**protocol.model_dump(), **changes})
+        for label in labels:
+            if label in places:
+                raise DeclarationError(key, label, "each environment once")
+            places[label] = Place(label, own)
+    if not places:
+        raise DeclarationError("environments", list(entries), "a grid that is not empty")
+    return tuple(places.values())
+
+
+def _checked_label(name: str, arguments: Table, task: str) -> str:
+    if task != "deep":
+        return environments.checked_label(name, arguments, seeded=task == "map")
+    if arguments:  # Gymnasium would take what stands before the colon for a module
+        raise ValueError("a game without arguments")
+    agents.check_game(name)
+    return name
+
+
+def _check_place(place: Place, ages: tuple[int, ...]) -> None:
+    """Check that the policies of the protocol can be made there."""
+    protocol = place.protocol
+    if isinstance(protocol, DeepBase):
+        for age in ages:
+            try:
+                protocol.config(place.name, offtrace.OneStep(), age)
+            except (ValueError, TypeError) as error:
+                declared = protocol.model_dump(exclude_defaults=True)
+                where = f"what the agent can do on {place.name} with the age {age}: {error}"
+                raise DeclarationError("protocol", declared, where) from error
+        return
+    mdp = environments.mdp(place.name, 0 if isinstance(protocol, Map) else None)
+    if isinstance(protocol, Evaluation | Map):
+        rng = np.random.default_rng(0) if isinstance(protocol, Map) else None
+        for key in ("behavior", "target"):
+            try:
+                policies.policy(getattr(protocol, key), mdp, rng)
+            except ValueError as error:
+                where = f"a policy for {place.name}: {error}"
+                raise DeclarationError(f"protocol.{key}", getattr(protocol, key), where) from error
+    if isinstance(protocol, Replay) and max(ages) > protocol.updates:
+        raise DeclarationError("ages", list(ages), f"ages of at most protocol.updates = {protocol.updates}")
+
+
+def _check_agent(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tuple[int, ...]) -> None:
+    """Check that the agent of a trace can be made with its settings, in each environment."""
+    parameters = dict(trace.parameters)
+    rule = make(trace.title, parameters, trace.lams[0])
+    for place in places:
+        for age in ages:
+            try:
+                config = agents.configured(place.protocol, place.name, rule, age, parameters)
+            except (ValueError, TypeError) as error:
+                raise DeclarationError(key, {"name": trace.title, **parameters}, f"{error}") from error
+            if config.memory_slots is None and len(ages) > 1:
+                what = f"one age, since the agent {config.agent!r} has no memory, and its runs would only be repeated"
+                raise DeclarationError("ages", list(ages), what)
