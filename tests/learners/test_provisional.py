@@ -38,7 +38,7 @@ def backward(steps: plain.Steps, θ: np.ndarray, λ: float, on_states: bool) -> 
 
 
 def forward(steps: plain.Steps, θ: np.ndarray, λ: float, on_states: bool, t: int) -> np.ndarray:
-    """[d]: Σ_{k<t} w_k Δ_{k,t} φ_k, by the definition in `methods.provisional`. t steps have been seen."""
+    """[d]: Σ_{k<t} w_k Δ_{k,t} φ_k, by the definition in `methods.own_traces`. t steps have been seen."""
     φ, q, _, after, ρ = parts(steps, θ, on_states)
     γ = np.where(steps.terminated, 0.0, steps.gamma)  # the probability to go on
     total = np.zeros_like(θ)
