@@ -20,15 +20,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from evidence.cases import cases
 from ope.algos.fqe import FittedQEvaluation  # pyright: ignore[reportMissingImports]
 from ope.algos.retrace_lambda import Retrace as COBS  # pyright: ignore[reportMissingImports]
 
 import offtrace as ot
-from offtrace.logs.cases.listed import cases
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.fitted_iteration import fit
-from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.fit import fit
+from offtrace.logs.operator import Sampled
+from offtrace.logs.policies import as_policy
 
 LAM = 0.95
 RULES = {"Retrace": ot.Retrace(lam=LAM), "Tree-Backup": ot.TreeBackup(lam=LAM), "Q^pi(lambda)": ot.QLambda(lam=LAM)}

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/evaluation_hidden.py --repetitions 60 --seed 20000
 
-Three logs whose states hide something, which the test of `offtrace.logs.estimators.hidden_states` was not made with (CartPole's
+Three logs whose states hide something, which the test of `offtrace.logs.markov_test` was not made with (CartPole's
 position and angle in boxes, without speeds; a Garnet seen in groups of three states; the rows of FrozenLake), and three whose
 states are Markov. Of those in which the headline passes its checks it prints how many intervals hold the truth, and their width.
 """
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from evidence import finite
 
 import offtrace as ot
 from offtrace import mdps
 from offtrace.logs import Logs, evaluate
-from offtrace.logs.cases import finite
 
 HIGH, WIDE = np.array([-0.1, -0.03, 0.0, 0.03, 0.1]), np.array([-0.5, 0.5])
 """Where boxes of CartPole's angle, and of its position, end."""

@@ -16,10 +16,10 @@ from timing import emit
 import offtrace as ot
 from offtrace import mdps
 from offtrace.logs import Logs, evaluate, simulate
-from offtrace.logs.estimators.fitted_iteration import sweep
-from offtrace.logs.estimators.linear_bases import Table
-from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.bases import Table
+from offtrace.logs.fit import sweep
+from offtrace.logs.operator import Sampled
+from offtrace.logs.policies import as_policy
 
 STEPS = 10_000_000
 

@@ -12,8 +12,8 @@ import offtrace as ot
 from offtrace import mdps
 from offtrace.learners.policies import coded
 from offtrace.logs import Logs, read
-from offtrace.logs.estimators.first_states import Starts
-from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.policies import as_policy
+from offtrace.logs.starts import Starts
 from offtrace.operators import Operator
 from offtrace.studies.policies import declared_policy
 from offtrace.trajectory import ROW_TOLERANCE, distributions

@@ -51,10 +51,10 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str], *more: str, status: in
 
 def test_json_is_all_that_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(folder, capsys, "--policy", "{folder}/pi.npz", "--json"))
-    assert found["headline"] == "fitted"
+    assert found["headline"] == "direct method"
     assert found["behavior"]["low"] < found["behavior"]["value"] < found["behavior"]["high"]
     first = found["estimates"][0]
-    assert first["estimator"] == "fitted"
+    assert first["estimator"] == "direct method"
     assert first["low"] < first["estimate"] < first["high"]
     assert any(check["kind"] == "V(μ)" and not check["failed"] for check in first["checks"])
 

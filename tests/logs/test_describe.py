@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-import offtrace as ot
 from logs.test_read import drawn
 from offtrace import cli
 from offtrace.cli.log_policies import load_policy
@@ -137,7 +136,7 @@ def test_a_policy_of_features_from_a_python_file(tmp_path: Path, capsys: pytest.
     )
     logs = read(log, columns=Columns(state="x", mu="mu"))
     target = runpy.run_path(str(tmp_path / "mine.py"))["target"]
-    wanted = evaluate(logs, target, trace=ot.RBIS(lam=0.95), gamma=0.9, model="linear", resamples=50)
+    wanted = evaluate(logs, target, gamma=0.9, model="linear", resamples=50)
     assert str(wanted) in capsys.readouterr().out
     assert cli.main(["logs", "evaluate", log, "--policy", policy[:-1], "--gamma", "0.9", "--columns", "state=x"]) == 2
     assert "makes no 'targe' (did you mean 'target'?)" in capsys.readouterr().err

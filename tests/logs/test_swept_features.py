@@ -1,8 +1,9 @@
-"""Features, networks and intervals by sums over files: what the logs in memory give, however they are spread."""
+"""Features and intervals by sums over files: what the logs in memory give, however they are spread."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from logs.test_partitions import ASKED, BEHAVIOR, COLUMNS, FEATURES, MDP, PLACES, TARGET, frame, policy, split
+from logs.test_sweep import ASKED, BEHAVIOR, COLUMNS, FEATURES, MDP, PLACES, TARGET, frame, policy, split
 from offtrace import cli
 from offtrace.logs import Columns, Features, Logs, evaluate, read, simulate, sweep
-from offtrace.logs.partitions import network_training, one_file
-from offtrace.logs.partitions.moment_interval import interval
+from offtrace.logs.features import fourier
+from offtrace.logs.file_sums import Question
+from offtrace.logs.sweeping import RIDGE, interval
 
 CUSTOM = ot.StepTrace(lambda xp, c, now: (now.lam * c * xp.minimum(1.0, now.rho),) * 2, lam=0.7, title="own")
 
@@ -22,7 +24,8 @@ CUSTOM = ot.StepTrace(lambda xp, c, now: (now.lam * c * xp.minimum(1.0, now.rho)
 def in_memory(trace: ot.Trace, model: Any) -> Any:
     """What `evaluate` finds."""
     logs = read(frame(), columns=FEATURES["columns"], actions=3)
-    return evaluate(logs, policy, trace=trace, gamma=0.9, model=model, estimators=["fitted"], resamples=50, seed=3)
+    features = Features(ridge=RIDGE) if model == "linear" else replace(fourier(logs, 3), ridge=RIDGE)
+    return evaluate(logs, policy, trace=trace, gamma=0.9, model=features, estimators=["fitted"], resamples=50, seed=3)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_the_interval_covers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         covered += low <= 0 <= high
     assert 0.925 < covered / 2000 < 0.965  # mean ± 1.96 standard errors: 0.91
     held: list[Logs] = []
-    monkeypatch.setattr(one_file.Question, "logs", lambda self, file: held[-1])
+    monkeypatch.setattr(Question, "logs", lambda self, file: held[-1])
     file = split(tmp_path / "log", 1)  # of which only the ids of episodes are read
     truth = float(MDP.start @ (TARGET * MDP.q(TARGET)).sum(axis=1))
     covered = 0
@@ -101,41 +104,6 @@ def test_pairs_that_were_never_logged_are_told(tmp_path: Path) -> None:
     found = sweep(tmp_path / "log.parquet", TARGET, **{**ASKED, "columns": columns})
     assert found.unlogged == pytest.approx(found.counts[2].sum() / found.counts.sum() * TARGET[2, 1])
     assert "of π is on actions that were never logged there" in str(found)
-
-
-def test_a_network_does_not_depend_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_training, "EPOCHS", 2)
-    folder = split(tmp_path / "log", 3)
-    found = [
-        sweep(folder, policy, **FEATURES, model="network", workers=n, checkpoint=tmp_path / f"kept {n}") for n in (1, 3)
-    ]
-    assert found[0].value == found[1].value
-    assert found[0].converged
-    assert found[0].value == pytest.approx(
-        in_memory(ot.RBIS(lam=0.9), "network").value, rel=1e-3
-    )  # six states: both can
-
-    def never(*given: object) -> None:
-        raise AssertionError("it is trained again")
-
-    monkeypatch.setattr(network_training, "_samples", never)
-    again = sweep(folder, policy, **FEATURES, model="network", workers=1, checkpoint=tmp_path / "kept 1")
-    assert again.value == found[0].value
-
-
-def test_a_checkpoint_knows_functions_by_what_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, kept, read_again = split(tmp_path / "log", 2), tmp_path / "kept", []
-    whole = one_file.system
-    monkeypatch.setattr(one_file, "system", lambda *given: read_again.append(given[0]) or whole(*given))
-    found = sweep(folder, policy, **FEATURES, checkpoint=kept)
-    assert len(read_again) == 2
-    assert sweep(folder, lambda x: policy(x), **FEATURES, checkpoint=kept).value == found.value
-    assert len(read_again) == 2  # the same function, made anew as after a crash
-    assert sweep(folder, lambda x: policy(-x), **FEATURES, checkpoint=kept).value != found.value
-    custom = ot.StepTrace(lambda xp, c, now: (now.lam * c, now.lam * c), lam=0.7, title="own")
-    assert sweep(folder, policy, **{**FEATURES, "trace": CUSTOM}, checkpoint=kept).value != pytest.approx(
-        sweep(folder, policy, **{**FEATURES, "trace": custom}, checkpoint=kept).value
-    )
 
 
 def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:

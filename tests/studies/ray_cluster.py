@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from ray.cluster_utils import Cluster
 
-from logs import test_partitions
+from logs import test_sweep
 from offtrace import cli
 from offtrace.logs import sweep
 from offtrace.studies import Study, StudyError, ray_executor
@@ -34,18 +34,18 @@ def main(file: str, out: Path, gate: Path) -> None:
     small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
     head = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args={**small, **head})
-    log = test_partitions.split(out / "log", 12)
+    log = test_sweep.split(out / "log", 12)
     in_sweep = out / "sweep" / "open"
     in_sweep.parent.mkdir()
     with dying(cluster, cluster.add_node(**small), in_sweep):
         waiting = partial(policy, gate=str(in_sweep))
-        found = sweep(log, waiting, **test_partitions.FEATURES, on="ray", address=cluster.address)
+        found = sweep(log, waiting, **test_sweep.FEATURES, on="ray", address=cluster.address)
     print(f"of features: {found.value!r} {found.low!r} with {len(cluster.list_all_nodes())} nodes left", flush=True)
     gate.unlink()
     with dying(cluster, cluster.add_node(**small), gate):
         Study.load(file, out=out / "two").run("ray", address=cluster.address, progress=False)
     print(f"nodes at its end: {len(cluster.list_all_nodes())}", flush=True)
-    found = sweep(log, test_partitions.TARGET, **test_partitions.ASKED, on="ray", address=cluster.address)
+    found = sweep(log, test_sweep.TARGET, **test_sweep.ASKED, on="ray", address=cluster.address)
     print(f"swept: {found.value!r}", flush=True)
     gate.unlink()
     places = [f"raising:states=5,gate={gate}", "random-walk:states=5"]
@@ -68,7 +68,7 @@ def main(file: str, out: Path, gate: Path) -> None:
 
 def policy(x: np.ndarray, gate: str) -> np.ndarray:
     gated.wait(gate)
-    return test_partitions.policy(x)
+    return test_sweep.policy(x)
 
 
 @contextmanager

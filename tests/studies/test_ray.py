@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from logs import test_partitions
+from logs import test_sweep
 from offtrace.logs import sweep
 from offtrace.studies import Study, StudyError
 from studies.small import declared, equal, half_way
@@ -38,9 +38,9 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
         assert equal(study.records(), local.records())
         assert equal(study.curves(), local.curves())
         assert not study.status().problems
-    swept = sweep(tmp_path / "log", test_partitions.TARGET, **test_partitions.ASKED)
+    swept = sweep(tmp_path / "log", test_sweep.TARGET, **test_sweep.ASKED)
     assert f"swept: {swept.value!r}\n" in ran.stdout  # sums are in the order of the files: equal to the bit
-    by_features = sweep(tmp_path / "log", test_partitions.policy, **test_partitions.FEATURES)
+    by_features = sweep(tmp_path / "log", test_sweep.policy, **test_sweep.FEATURES)
     assert f"of features: {by_features.value!r} {by_features.low!r} with 1 nodes left\n" in ran.stdout
     assert "raised {'tuning': (3, 6), 'test': (1, 2)}: 3 units were set aside; the others are done" in ran.stdout
     assert (tmp_path / "tried").read_text() == 9 * "x"

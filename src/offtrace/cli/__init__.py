@@ -27,7 +27,6 @@ COMMANDS = {
     "logs evaluate": ("log_evaluate:evaluate", "what a target policy is worth, by a trace and the standard estimators"),
     "logs sweep": ("log_sweep:sweep", "the same by a trace alone, from files that need not fit into memory together"),
     "logs estimators": ("logs:estimators", "the estimators: what each computes, and what it needs"),
-    "logs evidence": ("logs:evidence", "traces and other estimators where the truth is known"),
     "explore": ("tables:explore", "see what a trace does: one page, live, without a network"),
     "doctor": ("doctor:doctor", "which backends, devices and extras are here, and whether they work"),
     "methods": ("tables:methods", "all learning methods: equation, source, what is proven, what each needs"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,8 +25,10 @@ class Evaluate(ByTrace, Reading):
     """The options of `evaluate`."""
 
     policy: Annotated[tuple[str, ...] | None, arg(metavar="FILE [FILE …]", help=f"{POLICY}; several are ranked")] = None
-    choose_lam: bool = False  # let the data choose λ (SLOPE, and the check by V(μ)), and say why
-    # of Q: a table for ids, random Fourier features of features by default
+    choose_lam: bool = False  # let the data choose λ of the trace, and say why
+    # the number of the step is a part of the state, or not; where episodes end by a horizon it is by default
+    step: Literal["yes", "no"] | None = None
+    # of Q: a table for ids, linear or random Fourier features by default, whichever predicts better
     model: Literal["table", "linear", "fourier", "trees", "network"] | None = None
     # only these, where all that can be computed is the default; `offtrace logs estimators` lists them
     estimators: Names = None
@@ -42,11 +46,12 @@ class Evaluate(ByTrace, Reading):
     longest: int | None = None  # the most steps that an episode can have, for the conservative interval
     json: bool = False  # print the result as JSON, and nothing else, on standard output
     page: Page = None  # also write one HTML page about it
+    csv: str | None = None  # also write the estimates as CSV, a row for each estimator (and policy)
     seed: int = 0  # of the bootstrap and the folds
 
 
 def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
-    """Estimate what a target policy is worth, by a trace and by the standard estimators.
+    """Estimate what a target policy is worth: the headline, other estimators beside it, and what they rest on.
 
     Example: `offtrace logs evaluate logs.parquet --policy greedy.npz --gamma 0.99 --page result.html`
     """
@@ -69,11 +74,12 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     given["behavior"] = {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior]
     given["initial"] = _initial(options.initial, logs)
     if options.choose_lam:
-        choice = choose(logs, first.policy, traces=[rule], **given)
+        choice = choose(logs, first.policy, traces=None if rule is None else [rule], **given)
         rule = choice.trace
         say(choice)
     given |= {name: getattr(options, name) for name in ("confidence", "resamples", "rewards", "longest")}
-    given |= {"trace": rule, "estimators": options.estimators and list(options.estimators)}
+    given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
+    given |= {"estimators": options.estimators and list(options.estimators)}
     with ProgressBar() as bar:
         given["progress"] = bar.show if sys.stderr.isatty() else None
         if len(targets) > 1:
@@ -82,6 +88,13 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
         else:
             result = evaluate(logs, first.policy, **given)
     print(json.dumps(result.as_json(), ensure_ascii=False, indent=2) if options.json else result)
+    if options.csv is not None:
+        with Path(options.csv).open("w", newline="", encoding="utf-8") as file:
+            rows = result.table() if isinstance(result, Comparison) else result.rows()
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        say(f"The estimates: {options.csv}")
     if options.page is not None and not isinstance(result, Comparison):
         from offtrace import reports
 

@@ -97,13 +97,13 @@ class ByTrace(Dataset):
 
     gamma: float  # the discount γ
     # of the fitted estimate, by its name, or FILE.py:NAME, a trace that the Python file makes. offtrace executes the whole file:
-    # name only files that you would run yourself
-    trace: Annotated[str, arg(metavar="NAME")] = "rbis"
+    # name only files that you would run yourself. By default λ = 0, and more only where the logs ask for it
+    trace: Annotated[str | None, arg(metavar="NAME")] = None
     rule: Rule = field(default_factory=dict)
 
-    def rule_of(self) -> Trace:
-        """The trace with its parameters."""
-        return trace_of_logs(self.trace, self.rule)
+    def rule_of(self) -> Trace | None:
+        """The trace with its parameters; None where none is named, nor any parameter."""
+        return None if self.trace is None and not self.rule else trace_of_logs(self.trace or "rbis", self.rule)
 
 
 def names_given(texts: tuple[str, ...] | None) -> GivenNames:

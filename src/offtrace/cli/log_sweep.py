@@ -27,33 +27,31 @@ class Sweep(ByTrace):
     """The options of `sweep`."""
 
     policy: Annotated[str, arg(metavar="FILE", help=POLICY)]
-    # of Q: a table for states that are ids; fourier (the default for features), linear or network
-    model: Literal["table", "linear", "fourier", "network"] | None = None
+    # of Q: a table for states that are ids; fourier (the default for features) or linear
+    model: Literal["table", "linear", "fourier"] | None = None
     actions: Names = None  # where states are features: how many actions there are, or their names
     confidence: float = 0.95  # of the interval
     interval: bool = True  # none: of a table it takes as many sweeps as Q itself
-    seed: int = 0  # of Fourier features and networks
+    seed: int = 0  # of Fourier features
     sweeps: int | None = None  # so many, from Q = 0; as many as the fixed point takes by default
     on: Literal["here", "ray"] = "here"  # threads of this machine, or a Ray cluster
     # of the Ray cluster; a new one on this machine by default
     address: Annotated[str | None, arg(metavar="HOST:PORT")] = None
     workers: int | None = None  # files that are read at the same time; one for each core by default
-    # keep sums here; the same command resumes from them
-    checkpoint: Annotated[Path | None, arg(metavar="FOLDER")] = None
     # also write Q and counts [S, A] of a table
     output: Annotated[Path | None, arg(aliases=["-o"], metavar="FILE.npz")] = None
     json: bool = False  # print the result as JSON, and nothing else, on standard output
     quiet: Quiet = False  # show no progress
 
 
-PASSED = ("gamma", "model", "seed", "sweeps", "on", "address", "workers", "checkpoint")
+PASSED = ("gamma", "model", "seed", "sweeps", "on", "address", "workers")
 """What `offtrace.logs.sweep` takes as it is."""
 
 
 def sweep(options: Annotated[Sweep, arg(name="")]) -> int:
-    """What a target policy is worth by a trace alone, from files that need not fit into memory together.
+    """What a target policy is worth by the direct method, or by a trace, from files that need not fit into memory together.
 
-    Example: `offtrace logs sweep FOLDER --policy policy.npz --trace rbis --lam 0.95 --gamma 0.99`
+    Example: `offtrace logs sweep FOLDER --policy policy.npz --gamma 0.99`
     """
     from offtrace.logs import sweep
 

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
-    from offtrace.logs.estimators.action_densities import Density, Deterministic
-    from offtrace.logs.estimators.fitted_iteration import Features, Regressor
-    from offtrace.logs.estimators.registry import ESTIMATORS, Estimator, Evidence, register_estimator
     from offtrace.logs.evaluation import evaluate
-    from offtrace.logs.partitions.sweeping import sweep
-    from offtrace.logs.partitions.swept import Swept
+    from offtrace.logs.fit import Features, Regressor
     from offtrace.logs.reading.columns import Columns
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
+    from offtrace.logs.real_actions import Density, Deterministic
+    from offtrace.logs.registry import ESTIMATORS, Estimator, Evidence, register_estimator
     from offtrace.logs.result import Result
     from offtrace.logs.return_distribution import Distribution, distribution
     from offtrace.logs.simulation import simulate
+    from offtrace.logs.sweeping import sweep
+    from offtrace.logs.swept import Swept
 
 __all__ = [
     "ESTIMATORS",
@@ -61,12 +61,12 @@ _HOME = {
     "comparing": ("Comparison", "compare"),
     "container": ("Logs",),
     "description": ("Coverage", "Description", "describe"),
-    "estimators.action_densities": ("Density", "Deterministic"),
-    "estimators.fitted_iteration": ("Features", "Regressor"),
-    "estimators.built_in": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
+    "real_actions": ("Density", "Deterministic"),
+    "fit": ("Features", "Regressor"),
+    "estimators": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
     "evaluation": ("evaluate",),
-    "partitions.sweeping": ("sweep",),
-    "partitions.swept": ("Swept",),
+    "sweeping": ("sweep",),
+    "swept": ("Swept",),
     "reading.columns": ("Columns",),
     "reading.problems": ("LogsError", "Problem", "ReadReport"),
     "reading.sources": ("read",),

@@ -2,7 +2,7 @@
 
 With a large λ the fitted estimate leans on returns: it has little bias by a wrong model, and the most variance. With a small one
 it leans on the model. Candidates of one rule are looked at from the largest λ down, each with the interval I = estimate ± 2
-standard errors. Chosen is the last one whose interval has a point in common with all those before it (`common_points`).
+standard errors. Chosen is the last one whose interval has a point in common with all those before it (`last_in_common`).
 
 Candidates that, asked for V(μ), miss what was observed are left out before. Of several rules, the one whose chosen estimate has
 the smallest standard error is taken.
@@ -22,22 +22,15 @@ import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace._shared.number_text import number as in_digits
+from offtrace.logs.checks import few
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.action_densities import with_log_pi
-from offtrace.logs.estimators.behavior_policy import behavior_of
-from offtrace.logs.estimators.common_points import last_in_common
-from offtrace.logs.estimators.direct_method import Direct
-from offtrace.logs.estimators.estimator_checks import few
-from offtrace.logs.estimators.first_states import Starts
-from offtrace.logs.estimators.fitted_iteration import Regressor, fit
-from offtrace.logs.estimators.hidden_states import HiddenStates, hidden_states
-from offtrace.logs.estimators.importance_sampling import Weighting, weighted_per_decision, weights
-from offtrace.logs.estimators.model_names import as_model
-from offtrace.logs.estimators.on_policy import first_values, observed, on_policy
-from offtrace.logs.estimators.registry import ACTIONS, LACKING
-from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.estimators.target_policy import as_policy
-from offtrace.logs.estimators.weight_shares import kish, shares
+from offtrace.logs.evidence import Options, gather
+from offtrace.logs.fit import Regressor, fit
+from offtrace.logs.importance import Weighting, weighted_per_decision
+from offtrace.logs.markov_test import HiddenStates
+from offtrace.logs.on_policy import first_values, on_policy
+from offtrace.logs.registry import ACTIONS, LACKING, Evidence, named
+from offtrace.logs.weight_shares import kish, shares
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number
 
@@ -77,7 +70,7 @@ class Choice:
     """V(π) by weighted doubly robust, where the states seem to hide something and weights choose; else NaN."""
 
     def __repr__(self) -> str:
-        width = max(len(_named(c.trace)) for c in self.candidates)
+        width = max(len(named(c.trace)) for c in self.candidates)
         lines = [
             self.words,
             f"  {'':<{width}}  {'V(π)':>10}  {'error':>9}  {'V(μ)':>10}   observed {four_digits(self.behavior)}",
@@ -88,13 +81,8 @@ class Choice:
                 verdict = f"{in_digits(abs(c.estimate - self.by_weights))} from what weights find"
             verdict = "chosen" if c.trace == self.trace else verdict
             shown = [four_digits(x) for x in (c.estimate, c.standard_error, c.of_behavior)]
-            lines.append(f"  {_named(c.trace):<{width}}  {shown[0]:>10}  {shown[1]:>9}  {shown[2]:>10}   {verdict}")
+            lines.append(f"  {named(c.trace):<{width}}  {shown[0]:>10}  {shown[1]:>9}  {shown[2]:>10}   {verdict}")
         return "\n".join(lines)
-
-
-def _named(trace: Trace) -> str:
-    lam = getattr(trace, "lam", None)
-    return trace.title + (f", λ = {lam:g}" if isinstance(lam, float) else "")
 
 
 def choose(
@@ -130,20 +118,41 @@ def choose(
     if not rules or without or not lambdas:
         what = f"{without[0].title} has no λ" if without else "there is nothing to choose from"
         raise ValueError(f"{what}: give traces that have one, and at least one of lambdas")
-    logs = with_log_pi(target, logs)
-    policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
-    logs = replace(logs, log_mu=mu.log_mu)
-    policy = policy.for_logs(logs, gamma)
-    if not policy.draws:
+    evidence, _ = gather(
+        logs, target, None, gamma, Options(model=model, behavior=behavior, initial=initial, folds=folds, seed=seed)
+    )
+    if not evidence.policy.draws:
         raise ValueError(f"λ is that of the fitted estimate, which cannot be computed: {LACKING[ACTIONS]}")
-    kind, starts = as_model(model, logs, seed), Starts.of(logs, initial)
-    if isinstance(kind, Regressor):
+    if isinstance(evidence.model, Regressor):
         raise TypeError("a Regressor has no standard error without refits: choose λ with another model")
-    seen = observed(logs, gamma, kind, 0.95, 200, seed)
+    return tried_lambdas(evidence, rules, lambdas)
+
+
+def needs_lambda(evidence: Evidence) -> str | None:
+    """Why λ = 0 does not do, in words: the states hide something, or the model misses V(μ); None where it does."""
+    if isinstance(evidence.model, Regressor):
+        return None
+    tested = evidence.hidden_states
+    if tested is not None and tested.found:
+        return tested.words
+    value = _value_of_behavior(evidence, evidence.sampled.trace)
+    if not evidence.observed.missed_by(value):
+        return None
+    return f"with λ = 0 the model finds V(μ) = {in_digits(value)}, and {in_digits(evidence.observed.estimate)} was observed"
+
+
+def _value_of_behavior(evidence: Evidence, trace: Trace) -> float:
+    """V̂(μ) by a trace."""
+    return float(first_values(fit(on_policy(trace, evidence.sampled.logs, evidence.gamma), evidence.model)).mean())
+
+
+def tried_lambdas(evidence: Evidence, rules: Sequence[Trace], lambdas: Sequence[float]) -> Choice:
+    """Try all these λ of all these rules, and choose."""
+    seen = evidence.observed
 
     def tried(trace: Trace) -> Candidate:
-        value, x = starts.of_fit(fit(Sampled(trace, logs, policy, gamma), kind))
-        found = float(first_values(fit(on_policy(trace, logs, gamma), kind)).mean())
+        value, x = evidence.direct.starts.of_fit(fit(replace(evidence.sampled, trace=trace), evidence.model))
+        found = _value_of_behavior(evidence, trace)
         spread = float(x.std() / np.sqrt(len(x)))
         fine = np.isfinite(spread) and not seen.missed_by(found)
         return Candidate(trace, value, spread, found, not fine, False)
@@ -152,11 +161,24 @@ def choose(
     for rule in rules:
         given: Any = rule
         everything.append([tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)])
-    tested = hidden_states(logs, gamma)
+    tested = evidence.hidden_states
     if tested is not None and tested.found:
-        anchor = _weighted_doubly_robust(Direct(logs, policy, gamma, kind, starts, folds, seed))
-        return _by_weights(everything, anchor, tested, seen.estimate)
+        return _by_weights(everything, _weighted_doubly_robust(evidence), tested, seen.estimate)
     return _by_agreement(everything, seen.estimate)
+
+
+def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
+    """The last i for which the intervals 0 … i have a point in common.
+
+    >>> last_in_common([(0, 4), (1, 5), (3, 6), (4.5, 7)])
+    2
+    """
+    low, high = -np.inf, np.inf
+    for i, (a, b) in enumerate(intervals):
+        low, high = max(low, a), min(high, b)
+        if low > high:
+            return i - 1
+    return len(intervals) - 1
 
 
 def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
@@ -174,7 +196,7 @@ def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
     if not best:
         return _all_miss(everything, behavior)
     taken = min(best, key=lambda c: c.standard_error)
-    words = f"{_named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
+    words = f"{named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
     words += _left_out(everything) + (
         "; of the rules, the one with the smallest standard error" if len(rules) > 1 else ""
     )
@@ -193,13 +215,13 @@ def _by_weights(rules: list[list[Candidate]], anchor: float, tested: HiddenState
     else:
         taken = sound[0]
         why = "it leans on the states least, and the weights are worth too few episodes to tell more"
-    words = f"{_named(taken.trace)} is chosen: {why}{_left_out(everything)}. No λ can be relied on here: {tested.words}"
+    words = f"{named(taken.trace)} is chosen: {why}{_left_out(everything)}. No λ can be relied on here: {tested.words}"
     return Choice(taken.trace, tuple(everything), behavior, words, anchor)
 
 
 def _all_miss(everything: list[Candidate], behavior: float) -> Choice:
     largest = everything[0]
-    words = f"every candidate misses V(μ): {_named(largest.trace)} is taken, which leans least on a model"
+    words = f"every candidate misses V(μ): {named(largest.trace)} is taken, which leans least on a model"
     return Choice(largest.trace, tuple(everything), behavior, words)
 
 
@@ -208,14 +230,13 @@ def _left_out(everything: list[Candidate]) -> str:
     return f"; {left_out} of {len(everything)} candidates are left out, since they miss V(μ)" if left_out else ""
 
 
-def _weighted_doubly_robust(direct: Direct) -> float:
+def _weighted_doubly_robust(evidence: Evidence) -> float:
     """V(π) by weighted doubly robust; NaN where it cannot be computed, or its weights are worth too few episodes."""
-    logs, sampled = direct.logs, direct.sampled
-    if logs.log_mu is None or not direct.starts.own:
+    w = evidence.weights
+    if w is None or not evidence.starts.own:
         return float("nan")
-    w = weights(logs, np.concatenate(list(sampled.each(sampled.log_pi))), logs.log_mu, direct.gamma)
     with np.errstate(divide="ignore"):
         log_mean = np.log(w.discounted_mean())
-    if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(logs.episodes):
+    if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(evidence.logs.episodes):
         return float("nan")
-    return direct.estimate(Weighting(weighted_per_decision, doubly_robust=True), w)[0]
+    return evidence.direct.estimate(Weighting(weighted_per_decision, doubly_robust=True), w)[0]

@@ -17,8 +17,8 @@ import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.intervals import bootstrap
 from offtrace.logs.evaluation import evaluate
+from offtrace.logs.intervals import bootstrap, by_cluster
 from offtrace.logs.json_values import finite
 from offtrace.logs.result import Result, Row, ends, instead, rank
 from offtrace.traces import Trace
@@ -45,7 +45,7 @@ class Comparison:
     """What `compare` returns: policies from the best to the worst; prints as a table."""
 
     estimator: str
-    """By which they are ranked: the one that fails the fewest checks over all policies; of several, by the rule of headlines."""
+    """By which they are ranked: of those that fail the fewest checks over all policies, the first by the rule of headlines."""
     results: Mapping[str, Result]
     """The whole result of each policy, in the order of the ranks."""
     differences: tuple[Difference, ...]
@@ -78,6 +78,10 @@ class Comparison:
         both = [row.estimate for row in self.rows.values()], [self.truths[name] for name in self.results]
         ranks = np.array([[np.sum(x < each) + np.sum(x == each) / 2 for each in x] for x in map(np.array, both)])
         return float(np.corrcoef(ranks)[0, 1]) if np.ptp(ranks, axis=1).all() else float("nan")
+
+    def table(self) -> list[dict[str, str | float]]:
+        """One dictionary for each policy and estimator, for tables and files."""
+        return [{"policy": name, **row} for name, result in self.results.items() for row in result.rows()]
 
     def as_json(self) -> dict[str, object]:
         """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
@@ -121,8 +125,8 @@ def compare(
     logs: Logs,
     targets: Mapping[str, object],
     *,
-    trace: Trace,
     gamma: float,
+    trace: Trace | None = None,
     truths: Mapping[str, float] | None = None,
     confidence: float = 0.95,
     resamples: int = 1000,
@@ -135,13 +139,12 @@ def compare(
     - `truths`: V(π) of each, where it is known, for regret@1 and the rank correlation
     - `options`: further arguments of `evaluate`
 
-    >>> import offtrace as ot
     >>> from offtrace import mdps
     >>> from offtrace.logs import compare, simulate
     >>> walk = mdps.random_walk(3)
     >>> logs = simulate(walk, mdps.uniform(walk), episodes=200, seed=0)
     >>> targets = {"left": np.tile([0.6, 0.4], (4, 1)), "right": np.tile([0.4, 0.6], (4, 1))}
-    >>> found = compare(logs, targets, trace=ot.RBIS(lam=0.9), gamma=walk.gamma)
+    >>> found = compare(logs, targets, gamma=walk.gamma)
     >>> list(found.results), found.differences[0].clear
     (['right', 'left'], True)
     """
@@ -161,11 +164,12 @@ def compare(
 def _for_all(results: Sequence[Result]) -> str:
     """The estimator that fails the fewest checks over all policies; of those, by the rule of headlines."""
 
-    def of(name: str) -> tuple[float, ...]:
+    def of(name: str) -> tuple[int, int]:
         ranks = [rank(result[name]) for result in results]
-        return tuple(float(sum(each)) for each in zip(*ranks, strict=True))
+        return sum(failures for failures, _ in ranks), ranks[0][1]
 
-    return min((row.estimator for row in results[0].estimates), key=of)
+    common = [row.estimator for row in results[0].estimates if all(row.estimator in each.names for each in results)]
+    return min(common, key=of)
 
 
 def _difference(
@@ -176,7 +180,8 @@ def _difference(
     x, y = (results[name].contributions[estimator] for name in (a, b))
     if not np.isfinite(x - y).all() or any(np.isnan(row.low) for row in rows):
         return Difference(a, b, value, nan, nan)
-    low, high = bootstrap(np.column_stack([x - y, x, y]), confidence, resamples, seed)
+    columns = by_cluster(np.column_stack([x - y, x, y]), results[a].cluster)
+    low, high = bootstrap(columns, confidence, resamples, seed)
     # Intervals of rows are wider than the draws' own, as by pairs that were never logged: so is that of the difference.
     less = [max(0.0, float(end) - row.low) for end, row in zip(low[1:], rows, strict=True)]
     more = [max(0.0, row.high - float(end)) for end, row in zip(high[1:], rows, strict=True)]

@@ -9,7 +9,7 @@ Everything that reads logs makes these, and everything that evaluates reads thes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -150,3 +150,13 @@ class Logs:
             last = max(last, first + 1)
             yield slice(int(self.starts[first]), int(self.starts[last]))
             first = last
+
+
+def take(logs: Logs, episodes: np.ndarray) -> Logs:
+    """The logs of some episodes, given by their numbers, which may repeat."""
+    lengths = np.diff(logs.starts)[episodes]
+    starts = np.append(0, np.cumsum(lengths))
+    step: Any = np.repeat(logs.starts[episodes] - starts[:-1], lengths) + np.arange(starts[-1])
+    names = ("state", "next_state", "action", "reward", "terminated", "truncated")
+    given = {name: a[step] for name in ("log_mu", "log_pi") if (a := getattr(logs, name)) is not None}
+    return replace(logs, starts=starts, **given, **{name: getattr(logs, name)[step] for name in names})

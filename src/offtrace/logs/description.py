@@ -11,9 +11,9 @@ import numpy as np
 
 from offtrace._shared import notebook
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.target_policy import Policy, as_policy
-from offtrace.logs.estimators.weight_shares import kish, shares
+from offtrace.logs.policies import Policy, as_policy
 from offtrace.logs.reading.problems import ReadReport, counted
+from offtrace.logs.weight_shares import kish, shares
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -145,7 +145,7 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def _coverage(logs: Logs, target: object) -> Coverage:
-    from offtrace.logs.estimators.action_densities import with_log_pi  # which takes long to import
+    from offtrace.logs.real_actions import with_log_pi  # which takes long to import
 
     logs = with_log_pi(target, logs)
     return coverage(logs, as_policy(target, logs).for_logs(logs, 1.0))

@@ -10,36 +10,18 @@ import numpy as np
 from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
+from offtrace.logs.bases import Table
+from offtrace.logs.choosing import needs_lambda, tried_lambdas
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.action_densities import with_log_pi
-from offtrace.logs.estimators.behavior_policy import behavior_of
-from offtrace.logs.estimators.built_in import FITTED
-from offtrace.logs.estimators.direct_method import Direct
-from offtrace.logs.estimators.first_states import Starts
-from offtrace.logs.estimators.fitted_iteration import Fit, Regressed, Regressor
-from offtrace.logs.estimators.importance_sampling import weights
-from offtrace.logs.estimators.intervals import Conservative, conservative, range_of
-from offtrace.logs.estimators.linear_bases import Table
-from offtrace.logs.estimators.linear_densities import has_features
-from offtrace.logs.estimators.lower_bounds import ANDERSON
-from offtrace.logs.estimators.model_names import as_model
-from offtrace.logs.estimators.on_policy import observed
-from offtrace.logs.estimators.registry import (
-    ACTIONS,
-    ESTIMATORS,
-    FEATURES,
-    LACKING,
-    MU,
-    OWN_STARTS,
-    TABLE,
-    Evidence,
-)
-from offtrace.logs.estimators.sampled_operator import Sampled
-from offtrace.logs.estimators.target_policy import as_policy
+from offtrace.logs.diagnosis import contradictions, diagnosis_of, warnings_of
+from offtrace.logs.estimators import FITTED
+from offtrace.logs.evidence import Options, gather
+from offtrace.logs.fit import Fit, Regressed, Regressor
+from offtrace.logs.intervals import conservative
+from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, Evidence, named
 from offtrace.logs.result import Result
-from offtrace.logs.rows_of_result import checked, refitted, rows_of
-from offtrace.logs.warnings_of_result import contradictions, diagnosis_of, warnings_of
-from offtrace.traces import Trace
+from offtrace.logs.rows import checked, refitted, rows_of, without_failed_intervals
+from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number, whole
 
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
@@ -50,12 +32,14 @@ def evaluate(
     logs: Logs,
     target: object,
     *,
-    trace: Trace,
     gamma: float,
+    trace: Trace | None = None,
     model: object = None,
     estimators: Sequence[str] | None = None,
     behavior: object = None,
     initial: object = None,
+    step: bool | None = None,
+    cluster: object = None,
     confidence: float = 0.95,
     resamples: int = 1000,
     refits: int = 20,
@@ -68,16 +52,22 @@ def evaluate(
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
+    The headline is the direct method (fitted Q evaluation, with a ridge from cross-validation) if it passes its checks; else
+    weighted doubly robust, else weighted per-decision importance sampling. A fit with λ above 0 is made where the states seem to
+    hide something, or the model misses V(μ): there a trace earns its place.
+
     - `target`: the policy, a table [S, A], a callable (states → probabilities [n, A], or a mapping from actions to [n]) or an
       object with `predict_proba`; where actions are real numbers, a `Density`, a `Deterministic`, or None if the logs have a
       column `log_pi`. Names are matched by name; by position only if their order was given to `read`
-    - `trace`: the rule of the fitted estimate, such as `ot.RBIS(lam=0.95)`
-    - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", "trees", "network", `Features` or
-      `Regressor`
+    - `trace`: a rule for the fitted estimate, such as `ot.RBIS(lam=0.95)`, which is then preferred; None: as said above
+    - `model` of Q: None (a table for ids; for features "linear" or "fourier", by cross-validation), "linear", "fourier", "trees",
+      "network", `Features` or `Regressor`
     - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
     - `behavior`: None (μ as logged, estimated where it is not), "estimate", False (never), a classifier to estimate it with, or μ
       itself as a table or a callable
     - `initial`: the first states to average over, in place of the logs' own; states, or a distribution [S]
+    - `step`: whether the number of the step is a part of the state; None: where episodes end by a horizon
+    - `cluster`: what episodes belong together, such as the user of each [E]: intervals take clusters for independent
     - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `bound`: that of truncated IS, √E if None
@@ -86,98 +76,124 @@ def evaluate(
     - `progress`: called with how much is done, of how much, and what comes next, in words; None shows a bar in a terminal or a
       notebook if it takes long
 
-    >>> import offtrace as ot
     >>> from offtrace import mdps
     >>> from offtrace.logs import simulate
     >>> walk = mdps.random_walk(3)
     >>> logs = simulate(walk, mdps.uniform(walk), episodes=200, seed=0)
     >>> target = np.full((walk.S, walk.A), [0.4, 0.6])
-    >>> result = evaluate(logs, target, trace=ot.RBIS(lam=0.9), gamma=walk.gamma, estimators=["fitted"])
-    >>> round(result.value, 2)
-    0.38
+    >>> result = evaluate(logs, target, gamma=walk.gamma)
+    >>> result.headline.estimator, round(result.value, 2)
+    ('direct method', 0.38)
     """
     call = _call(locals())
     _check_logs(logs)
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
-    logs = with_log_pi(target, logs)
-    policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
-    logs = replace(logs, log_mu=mu.log_mu)
-    policy = policy.for_logs(logs, gamma)
-    starts = Starts.of(logs, initial)
-    kind = as_model(model, logs, seed)
-    names = _names(
-        estimators,
-        {
-            MU: logs.log_mu is not None,
-            OWN_STARTS: starts.own,
-            TABLE: logs.tabular,
-            FEATURES: has_features(kind, logs.tabular),
-            ACTIONS: policy.draws,
-        },
-    )
-    sampled = Sampled(trace, logs, policy, gamma)
-    log_pi = np.concatenate(list(sampled.each(sampled.log_pi)))
-    _check_support(logs, log_pi)
+    options = Options(
+        model=model, behavior=behavior, initial=initial, step=step, cluster=cluster, confidence=confidence,
+        resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
+    )  # fmt: skip
     with for_watchers() as bar:
-        tell = _Progress(progress or bar.show, 2 + 2 * len(names))
-        w = None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound)
-        allowed = range_of(logs, gamma, rewards, longest)
-        tell("V(μ) from the logs")
-        seen = observed(logs, gamma, kind, confidence, resamples, seed)
-        direct = Direct(logs, policy, gamma, kind, starts, folds, seed)
-        evidence = Evidence(logs, policy, gamma, starts, sampled, direct, w, seen, allowed, kind)
-        tell("fitting with the trace")
-        main = evidence.fit if policy.draws else None
+        tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
+        tell("the logs, μ and the target policy")
+        evidence, mu = gather(logs, target, trace, gamma, options)
+        reason = ""
+        if trace is None and evidence.policy.draws:
+            evidence, reason = _with_lambda(evidence, estimators)
+        names = _names(
+            estimators,
+            {
+                MU: evidence.logs.log_mu is not None,
+                OWN_STARTS: evidence.starts.own,
+                TABLE: evidence.logs.tabular,
+                ACTIONS: evidence.policy.draws,
+                TRACE: trace is not None or evidence.sampled is not evidence.direct.sampled,
+            },
+        )
         estimates: dict[str, tuple[float, np.ndarray]] = {}
         for name in names:
             tell(name)
             estimates[name] = ESTIMATORS[name].function(evidence)
         rows = rows_of(estimates, evidence, confidence, resamples, seed)
-        if isinstance(kind, Regressor):
+        if isinstance(evidence.model, Regressor):
             for i, row in enumerate(rows):
                 if (operator := ESTIMATORS[row.estimator].operator) is not None:
                     rows[i] = refitted(row, operator(evidence), evidence, confidence, refits, seed, tell)
         for i, row in enumerate(rows):
             tell(f"checks of {row.estimator}")
             rows[i] = checked(row, estimates[row.estimator], evidence)
-        rows = contradictions(rows, {name: x for name, (_, x) in estimates.items()})
-
-        bounds: dict[str, Conservative] = {}
-        if w is not None and starts.own:
-            bounds = conservative(logs, w, confidence, allowed, mu.estimated, policy.kernel)
+        rows = without_failed_intervals(contradictions(rows, {name: x for name, (_, x) in estimates.items()}))
+        main = evidence.fit if evidence.policy.draws else None
+        logs, w = evidence.logs, evidence.weights
+        anderson = None
+        if w is not None and evidence.starts.own:
+            anderson = conservative(logs, w, confidence, evidence.allowed, mu.estimated, evidence.policy.kernel)
         pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
-        found = diagnosis_of(sampled, w, pull)
+        rests_on = diagnosis_of(evidence, pull)
         return Result(
             estimates=tuple(rows),
-            observed=seen,
-            conservative=(anderson := bounds.get(ANDERSON)),
-            bounds=bounds,
-            diagnosis=found,
-            warnings=(
-                *(
-                    [f"the conservative interval is empty: {anderson.empty}"]
-                    if anderson is not None and anderson.empty
-                    else []
-                ),
-                *warnings_of(logs, mu, starts, rows, found, table=kind is None, draws=policy.draws),
-            ),
-            trace=trace,
+            observed=evidence.observed,
+            conservative=anderson,
+            diagnosis=rests_on,
+            warnings=tuple(warnings_of(evidence, mu, rows, anderson)),
+            notes=tuple(filter(None, (reason, _of_step(evidence), _of_rewards(evidence, rewards)))),
+            trace=evidence.sampled.trace,
             gamma=gamma,
             confidence=confidence,
             episodes=logs.episodes,
             steps=len(logs),
             behavior=mu.origin,
             mu_estimated=mu.estimated,
-            state_values=_state_values(main, logs) if logs.tabular and main is not None else None,
-            values=_not_fitted if main is None else main.values,
-            q=_not_fitted if main is None else main.at if logs.continuous else main.q,
+            state_values=_state_values(evidence) if logs.tabular and main is not None else None,
+            values=_not_fitted if main is None else lambda states: evidence.values(main, states),
+            q=_not_fitted if main is None else main.at if logs.continuous else _q(evidence, main),
             sweeps=0 if main is None else main.sweeps,
             logs=logs,
-            policy=policy,
+            policy=evidence.policy,
             call=call,
+            cluster=evidence.cluster,
             contributions={name: x for name, (_, x) in estimates.items()},
         )
+
+
+def _with_lambda(evidence: Evidence, estimators: Sequence[str] | None) -> tuple[Evidence, str]:
+    """The evidence with a trace of λ > 0 where λ = 0 fails or a fit was asked for, and why; else as it is."""
+    if estimators is not None and FITTED.name not in estimators:
+        return evidence, ""
+    why = needs_lambda(evidence) or ("it was asked for" if estimators is not None else None)
+    if why is None:
+        return evidence, ""
+    choice = tried_lambdas(evidence, [RBIS()], (1.0, 0.95, 0.8, 0.5))
+    operator = replace(evidence.sampled, trace=choice.trace)
+    return replace(evidence, sampled=operator), f"a fit with {named(choice.trace)} was made too, since {why}"
+
+
+def _of_step(evidence: Evidence) -> str:
+    if evidence.step is None:
+        return ""
+    return (
+        f"episodes end by a horizon of {evidence.step.longest:,} steps, so that fits take the number of the step for a part of "
+        "the state (step=False does not)"
+    )
+
+
+def _of_rewards(evidence: Evidence, rewards: tuple[float, float] | None) -> str:
+    """What of a stated range of rewards was never seen."""
+    if rewards is None:
+        return ""
+    lo, hi = float(evidence.logs.reward.min()), float(evidence.logs.reward.max())
+    said = [f"above {hi:g}"] * (rewards[1] > hi) + [f"below {lo:g}"] * (rewards[0] < lo)
+    return (
+        f"rewards may lie in [{rewards[0]:g}, {rewards[1]:g}], and none {' and none '.join(said)} was seen"
+        if said
+        else ""
+    )
+
+
+def _q(evidence: Evidence, main: Fit | Regressed) -> Callable[[np.ndarray], np.ndarray]:
+    """States → Q [n, A]; where the step is a part of the state, at the first step."""
+    step = evidence.step
+    return main.q if step is None else lambda states: main.q(step.states(states))
 
 
 class _Progress:
@@ -233,12 +249,14 @@ def _names(estimators: Sequence[str] | None, there: Mapping[str, bool]) -> list[
     return list(dict.fromkeys(estimators))
 
 
-def _state_values(found: Fit | Regressed, logs: Logs) -> np.ndarray:
-    """Return V^π(s) [S]; in a table it is NaN where nothing was logged."""
-    values = found.values(np.arange(logs.states))
-    if isinstance(found, Fit) and isinstance(found.basis, Table):
-        values[np.bincount(logs.state, minlength=logs.states) == 0] = np.nan
-    return values
+def _state_values(evidence: Evidence) -> np.ndarray:
+    """V^π(s) [S]; NaN where nothing was logged."""
+    logs = evidence.logs
+    values = evidence.values(evidence.fit, np.arange(logs.states))
+    known = isinstance(evidence.fit, Regressed) or not (
+        isinstance(evidence.fit.basis, Table) or evidence.step is not None
+    )
+    return values if known else np.where(np.bincount(logs.state, minlength=logs.states) > 0, values, np.nan)
 
 
 def _check_numbers(
@@ -263,20 +281,6 @@ def _check_numbers(
         raise ValueError("bound of truncated IS must be above 0, got 0")
     if rewards is not None and (np.shape(rewards) != (2,) or not np.isfinite(rewards).all()):
         raise ValueError(f"rewards must be their range (lo, hi), two finite numbers, got {rewards!r}")
-
-
-def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
-    if np.all(log_pi == -np.inf):
-        if logs.continuous:
-            raise ValueError(
-                f"the target policy has density 0 at all {len(logs):,} logged actions: nothing can be said about it"
-            )
-        actions, states = logs.names("actions"), logs.names("states")
-        there = f" in state {states[logs.state[0]]!r}" if logs.tabular else ""
-        raise ValueError(
-            f"the target policy takes none of the {len(logs):,} logged actions, such as {actions[logs.action[0]]!r}{there} at "
-            "step 0 of episode 0: nothing can be said about it"
-        )
 
 
 def _not_fitted(*given: object) -> np.ndarray:

@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from offtrace._shared.number_text import four_digits
+from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
-from offtrace.logs.estimators.estimator_checks import Check
-from offtrace.logs.estimators.intervals import Conservative
-from offtrace.logs.estimators.lower_bounds import ANDERSON
-from offtrace.logs.estimators.on_policy import Observed
-from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
-from offtrace.logs.estimators.target_policy import Policy
-from offtrace.logs.estimators.weight_shares import kish, shares
+from offtrace.logs.intervals import Conservative
 from offtrace.logs.json_values import finite
+from offtrace.logs.on_policy import Observed
+from offtrace.logs.policies import Policy
+from offtrace.logs.registry import ESTIMATORS
+from offtrace.logs.weight_shares import kish, shares
 from offtrace.returns.diagnose import Statistics
-from offtrace.traces import Trace
+from offtrace.traces import OneStep, Trace
 
 
 @dataclass(frozen=True)
@@ -59,36 +58,32 @@ class Row:
 
 
 RULE = (
-    "the headline is an estimator that passes all its checks: the fitted one, else one with a model of Q, else one of importance "
-    "sampling; of several of a kind, the one with the smallest standard error; where none passes, the one that fails fewest"
+    "the headline is the first that passes all its checks of: the fit with the trace that was asked for, the direct method, "
+    "weighted doubly robust, weighted per-decision importance sampling, and the others; where none passes, the one that fails "
+    "fewest"
 )
 """How the headline is chosen."""
 
 
-def rank(row: Row) -> tuple[int, int, float]:
+def rank(row: Row) -> tuple[int, int]:
     """Where the row stands by the rule: the least is the headline."""
-    order = [FITTED_VALUES, MODEL, IMPORTANCE]
-    family = ESTIMATORS[row.estimator].family
-    failures = len(row.failed) + 10 * (not np.isfinite(row.estimate))
-    error = row.standard_error if np.isfinite(row.standard_error) else np.inf
-    return failures, order.index(family) if family in order else len(order), error
+    preference = ESTIMATORS[row.estimator].preference
+    never = preference is None
+    return len(row.failed) + 10 * (not np.isfinite(row.estimate)) + 100 * never, 0 if preference is None else preference
 
 
 def instead(rows: Mapping[str, Sequence[Row]], named: Row) -> str:
-    """Where another estimator is named than the fitted one, which the rule promises: which, and why; else nothing.
+    """Where another estimator is named than the one which the rule prefers: which, and why; else nothing.
 
     `rows`: all estimates by policy, whose name is empty where there is one alone.
     """
-    fits = {
-        policy: row
-        for policy, each in rows.items()
-        for row in each
-        if ESTIMATORS[row.estimator].family == FITTED_VALUES
-    }
-    if not fits or any(row.estimator == named.estimator for row in fits.values()):
+    first = {policy: min(each, key=lambda row: (rank(row)[0] >= 100, rank(row)[1])) for policy, each in rows.items()}
+    if any(row.estimator == named.estimator for row in first.values()):
         return ""
-    why = [f"{f'of {policy}, ' if policy else ''}{check.words}" for policy, row in fits.items() for check in row.failed]
-    title = next(iter(fits.values())).title
+    why = [
+        f"{f'of {policy}, ' if policy else ''}{check.words}" for policy, row in first.items() for check in row.failed
+    ]
+    title = next(iter(first.values())).title
     return f"**The estimate is by {named.title}, not by {title}**, which fails its checks: {'; '.join(why)}"
 
 
@@ -162,7 +157,9 @@ class Result:
     """The conservative interval for V(π), the same for all estimators; None where μ is not known or starts were given."""
     diagnosis: Diagnosis
     warnings: tuple[str, ...]
-    """What one should know before relying on the numbers."""
+    """What one should know before relying on the headline."""
+    notes: tuple[str, ...]
+    """What was decided for you, and why."""
     trace: Trace
     gamma: float
     confidence: float
@@ -185,19 +182,21 @@ class Result:
     """The target policy."""
     call: str
     """The call of `evaluate` with all its arguments, to repeat it."""
+    cluster: np.ndarray | None = None
+    """Which episodes belong together [E]; None: each is by itself."""
     contributions: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """What each episode contributes to each estimate [E], by the names of the estimators."""
-    bounds: Mapping[str, Conservative] = field(default_factory=dict[str, Conservative])
-    """Intervals like the conservative one, by Anderson (the same), Hoeffding, empirical Bernstein and Student's t. The lower end
-    alone holds with probability 1 − α/2, α = 1 − confidence. Empty where there is no conservative one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the estimators."""
+        return tuple(row.estimator for row in self.estimates)
 
     def __getitem__(self, estimator: str) -> Row:
         for row in self.estimates:
             if row.estimator == estimator:
                 return row
-        raise KeyError(
-            f"{estimator!r} was not estimated: there are {', '.join(row.estimator for row in self.estimates)}"
-        )
+        raise KeyError(f"{estimator!r} was not estimated: there are {', '.join(self.names)}")
 
     @property
     def headline(self) -> Row:
@@ -252,8 +251,8 @@ class Result:
                 {**row, "checks": [vars(check) for check in self[str(row["estimator"])].checks]} for row in self.rows()
             ],
             "conservative": None if bounds is None else vars(bounds),
-            "bounds": {name: vars(each) for name, each in self.bounds.items()},
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "trace": repr(self.trace),
             "gamma": self.gamma,
             "confidence": self.confidence,
@@ -269,17 +268,33 @@ class Result:
             "call": self.call,
         })  # fmt: skip
 
+    def plain(self) -> str:
+        """The answer in one sentence, without Greek letters."""
+        row, E = self.headline, f"{self.episodes:,}"
+        if row.failed:
+            return f"These {E} episodes do not say what the new policy would earn: {row.failed[0].words}."
+        if np.isnan(row.low):
+            return f"The new policy would earn about {four_digits(row.estimate)} an episode; how sure that is cannot be said."
+        rests = f"{row.effective:,.0f} effective episodes of {E} support this" if row.effective == row.effective else ""
+        low, high = row.gain_low, row.gain_high
+        if np.isnan(low):
+            earns = f"would earn {four_digits(row.low)} to {four_digits(row.high)} an episode"
+        elif low > 0:
+            earns = f"would earn {four_digits(low)} to {four_digits(high)} more per episode than today's"
+        elif high < 0:
+            earns = f"would earn {four_digits(-high)} to {four_digits(-low)} less per episode than today's"
+        else:
+            earns = f"may earn up to {four_digits(-low)} less or {four_digits(high)} more per episode than today's"
+        return f"The new policy {earns}{f'; {rests}' if rests else ''}."
+
     def said(self) -> str:
-        """The headline in one sentence."""
+        """The headline in one line of symbols."""
         row = self.headline
         text = f"V(π) ≈ {four_digits(row.estimate)} {ends(row.low, row.high)} by {row.title}"
-        if not np.isnan(row.gain):
+        if not np.isnan(row.gain_low):
             text += f"; V(π) − V(μ) = {four_digits(row.gain)} {ends(row.gain_low, row.gain_high)}"
         if row.failed:
             text += f"; NO estimator passes its checks, and this one fails {len(row.failed)}"
-        dropped = 0 if self.logs.report is None else self.logs.report.dropped
-        if dropped and self.logs.report is not None:
-            text += f"; {dropped:,} of {self.logs.report.episodes:,} episodes were dropped"
         return text
 
     def _repr_html_(self) -> str:
@@ -294,31 +309,38 @@ class Result:
         seen = self.observed
         kernel = f"; π by {self.policy.kernel}" if self.policy.kernel else ""
         lines = [
+            self.plain(),
             *([self.instead] if self.instead else []),
-            f"V(π) from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
-            *(f"  {what} in the order: {order}" for what in ("states", "actions") if (order := self.logs.order(what))),
             f"  {self.said()}",
             f"  V(μ) = {four_digits(seen.estimate)} {ends(seen.low, seen.high)}, as logged"
             + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),
-            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  {'V(π) − V(μ)':^25}  rests on",
+            f"  from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
+            *(f"  {what} in the order: {order}" for what in ("states", "actions") if (order := self.logs.order(what))),
+            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  {'V(π) − V(μ)':^25}  effective episodes",
         ]
+        reasons: dict[str, int] = {}
         for row in self.estimates:
-            rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f} episodes"
+            rests = "" if np.isnan(row.effective) else f"{row.effective:,.0f}"
+            marks = "".join(f" ✗{reasons.setdefault(check.words, len(reasons) + 1)}" for check in row.failed)
             lines.append(
                 f"  {row.title:<{width}}  {four_digits(row.estimate):>10}  {ends(row.low, row.high):^25}  "
-                f"{ends(row.gain_low, row.gain_high):^25}  {rests}"
+                f"{ends(row.gain_low, row.gain_high):^25}  {rests}{marks}"
             )
-            lines += [f"      ✗ {check.words}" for check in row.failed]
-            lines += [f"      · {check.words}" for check in row.checks if check.kind == "dropped" and not check.failed]
+        lines += [f"  ✗{number} {words}" for words, number in reasons.items()]
+        lines += [
+            f"  · {check.words}" for check in self.headline.checks if check.kind == "dropped" and not check.failed
+        ]
         if self.conservative is not None:
             c = self.conservative
             lines += [f"  conservative interval for V(π): {_bounded(c)}, given", f"    {c.assumes}"]
-            others = [f"{name} {_bounded(each)}" for name, each in self.bounds.items() if name != ANDERSON]
-            lines += [f"    by other inequalities: {', '.join(others)}"] if others else []
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
             lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")
-        lines.append(f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut")
+        if self.trace != OneStep():
+            lines.append(
+                f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut"
+            )
+        lines += [f"  · {note}" for note in self.notes]
         lines += [f"  ! {warning}" for warning in self.warnings]
         return "\n".join(lines)
 

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.logs.estimators.importance_sampling import cut
-from offtrace.logs.estimators.intervals import range_of
-from offtrace.logs.estimators.lower_bounds import without_share
-from offtrace.logs.estimators.registry import LACKING, MU, OWN_STARTS
+from offtrace.logs.importance import cut
+from offtrace.logs.intervals import range_of, without_share
+from offtrace.logs.registry import LACKING, MU, OWN_STARTS
 from offtrace.logs.result import Result
 from offtrace.traces.base import number, whole
 

@@ -16,12 +16,11 @@ from offtrace._shared.extras import install
 from offtrace.reports.report_files import put
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
-    from offtrace.logs.cases.measuring import Measured
     from offtrace.reports.study.views import Views
 
-__all__ = ["evaluation_page", "evidence_page", "opened", "summary", "write", "write_explorer"]
+__all__ = ["evaluation_page", "opened", "summary", "write", "write_explorer"]
 
 
 def write(study: object, path: str | Path | None = None, *, open_browser: bool = False, figures: bool = True) -> Path:
@@ -96,7 +95,7 @@ def evaluation_page(
     `command` is the command line that made it, if one did, to be shown on the page.
 
     >>> from offtrace.logs import evaluate
-    >>> result = evaluate(logs, target, trace=RBIS(lam=0.9), gamma=0.99)  # doctest: +SKIP
+    >>> result = evaluate(logs, target, gamma=0.99)  # doctest: +SKIP
     >>> evaluation_page(result, "evaluation.html")  # doctest: +SKIP
     """
     from offtrace.logs import Result
@@ -110,19 +109,6 @@ def evaluation_page(
     target = Path(path)
     put(page.html(result, command).encode(), target)
     return _shown(target, open_browser)
-
-
-def evidence_page(found: Sequence[Measured], path: str | Path, *, command: str | None = None) -> Path:
-    """One self-contained page about what `offtrace logs evidence` measured; returns where it is.
-
-    >>> from offtrace.logs.cases.measuring import measure
-    >>> evidence_page(measure(["hidden"], quick=True), "evidence.html")  # doctest: +SKIP
-    """
-    from offtrace.reports.logs import evidence_page as page
-
-    target = Path(path)
-    put(page.html(found, command).encode(), target)
-    return target
 
 
 def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = False, state: str = "") -> Path:

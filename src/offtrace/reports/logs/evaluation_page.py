@@ -6,9 +6,9 @@ import numpy as np
 
 from offtrace._shared.number_text import count, listed, number, percent
 from offtrace.logs.description import describe
-from offtrace.logs.estimators.registry import ESTIMATORS, NEEDS
+from offtrace.logs.diagnosis import gaps_of
+from offtrace.logs.registry import ESTIMATORS, NEEDS
 from offtrace.logs.result import RULE, Result, Row
-from offtrace.logs.warnings_of_result import gaps_of
 from offtrace.reports.html.document import (
     Cell,
     Fact,
@@ -66,18 +66,18 @@ def answer(result: Result) -> list[str]:
     first = result.headline
     others = [row for row in result.estimates if row is not first]
     level, say, seen = percent(result.confidence), Words(result), result.observed
-    said = [f"**V(π) ≈ {say.number(first.estimate)}** by {first.title.replace('fitted, ', 'fitted values with ')}"]
+    said = [result.plain()]
+    said.append(f"**V(π) ≈ {say.number(first.estimate)}** by {first.title.replace('fitted, ', 'fitted values with ')}")
     if not np.isnan(first.low):
-        said[0] += f"; {level} bootstrap interval {say.interval(first.low, first.high)}"
-    said[0] += "."
+        said[1] += f"; {level} bootstrap interval {say.interval(first.low, first.high)}"
+    said[1] += "."
     if result.instead:
         said.insert(0, f"{result.instead}.")
-    if first.failed:
-        said.append("**No estimator passes its checks**, and this one fails fewest: do not rely on it.")
+    said += [_sentence(note) for note in result.notes]
     observed = (
         f"The policy that made the logs got V(μ) = {say.number(seen.estimate)} {say.interval(seen.low, seen.high)}"
     )
-    if not np.isnan(first.gain):
+    if not np.isnan(first.gain_low):
         observed += f", so that V(π) − V(μ) = {say.number(first.gain)} {say.interval(first.gain_low, first.gain_high)}"
     if seen.beyond:
         observed += f"; {percent(seen.beyond)} of V(μ) lies beyond the cut of episodes, and is a model’s"
@@ -143,9 +143,6 @@ def _estimates(result: Result) -> Section:
     ]
     if bounds is not None:
         parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
-        others = listed([f"{name} {say.conservative(c)}" for name, c in result.bounds.items() if c is not bounds])
-        why = "Student’s t also takes the mean of weighted returns for normal, which it is with many episodes only."
-        parts.append(Paragraph(f"By other inequalities V(π) lies in: {others}. {why}", "note"))
     parts += [Paragraph(RESTS, "note"), Folded("What each estimator computes", _equations(result))]
     return Section("estimates", "Estimates", parts)
 

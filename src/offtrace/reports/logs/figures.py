@@ -8,9 +8,9 @@ import numpy as np
 
 from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
 from offtrace.logs import notebook_table
-from offtrace.logs.estimators.intervals import Conservative
-from offtrace.logs.estimators.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
-from offtrace.logs.estimators.sampled_operator import Sampled
+from offtrace.logs.intervals import Conservative
+from offtrace.logs.operator import Sampled
+from offtrace.logs.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
 from offtrace.logs.result import Result
 from offtrace.traces import QLambda
 

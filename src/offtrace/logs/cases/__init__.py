@@ -1,1 +1,0 @@
-"""Cases whose truth is known, on which traces are tried against the other estimators: `offtrace logs evidence`."""

@@ -1,0 +1,292 @@
+"""What can go wrong with an estimator, each kind by itself: a check says what was found, and whether it failed.
+
+finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
+support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
+settled         whether the iteration ended in a fixed point
+hidden          whether the past of an episode tells what follows, given state and action: states should be Markov
+residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
+mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1
+worth           (ΣW)² / ΣW²: how many episodes the weights are worth
+cut off         the share of the weights that the bound of truncated IS takes away, which is bias
+rests on        on how many episodes the estimate rests, and how many earned something else than most did
+range           whether the estimate is one that rewards and horizon allow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offtrace._shared.number_text import count, interval, number, percent
+from offtrace.logs.behavior import deal
+from offtrace.logs.container import take
+from offtrace.logs.fit import Fit, Regressed, Regressor, fit
+from offtrace.logs.importance import Weights
+from offtrace.logs.intervals import by_cluster
+from offtrace.logs.on_policy import first_values, on_policy
+from offtrace.logs.support import way_out
+from offtrace.logs.weight_shares import kish, shares
+
+if TYPE_CHECKING:
+    from offtrace.logs.operator import Sampled
+    from offtrace.logs.registry import Evidence
+
+MUCH = 0.01
+"""Of the target's way outside the data, and of weights cut off."""
+HANDFUL = 30
+"""Episodes on which an answer must rest."""
+FEWEST = 10
+"""Episodes that weights must be worth for an interval."""
+NARROW = 0.01
+"""An interval as narrow as this, in ranges of the returns, need not rest on many episodes: transitions are deterministic."""
+AGES = 4
+"""Stretches of an episode in which TD errors are looked at."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One way in which an estimator can fail, and what was found."""
+
+    kind: str
+    number: float
+    words: str
+    """What is wrong, for people; what was found where nothing is."""
+    failed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """What an estimator found."""
+
+    value: float
+    contributions: NDArray[np.float64]
+    """[E]: what each episode contributes."""
+    low: float
+    high: float
+
+    def effective(self, evidence: Evidence) -> float:
+        """On how many episodes (or clusters) the estimate rests: (Σ|d|)² / Σd², d = contribution − estimate."""
+        x = by_cluster(self.contributions[:, None], evidence.cluster)[:, 0]
+        return kish(x - x.mean()) if np.isfinite(x).all() else 0.0
+
+
+Checking = Callable[["Evidence", Estimated], Check | None]
+"""A check; None where there is nothing to look at."""
+
+
+# --- of fitted values -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OfFit:
+    """The checks of an estimator that fits Q."""
+
+    fit: Callable[[Evidence], Fit | Regressed]
+
+    @property
+    def all(self) -> tuple[Checking, ...]:
+        """All checks, in the order in which they are told."""
+        return self.settled, self.finds_behavior, self.support, markov, self.residual, rests_on, in_range
+
+    def settled(self, evidence: Evidence, found: Estimated) -> Check | None:
+        """Whether the iteration ended in a fixed point."""
+        if self.fit(evidence).converged:
+            return None
+        words = (
+            "the iteration did not settle, so that its values are no fixed point and it has no interval; try a γ below 1, a "
+            "smaller λ, or a trace with the recursive condition"
+        )
+        return Check("settled", self.fit(evidence).sweeps, words, True)
+
+    def finds_behavior(self, evidence: Evidence, found: Estimated) -> Check | None:
+        """V̂(μ) by the same trace and model, against what was observed."""
+        mine, seen = self.fit(evidence).sampled, evidence.observed
+        if mine.trace.needs_greedy:  # μ is not greedy
+            return None
+        operator = on_policy(mine.trace, mine.logs, evidence.gamma)
+        value = float(first_values(fit(operator, evidence.model)).mean())
+        words = (
+            f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
+        )
+        return Check("V(μ)", value, words, seen.missed_by(value))
+
+    def support(self, evidence: Evidence, found: Estimated) -> Check | None:
+        """How much of π's discounted way leaves the data."""
+        share = way_out(evidence).share
+        if not share:
+            return None
+        where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
+        where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
+        words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
+        return Check("support", share, words, share > MUCH)
+
+    def residual(self, evidence: Evidence, found: Estimated) -> Check | None:
+        """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
+        mine = self.fit(evidence).sampled
+        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not found.low <= found.high:
+            return None
+        if mine.trace.shape is not None:  # a λ for each step of all logs
+            return None
+        worth = _unseen_errors(evidence, mine)
+        failed = bool(worth > max(found.high - found.low, 1e-6 * abs(found.value)))  # what is less may be chance
+        words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
+        words += ", and should be 0 on average" if failed else ""
+        return Check("residual", worth, words, failed)
+
+
+def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
+    """What the TD errors of a fold of episodes are worth, by a fit to the others."""
+    logs, gamma = sampled.logs, evidence.gamma
+    fold = deal(logs, min(evidence.direct.folds, logs.episodes), evidence.direct.seed)
+    unseen = take(logs, np.flatnonzero(fold == 0))
+    without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
+    q = without.at(unseen.state, unseen.action)
+    v, on = np.zeros(len(unseen)), ~unseen.terminated
+    if on.any():
+        v[on] = without.values(unseen.next_state[on])
+    action = unseen.action
+    if logs.continuous:  # below and above the middle of the first number
+        action = (action[:, 0] > np.median(action[:, 0])).astype(int)
+    return _worth_of_errors(unseen.reward + gamma * v - q, unseen.starts, action, gamma)
+
+
+def _worth_of_errors(delta: np.ndarray, starts: np.ndarray, action: np.ndarray, gamma: float) -> float:
+    """Σ_g |mean δ in group g| · (discounted steps of g in an episode), over groups whose mean is not 0 (3 standard errors)."""
+    lengths = np.diff(starts)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    age = np.arange(len(delta)) - starts[episode]
+    stretch = np.searchsorted(np.quantile(age, np.arange(1, AGES) / AGES), age, side="right")
+    worth = 0.0
+    for group in range(AGES * (int(action.max()) + 1)):
+        here = stretch + AGES * action == group
+        if not here.any():
+            continue
+        mean = delta[here].mean()
+        by_episode = np.bincount(episode[here], delta[here] - mean, len(lengths))
+        if abs(mean) > 3 * np.sqrt((by_episode**2).sum()) / here.sum():
+            worth += float(abs(mean)) * float((gamma ** age[here]).sum()) / len(lengths)
+    return worth
+
+
+# --- of importance sampling -------------------------------------------------------------------------------------------
+
+
+def _weights(evidence: Evidence) -> Weights:
+    assert evidence.weights is not None  # these estimators need μ
+    return evidence.weights
+
+
+def mean_weight(evidence: Evidence, found: Estimated) -> Check | None:
+    """The mean weight of whole episodes."""
+    return _mean(_weights(evidence).whole)
+
+
+def mean_weight_by_step(evidence: Evidence, found: Estimated) -> Check | None:
+    """The mean over steps, discounted; an episode that is over goes on with its last weight."""
+    return _mean(_weights(evidence).discounted_mean())
+
+
+def _mean(x: np.ndarray) -> Check:
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
+    off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
+    words = f"its weights have the mean {number(mean)}"
+    if off:
+        words += (
+            ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is not "
+            "what it was said to be"
+        )
+    return Check("mean weight", mean, words, off)
+
+
+def worth(evidence: Evidence, found: Estimated) -> Check | None:
+    """How many episodes the weights are worth."""
+    return _worth(_weights(evidence).log_whole, evidence.logs.episodes)
+
+
+def worth_by_step(evidence: Evidence, found: Estimated) -> Check | None:
+    """The same for weights by step, discounted."""
+    with np.errstate(divide="ignore"):
+        return _worth(np.log(_weights(evidence).discounted_mean()), evidence.logs.episodes)
+
+
+def _worth(log_weights: np.ndarray, episodes: int) -> Check:
+    effective = kish(shares(log_weights)) if np.isfinite(log_weights.max()) else 0.0
+    words = f"its weights are worth {effective:.1f} of {episodes:,} episodes"
+    return Check("worth", effective, words, effective < few(episodes))
+
+
+def few(episodes: int) -> float:
+    """Below this an answer rests on a handful of episodes; of few episodes that is less."""
+    return min(HANDFUL, 0.3 * episodes)
+
+
+def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
+    """The share of the weights that the bound takes away."""
+    w = _weights(evidence)
+    log_bound = np.log(np.sqrt(w.episodes) if w.bound is None else w.bound)
+    kept = w.discount * np.exp(np.minimum(w.log, log_bound))
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = float((w.discount * w.product).sum())
+        share = 1 - float(kept.sum()) / whole if whole < np.inf else 1.0
+    words = f"its bound cuts off {percent(share)} of the weights, which moves the estimate towards 0"
+    return Check("cut off", share, words, share > MUCH)
+
+
+# --- of all -----------------------------------------------------------------------------------------------------------
+
+
+def markov(evidence: Evidence, found: Estimated) -> Check | None:
+    """Whether the states hide something, of an estimator that takes them to be Markov."""
+    tested = evidence.hidden_states
+    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
+
+
+def rests_on(evidence: Evidence, found: Estimated) -> Check | None:
+    """On how many episodes the estimate rests: no more than those that earned something else than most did."""
+    effective, enough = found.effective(evidence), few(evidence.independent)
+    unlike = evidence.observed.unlike_most
+    if 0 < unlike < min(FEWEST, enough):
+        words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
+        return Check("rests on", unlike, words, True)
+    handful = 0 < effective < enough and found.high - found.low > NARROW * float(np.ptp(evidence.observed.returns))
+    words = f"it rests on {count(effective)} effective episodes" + (", which is a handful" if handful else "")
+    return Check("rests on", effective, words, handful)
+
+
+def in_range(evidence: Evidence, found: Estimated) -> Check | None:
+    """Whether the estimate can be."""
+    allowed = evidence.allowed
+    if allowed.least - 1e-6 <= found.value <= allowed.most + 1e-6 or np.isnan(found.value):
+        return None
+    words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
+    return Check("range", found.value, words, True)
+
+
+def left_out(evidence: Evidence, found: Estimated) -> Check | None:
+    """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
+    share = beyond_cuts(evidence)
+    if not share:
+        return None
+    words = (
+        f"{percent(share)} of the discounted future lies beyond the cut of episodes and is left out, since the target policy "
+        "does not say which actions it takes: Density(log_pi, sample=…) does"
+    )
+    return Check("left out", share, words, share > MUCH)
+
+
+def beyond_cuts(evidence: Evidence) -> float:
+    """The mean over episodes of γ^T where they were cut after T steps; 0 where a model says what comes after."""
+    logs = evidence.logs
+    if evidence.policy.draws:
+        return 0.0
+    last = logs.starts[1:] - 1
+    return float(np.where(logs.truncated[last], evidence.gamma ** np.diff(logs.starts), 0.0).mean())
+
+
+WHOLE: tuple[Checking, ...] = (mean_weight, worth, left_out, rests_on, in_range)
+BY_STEP: tuple[Checking, ...] = (mean_weight_by_step, worth_by_step, left_out, rests_on, in_range)

@@ -1,0 +1,169 @@
+"""What an answer rests on, and what to say of it: weights, support, and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from offtrace._shared.number_text import number, with_interval
+from offtrace.logs.behavior import Behavior
+from offtrace.logs.checks import Check
+from offtrace.logs.container import Logs
+from offtrace.logs.description import counts
+from offtrace.logs.importance import Weighting, cut
+from offtrace.logs.intervals import Conservative
+from offtrace.logs.operator import PIECE
+from offtrace.logs.policies import Policy
+from offtrace.logs.registry import ESTIMATORS, MU, Evidence
+from offtrace.logs.result import Diagnosis, Row, Support, chosen
+
+APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
+HEAVY = (
+    4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/evaluation.md)
+)
+MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
+
+
+def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
+    """What the answer rests on."""
+    w = evidence.weights
+    return Diagnosis(
+        log_weights=None if w is None else w.log_whole,
+        effective_by_step=None if w is None else w.effective(),
+        trace=evidence.sampled.diagnosis(),
+        support=support_of(evidence.logs, evidence.policy),
+        influence=None if influence is None or np.isnan(influence).any() else influence,
+    )
+
+
+def support_of(logs: Logs, policy: Policy) -> Support:
+    """Where the target policy leaves the data."""
+    if policy.table is not None:
+        logged = counts(logs)
+        visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
+        return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
+    sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
+    return Support(float(np.sum(sums) / len(logs)), None, None)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An action of the target policy that was never logged in a state (for features: never at all)."""
+
+    state: int | str | None
+    """Its name in the source, or its id; None for features."""
+    action: int | str
+    probability: float
+    """π(a|s); for features, its mean over the logged states."""
+    visits: int
+    """So many steps were logged in this state."""
+    share: float
+    """Of all that the target policy does at logged states; over all gaps the sum is `Support.share`."""
+
+
+def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
+    """Where the target policy leaves the data, what matters most first."""
+    if logs.continuous:
+        return []
+    actions = logs.names("actions")
+    if policy.table is None:
+        never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
+        sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
+        means = np.sum(sums, axis=0) / len(logs)
+        found = [
+            Gap(None, actions[a], float(p), len(logs), float(p))
+            for a, p in zip(never.tolist(), means, strict=True)
+            if p
+        ]
+        return sorted(found, key=lambda gap: -gap.share)
+    logged = counts(logs)
+    share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
+    states = logs.names("states")
+    order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
+    return [
+        Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))
+        for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
+    ]
+
+
+def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson: Conservative | None) -> Iterator[str]:
+    """What one should know before relying on the headline, the gravest first."""
+    logs, best = evidence.logs, chosen(rows)
+    if logs.report is not None and logs.report.loss:
+        yield logs.report.loss
+    if best.failed:
+        yield f"no estimator passes its checks: {best.title}, which fails fewest, is named first, and should not be relied on"
+        yield from (check.words for check in best.failed)
+    if anderson is not None and anderson.empty:
+        yield f"the conservative interval is empty: {anderson.empty}"
+    by_model = ESTIMATORS[best.estimator].operator is not None
+    if evidence.model is None:
+        visits = np.bincount(logs.state, minlength=logs.states)
+        into = np.count_nonzero(visits[np.asarray(logs.next_state[cut(logs)])] == 0)
+        if into > MUCH * logs.episodes:
+            yield (
+                f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "
+                "is taken for worth 0"
+            )
+        if (lost := evidence.starts.weight[visits[evidence.starts.state] == 0].sum()) > 0:
+            yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
+    share = cut(logs).sum() / logs.episodes
+    if share > MUCH and not by_model:
+        yield (
+            f"{100 * share:.3g} % of the episodes were truncated: what came after is "
+            + ("taken from the direct method" if evidence.policy.draws else "left out")
+        )
+    if mu.estimated and MU in ESTIMATORS[best.estimator].needs:
+        yield f"μ was {mu.origin} from these very data: intervals take it for known"
+
+
+def contradictions(rows: Sequence[Row], contributions: Mapping[str, np.ndarray]) -> list[Row]:
+    """The rows; a fit that weights alone contradict has that as a failed check.
+
+    Weights need no states that are Markov and no model that is right. Of the estimators that have nothing else, and that pass
+    their checks, the best one by the rule of the headline is taken. Where states hide something, it is named there.
+    """
+    sound = [row for row in rows if not row.failed and row.low < row.high and _by_weights(row)]
+    if not sound:
+        return list(rows)
+    other, found = chosen(sound), list[Row]()
+    alone = f"by weights alone, {other.title} finds {with_interval(other.estimate, other.low, other.high)}"
+    for row in rows:
+        told = [replace(c, words=f"{c.words}; {alone}") if c.kind == "hidden" and c.failed else c for c in row.checks]
+        if ESTIMATORS[row.estimator].operator is not None and (error := _apart(row, other, contributions)):
+            far = number(abs(row.estimate - other.estimate), error)
+            words = (
+                f"{alone}, which differs by {far} (± {number(2 * error, error)} by the same episodes): more than chance"
+            )
+            told.append(Check("contradicted", row.estimate - other.estimate, words, True))
+        found.append(replace(row, checks=tuple(told)))
+    return found
+
+
+def _by_weights(row: Row) -> bool:
+    """Whether it is an estimator by weights of episodes, doubly robust or not."""
+    return isinstance(ESTIMATORS[row.estimator].function, Weighting)
+
+
+def _apart(row: Row, other: Row, contributions: Mapping[str, np.ndarray]) -> float:
+    """The error of the difference of two estimates, episode by episode, if they differ by more than chance; else 0.
+
+    That is by more than three errors, and what four more episodes would change that are like the one which brings the two nearest
+    to each other. Weights have long tails: without the few heavy episodes an estimate is too low, and so is its error. What makes
+    the interval of the row wider than two errors on each side, such as pairs that were never logged, is allowed for, too.
+    """
+    if not np.isfinite([row.estimate, row.standard_error]).all():
+        return 0.0
+    mine, its = contributions[row.estimator], contributions[other.estimator]
+    known = np.isfinite(row.effective)  # what each episode contributes
+    moves = its - mine if known else its
+    error = (
+        float(moves.std() / np.sqrt(len(moves))) if known else float(np.hypot(row.standard_error, other.standard_error))
+    )
+    moves = (moves - moves.mean()) * (1 if row.estimate > other.estimate else -1)
+    missing = HEAVY * float(moves.max()) / len(moves)
+    low, high = row.low + 2 * row.standard_error, row.high - 2 * row.standard_error
+    far = max(min(low, row.estimate) - other.estimate, other.estimate - max(high, row.estimate))
+    return error if far > APART * error + missing + 1e-6 * abs(other.estimate) else 0.0

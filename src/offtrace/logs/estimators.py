@@ -1,0 +1,130 @@
+"""The estimators that offtrace has, in the order in which they are shown.
+
+`offtrace.logs` takes the registry from here, so that those stand in it before anybody adds one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offtrace.logs.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
+from offtrace.logs.fit import Fit, Regressed
+from offtrace.logs.importance import (
+    Weighting,
+    ordinary,
+    per_decision,
+    truncated,
+    weighted,
+    weighted_per_decision,
+)
+from offtrace.logs.marginalised import CHECKS, marginalised
+from offtrace.logs.operator import Sampled
+from offtrace.logs.registry import (
+    ACTIONS,
+    FITTED_VALUES,
+    IMPORTANCE,
+    MODEL,
+    MU,
+    OWN_STARTS,
+    TABLE,
+    TRACE,
+    Estimator,
+    Evidence,
+    register_estimator,
+)
+from offtrace.logs.registry import (
+    ESTIMATORS as ESTIMATORS,
+)
+
+
+def _fitted(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
+    return evidence.direct.starts.of_fit(evidence.fit)
+
+
+def _direct(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
+    return evidence.direct.starts.of_fit(evidence.direct.fit)
+
+
+def _operator(evidence: Evidence) -> Sampled:
+    return evidence.sampled
+
+
+def _one_step_operator(evidence: Evidence) -> Sampled:
+    return evidence.direct.sampled
+
+
+def _main_fit(evidence: Evidence) -> Fit | Regressed:
+    return evidence.fit
+
+
+def _direct_fit(evidence: Evidence) -> Fit | Regressed:
+    return evidence.direct.fit
+
+
+def _weighting(
+    name: str,
+    equation: str,
+    how: Weighting,
+    preference: int,
+    title: str = "",
+    checks: tuple[Checking, ...] = BY_STEP,
+) -> Estimator:
+    family = MODEL if how.doubly_robust else IMPORTANCE
+    needs = (MU, OWN_STARTS, ACTIONS) if how.doubly_robust else (MU, OWN_STARTS)
+    return Estimator(name, equation, how, needs=needs, title=title, family=family, preference=preference, checks=checks)
+
+
+FITTED = register_estimator(
+    Estimator(
+        "fitted",
+        "Q̂ = MQ̂ with the trace’s β, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
+        _fitted,
+        (ACTIONS, TRACE),
+        "fitted, {trace}",
+        FITTED_VALUES,
+        _operator,
+        preference=0,
+        checks=OfFit(_main_fit).all,
+    )
+)
+DIRECT = register_estimator(
+    Estimator(
+        "direct method",
+        "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
+        _direct,
+        needs=(ACTIONS,),
+        operator=_one_step_operator,
+        preference=1,
+        checks=OfFit(_direct_fit).all,
+    )
+)
+for _each in (
+    _weighting(
+        "weighted doubly robust",
+        "Σ_e V̂(s_0) / E + Σ_t γ^t (Σ_e W_t δ_t) / Σ_e W_t",
+        Weighting(weighted_per_decision, doubly_robust=True),
+        2,
+    ),
+    _weighting("weighted per-decision IS", "Σ_t γ^t (Σ_e W_t r_t) / Σ_e W_t", Weighting(weighted_per_decision), 3),
+    _weighting(
+        "doubly robust",
+        "Σ_e (V̂(s_0) + Σ_t γ^t W_t δ_t) / E, δ_t = r_t + γ V̂(s_{t+1}) − Q̂(s_t, a_t)",
+        Weighting(per_decision, doubly_robust=True),
+        4,
+    ),
+    _weighting("per-decision IS", "Σ_e Σ_t γ^t W_t r_t / E", Weighting(per_decision), 5),
+    _weighting("weighted IS", "Σ_e W_{T−1} Σ_t γ^t r_t / Σ_e W_{T−1}", Weighting(weighted), 6, checks=WHOLE),
+    _weighting("IS", "Σ_e W_{T−1} Σ_t γ^t r_t / E", Weighting(ordinary), 7, "ordinary IS", WHOLE),
+    _weighting("truncated IS", "Σ_e Σ_t γ^t min(c, W_t) r_t / E", Weighting(truncated), 8, checks=(cut_off, *BY_STEP)),
+    Estimator(
+        "marginalised IS",
+        "Σ_i w(s_i) ρ_i r_i / E, w = d̂_π / d̂_μ: d̂_π(s′) = d_0(s′) + γ Σ_{i: s′_i = s′} w(s_i) ρ_i / E",
+        marginalised,
+        needs=(MU, TABLE),
+        family=IMPORTANCE,
+        preference=None,
+        checks=CHECKS,
+    ),
+):
+    register_estimator(_each)

@@ -1,1 +1,0 @@
-"""Estimators of V(π) from logs."""

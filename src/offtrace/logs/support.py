@@ -1,0 +1,62 @@
+"""How much of the target's way leaves the data, and what it could be worth.
+
+With τ the first time that π takes a pair (s, a) that was never logged, and the transitions and rewards of logged pairs as the
+logs have them,
+
+    V(π) = (what comes before τ) + E[γ^τ Q^π(s_τ, a_τ)],     share = E[γ^τ]
+
+Of Q^π(s_τ, a_τ) the logs say nothing, but it lies in [least, most], as rewards and horizon allow. A table takes it to be worth
+V̂(s_τ), so that V(π) may be off by −E[γ^τ V̂(s_τ)] + share · [least, most] (Manski 1990).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from offtrace.logs.description import counts
+from offtrace.logs.linear_systems import solve
+
+if TYPE_CHECKING:
+    from offtrace.logs.fit import Fit, Regressed
+    from offtrace.logs.registry import Evidence
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """E[γ^τ], and E[γ^τ V̂(s_τ)] where a fit was given."""
+
+    share: float
+    taken_for: float = 0.0
+
+
+def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
+    """How much of the target's way leaves the data. Of features only: how much of its first steps never was logged."""
+    logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
+    if policy.table is None:
+        return WayOut(float(starts.weight @ policy.outside(starts.state, logs)))
+    logged = counts(logs)
+    outside = np.where(logged == 0, policy.table, 0.0).sum(axis=1)
+    if not outside.any():
+        return WayOut(0.0)
+    pair = logs.state * logs.actions + logs.action
+    on = ~logs.terminated
+    pair, following = pair[on], logs.next_state[on]
+    known = np.where(logged > 0, policy.table, 0.0) / np.maximum(logged, 1)
+
+    def onward(x: np.ndarray) -> np.ndarray:
+        """γ Σ_a π(a|s) Ê[x(s')] over logged pairs [S]."""
+        return gamma * (known * np.bincount(pair, x[following], known.size).reshape(known.shape)).sum(axis=1)
+
+    def at_first_states(right: np.ndarray) -> float:
+        reached, _, _ = solve(lambda x: x - onward(x), right)
+        return float(starts.weight @ reached[starts.state])
+
+    share = at_first_states(outside)
+    if share < 1e-9:  # the way there does not begin in any first state
+        return WayOut(0.0)
+    if found is None:
+        return WayOut(min(share, 1.0))
+    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(found, np.arange(logs.states))))

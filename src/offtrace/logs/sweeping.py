@@ -1,0 +1,315 @@
+"""Values from logs that are larger than a machine: the fixed point of the sampled operator, by sums over files.
+
+One sweep reads every file once, and adds something up (`one_file`): by how much the steps of each pair (s, a) ask Q to change, or
+the matrices of a linear fit. Sums do not depend on how the episodes are spread over files and workers, but for rounding. So the
+result is the fitted estimate of `offtrace.logs.evaluate`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+
+from offtrace._shared.progress_bar import ProgressBar
+from offtrace.logs import file_sums
+from offtrace.logs.bases import gram_and_variance
+from offtrace.logs.container import Logs
+from offtrace.logs.features import fourier_features
+from offtrace.logs.file_sums import Known, Passes, Question, Sums
+from offtrace.logs.fit import Features
+from offtrace.logs.linear_systems import inverse_of
+from offtrace.logs.map_files import Executor, OnRay, Threads, check_episodes, files_in
+from offtrace.logs.operator import Sampled
+from offtrace.logs.policies import Policy, as_policy, refuse_frame
+from offtrace.logs.reading.columns import Columns, Names
+from offtrace.logs.swept import Swept
+from offtrace.logs.table_sums import TableSums
+from offtrace.traces import OneStep, Trace
+from offtrace.traces.base import number, whole
+from offtrace.traces.trace_argument import as_trace
+from offtrace.trajectory import distributions
+
+MODELS = ("table", "linear", "fourier")
+"""The models of Q by name."""
+RIDGE = 1.0
+"""Of linear and Fourier features: in logs that are larger than a machine it hardly matters."""
+MOST = 5000
+"""Features at most: a matrix of their number squared is summed for each file."""
+
+
+def sweep(
+    source: str | Path | Sequence[str | Path],
+    target: object,
+    *,
+    gamma: float,
+    trace: Trace | None = None,
+    model: str | Features | None = None,
+    columns: Columns = Columns(),  # noqa: B008 (frozen)
+    truncated: Literal["never", "at end"] | None = None,
+    states: Names = None,
+    actions: Names = None,
+    sweeps: int | None = None,
+    confidence: float | None = 0.95,
+    seed: int = 0,
+    on: Literal["here", "ray"] = "here",
+    workers: int | None = None,
+    address: str | None = None,
+    progress: bool = False,
+) -> Swept:
+    """V(π) and Q of π from logs that need not fit into memory, by sums over files of whole episodes.
+
+    - `source`: a folder of Parquet, Arrow or CSV files, a pattern such as "logs/*.parquet", or a list of files. No episode may be
+      in two files: that is an error.
+    - `target`: π as a table [S, A], for states that are ids; a callable, features [n, d] → probabilities [n, A], or an object
+      with `predict_proba`, for states that are features. `states` and `actions` are what these are called in the files, in the
+      order of the table; without them they are ids 0 … S − 1 and 0 … A − 1. With features `actions` must be given: how many, or
+      names.
+    - `trace`: the rule; None: one step, the direct method
+    - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier" or `Features`
+    - `columns` and `truncated` are those of `read`.
+    - `sweeps`: None goes on to the fixed point; a number applies the sampled operator of a table so often, from Q = 0.
+    - `confidence` of the interval for V(π), from sums of what each episode contributes, corrected for skewness (Hall 1992). For a
+      table it takes about as many sweeps as Q itself, for features one. None: no interval. It tells nothing of what a model
+      misses, nor of actions that were never logged.
+    - `seed` of Fourier features.
+    - `on`: "here", by threads of this process, or "ray", on the cluster at `address`, or a new one on this machine. The result
+      is the same, but for rounding, whatever the number of files and `workers`; a file whose worker is lost is read again.
+
+    Memory is about 150 bytes for each step of the largest file, for each worker, and some tables [S, A]; with p features also
+    100 MB for their values, and some matrices [p, p].
+
+    >>> import numpy as np
+    >>> target = np.full((1000, 4), 0.25)
+    >>> found = sweep("logs/", target, gamma=0.99)  # doctest: +SKIP
+    """
+    files, trace = files_in(source), _checked_trace(OneStep() if trace is None else trace, columns)
+    gamma = number("gamma", gamma, 0.0, 1.0)
+    policy, states, actions = _policy(target, states, actions)
+    kind = _model(model, states is not None)
+    if sweeps is not None:
+        whole("sweeps", sweeps)
+        if kind != "table":
+            raise ValueError(
+                "sweeps are those of a table: with features the fixed point takes a few passes, whatever the trace"
+            )
+    if confidence is not None and not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie in (0, 1), or be None for no interval, got {confidence!r}")
+    if workers is not None:
+        whole("workers", workers)
+    if on not in ("here", "ray"):
+        raise ValueError(f'on must be "here" or "ray", got {on!r}')
+    question = Question(trace, policy, gamma, columns, truncated, states, actions)
+    executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
+    with ProgressBar() as bar, contextlib.closing(executor):
+        passes = Passes(files, executor, bar if progress else None)
+        first = passes.over(file_sums.first, question, states is not None)
+        check_episodes(files, first["each low"], first["each high"], first["each n"], columns.episode)
+        if kind == "table":
+            return _of_table(question, passes, first, sweeps, confidence)
+        return _of_features(question, passes, first, kind, confidence, seed)
+
+
+def _of_table(question: Question, passes: Passes, first: Sums, sweeps: int | None, confidence: float | None) -> Swept:
+    sums = TableSums(question, passes, first)
+    θ, converged = sums.found(sweeps)
+    V, table = sums.values(θ), sums.table(θ)
+    value = float(sums.starts @ V / sums.starts.sum())
+    error, low, high = (float("nan"),) * 3
+    wanted = confidence if sweeps is None else None
+    if wanted is not None and converged and (c := sums.pulled()) is not None:
+        error, low, high = _interval(question, passes, first, sums.known, θ, c, value, wanted)
+    return _swept(
+        passes, first, value=value, low=low, high=high, confidence=wanted, standard_error=error, table=(table, sums.counts),
+        unlogged=sums.unlogged, converged=converged, q=table.__getitem__, values=V.__getitem__,
+    )  # fmt: skip
+
+
+def _of_features(
+    question: Question, passes: Passes, first: Sums, model: str | Features, confidence: float | None, seed: int
+) -> Swept:
+    A = question.actions if isinstance(question.actions, int) else len(question.actions or ())
+    features = Known(model=_features(question, passes, first, model, A, seed))
+    given = passes.over(file_sums.moments_of_features, question, features)
+    if len(given["gram"]) > MOST:
+        raise ValueError(
+            f"{len(given['gram']):,} features (with a block for each action) are more than {MOST:,}: take fewer"
+        )
+    known = replace(features, moments=gram_and_variance(given["gram"], given["total"], given["steps"]))
+    basis = known.linear(_nothing_of(question, A))
+    sums = passes.over(file_sums.system, question, known)
+    matrix, constant = sums["matrix"] + basis.penalty, sums["constant"]
+    inverse = inverse_of(matrix)
+    θ = inverse @ constant
+    converged = bool(np.linalg.norm(matrix @ θ - constant) <= 1e-6 * np.linalg.norm(constant))
+    gradient = sums["starts"] / int(first["returns"][0])
+    value, error, low, high = float(gradient @ θ), *(float("nan"),) * 3
+    if confidence is not None and converged:
+        error, low, high = _interval(question, passes, first, known, θ, gradient @ inverse, value, confidence)
+    return _swept(
+        passes, first, value=value, low=low, high=high, confidence=confidence, standard_error=error,
+        converged=converged, q=partial(basis.q, θ), values=partial(basis.values, θ),
+    )  # fmt: skip
+
+
+def _nothing_of(question: Question, actions: int) -> Sampled:
+    """The operator of no steps, with which Q is read at given states."""
+    states, none = question.states, np.zeros(0)
+    S = 0 if states is None else states if isinstance(states, int) else len(states)
+    flags, ids = np.zeros(0, bool), np.zeros(0, np.int64)
+    logs = Logs(
+        starts=np.zeros(1, np.int64), state=ids, next_state=ids, action=ids, reward=none, terminated=flags, truncated=flags,
+        log_mu=None, states=S, actions=actions,
+    )  # fmt: skip
+    return Sampled(OneStep(), logs, as_policy(question.policy, logs), question.gamma)
+
+
+def _features(
+    question: Question, passes: Passes, first: Sums, model: str | Features, actions: int, seed: int
+) -> Features:
+    if isinstance(model, Features):
+        if model.of_states is None and model.of_pairs is None and question.states is not None:
+            raise ValueError(
+                "the states are ids: say what their features are, with Features(φ), φ a table [S, d] or a callable"
+            )
+        return model
+    if model == "linear":
+        return Features(ridge=RIDGE)
+    steps = first["returns"][1]
+    middle = first["states"] / steps
+    scale = np.sqrt(passes.over(file_sums.spreads, question, middle)["squares"] / steps)
+    return Features(fourier_features(middle, scale, int(steps), actions, seed), ridge=RIDGE)
+
+
+def _interval(
+    question: Question,
+    passes: Passes,
+    first: Sums,
+    known: Known,
+    θ: np.ndarray,
+    c: np.ndarray,
+    value: float,
+    confidence: float,
+) -> tuple[float, float, float]:
+    """The standard error and the ends of the interval, which do not leave what rewards and γ allow."""
+    episodes = int(first["returns"][0])
+    found = passes.over(file_sums.moments, question, known, θ, episodes * c, value)["moments"]
+    error, low, high = interval(value, found, episodes, confidence)
+    rounded = 1e-8 * abs(value) + 1e-12
+    low, high = low - rounded, high + rounded
+    if question.gamma < 1:
+        least, most = min(first["each least"].min(), 0.0), max(first["each most"].max(), 0.0)
+        low, high = max(low, float(least) / (1 - question.gamma)), min(high, float(most) / (1 - question.gamma))
+    return error, low, high
+
+
+def _swept(passes: Passes, first: Sums, **found: Any) -> Swept:
+    """The result, with V(μ) and how much there is."""
+    episodes, steps, total, squares = first["returns"]
+    mean = total / episodes
+    error = np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))
+    return Swept(
+        **found,
+        observed=float(mean),
+        observed_error=float(error),
+        steps=int(steps),
+        episodes=int(episodes),
+        sweeps=passes.made,
+    )
+
+
+def _checked_trace(trace: object, columns: Columns) -> Trace:
+    """A trace that can be swept; else an error that says what to do."""
+    found = as_trace(trace)
+    if found.shape is not None:
+        raise ValueError(
+            f"{found.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
+        )
+    if found.needs_mu and columns.behaviour is None:
+        raise ValueError(
+            f"{found.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
+            "it, Columns(mu=…) or Columns(log_mu=…), or take a trace that needs no μ: TreeBackup, QLambda, OneStep"
+        )
+    return found
+
+
+def _policy(target: object, states: Names, actions: Names) -> tuple[object, Names, Names]:
+    """π, and how many states and actions there are, or their names; no states where they are features."""
+    if hasattr(target, "predict_proba") or callable(target) or isinstance(target, Policy):
+        if states is not None:
+            raise ValueError(
+                f"states={states!r} are ids, and the target policy is a function: give it as a table [S, A] of probabilities"
+            )
+        if actions is None:
+            raise ValueError(
+                "the target policy is a function, so that actions must be given: how many there are, or their names. One file "
+                "need not show them all"
+            )
+        return target, None, actions
+    refuse_frame(target, "target")
+    table = np.asarray(target)
+    if table.ndim != 2 or table.dtype.kind not in "fiub":
+        raise TypeError(
+            f"target must be a table of probabilities [S, A], or a function of features, got {table.dtype} of shape "
+            f"{table.shape}"
+        )
+    policy = distributions(np.ascontiguousarray(table, np.float64), "the target policy", "state number")
+    for what, names, n in (("states", states, policy.shape[0]), ("actions", actions, policy.shape[1])):
+        if names is not None and (names if isinstance(names, int) else len(names)) != n:
+            raise ValueError(f"{what} must be the {n} of the target policy [S, A] = {policy.shape}, got {names!r}")
+    return policy, policy.shape[0] if states is None else states, policy.shape[1] if actions is None else actions
+
+
+def _model(model: object, tabular: bool) -> str | Features:
+    """The model's name, or the features."""
+    if isinstance(model, Features):
+        return model
+    if model is None:
+        return "table" if tabular else "fourier"
+    if not isinstance(model, str) or model not in MODELS:
+        raise ValueError(
+            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: trees and regressors need all "
+            "steps at once, which `evaluate` has"
+        )
+    if model == "table" and not tabular:
+        raise ValueError('model="table" needs states that are ids, and a target that is a table [S, A]')
+    if model != "table" and tabular:
+        raise ValueError(f"model={model!r} needs states that are features: for ids give Features(φ), φ a table [S, d]")
+    return model
+
+
+def interval(mean: float, moments: np.ndarray, episodes: int, confidence: float) -> tuple[float, float, float]:
+    """The standard error and the two ends. `moments` [3]: Σ dᵏ for k = 1, 2, 3, d the deviations from any number near the mean.
+
+    With T = √E (mean − V(π)) / s and the skewness g of the contributions, h(T) = T + g (2T² + 1) / (6√E) + g² T³ / (27E) is
+    nearly normal (Hall 1992, *On the removal of skewness by transformation*), so that quantiles of T are h⁻¹ of those of
+    Student's t. It needs nothing of an episode but its part of three sums.
+
+    >>> d = np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
+    >>> [round(x, 3) for x in interval(2.0, np.array([(d**k).sum() for k in (1, 2, 3)]), 5, 0.95)]
+    [0.354, 1.018, 2.982]
+    """
+    if episodes < 2:
+        nan = float("nan")
+        return nan, nan, nan
+    first, second, third = moments / episodes
+    variance = (second - first**2) * episodes / (episodes - 1)
+    if not variance > 1e-28 * max(second, mean**2):  # all contribute the same, but for rounding
+        return 0.0, mean, mean
+    error = float(np.sqrt(variance / episodes))
+    skewness = float((third - 3 * first * second + 2 * first**3) / variance**1.5)
+    z = float(stdtrit(episodes - 1, (1 + confidence) / 2))
+    low, high = (_student(x, skewness, episodes) for x in (-z, z))
+    return error, mean - high * error, mean - low * error
+
+
+def _student(z: float, skewness: float, episodes: int) -> float:
+    """h⁻¹(z)."""
+    g = skewness / episodes**0.5
+    return z if abs(g) < 1e-8 else 3 / g * (float(np.cbrt(1 + g * (z - g / 6))) - 1)
