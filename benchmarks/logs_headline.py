@@ -16,6 +16,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from logs_problems import DEVELOPED, HELD_OUT, Problem, simulate, true_value
