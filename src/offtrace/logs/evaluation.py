@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from offtrace.logs.intervals import conservative
 from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, Evidence, named
 from offtrace.logs.result import Result
 from offtrace.logs.rows import checked, refitted, rows_of, without_failed_intervals
+from offtrace.logs.segments import segments
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number, whole
 
@@ -40,6 +42,8 @@ def evaluate(
     initial: object = None,
     step: bool | None = None,
     cluster: object = None,
+    by: object = None,
+    gammas: Sequence[float] = (),
     confidence: float = 0.95,
     resamples: int = 1000,
     refits: int = 20,
@@ -67,7 +71,10 @@ def evaluate(
       itself as a table or a callable
     - `initial`: the first states to average over, in place of the logs' own; states, or a distribution [S]
     - `step`: whether the number of the step is a part of the state; None: where episodes end by a horizon
-    - `cluster`: what episodes belong together, such as the user of each [E]: intervals take clusters for independent
+    - `cluster`: what episodes belong together, such as the user of each: a column that `read` has kept, or an array [E].
+      Intervals take clusters, not episodes, for independent
+    - `by`: segments, such as regions, in the same form: each is evaluated from its own episodes, too
+    - `gammas`: further discounts at which the value is estimated, to see how much it depends on γ
     - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `bound`: that of truncated IS, √E if None
@@ -85,8 +92,14 @@ def evaluate(
     >>> result.headline.estimator, round(result.value, 2)
     ('direct method', 0.38)
     """
-    call = _call(locals())
+    given: dict[str, Any] = dict(locals())
+    call = _call(given)
     _check_logs(logs)
+    for name in ("logs", "target", "by", "gammas", "progress"):
+        del given[name]
+    again: Any = evaluate
+    parts = segments(logs, by, cluster, lambda part, ids: again(part, target, **(given | {"cluster": ids})))
+    others = {float(other): again(logs, target, **(given | {"gamma": other})) for other in sorted(set(gammas))}
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
     options = Options(
@@ -152,6 +165,8 @@ def evaluate(
             policy=evidence.policy,
             call=call,
             cluster=evidence.cluster,
+            segments=parts,
+            gammas=others,
             contributions={name: x for name, (_, x) in estimates.items()},
         )
 
