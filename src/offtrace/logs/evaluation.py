@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
@@ -106,7 +107,8 @@ def evaluate(
         model=model, behavior=behavior, initial=initial, step=step, cluster=cluster, confidence=confidence,
         resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
     )  # fmt: skip
-    with for_watchers() as bar:
+    # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
+    with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
         tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
         tell("the logs, μ and the target policy")
         evidence, mu = gather(logs, target, trace, gamma, options)
