@@ -82,7 +82,18 @@ def corrections(
     position: Any = None,
     **arrays: Any,
 ) -> Any:
-    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`."""
+    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> no, half = torch.zeros(3, dtype=torch.bool), torch.full((3,), 0.5)
+    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), reward=torch.ones(3), q=half,
+    ...                        next_value=half, terminated=no, truncated=no, gamma=0.5,
+    ...                        process_group=distributed.group.WORLD)
+    tensor([1.3125, 1.1250, 0.7500])
+    >>> distributed.destroy_process_group()
+    """
     return _on_shards(api.corrections, trace, arrays, process_group, axis_name, position)
 
 
@@ -97,6 +108,16 @@ def state_targets(
     """The targets and advantages of `offtrace.state_targets` for one shard of rows that are split along time.
 
     Arrays and options are those of `offtrace.state_targets`; where the other shards are is said as in `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> zero, no = torch.zeros(2), torch.zeros(2, dtype=torch.bool)
+    >>> ot.sharded.state_targets(reward=torch.tensor([1.0, 2.0]), value=zero, next_value=zero,
+    ...                          terminated=no, truncated=no, log_pi=zero, log_mu=zero, gamma=0.5,
+    ...                          process_group=distributed.group.WORLD).target
+    tensor([2., 2.])
+    >>> distributed.destroy_process_group()
     """
     return _on_shards(state_targets_of_rows, trace, arrays, process_group, axis_name, position)
 
@@ -113,6 +134,14 @@ def weights(
 
     Arrays and options are those of `offtrace.weights`; where the other shards are is said as in `sharded.targets`. Ids of
     segments hold over all shards, and do not fall along the whole row.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> ot.sharded.weights(ot.ImportanceSampling(), log_pi=torch.tensor([0.5, 2.0, 4.0]).log(),
+    ...                    log_mu=torch.zeros(3), process_group=distributed.group.WORLD)
+    tensor([0.5000, 1.0000, 4.0000])
+    >>> distributed.destroy_process_group()
     """
     return _on_shards(weights_of_rows, trace, arrays, process_group, axis_name, position)
 
