@@ -21,9 +21,8 @@ from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
 from offtrace.returns.jax.float64_programs import Function, Out, compute
-from offtrace.returns.jax.operations import Given, matrix, on_states, result
-from offtrace.returns.jax.weights import GivenCriteria, GivenWeights, keep
-from offtrace.returns.jax.weights import weights as weigh
+from offtrace.returns.jax.operations import Given, GivenCriteria, GivenWeights, keep, matrix, on_states, result
+from offtrace.returns.jax.operations import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
