@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from offtrace.arrays import Module, Tensor
-from offtrace.traces import Rule, Trace
-from offtrace.traces.base import INFINITY, UncorrectedReturn
-from offtrace.traces.trace_argument import as_trace
+from offtrace.traces import Trace
+from offtrace.traces.base import INFINITY
 from offtrace.trajectory import FLAGS, SMALLEST_LOG
 
 
@@ -110,16 +109,12 @@ def before(xp: Module, array: Tensor, first: float) -> Tensor:
     return xp.concatenate([xp.full_like(array[:, :1], first), array[:, :-1]], 1)
 
 
-def has_gradient(do: Operations, rule: Rule) -> bool:
+def has_gradient(do: Operations, trace: Trace) -> bool:
     """Whether there is a gradient with respect to coefficients and ratios. Else they are constants."""
-    form = rule.uncorrected_return
-    if form is not None:
-        return form.n is None or do.horizon_has_gradient
-    trace = as_trace(rule)
     return trace.per_decision and trace.lag_bound is None and (trace.horizon is None or do.horizon_has_gradient)
 
 
-def read_rows(do: Operations, rule: Rule, shape: tuple[int, ...], arrays: Mapping[str, Tensor]) -> Rows:
+def read_rows(do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapping[str, Tensor]) -> Rows:
     """The rows of a batch [T] or [B, T], whose real arrays are float64; γ may be an array of no dimension."""
     xp = do.xp
     flat = {name: a.reshape(-1, shape[-1]) if a.ndim else a for name, a in arrays.items()}
@@ -128,24 +123,20 @@ def read_rows(do: Operations, rule: Rule, shape: tuple[int, ...], arrays: Mappin
     read = {name: xp.where(valid, a, 0.0) for name, a in flat.items() if name not in (*FLAGS, "pair")}
     if "next_value" in read:
         read["next_value"] = xp.where(terminated, 0.0, read["next_value"])
-    if not has_gradient(do, rule):
+    if not has_gradient(do, trace):
         read["gamma"] = do.constant(read["gamma"])
     goes_on = valid & following(xp, valid, False) & ~(terminated | truncated)
     return Rows(read, valid, xp.where(goes_on, read["gamma"], 0.0), flat.get("pair"))
 
 
-def result(do: Operations, rule: Rule, shape: tuple[int, ...], arrays: Mapping[str, Tensor], *, add_q: bool) -> Tensor:
+def result(
+    do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapping[str, Tensor], *, add_q: bool
+) -> Tensor:
     """q + Δ, or Δ."""
-    x = read_rows(do, rule, shape, arrays)
-    one_step = x.arrays["reward"] + x.arrays["gamma"] * x.arrays["next_value"]
-    if rule.uncorrected_return is not None:
-        out = _uncorrected(do, rule.uncorrected_return, x, one_step)
-        out = out if add_q else out - x.arrays["q"]
-    else:
-        q = x.arrays["q"]
-        out = corrections(do, as_trace(rule), x, one_step - q)
-        out = q + out if add_q else out
-    return do.xp.where(x.valid, out, 0.0).reshape(shape)
+    x = read_rows(do, trace, shape, arrays)
+    q = x.arrays["q"]
+    out = corrections(do, trace, x, x.arrays["reward"] + x.arrays["gamma"] * x.arrays["next_value"] - q)
+    return do.xp.where(x.valid, q + out if add_q else out, 0.0).reshape(shape)
 
 
 def on_states(
@@ -211,14 +202,3 @@ def parameter(do: Operations, trace: Trace, value: Tensor | float, valid: Tensor
             f"but the trajectory has {valid.shape[0]} rows of {valid.shape[1]} steps"
         )
     return do.xp.where(valid, do.asarray(value, valid).reshape(valid.shape), 0.0)
-
-
-def _uncorrected(do: Operations, rule: UncorrectedReturn, x: Rows, one_step: Tensor) -> Tensor:
-    """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}], with a limit n or without."""
-    xp, discount, next_value = do.xp, x.discount, x.arrays["next_value"]
-    if rule.n is None:
-        a = xp.where(discount > 0, x.arrays["reward"] + (1.0 - rule.lam) * discount * next_value, one_step)
-        return do.linear(a, rule.lam * discount)
-    # It is q + Δ of Q(λ) with horizon n, if q_t is the value that step t − 1 bootstraps from.
-    known = before(xp, xp.where(discount > 0, next_value, 0.0), 0.0)
-    return known + do.linear_within(one_step - known, rule.lam * discount, rule.n)

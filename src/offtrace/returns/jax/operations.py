@@ -28,7 +28,7 @@ class Given(NamedTuple):
     rule: Hashable
     """The rule's structure, without its numbers."""
     shape: tuple[int, ...]
-    add_q: bool
+    add_q: bool | None
     single: bool
     """Whether the result will be float32, or of half precision."""
 
@@ -94,18 +94,12 @@ class JaxOperations(Operations):
 DOUBLE = JaxOperations(False)
 
 
-def result(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
-    """q + Δ, or Δ."""
-    rule = tree_unflatten(given.rule, numbers)
-    return operations.result(JaxOperations(given.single), rule, given.shape, real | other, add_q=given.add_q)
-
-
-def on_states(
-    given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]
-) -> tuple[Array, Array, Array]:
-    """Target, advantage and correction of state values."""
-    rule = tree_unflatten(given.rule, numbers)
-    return operations.on_states(JaxOperations(given.single), rule, given.shape, real | other)
+def results(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> tuple[Array, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
+    do, trace = JaxOperations(given.single), tree_unflatten(given.rule, numbers)
+    if given.add_q is None:
+        return operations.on_states(do, trace, given.shape, real | other)
+    return (operations.result(do, trace, given.shape, real | other, add_q=given.add_q),)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

@@ -14,7 +14,7 @@ from offtrace.returns import operations
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.operations import Operations, Rows, before
 from offtrace.returns.torch.operators import capped, linear
-from offtrace.traces import Rule, Trace
+from offtrace.traces import Trace
 from offtrace.traces.base import INFINITY, bounds_by_lag
 from offtrace.trajectory import Agreed
 
@@ -149,7 +149,7 @@ def in_double(array: Tensor) -> Tensor:
     return array.detach().double() if array.is_floating_point() else array
 
 
-def in_tensors(trace: Rule, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
+def in_tensors(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
     """q + Δ, or Δ, by tensor operations and our two operators."""
     return operations.result(TORCH, trace, found.shape, _arrays(found), add_q=add_q).to(found.dtype)
 
