@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import custom, every_pair, gradients, passes, rejected_rows
+from offtrace.returns.numpy import custom, every_pair, gradients, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
@@ -65,7 +65,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
     ) -> np.ndarray:
         """Whether each decision is kept."""
-        return rejected_rows.keep(criteria, agreed(self, self.storable, arrays))
+        return weights_of_rows.keep(criteria, agreed(self, self.storable, arrays))
 
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""

@@ -10,8 +10,7 @@ from offtrace._shared import notebook
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.backend import BACKEND
-from offtrace.returns.numpy.rejected_rows import decisions_of
-from offtrace.returns.numpy.weights import Sequences
+from offtrace.returns.numpy.weights import Sequences, decisions_of
 from offtrace.returns.weights.api import weights
 from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Trace
