@@ -39,6 +39,11 @@ REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 LARGEST_LOG = 709.0  # e to this power is near the largest float
 SMALLEST_LOG = -708.0  # and to this one, near the smallest with all its digits: below it e^x counts as 0
+RISE, RANGE = 64, 900
+"""Powers of two, on every backend. Plain float64 holds the products of ratios of a row if none of them ever rises by more than
+RISE, since what has underflowed then stays negligible; or if all lie between −RANGE and RANGE. All other rows are computed with
+big products, f · 2ⁿ with n as an integer: one module `big_float` for each backend."""
+HIGH_CAP = 2.0**100  # a cap above it does not keep a discounted product small
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
