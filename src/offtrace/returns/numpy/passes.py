@@ -207,10 +207,9 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
 
 def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool:
     """Whether all results are finite, from a function of some rows. Those of a large batch are shared among threads."""
-    workers = 1
-    if (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T:
-        workers = max(1, min(B // 4, CORES))
-    *others, (first, stop) = pairwise(np.linspace(0, B, workers + 1).astype(int).tolist())
+    if B * T < (PARALLEL if plan.kernel is None else PARALLEL_CAPPED):
+        return correct_rows(0, B)
+    *others, (first, stop) = pairwise(np.linspace(0, B, max(1, min(B // 4, CORES)) + 1).astype(int).tolist())
     jobs = [_pool().submit(correct_rows, *share) for share in others]
     here = correct_rows(first, stop)  # one share runs here, without waiting for a thread
     return all([here, *(job.result() for job in jobs)])
