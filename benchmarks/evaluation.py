@@ -20,7 +20,6 @@ from memory import RESET, resident
 from timing import Competitor, emit, interleave, ratio
 
 from offtrace.logs import Columns, Logs, read
-from offtrace.logs.container import Following
 
 ROWS = 10_000_000
 FEATURES = ("x0", "x1", "x2", "x3")
@@ -59,8 +58,6 @@ def written(folder: Path, case: str, rows: int = ROWS) -> Path:
 
 def size(logs: Logs) -> int:
     arrays = [array for array in vars(logs).values() if isinstance(array, np.ndarray)]
-    if isinstance(logs.next_state, Following):
-        arrays += [logs.next_state.cut, logs.next_state.beyond]
     return sum(array.nbytes for array in arrays)
 
 

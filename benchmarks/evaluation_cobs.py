@@ -46,7 +46,7 @@ class Padded:
         self.arrays = {}
         for name, found, rest in (
             ("states", logs.state, end),
-            ("next_states", np.where(logs.terminated, end, np.asarray(logs.next_state)), end),
+            ("next_states", np.where(logs.terminated, end, logs.next_state), end),
             ("actions", logs.action, 0),
             ("rewards", logs.reward, 0.0),
             ("dones", logs.terminated, 1.0),
@@ -95,7 +95,7 @@ def first_sweep(trace: ot.Trace, logs: Logs, pi: np.ndarray, gamma: float) -> np
     arrays: dict[str, Any] = {
         "reward": logs.reward,
         "q": q[logs.state, logs.action],
-        "next_value": (pi * q).sum(axis=1)[np.asarray(logs.next_state)],
+        "next_value": (pi * q).sum(axis=1)[logs.next_state],
         "terminated": logs.terminated,
         "truncated": logs.truncated,
         "log_pi": log_pi,

@@ -16,6 +16,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from logs_problems import DEVELOPED, HELD_OUT, Problem, simulate, true_value
@@ -47,7 +48,7 @@ def fitted_q(
     age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
     at = age if timed else None
     x = features(logs, logs.state, logs.action, at, problem.horizon)
-    following = np.asarray(logs.next_state)
+    following = logs.next_state
     goes_on = ~logs.terminated
     after = expected(logs, following, problem.target(following), None if at is None else at + 1, problem.horizon)
     after *= goes_on[:, None]
@@ -65,7 +66,7 @@ def check_fixed_point(problem: Problem) -> float:
     """How far the fixed point is from scikit-learn's own ridge regression, iterated: a check of the peer."""
     logs = simulate(problem, 200, 0)
     x = features(logs, logs.state, logs.action, None, problem.horizon)
-    following = np.asarray(logs.next_state)
+    following = logs.next_state
     after = expected(logs, following, problem.target(following), None, problem.horizon) * ~logs.terminated[:, None]
     theta = np.zeros(x.shape[1])
     for _ in range(2000):

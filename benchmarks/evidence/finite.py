@@ -31,7 +31,7 @@ def value(mdp: MDP, observed: np.ndarray, target: np.ndarray) -> float:
 def logged(mdp: MDP, observed: np.ndarray, behavior: np.ndarray, episodes: int, seed: int) -> Logs:
     """Logs of μ [O, A] that hold only what is observed [S] of each state."""
     logs = simulate(mdp, behavior[observed], episodes=episodes, seed=seed)
-    seen = {"state": observed[logs.state], "next_state": observed[np.asarray(logs.next_state)]}
+    seen = {"state": observed[logs.state], "next_state": observed[logs.next_state]}
     return replace(logs, **seen, states=len(behavior))
 
 

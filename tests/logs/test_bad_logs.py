@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +174,7 @@ def test_columns_of_the_wrong_kind() -> None:
     with pytest.raises(ValueError, match="two names of one thing"):
         Columns(mu="p", log_mu="q")
     with pytest.raises(TypeError, match="must be the name of a column"):
-        Columns(episode=None)  # pyright: ignore[reportArgumentType]
+        Columns(reward=None)  # pyright: ignore[reportArgumentType]
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
@@ -326,3 +328,48 @@ def test_the_sum_of_rewards_that_are_missing_is_not_known() -> None:
     again = read(nameless, on_error="drop").report  # rows of no episode are none
     assert again is not None
     assert again.dropped_return == report.dropped_return
+
+
+def test_texts_that_should_be_numbers_are_shown() -> None:
+    frame = pl.DataFrame(good())
+    for text in ("$1,200.50", "12 %", "3,5"):
+        with pytest.raises(TypeError, match=rf"such as {re.escape(repr(text))}: take the signs of currency, percent"):
+            read(frame.with_columns(reward=pl.lit(text)))
+    with pytest.raises(TypeError, match=r"such as 'n/a'$"):
+        read(frame.with_columns(reward=pl.when(pl.col("step") == 1).then(pl.lit("n/a")).otherwise(pl.lit("1"))))
+
+
+def test_propensities_in_percent_are_guessed() -> None:
+    frame = pl.DataFrame(good()).with_columns(mu=pl.col("mu") * 100)
+    with pytest.raises(LogsError, match="look like percent; divide them by 100"):
+        read(frame, columns=Columns(mu="mu"))
+
+
+def test_csv_files_of_other_habits(tmp_path: Path) -> None:
+    frame = pl.DataFrame(good())
+    frame.write_csv(tmp_path / "a.csv", separator=";")
+    with pytest.raises(LogsError, match=r"separated by semicolons, not by commas.*decimal_comma"):
+        read(tmp_path / "a.csv")
+    text = frame.with_columns(state=pl.lit("Köln")).write_csv()
+    (tmp_path / "a.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(LogsError, match=r"not written in UTF-8: see line 2, '0,0,Köln.*encoding=\"latin1\""):
+        read(tmp_path / "a.csv")
+
+
+def test_the_odd_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    frame = pl.DataFrame(good())
+    for e in range(3):
+        frame.filter(pl.col("episode") == e).write_parquet(tmp_path / f"{e}.parquet")
+    (tmp_path / "1.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(LogsError, match=r"1\.parquet"):
+        read(tmp_path)
+    (tmp_path / "1.parquet").unlink()
+    frame.write_csv(tmp_path / "more.csv")
+    with pytest.raises(ValueError, match=r"The odd one is more\.csv"):
+        read(tmp_path)
+
+
+def test_ties_that_are_not_dropped_say_what_to_do() -> None:
+    frame = pl.DataFrame(good()).with_columns(step=pl.lit(datetime(2026, 1, 1)))
+    with pytest.raises(LogsError, match=r"No episode is dropped for this.*Columns\(step=None\)"):
+        read(frame, on_error="drop")

@@ -159,7 +159,7 @@ def test_lists_of_episodes_with_names() -> None:
     logs = read([one, two])
     assert (logs.state_names, logs.action_names) == (("hall", "roof", "stairs"), ("down", "up"))
     assert logs.state.tolist() == [0, 2, 0]
-    assert np.asarray(logs.next_state).tolist() == [2, 1, 0]
+    assert logs.next_state.tolist() == [2, 1, 0]
     assert logs.truncated.tolist() == [False, False, True]
     named = read([one, two], actions=("up", "down"))
     assert (named.action.tolist(), named.action_names) == ([0, 0, 1], ("up", "down"))

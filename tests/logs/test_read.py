@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from logs.by_rows import Rows, agree, logs_of
 from offtrace.logs import Columns, LogsError, read
-from offtrace.logs.container import Following
-from offtrace.logs.reading import converting, ordering
-from offtrace.logs.reading.filling import Filling
-from offtrace.logs.reading.finishing import DENSE
+from offtrace.logs.reading.assembly import DENSE
 
 MU = Columns(mu="mu")
 
@@ -39,14 +36,15 @@ def drawn(seed: int = 0, episodes: int = 40, with_next: bool = False) -> Rows:
 
 
 @pytest.mark.parametrize("with_next", [False, True])
-def test_every_table_gives_the_same_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_next: bool) -> None:
-    monkeypatch.setattr(converting, "BATCH", 7)  # episodes cross batches
+def test_every_table_gives_the_same_logs(tmp_path: Path, with_next: bool) -> None:
     rows = drawn(with_next=with_next)
     columns = Columns(mu="mu", next_state="next" if with_next else None)
     frame = pl.DataFrame(rows)
     frame.write_parquet(tmp_path / "a.parquet")
     frame.write_ipc(tmp_path / "a.arrow")
     frame.write_csv(tmp_path / "a.csv")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    frame.write_ndjson(tmp_path / "a.jsonl")
     (tmp_path / "parts").mkdir()
     for i in range(0, len(frame), 50):
         frame[i : i + 50].write_parquet(tmp_path / "parts" / f"{i:04d}.parquet")
@@ -56,6 +54,9 @@ def test_every_table_gives_the_same_logs(tmp_path: Path, monkeypatch: pytest.Mon
         "csv": tmp_path / "a.csv",
         "folder": tmp_path / "parts",
         "pattern": str(tmp_path / "parts" / "*.parquet"),
+        "csv.gz": tmp_path / "a.csv.gz",
+        "jsonl": tmp_path / "a.jsonl",
+        "rows": rows,
         "polars": frame,
         "lazy": frame.lazy(),
         "pandas": frame.to_pandas(),
@@ -84,9 +85,7 @@ def test_rows_in_any_order_give_the_same_logs(data: st.DataObject, text: bool, w
             row["episode"] = f"run {row['episode']}"
     wanted = logs_of(rows)
     columns = Columns(mu="mu", next_state="next" if with_next else None)
-    shuffled, size = pl.DataFrame(data.draw(st.permutations(rows))), data.draw(st.integers(1, 9))
-    with patch.object(converting, "BATCH", size), patch.object(ordering, "CHUNK", size):
-        agree(read(shuffled, columns=columns), wanted)
+    agree(read(pl.DataFrame(data.draw(st.permutations(rows))), columns=columns), wanted)
 
 
 def test_without_steps_rows_are_in_order() -> None:
@@ -217,37 +216,15 @@ def test_dropped_episodes_leave_the_others_as_they_are(
     frame = pl.DataFrame(given if in_order else data.draw(st.permutations(given)), infer_schema_length=None)
     if at_end:
         frame = frame.drop("truncated")
-    columns, size = MU, data.draw(st.integers(1, 9))
+    columns = MU
     if form == "features":
         frame = frame.with_columns(x=pl.col("state"), y=-pl.col("state"))
         columns = Columns(state=("x", "y"), mu="mu")
         rows = [row | {"state": [row["state"], -row["state"]]} for row in rows]
-    with patch.object(converting, "BATCH", size), patch.object(ordering, "CHUNK", size):
-        logs = read(frame, columns=columns, on_error="drop", drop_at_most=1, truncated="at end" if at_end else None)
+    logs = read(frame, columns=columns, on_error="drop", drop_at_most=1, truncated="at end" if at_end else None)
     agree(logs, logs_of([row for row in rows if row["episode"] not in spoiled], at_end))
     assert logs.report is not None
     assert logs.report.dropped == len(spoiled)
-
-
-@pytest.mark.parametrize("width", [0, 2])
-def test_following_states_are_read_like_an_array(width: int) -> None:
-    rng, n = np.random.default_rng(0), 20
-    state = rng.normal(size=(n, width)) if width else rng.integers(9, size=n)
-    terminated, truncated = np.zeros((2, n), bool)
-    terminated[[3, 12]] = truncated[[0, 7, 19]] = True
-    beyond = -1 - state[:3]
-    wanted = np.concatenate([state[1:], state[:1]])
-    wanted[[3, 12]], wanted[[0, 7, 19]] = state[[3, 12]], beyond
-    found = Following(state, terminated, truncated, beyond)
-    assert (len(found), found.shape, found.dtype) == (n, wanted.shape, wanted.dtype)
-    np.testing.assert_array_equal(found, wanted)
-    on = np.array([7, 7, -1, 2, -13])
-    several = (slice(2, 9), slice(None, None, -3), slice(30, 40), on, on[:0], on.reshape(5, 1), truncated, ~terminated)
-    for at in (*several, 4, 7, -1):
-        np.testing.assert_array_equal(found[at], wanted[at], err_msg=str(at))
-    for at in (20, [3, -21]):
-        with pytest.raises(IndexError):
-            found[at]
 
 
 @pytest.mark.parametrize("form", ["columns", "list", "array"])
@@ -344,9 +321,31 @@ def test_times_are_steps_and_order_the_rows() -> None:
             read(tied, **options)
 
 
-def test_a_source_that_grows_while_it_is_read_is_refused() -> None:
-    filling = Filling(n=2, features=0, has_next=False, has_mu=False, is_log=False)
-    ids, flags = np.zeros(3, np.int64), np.zeros(3, np.uint8)
-    rows = {"state": ids, "action": ids, "reward": np.zeros(3), "terminated": flags, "truncated": flags}
-    with pytest.raises(LogsError, match="more than the 2 rows"):
-        filling.add(rows)
+def test_each_row_may_be_an_episode() -> None:
+    frame = pl.DataFrame({"state": [0, 1, 0], "action": [1, 0, 0], "reward": [1.0, 0.0, 2.0], "user": ["b", "a", "b"]})
+    logs = read(frame, columns=Columns(episode=None, keep="user"))
+    assert (logs.episodes, logs.terminated.tolist(), logs.reward.tolist()) == (3, [True] * 3, [1.0, 0.0, 2.0])
+    assert logs.kept["user"].tolist() == ["b", "a", "b"]
+
+
+def test_further_columns_are_kept_once_an_episode() -> None:
+    rows = [row | {"user": f"u{row['episode'] % 3}"} for row in drawn(with_next=True)]
+    mixed = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]
+    logs = read(mixed, columns=Columns(next_state="next", keep=("user",)))
+    assert logs.kept["user"].tolist() == [f"u{e % 3}" for e in range(logs.episodes)]
+
+
+def test_ids_of_text_and_numbers() -> None:
+    rows = [row | {"state": "lobby" if row["state"] == 0 else row["state"]} for row in drawn()]
+    wanted = ("1", "2", "3", "4", "lobby")
+    frame = pl.DataFrame([row | {"state": str(row["state"])} for row in rows])
+    for source in (
+        rows,
+        frame,
+        frame.to_pandas(),
+        pl.DataFrame(drawn()).to_pandas().assign(state=[r["state"] for r in rows]),
+    ):
+        assert read(source).state_names == wanted
+    assert read(rows, states=["lobby", 1, 2, 3, 4]).state_names == ("lobby", "1", "2", "3", "4")
+    assert read(drawn(), states=np.int64(7)).states == 7
+    assert read(drawn(), states=np.arange(5)).state_names == (0, 1, 2, 3, 4)

@@ -77,7 +77,7 @@ def test_sweeps_are_those_of_the_operator(tmp_path: Path) -> None:
     folder, pair = split(tmp_path / "log", 3), logs.state * 3 + logs.action
     Q, n = np.zeros(18), np.maximum(np.bincount(pair, minlength=18), 1)
     for sweeps in (1, 2, 3):
-        v = (TARGET * Q.reshape(6, 3)).sum(axis=1)[logs.next_state[:]]
+        v = (TARGET * Q.reshape(6, 3)).sum(axis=1)[logs.next_state]
         with np.errstate(divide="ignore"):
             log_pi = np.log(TARGET[logs.state, logs.action])
         Δ = ot.corrections(

@@ -8,12 +8,11 @@ Everything that reads logs makes these, and everything that evaluates reads thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 if TYPE_CHECKING:
     from offtrace.logs.reading.problems import ReadReport
@@ -21,37 +20,6 @@ if TYPE_CHECKING:
 
 LISTED = 12
 """So many names are listed."""
-
-
-class Following:
-    """The next state of each step where it is the state of the step after: read like an array, but states are in memory once.
-
-    next_state[i] = state[i + 1];   beyond[j] after the j-th truncated step;   state[i], not to be read, after a terminated one
-    """
-
-    def __init__(self, state: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, beyond: np.ndarray) -> None:
-        self.state, self.terminated, self.truncated, self.beyond = state, terminated, truncated, beyond
-        self.cut = np.flatnonzero(truncated)
-        self.shape, self.dtype = state.shape, state.dtype
-
-    def __len__(self) -> int:
-        return len(self.state)
-
-    def __getitem__(self, steps: slice | np.ndarray | Sequence[int] | int) -> np.ndarray:
-        truncated = self.truncated[steps]  # raises what an array would
-        if isinstance(steps, slice):
-            at = np.arange(*steps.indices(len(self)))
-        else:
-            at = np.asarray(steps)
-            at = np.flatnonzero(at) if at.dtype == np.bool_ else at % len(self)
-        if not at.ndim:
-            return self[at[None]][0]
-        found = self.state.take(at + ~(truncated | self.terminated[steps]), axis=0)
-        found[truncated] = self.beyond[np.searchsorted(self.cut, at[truncated])]
-        return found
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +30,7 @@ class Logs:
     """[E + 1], int64: where each episode begins; the last is N."""
     state: np.ndarray
     """[N] int64 ids of states 0 … states − 1, or [N, d] float64 features."""
-    next_state: np.ndarray | Following
+    next_state: np.ndarray
     """Read like `state`: the true next one, also of an episode's last step (there it is not read if the episode terminated)."""
     action: np.ndarray
     """[N] int64 ids 0 … actions − 1, or [N, k] float64 where actions are real numbers."""
@@ -87,6 +55,8 @@ class Logs:
     their ids by position."""
     log_pi: np.ndarray | None = field(default=None, repr=False)
     """[N] float64: the log density of a target policy at the action taken, where actions are real numbers; None: not given."""
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
+    """[E] for each further column that was kept: its value at the first row of each episode."""
     report: ReadReport | None = field(default=None, repr=False)
     """What was read, and what was left out; None if they were not read."""
 
@@ -156,7 +126,9 @@ def take(logs: Logs, episodes: np.ndarray) -> Logs:
     """The logs of some episodes, given by their numbers, which may repeat."""
     lengths = np.diff(logs.starts)[episodes]
     starts = np.append(0, np.cumsum(lengths))
-    step: Any = np.repeat(logs.starts[episodes] - starts[:-1], lengths) + np.arange(starts[-1])
+    first: Any = logs.starts[episodes] - starts[:-1]
+    step: Any = np.repeat(first, lengths) + np.arange(starts[-1])
     names = ("state", "next_state", "action", "reward", "terminated", "truncated")
     given = {name: a[step] for name in ("log_mu", "log_pi") if (a := getattr(logs, name)) is not None}
-    return replace(logs, starts=starts, **given, **{name: getattr(logs, name)[step] for name in names})
+    kept = {name: array[episodes] for name, array in logs.kept.items()}
+    return replace(logs, starts=starts, kept=kept, **given, **{name: getattr(logs, name)[step] for name in names})

@@ -101,7 +101,7 @@ def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson:
     by_model = ESTIMATORS[best.estimator].operator is not None
     if evidence.model is None:
         visits = np.bincount(logs.state, minlength=logs.states)
-        into = np.count_nonzero(visits[np.asarray(logs.next_state[cut(logs)])] == 0)
+        into = np.count_nonzero(visits[logs.next_state[cut(logs)]] == 0)
         if into > MUCH * logs.episodes:
             yield (
                 f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "

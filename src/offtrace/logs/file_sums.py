@@ -22,8 +22,8 @@ from offtrace.logs.map_files import Executor
 from offtrace.logs.operator import PIECE, Sampled
 from offtrace.logs.policies import as_policy
 from offtrace.logs.reading.columns import Columns, Names
-from offtrace.logs.reading.polars_tables import polars, scan
 from offtrace.logs.reading.sources import read
+from offtrace.logs.reading.tables import polars, scan
 from offtrace.traces import Trace
 
 Sums = dict[str, np.ndarray]
@@ -106,8 +106,10 @@ def first(file: Path, question: Question, tabular: bool) -> Sums:
     logs = question.logs(file)
     step = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
     found = np.add.reduceat(question.gamma**step * logs.reward, logs.starts[:-1])
-    episode = polars().col(question.columns.episode)
-    ids = scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
+    ids = (0, 0, 0)
+    if question.columns.episode is not None:
+        episode = polars().col(question.columns.episode)
+        ids = scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
     sums: Sums = {
         "returns": np.array([logs.episodes, len(logs), found.sum(), (found**2).sum()]),
         **{f"each {name}": np.array([one]) for name, one in zip(("low", "high", "n"), ids, strict=True)},

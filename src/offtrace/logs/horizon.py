@@ -54,7 +54,7 @@ class WithStep:
     def __init__(self, logs: Logs) -> None:
         self.given, self.longest = logs, int(np.diff(logs.starts).max())
         age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
-        state, following = self.states(logs.state, age), self.states(np.asarray(logs.next_state), age + 1)
+        state, following = self.states(logs.state, age), self.states(logs.next_state, age + 1)
         self.logs = replace(logs, state=state, next_state=following, states=0, state_names=(), sorted_names=())
 
     def states(self, states: np.ndarray, age: np.ndarray | int = 0) -> np.ndarray:

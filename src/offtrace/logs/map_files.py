@@ -13,8 +13,8 @@ import numpy as np
 
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
-from offtrace.logs.reading.polars_tables import files_of, polars, scan
 from offtrace.logs.reading.problems import LogsError
+from offtrace.logs.reading.tables import files_of, polars, scan
 
 T = TypeVar("T")
 RETRIES = 20

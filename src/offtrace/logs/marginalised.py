@@ -65,7 +65,7 @@ def densities(evidence: Evidence) -> Densities:
         rho = np.exp(evidence.log_pi - logs.log_mu)
     share = rho / visits[logs.state]
     on = ~logs.terminated
-    pairs = logs.state[on], np.asarray(logs.next_state[on])
+    pairs = logs.state[on], logs.next_state[on]
     onward = csr_array(
         (gamma * share[on], pairs), shape=(S, S)
     )  # sums steps of the same pair: sweeps over pairs, not steps
@@ -87,7 +87,7 @@ def marginalised(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
         return float("nan"), np.full(logs.episodes, np.nan)
     v_next = np.zeros(len(logs))
     on = ~logs.terminated
-    v_next[on] = d.values[np.asarray(logs.next_state[on])]
+    v_next[on] = d.values[logs.next_state[on]]
     weight = d.ratio[logs.state]
     value = float((weight * d.step_ratio) @ logs.reward) / logs.episodes
     error = weight * (d.step_ratio * (logs.reward + evidence.gamma * v_next) - d.values[logs.state])

@@ -110,7 +110,8 @@ def sweep(
     with ProgressBar() as bar, contextlib.closing(executor):
         passes = Passes(files, executor, bar if progress else None)
         first = passes.over(file_sums.first, question, states is not None)
-        check_episodes(files, first["each low"], first["each high"], first["each n"], columns.episode)
+        if columns.episode is not None:
+            check_episodes(files, first["each low"], first["each high"], first["each n"], columns.episode)
         if kind == "table":
             return _of_table(question, passes, first, sweeps, confidence)
         return _of_features(question, passes, first, kind, confidence, seed)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
@@ -21,11 +24,11 @@ CONTINUOUS = "continuous"
 """Given as `actions`: they are real numbers."""
 NUMBERS = 0
 """The number of ids where there are none, but real numbers."""
-REQUIRED = ("episode", "state", "action", "reward")
+REQUIRED = ("state", "action", "reward")
 OPTIONAL = ("mu", "log_mu", "log_pi", "next_state")
-SEVERAL = ("state", "next_state", "action")
-"""What may stand in several columns."""
 """Columns that are not used unless they are declared."""
+SEVERAL = ("state", "next_state", "action", "keep")
+"""What may stand in several columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,8 @@ class Columns:
     'step'
     """
 
-    episode: str = "episode"
-    """Which episode: an integer or a string."""
+    episode: str | None = "episode"
+    """Which episode: an integer or a string; None: each row is an episode of one step, terminated unless a column says else."""
     step: str | None = "step"
     """Consecutive integers from 0 or from 1, or times, by which rows are sorted; None: rows stand in the order of the steps."""
     state: str | tuple[str, ...] = "state"
@@ -63,6 +66,9 @@ class Columns:
     """log π(a|s), the log density of a target policy at the action taken, where actions are real numbers."""
     next_state: str | tuple[str, ...] | None = None
     """Like `state`; None: the state of the next row, so that the last row of a truncated episode only says where it was cut."""
+    keep: str | tuple[str, ...] = ()
+    """Further columns, such as the user or the region of an episode, for `cluster` and `by` of `evaluate`: the value of an
+    episode's first row counts."""
 
     def __post_init__(self) -> None:
         if self.mu is not None and self.log_mu is not None:
@@ -71,10 +77,12 @@ class Columns:
             )
         for field in fields(self):
             value: object = getattr(self, field.name)
+            if field.name == "keep" and isinstance(value, str):
+                value = [value]
             if field.name in SEVERAL and is_list(value):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
-                named = bool(value) and all(isinstance(each, str) for each in value)
+                named = (bool(value) or field.name == "keep") and all(isinstance(each, str) for each in value)
             else:
                 named = isinstance(value, str) or (value is None and field.name not in REQUIRED)
             if not named:
@@ -99,6 +107,8 @@ class Columns:
         """
         for field in fields(self):
             value: str | tuple[str, ...] | None = getattr(self, field.name)
+            if field.name == "step" and self.episode is None:
+                continue
             for column in value if isinstance(value, tuple) else (value,):
                 if column is not None:
                     yield field.name, column
@@ -108,13 +118,13 @@ class Columns:
         used = {column for _, column in self.used()}
         return tuple(name for name in OPTIONAL if name in there and name not in used and getattr(self, name) is None)
 
-    def check(self, there: Sequence[str], truncated: str | None) -> bool:
-        """Check that every declared column is in the source, and return whether `truncated` is."""
-        has_truncated = self.truncated in there
+    def check(self, there: Sequence[str], truncated: str | None) -> None:
+        """Check that every declared column is in the source, and that it is said which episodes were cut."""
+        has_truncated, rows_are_episodes = self.truncated in there, self.episode is None
         declared = {column for _, column in self.used()}
         others = [column for column in there if column not in declared]  # one that is something else is not meant
         for name, column in self.used():
-            if column not in there and name != "truncated":
+            if column not in there and name != "truncated" and not (rows_are_episodes and name == "terminated"):
                 raise ValueError(
                     f"the source has no column {column!r} for {name}{did_you_mean(column, others)}: it has {_listed(there)}. "
                     f"Declare another one with Columns({name}=…){_or_none(name)}"
@@ -124,7 +134,7 @@ class Columns:
                 f'truncated="never" was said, but the source has a column {self.truncated!r}: leave out one of the two '
                 "(Columns(truncated=None) leaves out the column)"
             )
-        if truncated is None and not has_truncated:
+        if truncated is None and not has_truncated and not rows_are_episodes:
             called = "truncated" if self.truncated is None else repr(self.truncated)
             raise ValueError(
                 f"the source has no column {called}{did_you_mean(self.truncated or '', others)}, and whether an episode was cut "
@@ -132,11 +142,11 @@ class Columns:
                 '  truncated="never"   no episode was cut: each must end with a terminated step\n'
                 '  truncated="at end"  an episode whose last step is not terminated was cut there'
             )
-        return has_truncated
 
 
 def _or_none(name: str) -> str:
     return {
+        "episode": ", or None if each row is an episode",
         "step": ", or None if the rows of an episode are in order",
         "terminated": ", or None if no episode ended by the task",
         "mu": ", or None if μ is not known",
@@ -148,12 +158,14 @@ def _listed(there: Sequence[str], most: int = 20) -> str:
     return ", ".join(map(repr, there[:most])) + (f" and {len(there) - most} more" if len(there) > most else "")
 
 
-def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
+def checked_names(what: str, given: object) -> Names:
     """Check what the user says of the states or actions that there are, and return names as a tuple.
 
     >>> checked_names("actions", ["left", "right"])
     ('left', 'right')
     """
+    if isinstance(given, np.integer | np.ndarray):
+        given = cast(object, given.tolist())
     if given is None:
         return None
     if given == CONTINUOUS and what == "actions":
@@ -168,8 +180,11 @@ def checked_names(what: str, given: int | Sequence[int | str] | None) -> Names:
             + (f', or "{CONTINUOUS}" for real numbers' if what == "actions" else "")
             + f", got {given!r}"
         )
-    if len({type(name) for name in given}) > 1 or not all(isinstance(name, int | str) for name in given):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"{what} must all be integers or all strings, got {list(given)!r}")
-    if len(set(given)) < len(given) or not given:
-        raise ValueError(f"{what} must be different names, at least one, got {list(given)!r}")
-    return tuple(given)
+    names: list[Any] = [getattr(name, "item", lambda name=name: name)() for name in cast("Sequence[object]", given)]
+    if not all(isinstance(name, int | str) for name in names):
+        raise TypeError(f"{what} must be integers or strings, got {names!r}")
+    if any(isinstance(name, str) for name in names):  # text and numbers in one column are text there
+        names = [str(name) for name in names]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"{what} must be different names, at least one, got {names!r}")
+    return tuple(names)

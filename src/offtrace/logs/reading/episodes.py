@@ -13,8 +13,7 @@ so that every step has its true next state. μ(a_t|s_t) is looked for in the inf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +21,18 @@ import numpy as np
 
 from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.logs.container import Logs
+from offtrace.logs.reading.assembly import Rows
 from offtrace.logs.reading.columns import MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
-from offtrace.logs.reading.filling import Filling
-from offtrace.logs.reading.finishing import finished
-from offtrace.logs.reading.ordering import Order
 from offtrace.logs.reading.problems import LogsError
 
 if TYPE_CHECKING:
     from minari import MinariDataset
 
-STEPS = 50_000
-"""At a time: short episodes are checked together."""
 FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
-def read(
-    source: Any, columns: Columns, truncated: str | None, drop: float | None, states: Names, actions: Names
-) -> Logs:
-    """The logs of a dataset, of its folder or id, or of a list of episodes."""
+def rows(source: Any, columns: Columns, truncated: str | None, states: Names, actions: Names) -> Rows:
+    """The steps of a dataset, of its folder or id, or of a list of episodes."""
     if truncated == "never":
         raise ValueError(
             'episodes of Minari and Gymnasium say whether they were truncated: leave out truncated="never"'
@@ -52,127 +44,77 @@ def read(
         states = _of_space("observation", source.spec.observation_space, states)
         actions = _of_space("action", source.spec.action_space, actions)
     else:
-        name, episodes = "the list of episodes", _listed(source)
-        n = sum(len(_field(episode, "rewards", i)) for i, episode in enumerate(episodes))
+        name, n, episodes = "the list of episodes", None, _listed(source)
     given = states, actions
     if isinstance(episodes, Sequence):
         states, actions = _of_all(episodes, "observations", states), _of_all(episodes, "actions", actions)
-    if not n:
+    parts: list[dict[str, np.ndarray]] = []
+    ids: list[object] = []
+    for i, episode in enumerate(episodes):
+        parts.append(_converted(episode, i, columns, states, actions, parts[0] if parts else None))
+        ids.append(_field(episode, "id", i, default=i))
+    lengths = [len(part["reward"]) for part in parts]
+    if n is not None and sum(lengths) != n:
+        there = "more" if sum(lengths) > n else f"only {sum(lengths):,}"
+        raise LogsError(f"{name} says that it has {n:,} steps, but its episodes have {there}: it is damaged")
+    if not parts:
         raise LogsError(f"{name} has no steps")
-    episodes = iter(episodes)
-    first = next(episodes)
-    seen = _observations(first, 0)
-    filling = Filling(
-        n=n,
-        features=seen.shape[1] if seen.ndim == 2 else 0,
-        has_next=True,
-        has_mu=columns.behaviour is not None,
+    episode = np.repeat(np.arange(len(parts)), lengths)
+    step = np.concatenate([np.arange(length) for length in lengths])
+    return Rows(
+        source=name,
+        episode=episode,
+        step=None,
+        values={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+        words=lambda row: f"{row:,} (episode {ids[episode[row]]}, step {step[row]})",
         is_log=columns.log_mu is not None,
+        cut_at_end=truncated == "at end",
         states=states,
         actions=actions,
-        numbers=_numbers(first) if actions == NUMBERS else 0,
-        has_pi=columns.log_pi is not None,
-        cut_at_end=truncated == "at end",
+        given=given,
     )
-    found = _Episodes(columns.behaviour, columns.log_pi, filling)
-    for batch in found.batches(chain([first], episodes)):
-        if filling.filled + len(batch["reward"]) > n:
-            raise _damaged(name, n, "more")
-        filling.add(batch)
-    if filling.filled < n:
-        raise _damaged(name, n, f"only {filling.filled:,}")
-    starts = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
-    order = Order(starts, np.arange(len(found.lengths)))
-
-    def words(row: int) -> str:
-        episode = int(order.episode(np.array([row]))[0])
-        return f"{row:,} (episode {found.ids[episode]}, step {row - starts[episode]})"
-
-    return finished(filling, order, name, drop=drop, words=words, given=given)
 
 
-class _Episodes:
-    """Episodes → batches; keeps their lengths and ids."""
-
-    def __init__(self, behaviour: str | None, log_pi: str | None, filling: Filling) -> None:
-        self.behaviour, self.log_pi, self.filling = behaviour, log_pi, filling
-        self.lengths: list[int] = []
-        self.ids: list[object] = []
-
-    def batches(self, episodes: Iterable[object]) -> Iterator[dict[str, np.ndarray]]:
-        """The columns of these episodes, in batches of whole episodes."""
-        parts: list[dict[str, np.ndarray]] = []
-        steps = 0
-        for i, episode in enumerate(episodes):
-            parts.append(self._converted(episode, i))
-            self.lengths.append(len(parts[-1]["reward"]))
-            self.ids.append(_field(episode, "id", i, default=i))
-            steps += self.lengths[-1]
-            if steps >= STEPS:
-                yield _joined(parts)
-                parts, steps = [], 0
-        if parts:
-            yield _joined(parts)
-
-    def _converted(self, episode: object, i: int) -> dict[str, np.ndarray]:
-        reward = np.asarray(_field(episode, "rewards", i), dtype=np.float64)
-        seen, width = _observations(episode, i), self.filling.features
-        if (seen.shape[1] if seen.ndim == 2 else 0) != width:
-            raise LogsError(
-                f"observations of episode {i} have shape {seen.shape}, those of the first have {width} features"
-            )
-        if not width:
-            seen = _coded(seen, self.filling.states)
-        made = {
-            "reward": reward,
-            "state": seen[:-1],
-            "next_state": seen[1:],
-            "action": self._actions(episode, i),
-            "terminated": _flags(_field(episode, "terminations", i)),
-            "truncated": _flags(_field(episode, "truncations", i)),
-        }
-        if self.behaviour is not None:
-            made["mu"] = _info(episode, self.behaviour, i, len(reward))
-        if self.log_pi is not None:
-            made["log_pi"] = _info(episode, self.log_pi, i, len(reward))
-        vectors = {"state": width, "next_state": width, "action": self.filling.numbers}
-        if wrong := {
-            name: a.shape
-            for name, a in made.items()
-            if len(a) != len(reward) or (a.shape[1:] != ((vectors[name],) if vectors.get(name) else ()))
-        }:
-            raise LogsError(
-                f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
-                "the last one after the last step"
-            )
-        if not len(reward):
-            raise LogsError(f"episode {i} has no steps")
-        return made
-
-    def _actions(self, episode: object, i: int) -> np.ndarray:
-        """[T] ids, or [T, k] numbers."""
-        taken = _field(episode, "actions", i)
-        if not self.filling.numbers:
-            return _coded(_exact(taken, i), self.filling.actions)
-        return _vectors(taken)
+def _converted(
+    episode: object, i: int, columns: Columns, states: Names, actions: Names, first: dict[str, np.ndarray] | None
+) -> dict[str, np.ndarray]:
+    """The columns of an episode; its shapes must be those of the first."""
+    reward = np.asarray(_field(episode, "rewards", i), dtype=np.float64)
+    seen, taken = _observations(episode, i), _field(episode, "actions", i)
+    if first is not None and seen.shape[1:] != first["state"].shape[1:]:
+        raise LogsError(
+            f"observations of episode {i} have shape {seen.shape}, those of the first episode {first['state'].shape[1:]}"
+        )
+    if seen.ndim == 1:
+        seen = _coded(seen, states)
+    found = {
+        "reward": reward,
+        "state": seen[:-1],
+        "next_state": seen[1:],
+        "action": _vectors(taken) if actions == NUMBERS else _coded(_exact(taken, i), actions),
+        "terminated": _flags(_field(episode, "terminations", i)),
+        "truncated": _flags(_field(episode, "truncations", i)),
+    }
+    for name, column in (("mu", columns.behaviour), ("log_pi", columns.log_pi)):
+        if column is not None:
+            found[name] = _info(episode, column, i, len(reward))
+    shapes = {name: array.shape[1:] for name, array in (first or found).items()}
+    wide = {"state": seen.shape[1:], "next_state": seen.shape[1:], "action": shapes["action"]}
+    if wrong := {
+        name: a.shape for name, a in found.items() if len(a) != len(reward) or a.shape[1:] != wide.get(name, ())
+    }:
+        raise LogsError(
+            f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
+            "the last one after the last step"
+        )
+    if not len(reward):
+        raise LogsError(f"episode {i} has no steps")
+    return found
 
 
 def _vectors(values: object) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     return np.ascontiguousarray(array.reshape(len(array), -1))
-
-
-def _numbers(episode: object) -> int:
-    """How many numbers an action of the first episode has."""
-    return _vectors(_field(episode, "actions", 0)).shape[1]
-
-
-def _damaged(name: str, n: int, there: str) -> LogsError:
-    return LogsError(f"{name} says that it has {n:,} steps, but its episodes have {there}: it is damaged")
-
-
-def _joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _field(episode: object, name: str, i: int, default: object = None) -> Any:

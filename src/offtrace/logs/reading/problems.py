@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 FIRST = 5
-"""How many rows are named for each kind of problem."""
+"""How many names are listed."""
 
 
 class LogsError(ValueError):
@@ -111,47 +109,19 @@ class ReadReport:
         return "\n".join(lines)
 
 
-class Problems:
-    """Collects the rows concerned while a log is read."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, list[np.ndarray]] = {}
-
-    def add(self, what: str, rows: np.ndarray) -> None:
-        """Note that these rows of the source have a problem; there may be none."""
-        if len(rows):
-            self._rows.setdefault(what, []).append(rows)
-
-    def clear(self) -> None:
-        """Forget the problems, since the rows are gone over again."""
-        self._rows.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
-
-    def settled(
-        self, episode: Callable[[np.ndarray], np.ndarray], name: Callable[[int], str], nameless: bool
-    ) -> tuple[tuple[Problem, ...], np.ndarray]:
-        """Every kind, and the episodes concerned; `episode` has the index of a row's, `name` the words for a row.
-
-        `nameless`: the first episode is none, but the rows that do not say of which they are.
-        """
-        found: list[Problem] = []
-        concerned = [np.zeros(0, np.int64)]
-        for what, parts in self._rows.items():
-            rows = np.concatenate(parts)
-            where = np.unique(episode(rows))
-            first = tuple(name(int(row)) for row in np.sort(rows)[:FIRST])
-            known = len(where) - int(nameless and where[0] == 0)
-            found.append(Problem(what, len(rows), known, first))
-            concerned.append(where)
-        return tuple(found), np.unique(np.concatenate(concerned))
-
-
-def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: float | None) -> LogsError:
-    """Make the error that names all problems; `drop` is the share of the episodes that might be dropped."""
+def refusal(
+    source: str, problems: tuple[Problem, ...], concerned: int, episodes: int, drop: float | None, tied: bool
+) -> LogsError:
+    """Make the error that names all problems. `drop`: the share of episodes that may be dropped; `tied`: times do not tell."""
     remedy = 'Mend it, or leave these episodes out, whole, with on_error="drop" (--on-error drop).'
-    if drop is not None:
+    if tied:
+        remedy = (
+            "No episode is dropped for this: the column of times does not say the order of the rows. Name another one with "
+            "Columns(step=…), or, if the rows of an episode stand in order, Columns(step=None) (--columns step=)."
+        )
+    elif drop is not None and concerned >= episodes:
+        remedy = "Nothing would be left without them."
+    elif drop is not None:
         remedy = (
             f"That is {100 * concerned / episodes:.3g} % of the episodes, and at most {100 * drop:g} % may be dropped: the rest "
             "may be a biased sample. Mend it, or allow more with drop_at_most (--drop-at-most)."
@@ -159,7 +129,7 @@ def refusal(source: str, problems: tuple[Problem, ...], concerned: int, episodes
     lines = [
         f"{source} holds what cannot be, in {concerned:,} of {counted(episodes, 'episode')}:",
         *(f"  {problem}" for problem in problems),
-        "Nothing would be left without them." if drop is not None and concerned >= episodes else remedy,
+        remedy,
     ]
     return LogsError("\n".join(lines), problems)
 

@@ -4,34 +4,31 @@
 
 What is read, and in which form:
 
-    a path               of a Parquet, Arrow (IPC) or CSV file, of a folder of them, or a pattern such as "logs/*.parquet"
+    a path               of a Parquet, Arrow (IPC), CSV (.csv.gz too) or JSONL file, of a folder of them, or a pattern such as
+                         "logs/*.parquet"
     a frame              of polars (lazy too) or pandas, or an Arrow table
+    a list of rows       each a mapping from columns to values
     a Minari dataset     itself, its folder, or its id, such as "frozenlake/random-v0", if it is on this machine
     Gymnasium episodes   a list of mappings with `observations` (one more than actions), `actions`, `rewards`, `terminations`,
                          `truncations` and, for μ, `infos`
 
-Rows may stand in any order; the same rows give the same logs. They are read in batches: memory is that of the logs and a
-constant, and 8 bytes a step more where rows must be put in order.
+Rows may stand in any order; the same rows give the same logs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from offtrace.logs.container import Logs
-from offtrace.logs.reading import episodes, polars_tables
-from offtrace.logs.reading.columns import CONTINUOUS, Columns, Names, checked_names
-from offtrace.logs.reading.converting import Conversion
-from offtrace.logs.reading.filling import Filling
-from offtrace.logs.reading.finishing import finished
-from offtrace.logs.reading.ordering import as_they_stand, sorted_rows
-from offtrace.logs.reading.problems import LogsError, Problems
+from offtrace.logs.reading import episodes, tables
+from offtrace.logs.reading.assembly import assembled
+from offtrace.logs.reading.columns import Columns, checked_names
+from offtrace.logs.reading.conversion import Conversion
+from offtrace.logs.reading.problems import LogsError
 
 
 def read(
@@ -41,8 +38,8 @@ def read(
     truncated: Literal["never", "at end"] | None = None,
     on_error: Literal["raise", "drop"] = "raise",
     drop_at_most: float = 0.05,
-    states: int | Sequence[int | str] | None = None,
-    actions: int | str | Sequence[int | str] | None = None,
+    states: int | np.integer | np.ndarray | Sequence[int | str] | None = None,
+    actions: int | np.integer | np.ndarray | str | Sequence[int | str] | None = None,
 ) -> Logs:
     """The logs of `source`; `logs.report` says what was read, `describe(logs)` what they are like.
 
@@ -81,76 +78,24 @@ def read(
         raise ValueError(f"drop_at_most must be a share of the episodes, from 0 to 1, got {drop_at_most!r}")
     most = drop_at_most if on_error == "drop" else None
     given = checked_names("states", states), checked_names("actions", actions)
-    found = _found(source, columns)
-    if isinstance(found, polars_tables.Table):
-        try:
-            return _table(found, polars_tables.counted_rows(found), columns, truncated, most, *given)
-        except polars_tables.unreadable() as error:
-            polars_tables.explain_columns(found.files)
-            raise LogsError(f"{found.name} cannot be read: {error}") from error
-    return episodes.read(found, columns, truncated, most, *given)
+    opened = _opened(source, columns)
+    if not isinstance(opened, tables.Table):
+        return assembled(episodes.rows(opened, columns, truncated, *given), most)
+    try:
+        columns.check(opened.frame.collect_schema().names(), truncated)
+        tables.check_rows(opened)
+        return assembled(Conversion(opened, columns, *given).rows(truncated == "at end"), most)
+    except tables.unreadable() as error:
+        tables.explain_files(opened.files)
+        raise LogsError(f"{opened.name} cannot be read: {error}") from error
 
 
-def _found(source: object, columns: Columns) -> object:
+def _opened(source: object, columns: Columns) -> object:
     """A table, or what `episodes` reads."""
     if isinstance(source, str | Path):
         if (Path(source) / "data" / "metadata.json").exists() or (Path(source) / "metadata.json").exists():
             return Path(source)
-        if files := polars_tables.files_of(source):
-            return polars_tables.from_files(files, str(source), columns)
+        if files := tables.files_of(source):
+            return tables.from_files(files, str(source), columns)
         return str(source)
-    return polars_tables.from_frame(source, columns) or source
-
-
-def _table(
-    table: polars_tables.Table,
-    rows: int,
-    columns: Columns,
-    truncated: str | None,
-    drop: float | None,
-    states: Names,
-    actions: Names,
-) -> Logs:
-    there = table.frame.collect_schema().names()
-    has_truncated = columns.check(there, truncated)
-    made = Conversion(table, columns, has_truncated, states, actions)
-    if columns.log_pi is not None and not made.numbers:
-        raise ValueError(
-            f"log_pi={columns.log_pi!r} is declared, but actions are ids: there the target policy is a table or a function. If "
-            f'they are real numbers, say actions="{CONTINUOUS}"'
-        )
-    problems = Problems()
-    room = partial(
-        Filling,
-        n=rows,
-        features=made.features,
-        has_next=columns.next_state is not None,
-        has_mu=columns.behaviour is not None,
-        is_log=columns.log_mu is not None,
-        states=made.states,
-        actions=made.actions,
-        numbers=made.numbers,
-        has_pi=columns.log_pi is not None,
-        cut_at_end=truncated == "at end",
-        passed_over=columns.passed_over(there),
-        problems=problems,
-        hints=made.hints,
-        never=made.never,
-    )
-    with ThreadPoolExecutor(1) as pool:  # to make room for the rows takes as long as to look at their order
-        waiting = pool.submit(room)
-        found = as_they_stand(made.order, problems, made.timed)
-        filling = waiting.result()
-    if found is None:
-        del filling, waiting  # sorting needs as much memory
-        found = sorted_rows(made.order, problems, made.timed)
-        filling = room()
-    filling.order = found
-    for batch in made.rows():
-        filling.add(batch)
-
-    def words(row: int) -> str:
-        code = found.episodes[found.episode(np.array([row]))[0]]
-        return f"{table.words(row)} (episode {made.episode_name(int(code))})"
-
-    return finished(filling, found, table.name, drop=drop, words=words, given=(states, actions))
+    return tables.from_frame(source, columns) or source
