@@ -66,7 +66,6 @@ def test_several_policies_are_ranked(folder: Path, capsys: pytest.CaptureFixture
     assert sorted(found["ranking"]) == ["other", "pi"]
     assert len(found["differences"]) == 1
     assert "--truths has 1 values for 2 policies" in run(folder, capsys, *options[:3], "--truths", "1", status=2)
-    assert "--page shows one policy" in run(folder, capsys, *options, "--page", "{folder}/p.html", status=2)
 
 
 def test_lambda_is_chosen_and_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

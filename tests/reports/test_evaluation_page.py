@@ -88,9 +88,7 @@ def data(text: str) -> Any:
 def test_numbers_are_those_of_the_result(results: dict[str, Result], files: dict[str, Path]) -> None:
     for name, result in results.items():
         text = files[name].read_text(encoding="utf-8")
-        *rows, last = (
-            data(text)["estimates"]["rows"] if result.conservative else [*data(text)["estimates"]["rows"], None]
-        )
+        rows = data(text)["estimates"]["rows"]
         for row, shown in zip(result.estimates, rows, strict=True):
             given = [row.estimate if np.isfinite(row.estimate) else None, *np.clip([row.low, row.high], -1e300, 1e300)]
             for key, value in zip(("value", "low", "high"), given, strict=True):
@@ -100,9 +98,7 @@ def test_numbers_are_those_of_the_result(results: dict[str, Result], files: dict
             wanted = [str(x) if x == x else "" for x in (min(row.estimate, 1e300), row.standard_error)]
             assert re.findall(r'data-v="([^"]*)"', cells[0])[1:3] == wanted
         if result.conservative:
-            assert [last["low"], last["high"]] == pytest.approx(
-                [result.conservative.low, result.conservative.high], rel=1e-4
-            )
+            assert result.conservative.assumes in text
         assert rows[0]["method"] == result.estimates[0].title
         for warning in result.warnings:
             assert warning[1:] in html.unescape(text)
@@ -209,7 +205,7 @@ def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
         assert not re.findall(r"src|href|<script|<style", text)
         assert result.conservative is None or result.conservative.assumes in text
     far = results["far"]._repr_html_()
-    assert "how sure that is cannot be said" in far or "–" in far
+    assert "These 100 episodes do not say what the new policy would earn" in far
     span = evaluation_span(results["good"])
     assert span[0] < results["good"].value < span[1]
 
@@ -243,7 +239,7 @@ def test_the_command_line_writes_it(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_only_results_have_such_a_page(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"evaluate returned, and dict was given"):
+    with pytest.raises(TypeError, match=r"evaluate or compare returned, and dict was given"):
         reports.evaluation_page({}, tmp_path / "page.html")
 
 

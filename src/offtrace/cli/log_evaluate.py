@@ -39,6 +39,11 @@ class Evaluate(ByTrace, Reading):
     initial: Annotated[tuple[str, ...] | None, arg(metavar="STATE [STATE …]")] = None
     # V(π) of each policy, where it is known: for regret and rank correlation
     truths: Annotated[tuple[float, ...] | None, arg(metavar="X [X …]")] = None
+    cluster: str | None = (
+        None  # the column of what episodes belong to, such as a user: intervals take these for independent
+    )
+    by: str | None = None  # the column of segments, such as regions: each is evaluated from its own episodes, too
+    gammas: tuple[float, ...] = ()  # further discounts, to see how much the value depends on γ
     confidence: float = 0.95  # of the intervals
     resamples: int = 1000  # of the bootstrap
     # their range, for the conservative interval; the data's by default
@@ -48,6 +53,10 @@ class Evaluate(ByTrace, Reading):
     page: Page = None  # also write one HTML page about it
     csv: str | None = None  # also write the estimates as CSV, a row for each estimator (and policy)
     seed: int = 0  # of the bootstrap and the folds
+
+    def kept(self) -> tuple[str, ...]:
+        """The columns of clusters and segments."""
+        return tuple(column for column in (self.cluster, self.by) if column is not None)
 
 
 def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
@@ -63,8 +72,6 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     rule, targets, truths = options.rule_of(), _policies(options), options.truths
     if truths is not None and len(truths) != len(targets):
         raise ValueError(f"--truths has {len(truths)} values for {len(targets)} policies")
-    if options.page is not None and len(targets) > 1:
-        raise ValueError("--page shows one policy: name one --policy, or leave it out")
     first = next(iter(targets.values()))
     logs = options.read(first)
     say = (lambda text: None) if options.json else print
@@ -77,7 +84,10 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
         choice = choose(logs, first.policy, traces=None if rule is None else [rule], **given)
         rule = choice.trace
         say(choice)
-    given |= {name: getattr(options, name) for name in ("confidence", "resamples", "rewards", "longest")}
+    given |= {
+        name: getattr(options, name)
+        for name in ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas")
+    }
     given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
     given |= {"estimators": options.estimators and list(options.estimators)}
     with ProgressBar() as bar:
@@ -90,12 +100,12 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     print(json.dumps(result.as_json(), ensure_ascii=False, indent=2) if options.json else result)
     if options.csv is not None:
         with Path(options.csv).open("w", newline="", encoding="utf-8") as file:
-            rows = result.table() if isinstance(result, Comparison) else result.rows()
-            writer = csv.DictWriter(file, list(rows[0]))
+            rows = result.table() if isinstance(result, Comparison) else [*result.rows(), *result.parts()]
+            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
             writer.writeheader()
             writer.writerows(rows)
         say(f"The estimates: {options.csv}")
-    if options.page is not None and not isinstance(result, Comparison):
+    if options.page is not None:
         from offtrace import reports
 
         say(f"The page: {reports.evaluation_page(result, options.page, command=TYPED.get())}")

@@ -56,7 +56,12 @@ class Dataset:
                 )
             several = tuple(column.split(","))
             given[what] = several if len(several) > 1 else column or None
+        given["keep"] = tuple(dict.fromkeys([*_several(given.get("keep")), *self.kept()]))
         return Columns(**given)
+
+    def kept(self) -> tuple[str, ...]:
+        """Further columns that the command needs."""
+        return ()
 
     def cuts(self) -> Literal["never", "at end"] | None:
         """`--truncated` as `read` takes it."""
@@ -104,6 +109,10 @@ class ByTrace(Dataset):
     def rule_of(self) -> Trace | None:
         """The trace with its parameters; None where none is named, nor any parameter."""
         return None if self.trace is None and not self.rule else trace_of_logs(self.trace or "rbis", self.rule)
+
+
+def _several(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if columns is None else (columns,) if isinstance(columns, str) else columns
 
 
 def names_given(texts: tuple[str, ...] | None) -> GivenNames:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.number_text import four_digits
 from offtrace._shared.number_text import number as in_digits
@@ -125,7 +126,8 @@ def choose(
         raise ValueError(f"λ is that of the fitted estimate, which cannot be computed: {LACKING[ACTIONS]}")
     if isinstance(evidence.model, Regressor):
         raise TypeError("a Regressor has no standard error without refits: choose λ with another model")
-    return tried_lambdas(evidence, rules, lambdas)
+    with threadpool_limits(1, user_api="blas"):  # as in `evaluate`
+        return tried_lambdas(evidence, rules, lambdas)
 
 
 def needs_lambda(evidence: Evidence) -> str | None:

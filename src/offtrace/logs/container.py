@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -126,8 +126,8 @@ def take(logs: Logs, episodes: np.ndarray) -> Logs:
     """The logs of some episodes, given by their numbers, which may repeat."""
     lengths = np.diff(logs.starts)[episodes]
     starts = np.append(0, np.cumsum(lengths))
-    first: Any = logs.starts[episodes] - starts[:-1]
-    step: Any = np.repeat(first, lengths) + np.arange(starts[-1])
+    shift = np.repeat(logs.starts[episodes] - starts[:-1], lengths)
+    step = np.arange(len(shift)) + shift
     names = ("state", "next_state", "action", "reward", "terminated", "truncated")
     given = {name: a[step] for name in ("log_mu", "log_pi") if (a := getattr(logs, name)) is not None}
     kept = {name: array[episodes] for name, array in logs.kept.items()}

@@ -17,7 +17,8 @@ from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS, MU, Evidence
-from offtrace.logs.result import Diagnosis, Row, Support, chosen
+from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
+from offtrace.logs.weight_shares import kish
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
 HEAVY = (
@@ -34,6 +35,7 @@ def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
         effective_by_step=None if w is None else w.effective(),
         trace=evidence.sampled.diagnosis(),
         support=support_of(evidence.logs, evidence.policy),
+        overlap=overlap_of(evidence),
         influence=None if influence is None or np.isnan(influence).any() else influence,
     )
 
@@ -46,6 +48,25 @@ def support_of(logs: Logs, policy: Policy) -> Support:
         return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
     sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
     return Support(float(np.sum(sums) / len(logs)), None, None)
+
+
+def overlap_of(evidence: Evidence) -> tuple[Overlap, ...]:
+    """How often each action was logged, and how often the target takes it; nothing where actions are real numbers."""
+    logs, policy = evidence.logs, evidence.policy
+    if logs.continuous:
+        return ()
+    A = logs.actions
+    logged = np.bincount(logs.action, minlength=A)
+    wanted = np.sum([policy.probabilities(logs.state[piece]).sum(axis=0) for piece in logs.pieces(PIECE)], axis=0)
+    effective = np.full(A, np.nan)
+    if logs.log_mu is not None:
+        ratio = np.exp(np.minimum(evidence.log_pi - logs.log_mu, 300.0))
+        effective = np.array([kish(ratio[logs.action == a]) for a in range(A)])
+    steps = len(logs)
+    return tuple(
+        Overlap(name, int(logged[a]), float(logged[a] / steps), float(wanted[a] / steps), float(effective[a]))
+        for a, name in enumerate(logs.names("actions"))
+    )
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
@@ -21,6 +23,7 @@ from offtrace.logs.intervals import conservative
 from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, Evidence, named
 from offtrace.logs.result import Result
 from offtrace.logs.rows import checked, refitted, rows_of, without_failed_intervals
+from offtrace.logs.segments import segments
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number, whole
 
@@ -40,6 +43,8 @@ def evaluate(
     initial: object = None,
     step: bool | None = None,
     cluster: object = None,
+    by: object = None,
+    gammas: Sequence[float] = (),
     confidence: float = 0.95,
     resamples: int = 1000,
     refits: int = 20,
@@ -67,7 +72,10 @@ def evaluate(
       itself as a table or a callable
     - `initial`: the first states to average over, in place of the logs' own; states, or a distribution [S]
     - `step`: whether the number of the step is a part of the state; None: where episodes end by a horizon
-    - `cluster`: what episodes belong together, such as the user of each [E]: intervals take clusters for independent
+    - `cluster`: what episodes belong together, such as the user of each: a column that `read` has kept, or an array [E].
+      Intervals take clusters, not episodes, for independent
+    - `by`: segments, such as regions, in the same form: each is evaluated from its own episodes, too
+    - `gammas`: further discounts at which the value is estimated, to see how much it depends on γ
     - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `bound`: that of truncated IS, √E if None
@@ -85,15 +93,22 @@ def evaluate(
     >>> result.headline.estimator, round(result.value, 2)
     ('direct method', 0.38)
     """
-    call = _call(locals())
+    given: dict[str, Any] = dict(locals())
+    call = _call(given)
     _check_logs(logs)
+    for name in ("logs", "target", "by", "gammas", "progress"):
+        del given[name]
+    again: Any = evaluate
+    parts = segments(logs, by, cluster, lambda part, ids: again(part, target, **(given | {"cluster": ids})))
+    others = {float(other): again(logs, target, **(given | {"gamma": other})) for other in sorted(set(gammas))}
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
     options = Options(
         model=model, behavior=behavior, initial=initial, step=step, cluster=cluster, confidence=confidence,
         resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
     )  # fmt: skip
-    with for_watchers() as bar:
+    # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
+    with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
         tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
         tell("the logs, μ and the target policy")
         evidence, mu = gather(logs, target, trace, gamma, options)
@@ -152,6 +167,8 @@ def evaluate(
             policy=evidence.policy,
             call=call,
             cluster=evidence.cluster,
+            segments=parts,
+            gammas=others,
             contributions={name: x for name, (_, x) in estimates.items()},
         )
 

@@ -19,6 +19,7 @@ from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import as_policy
 from offtrace.logs.real_actions import with_log_pi
 from offtrace.logs.registry import Evidence
+from offtrace.logs.segments import of_episodes
 from offtrace.logs.starts import Starts
 from offtrace.traces import Trace
 
@@ -112,11 +113,7 @@ def _clusters(given: object, logs: Logs) -> np.ndarray | None:
     """Which episodes belong together [E], 0 … C − 1, from a name for each episode."""
     if given is None:
         return None
-    names = np.asarray(given)
-    if names.shape != (logs.episodes,):
-        raise ValueError(
-            f"cluster must have one entry for each of the {logs.episodes:,} episodes, such as the user, got shape {names.shape}"
-        )
+    names = of_episodes(logs, given, "cluster")
     _, ids = np.unique(names, return_inverse=True)
     if ids.max() == 0:
         raise ValueError("cluster puts all episodes into one: it takes two clusters at least to know a spread")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,21 @@ class Support:
     """How often each state occurs [S]; None for features."""
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """How much the logs have of an action that the target takes."""
+
+    action: int | str
+    steps: int
+    """So many steps with it were logged."""
+    logged: float
+    """Their share of all steps."""
+    target: float
+    """How often the target takes it in the logged states."""
+    effective: float
+    """(Σρ)² / Σρ² over its steps, ρ = π/μ: the effective steps behind it; NaN where μ is not known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
     """What the answer rests on."""
@@ -116,8 +132,9 @@ class Diagnosis:
     trace: Statistics
     """`offtrace.diagnose` of the trace on these logs: effective horizon, share of cut traces, …"""
     support: Support
+    overlap: tuple[Overlap, ...]
+    """Action by action; empty where actions are real numbers."""
     influence: np.ndarray | None
-    """What each episode contributes to the fitted estimate [E]; None where that is not known or not asked for."""
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -184,6 +201,10 @@ class Result:
     """The call of `evaluate` with all its arguments, to repeat it."""
     cluster: np.ndarray | None = None
     """Which episodes belong together [E]; None: each is by itself."""
+    segments: Mapping[str, Result | str] = field(default_factory=dict[str, "Result | str"])
+    """The result of each segment (`by`), from its own episodes; or why there is none, in words."""
+    gammas: Mapping[float, Result] = field(default_factory=dict[float, "Result"])
+    """The result at other discounts."""
     contributions: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """What each episode contributes to each estimate [E], by the names of the estimators."""
 
@@ -238,6 +259,18 @@ class Result:
             for row in self.estimates
         ]
 
+    def parts(self) -> list[dict[str, Any]]:
+        """The headline of each segment and of each other discount: one dictionary each."""
+        segments: list[tuple[str, Result | str]] = [(name, part) for name, part in self.segments.items()]
+        lines: list[dict[str, Any]] = []
+        for name, part in [*segments, *((f"γ = {gamma:g}", part) for gamma, part in self.gammas.items())]:
+            if isinstance(part, str):
+                lines.append({"part": name, "failed": part})
+                continue
+            row = next(row for row in part.rows() if row["headline"])
+            lines.append({"part": name, "episodes": part.episodes, **row})
+        return lines
+
     def as_json(self) -> dict[str, object]:
         """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
         seen, bounds, d = self.observed, self.conservative, self.diagnosis
@@ -251,6 +284,8 @@ class Result:
                 {**row, "checks": [vars(check) for check in self[str(row["estimator"])].checks]} for row in self.rows()
             ],
             "conservative": None if bounds is None else vars(bounds),
+            "parts": self.parts(),
+            "overlap": [vars(each) for each in d.overlap],
             "warnings": list(self.warnings),
             "notes": list(self.notes),
             "trace": repr(self.trace),
@@ -268,14 +303,18 @@ class Result:
             "call": self.call,
         })  # fmt: skip
 
-    def plain(self) -> str:
+    def plain(self, who: str = "the new policy") -> str:
         """The answer in one sentence, without Greek letters."""
         row, E = self.headline, f"{self.episodes:,}"
+        kind, whole = ("episodes", E) if self.cluster is None else ("clusters", f"{int(self.cluster.max()) + 1:,}")
+        begin = who[0].upper() + who[1:] if who.startswith("the ") else who
         if row.failed:
-            return f"These {E} episodes do not say what the new policy would earn: {row.failed[0].words}."
+            return f"These {E} episodes do not say what {who} would earn: {row.failed[0].words}."
         if np.isnan(row.low):
-            return f"The new policy would earn about {four_digits(row.estimate)} an episode; how sure that is cannot be said."
-        rests = f"{row.effective:,.0f} effective episodes of {E} support this" if row.effective == row.effective else ""
+            return f"{begin} would earn about {four_digits(row.estimate)} an episode; how sure that is cannot be said."
+        rests = (
+            f"{row.effective:,.0f} effective {kind} of {whole} support this" if row.effective == row.effective else ""
+        )
         low, high = row.gain_low, row.gain_high
         if np.isnan(low):
             earns = f"would earn {four_digits(row.low)} to {four_digits(row.high)} an episode"
@@ -285,7 +324,7 @@ class Result:
             earns = f"would earn {four_digits(-high)} to {four_digits(-low)} less per episode than today's"
         else:
             earns = f"may earn up to {four_digits(-low)} less or {four_digits(high)} more per episode than today's"
-        return f"The new policy {earns}{f'; {rests}' if rests else ''}."
+        return f"{begin} {earns}{f'; {rests}' if rests else ''}."
 
     def said(self) -> str:
         """The headline in one line of symbols."""
@@ -305,6 +344,7 @@ class Result:
 
     def __repr__(self) -> str:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
+        kind = "episodes" if self.cluster is None else "clusters"
         width = max(len(row.title) for row in self.estimates)
         seen = self.observed
         kernel = f"; π by {self.policy.kernel}" if self.policy.kernel else ""
@@ -316,7 +356,7 @@ class Result:
             + (f"; {100 * seen.beyond:.2g} % of it is a model's, beyond the cut of episodes" if seen.beyond else ""),
             f"  from {self.episodes:,} episodes, {self.steps:,} steps; γ = {self.gamma:g}; μ {self.behavior}{kernel}",
             *(f"  {what} in the order: {order}" for what in ("states", "actions") if (order := self.logs.order(what))),
-            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  {'V(π) − V(μ)':^25}  effective episodes",
+            f"  {'':<{width}}  {'estimate':>10}  {percent + ' bootstrap interval':^25}  {'V(π) − V(μ)':^25}  effective {kind}",
         ]
         reasons: dict[str, int] = {}
         for row in self.estimates:
@@ -340,9 +380,28 @@ class Result:
             lines.append(
                 f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut"
             )
-        lines += [f"  · {note}" for note in self.notes]
+        lines += self._parts_in_words() + [f"  · {note}" for note in self.notes]
         lines += [f"  ! {warning}" for warning in self.warnings]
         return "\n".join(lines)
+
+    def _parts_in_words(self) -> list[str]:
+        """The segments and the other discounts, a line each."""
+        parts = self.parts()
+        width = max((len(part["part"]) for part in parts), default=0)
+        lines: list[str] = []
+        for i, part in enumerate(parts):
+            if i in (0, len(self.segments)):
+                lines.append(
+                    "  each segment from its own episodes" if i < len(self.segments) else "  at other discounts"
+                )
+            if "estimate" not in part:
+                lines.append(f"    {part['part']:<{width}}  {part['failed']}")
+                continue
+            gain = f"{ends(part['difference_low'], part['difference_high'])} more than today's"
+            said = f"{four_digits(part['estimate'])} {ends(part['low'], part['high'])}, {gain}"
+            failed = f"  ✗ {part['failed']}" if part["failed"] else ""
+            lines.append(f"    {part['part']:<{width}}  {said} ({part['episodes']:,} episodes){failed}")
+        return lines
 
 
 def _bounded(bounds: Conservative) -> str:

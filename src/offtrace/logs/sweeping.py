@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace.logs import file_sums
@@ -107,7 +108,7 @@ def sweep(
         raise ValueError(f'on must be "here" or "ray", got {on!r}')
     question = Question(trace, policy, gamma, columns, truncated, states, actions)
     executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
-    with ProgressBar() as bar, contextlib.closing(executor):
+    with threadpool_limits(1, user_api="blas"), ProgressBar() as bar, contextlib.closing(executor):
         passes = Passes(files, executor, bar if progress else None)
         first = passes.over(file_sums.first, question, states is not None)
         if columns.episode is not None:

@@ -15,7 +15,7 @@ def shares(log_weights: np.ndarray) -> np.ndarray:
 
 def kish(x: np.ndarray) -> float:
     """(Σ|x|)² / Σx², computed so that nothing overflows; 0 where there is nothing."""
-    largest = np.abs(x).max()
+    largest = np.abs(x).max(initial=0.0)
     if not 0 < largest < np.inf:
         return 0.0
     y = np.abs(x / largest)

@@ -90,7 +90,7 @@ def _shown(target: Path, open_browser: bool, state: str = "") -> Path:
 def evaluation_page(
     result: object, path: str | Path, *, command: str | None = None, open_browser: bool = False
 ) -> Path:
-    """One self-contained page about the `Result` of `offtrace.logs.evaluate`; returns where it is.
+    """One self-contained page about what `offtrace.logs.evaluate` or `compare` returned; returns where it is.
 
     `command` is the command line that made it, if one did, to be shown on the page.
 
@@ -98,16 +98,21 @@ def evaluation_page(
     >>> result = evaluate(logs, target, gamma=0.99)  # doctest: +SKIP
     >>> evaluation_page(result, "evaluation.html")  # doctest: +SKIP
     """
-    from offtrace.logs import Result
+    from offtrace.logs import Comparison, Result
+    from offtrace.reports.logs import comparison_page
     from offtrace.reports.logs import evaluation_page as page
 
-    if not isinstance(result, Result):
+    if isinstance(result, Comparison):
+        html = comparison_page.html(result, command)
+    elif isinstance(result, Result):
+        html = page.html(result, command)
+    else:
         raise TypeError(
-            f"evaluation_page shows what offtrace.logs.evaluate returned, and {type(result).__name__} was given; "
+            f"evaluation_page shows what offtrace.logs.evaluate or compare returned, and {type(result).__name__} was given; "
             "for a study, call write."
         )
     target = Path(path)
-    put(page.html(result, command).encode(), target)
+    put(html.encode(), target)
     return _shown(target, open_browser)
 
 

@@ -25,6 +25,7 @@ from offtrace.reports.html.document import (
 )
 from offtrace.reports.logs.figures import Words, data, drawable
 from offtrace.studies import provenance
+from offtrace.traces import OneStep
 
 GAPS = 50  # are listed
 
@@ -32,10 +33,13 @@ GAPS = 50  # are listed
 def html(result: Result, command: str | None = None) -> str:
     """The page; `command` is the command line that it came from, if any."""
     versions, drawn, d = provenance.versions("evaluation"), data(result), result.diagnosis
-    sections = [make(result) for make in SECTIONS if make is not _credit or drawn["credit"]]
-    weighed = Fact("Weights are worth", "need μ")
-    if d.weights is not None:
-        weighed = Fact("Weights are worth", f"{d.effective:,.1f}", f"of {result.episodes:,} episodes")
+    empty = {
+        _credit: not drawn["credit"] or result.trace == OneStep(),
+        _overlap: not d.overlap,
+        _parts: not result.parts(),
+    }
+    sections = [make(result) for make in SECTIONS if not empty.get(make)]
+    weighed = Fact("Effective episodes", count(result.headline.effective), f"of {result.episodes:,}")
     return Page(
         kind="values from logs",
         title=f"V(π) ≈ {Words(result).number(result.value)}: what the target policy is worth",
@@ -50,7 +54,6 @@ def html(result: Result, command: str | None = None) -> str:
             Fact("Behaviour policy μ", "estimated" if result.mu_estimated else result.behavior),
             Fact("V(μ), as logged", Words(result).number(result.observed.estimate)),
             weighed,
-            Fact("Effective horizon", f"{number(d.trace.horizon)} steps", result.trace.title),
         ],
         sections=[*sections, _repeat(result, command, versions)],
         data=drawn,
@@ -62,7 +65,7 @@ def html(result: Result, command: str | None = None) -> str:
 
 
 def answer(result: Result) -> list[str]:
-    """The headline, V(μ), what the conservative interval says, and whether the others agree."""
+    """The headline, V(μ), and whether the other estimators agree."""
     first = result.headline
     others = [row for row in result.estimates if row is not first]
     level, say, seen = percent(result.confidence), Words(result), result.observed
@@ -82,10 +85,6 @@ def answer(result: Result) -> list[str]:
     if seen.beyond:
         observed += f"; {percent(seen.beyond)} of V(μ) lies beyond the cut of episodes, and is a model’s"
     said.append(f"{observed}.")
-    if (c := result.conservative) is not None:
-        kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
-        why = f": {c.empty}" if c.empty else ""
-        said.append(f"The conservative {level} interval, which {kind}, is {say.conservative(c)}{why}.")
     if result.logs.report is not None and result.logs.report.loss:
         said.append(f"**{_sentence(result.logs.report.loss)}**")
     known = [row for row in others if row.low < row.high and not row.failed]
@@ -114,9 +113,7 @@ def _sentence(text: str) -> str:
 
 def _side_by_side(result: Result) -> Figure:
     """The estimates with their intervals, for the head of the page."""
-    bounds = result.conservative
     lead = f"Bars are {percent(result.confidence)} bootstrap intervals over episodes, points the estimates"
-    lead += "" if bounds is None or bounds.empty else "; shaded is the conservative interval, the same for all"
     return Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates")
 
 
@@ -135,14 +132,26 @@ def _estimates(result: Result) -> Section:
         ]
         for row in result.estimates
     ]
-    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", "V(π) − V(μ)", "Rests on", "Largest share", "Checks"]
+    heads = [
+        "Estimator",
+        "V(π)",
+        "Error",
+        f"{level} bootstrap",
+        "V(π) − V(μ)",
+        "Effective episodes",
+        "Largest share",
+        "Checks",
+    ]
     parts: list[Part] = [
         Heading("The estimates in numbers"),
         Paragraph("Click a heading to sort."),
         Table(heads, lines, texts=1),
     ]
     if bounds is not None:
-        parts.append(Paragraph(f"The conservative interval takes for given: {bounds.assumes}.", "note"))
+        kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
+        why = f": {bounds.empty}" if bounds.empty else ""
+        said = f"The conservative {level} interval, which {kind}, is {say.conservative(bounds)}{why}."
+        parts.append(Paragraph(f"{said} It takes for given: {bounds.assumes}.", "note"))
     parts += [Paragraph(RESTS, "note"), Folded("What each estimator computes", _equations(result))]
     return Section("estimates", "Estimates", parts)
 
@@ -173,9 +182,9 @@ def _equations(result: Result) -> Table:
 
 
 RESTS = (
-    "An estimate is the mean of what its episodes contribute; its error is the standard error of that mean. It rests on "
-    "(Σ|d|)² / Σd² of them, where d is an episode’s contribution less the estimate; the largest share is that of one episode in "
-    "Σ|d|."
+    "An estimate is the mean of what its episodes contribute; its error is the standard error of that mean. Its effective "
+    "episodes are (Σ|d|)² / Σd², where d is an episode’s contribution less the estimate; the largest share is that of one "
+    "episode in Σ|d|."
 )
 
 
@@ -186,7 +195,7 @@ def _weights(result: Result) -> Section:
         return Section("weights", "Weights", [Heading(title), Paragraph(said)])
     lead = (
         f"An episode weighs W = ∏ π(a|s) / μ(a|s). The {result.episodes:,} of these logs are worth {d.effective:,.1f} of the "
-        f"target policy’s own, (ΣW)² / ΣW²; the heaviest has {percent(d.largest)} of ΣW. The mean of W is "
+        f"target policy’s own, (ΣW)² / ΣW² effective episodes; the heaviest has {percent(d.largest)} of ΣW. The mean of W is "
         f"{number(d.mean_weight)}, and would be 1 with enough data."
     )
     return Section("weights", "Weights", [Figure(title, lead, "weights", "standing")])
@@ -233,6 +242,65 @@ def _leaving(result: Result) -> Section:
     return Section("leaving", "Support", parts)
 
 
+def _overlap(result: Result) -> Section:
+    """How often each action was logged, and how often the target policy takes it."""
+    lead = (
+        "How often each action was logged, and how often the target policy takes it in the logged states. An action that it "
+        "takes often and the logs have seldom is where an answer is thin; effective steps are (Σρ)² / Σρ² with ρ = π/μ."
+    )
+    actions = sorted(result.diagnosis.overlap, key=lambda each: -each.target)
+    lines = [
+        [
+            Cell(str(each.action), each.action, "t", head=True),
+            Cell(f"{each.steps:,}", each.steps),
+            Cell(percent(each.logged), each.logged),
+            Cell(percent(each.target), each.target),
+            Cell(count(each.effective), each.effective),
+        ]
+        for each in actions[:GAPS]
+    ]
+    heads = ["Action", "Steps logged", "Share of steps", "Share under π", "Effective steps"]
+    parts: list[Part] = [Heading("Overlap, action by action"), Paragraph(lead), Table(heads, lines, texts=1)]
+    if len(actions) > GAPS:
+        rest = sum(each.target for each in actions[GAPS:])
+        parts.append(
+            Paragraph(f"The target policy takes {len(actions) - GAPS:,} more in {percent(rest)} of the steps.", "note")
+        )
+    return Section("overlap", "Overlap", parts)
+
+
+def _parts(result: Result) -> Section:
+    """Segments and other discounts."""
+    say = Words(result)
+    lines: list[list[Cell]] = []
+    for part in result.parts():
+        name = Cell(part["part"], part["part"], "t", head=True)
+        if "estimate" not in part:
+            lines.append([name, *[Cell("–")] * 5, Cell(part["failed"], 1, "t words")])
+            continue
+        row = result.segments.get(part["part"])
+        level = say if row is None or isinstance(row, str) else Words(row)
+        lines.append(
+            [
+                name,
+                Cell(f"{part['episodes']:,}", part["episodes"]),
+                Cell(level.number(part["estimate"]), drawable(part["estimate"])),
+                Cell(level.interval(part["low"], part["high"]), drawable(part["low"])),
+                Cell(level.interval(part["difference_low"], part["difference_high"]), drawable(part["difference"])),
+                Cell(count(part["effective_episodes"]), part["effective_episodes"]),
+                Cell(f"✗ {part['failed']}" if part["failed"] else "✓", int(bool(part["failed"])), "t words"),
+            ]
+        )
+    heads = ["Part", "Episodes", "V(π)", percent(result.confidence), "V(π) − V(μ)", "Effective episodes", "Checks"]
+    lead = (
+        f"Each segment is evaluated from its own episodes, each discount from all. Of {len(lines)} intervals of "
+        f"{percent(result.confidence)} some may miss by chance."
+    )
+    return Section(
+        "parts", "Parts", [Heading("Segments and other discounts"), Paragraph(lead), Table(heads, lines, texts=1)]
+    )
+
+
 def _read(result: Result) -> Section:
     d = describe(result.logs)
     low, middle, high = d.lengths
@@ -268,4 +336,4 @@ def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> Se
     return Section("repeat", "Repeat", [Heading("To repeat it"), Text(call), Pairs([about, versions], "after")])
 
 
-SECTIONS = (_estimates, _checks, _weights, _credit, _leaving, _read)
+SECTIONS = (_estimates, _parts, _checks, _weights, _credit, _overlap, _leaving, _read)

@@ -16,7 +16,7 @@ from offtrace.traces import QLambda
 
 Drawn = dict[str, object]
 """What the script draws, as JSON has it."""
-FAMILIES = {FITTED_VALUES: 0, IMPORTANCE: 1, MODEL: 2, "conservative": 7}
+FAMILIES = {FITTED_VALUES: 0, IMPORTANCE: 1, MODEL: 2}
 """The families of estimators, and how they look."""
 OTHERS = 4
 """How the estimators of other families look."""
@@ -58,9 +58,6 @@ def data(result: Result) -> Drawn:
         }
         for row in result.estimates
     ]
-    if (c := result.conservative) is not None and not c.empty:
-        rows.append({"method": "conservative", "value": None, "low": drawable(c.low), "high": drawable(c.high)})
-        rows[-1] |= {"said": say.interval(c.low, c.high), "shown": "", "family": "conservative"}
     methods = {row["method"]: FAMILIES.get(row["family"], OTHERS) for row in rows} | styles
     return {
         "methods": [{"name": name, "style": style} for name, style in methods.items()],
