@@ -134,7 +134,7 @@ EXTREMES = {
     "a number beyond floats": (
         "alphas = [0.1]",
         f"alphas = [1{'0' * 400}]",
-        r"alphas\[0\]: got 1000.*… \(401 characters\)",
+        r"alphas\[0\]: got 1000.*… \(401 characters\); allowed: a number that is not beyond all floats",
     ),
     "a number of too many digits": ("alphas = [0.1]", f"alphas = [1{'0' * 5000}]", "a TOML file, which it is not"),
     "steps": (
@@ -202,6 +202,8 @@ def test_unknown_names(tmp_path: Path) -> None:
         Study.load("bifurcatoin")
     with pytest.raises(DeclarationError, match="no such file"):
         Study.load(tmp_path / "none.toml")
+    with pytest.raises(DeclarationError, match="no study of that name"):
+        Study.load("x" * 5000)
     with pytest.raises(DeclarationError, match=r"subset: got 'cl'; allowed: ci.*did you mean 'ci'"):
         Study.load("replay", "cl")
     (tmp_path / "bad.toml").write_text("name = \n")

@@ -110,6 +110,8 @@ def _allowed(error: ErrorDetails, model: type[BaseModel]) -> str:
         name, words = LIMITS[kind]
         limit = context[name]
         return f"{'an integer' if isinstance(limit, int) else 'a number'} {words} {limit:g}"
+    if kind == "float_type" and type(error["input"]) is int:
+        return "a number that is not beyond all floats"
     if kind == "extra_forbidden":
         known = _keys(model, error["loc"][:-1])
         return f"no such key{did_you_mean(error['loc'][-1], known)}; the keys here are {', '.join(known)}"

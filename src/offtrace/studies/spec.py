@@ -173,14 +173,15 @@ def read(name: str | Path) -> Table:
     looks_like_a_file = path.suffix == ".toml" or len(path.parts) > 1
     if not looks_like_a_file and str(name) in shipped():
         path = SHIPPED / f"{name}.toml"
-    elif not _is_file(path):
+    elif not is_file(path):
         known = shipped()
         what = "no such file" if looks_like_a_file else f"no study of that name{did_you_mean(name, known)}"
         raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
     return {"name": path.stem, **parsed(path)}
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is this file."""
     try:
         return path.is_file()
     except OSError:  # its name is too long

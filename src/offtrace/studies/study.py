@@ -91,15 +91,15 @@ class Study:
         the modules that it may import.
         """
         path = Path(study)
-        if any((path / name).is_file() for name in (NAME, "study.toml")):
+        if any(spec.is_file(path / name) for name in (NAME, "study.toml")):
             recorded = cls._of_folder(path, trust).at(out)
             return recorded if subset is None else recorded.small(subset)
         given = spec.read(study)
-        if any((path.parent / name).exists() for name in (NAME, "lock")) and not spec.is_trusted(given, trust):
+        if any(spec.is_file(path.parent / name) for name in (NAME, "lock")) and not spec.is_trusted(given, trust):
             spec.require_trust(path.parent, given)
         folder = str(path.resolve().parent)
         needs_files = given.get("modules") or given.get("files") or environments.SAVED in str(given.get("environments"))
-        if needs_files and path.is_file() and folder not in sys.path:
+        if needs_files and spec.is_file(path) and folder not in sys.path:
             sys.path.append(folder)  # workers get this path too
         try:
             return cls.declared(given, subset, out)
