@@ -76,19 +76,15 @@ class Game:
         """Write a GIF. What is there already is replaced only when the new one is whole."""
         from PIL import Image
 
-        from offtrace.deep.drawing import Artist, captioned, enlarged
+        from offtrace.deep.drawing import captioned, picture_of
 
-        path = Path(path)
-        sizes = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments]))
-        artist = Artist(self.config.game, self.config.game.rsplit("/", 1)[-1], sizes.max(axis=0))
+        path, title = Path(path), self.config.game.rsplit("/", 1)[-1]
+        scale = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments])).max(axis=0)
 
         def drawn(moment: Moment) -> Image.Image:
+            shown = moment.observation if moment.picture is None else moment.picture
             facts = f"score {moment.score:g}   step {moment.step}"
-            if moment.picture is not None:
-                made = captioned(enlarged(Image.fromarray(moment.picture)), artist.title, facts)
-            else:
-                made = artist(moment.observation, facts)
-            return made.quantize(128, dither=Image.Dither.NONE)
+            return captioned(picture_of(shown, scale), title, facts).quantize(128, dither=Image.Dither.NONE)
 
         first, *rest = self.moments
         pauses = [900 if moment.ended else self.pace for moment in self.moments]

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
+from offtrace.deep.config import Config
 from offtrace.mdps import MDP
 from offtrace.studies.fields import Table, Toml, is_table
 
@@ -32,6 +33,13 @@ SAVED = ".npz"
 """How the names of files with an MDP end."""
 DIGITS = 16
 """Of the digest of such a file, in the name of an environment."""
+
+
+GAMES = (
+    *(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders")),
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0"),
+)
+"""Games of deep agents that need not be looked up, which takes seconds."""
 
 
 class Environment(NamedTuple):
@@ -94,16 +102,19 @@ def split(given: object) -> tuple[str, Arguments]:
         name = arguments.pop("name", None)
         if not isinstance(name, str):
             raise ValueError("a table with a name")
-        return name.strip(), arguments
-    if not isinstance(given, str) or not given.strip():
+    elif isinstance(given, str) and given.strip():
+        name, _, rest = given.partition(":")
+        arguments: Arguments = {}
+        for piece in filter(None, (p.strip() for p in rest.split(","))):
+            argument, equals, value = piece.partition("=")
+            if not equals or not value.strip():
+                raise ValueError(f"arguments as name=value, which {piece!r} is not")
+            arguments[argument.strip()] = _value(value.strip())
+    else:
         raise ValueError('a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
-    name, _, rest = given.strip().partition(":")
-    arguments: Arguments = {}
-    for piece in filter(None, (p.strip() for p in rest.split(","))):
-        argument, equals, value = piece.partition("=")
-        if not equals or not value.strip():
-            raise ValueError(f"arguments as name=value, which {piece!r} is not")
-        arguments[argument.strip()] = _value(value.strip())
+    if ":" in f"{name} {[value for argument, value in arguments.items() if argument != 'protocol']}":
+        # Workers would not know the module, nor would the hash of the modules cover it.
+        raise ValueError("names without a colon: list its module in `modules`")
     return name.strip(), arguments
 
 
@@ -161,6 +172,22 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
     except Exception as error:  # Gymnasium's own errors have no common class
         raise ValueError(f"arguments that make an MDP: {error}") from error
     return label
+
+
+def check_game(game: str) -> None:
+    """Check that a game can be made; a ValueError says what is allowed."""
+    if game in GAMES:
+        return
+    try:
+        from offtrace.deep import games
+
+        config = Config(game=game)
+        games.Hosted(config, 1, 0) if game.startswith("gym/") else games.compiled(config)
+    except ImportError as error:
+        raise ValueError(f"what is installed: {error}") from error
+    except (ValueError, TypeError) as error:
+        what = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{did_you_mean(game, GAMES)}: {error}"
+        raise ValueError(what) from error
 
 
 def _of_gymnasium(name: str) -> bool:

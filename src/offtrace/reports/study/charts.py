@@ -155,14 +155,6 @@ def _standing(shown: Views) -> list[Chart]:
             "Probability that a run of it is the better one", 0.5,
         ),
     }  # fmt: skip
-    if summary.reference not in (None, first):
-        over = {row["better"]: row for row in summary.improvement.filter(worse=summary.reference).to_dicts()}
-        rows = [over[method] for method in summary.iqm["method"] if method in over]
-        what = f"P(better than {summary.reference})"
-        panels[f"The others against {summary.reference}"] = Bars(
-            bars(rows, "better", "probability"), "probability", what,
-            f"Probability that a run is better than one of {summary.reference}", 0.5,
-        )  # fmt: skip
     lead = (
         f"Each trace at its own {settings(shown)}. Scores are scaled in each environment: {scaled(shown)}. Bars are 95% "
         "intervals by a stratified bootstrap, which resamples the seeds within each environment."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from offtrace._shared.number_text import listed, number, with_interval
-from offtrace.reports.study.views import Facts, Row, Views
+from offtrace.reports.study.views import Facts, Views
 
 METRICS = {
     "auc": "AUC",
@@ -168,7 +168,7 @@ def answer(shown: Views) -> list[str]:
     """The answer to the study's question, in a few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
-    parts = (_standing(shown), _against(shown), _aged(shown), _care(shown))
+    parts = (_standing(shown), _aged(shown), _care(shown))
     return [part for part in parts if part]
 
 
@@ -218,31 +218,10 @@ def quoted(name: str) -> str:
     return f"“{name}”" if "," in name.partition(" (")[0] else name
 
 
-def _against(shown: Views) -> str:
-    """Which traces are told apart from the reference by their probability of improvement over it."""
-    reference, iqm = shown.summary.reference, shown.summary.iqm
-    if reference is None or len(iqm) < 2 or not math.isfinite(iqm["low"][0]):
-        return ""
-    pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
-
-    def spelt(chosen: Sequence[Row]) -> str:
-        chances = [with_interval(r["probability"], r["low"], r["high"]) for r in chosen]
-        return listed([f"{quoted(r['better'])} ({chance})" for r, chance in zip(chosen, chances, strict=True)])
-
-    better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
-    said = f"Against **{reference}**, by the probability that a run is better than one of it: "
-    said += f"better {spelt(better)}" if better else "no trace is better beyond its 95% interval"
-    said += f"; worse {spelt(worse)}" if worse else "; none is worse" if better else ", and none is worse"
-    left = len(pairs) - len(better) - len(worse)
-    return said + (
-        f"; {left} {'is' if left == 1 else 'are'} not told apart from it." if left and (better or worse) else "."
-    )
-
-
 def _aged(shown: Views) -> str:
-    """Whether the differences to the reference are there at each age, and whether they grow."""
-    reference, frame = shown.summary.reference, shown.at_each_age
-    if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
+    """Whether the differences to the baseline are there at each age."""
+    frame = shown.at_each_age
+    if frame.is_empty() or not frame["low"].is_finite().any():
         return ""
     said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
     for (age,), part in frame.group_by("age", maintain_order=True):
@@ -250,17 +229,8 @@ def _aged(shown: Views) -> str:
         behind = [quoted(name) for name in part.filter(pl.col("difference_high") < 0)["method"]]
         words = [f"{listed(names)} {way}" for names, way in ((ahead, "ahead"), (behind, "behind")) if names]
         said.append(f"{age:,.0f}: {', '.join(words) if words else 'none'}")
-    grows = shown.changes.filter((pl.col("low") > 0) | (pl.col("high") < 0))
-    moved = [
-        f"{quoted(r['method'])} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
-        for r in grows.iter_rows(named=True)
-    ]
-    differs = f"differs from that of {reference} (the 95% interval does not hold 0)"
-    text = f"By age ({what}) the traces whose interquartile mean {differs}: "
-    text += f"{'; '.join(said)}. "
-    if not moved:
-        return text + "For none does the difference change from the youngest to the oldest data beyond its interval."
-    return text + f"From the youngest to the oldest data the difference changes for {listed(moved)}."
+    differs = f"differs from that of {shown.summary.baseline} (the 95% interval does not hold 0)"
+    return f"By age ({what}) the traces whose interquartile mean {differs}: {'; '.join(said)}."
 
 
 def _front(shown: Views) -> list[str]:
@@ -321,7 +291,7 @@ def _care(shown: Views) -> str:
     if summary.diverged:
         at = " at a tuned α" * ("α" in settings(shown))
         parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
-    if summary.reference:
+    if not shown.at_each_age.is_empty():
         parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
     if left_out and not summary.iqm.is_empty():

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.studies import agents
 from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Job
 from offtrace.studies.tasks.tabular import Columns
-from offtrace.studies.trace_grids import make
+from offtrace.studies.traces import configured, make
 
 POINTS = 50
 """The largest number of points in the curve of a run."""
@@ -41,7 +40,7 @@ def run_batch(jobs: list[Job]) -> list[tuple[Columns, Columns]]:
     seeds = list(range(job.first, job.first + job.count))
     of_slot = [trace for trace in traces for _ in seeds]  # of one age
     parameters = json.loads(job.unit.parameters or "{}")
-    config = agents.configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
+    config = configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
     capacities = None if config.memory_slots is None else [age for age in ages for _ in of_slot]
     trained = train(
         config, seeds * len(traces) * len(ages), _folder(jobs, config.game), traces=of_slot * len(ages),
