@@ -17,12 +17,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from offtrace.returns.inputs import bounded
 from offtrace.returns.numpy.big_float import clipped, raised, times
 from offtrace.returns.numpy.compiling import kernel, part
+from offtrace.returns.numpy.every_pair import NO_LAGS
+from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import probabilities
 from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Criterion, Decisions, Weighing, estimate, flags
-from offtrace.traces import Factors
-from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell
+from offtrace.traces import Trace
+from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell, warn_if_positive
 
 BLOCK = 1 << 16  # so many steps at a time: their factors stay in the cache
 NO_MASK, NO_SEGMENT = np.empty((0, 0), np.bool_), np.empty((0, 0), np.int64)
@@ -95,41 +98,35 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return array if array.flags.carray else array.copy()
 
 
-def weigh(
-    factors: Callable[[Trajectory], Factors],
-    x: Trajectory,
-    lags: np.ndarray,
-    recursive: bool,
-    how: Weighing,
-    *,
-    whole: bool = False,
-    group: np.ndarray | None = None,
-    merge: Merge | None = None,
-) -> np.ndarray:
-    """The weights as float64 [B, T]. `whole` asks for the factors of all rows at once, since the rule has numbers for each."""
+def weigh(trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: Merge | None = None) -> np.ndarray:
+    """The weights in the shape of the arrays, as float64; `merge` puts together what several processes are normalised by."""
+    x = trajectory(given, bounded(trace))
+    warn_if_positive(x)
     B, T = x.terminated.shape
+    lags = lag_caps(trace, T + 1)
+    lags = NO_LAGS if lags is None else lags
     decisions = None
     if how.normalize is not None or x.pair is not None:
         decisions = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
-    rows = B if whole else max(1, BLOCK // T)
+    rows = B if trace.per_step else max(1, BLOCK // T)
     for b in range(0, B, rows):
         block = _rows(x, slice(b, b + rows)) if rows < B else x
         try:
-            decay, ratio, cap = factors(block)
+            decay, ratio, cap = normal_form(trace, block, start_acts=True)
         except ValueError:
             if block is x:
                 raise
             explain_bad_value(x)  # in the whole batch it finds the index that the user knows
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
-        _weigh(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
+        _weigh(decay, ratio, cap, mask, segment, lags, trace.recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
         _within(how, out)
         if x.valid is not None:
             out[~x.valid] = 0.0
     if how.normalize is not None and decisions is not None:
-        _normalize(out, decisions, how, group, merge)
-    return out
+        _normalize(out, decisions, how, given.group, merge)
+    return out.reshape(given.shape)
 
 
 def _rows(x: Trajectory, rows: slice) -> Trajectory:

@@ -101,7 +101,7 @@ class TorchBackend(Backend[Tensor]):
             check,
             any_array,
             given.arrays().values(),
-            lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge),
+            lambda: numpy_weights.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
         if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
