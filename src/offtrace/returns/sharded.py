@@ -15,8 +15,6 @@ import numpy as np
 
 from offtrace.arrays import is_number
 from offtrace.returns import api
-from offtrace.returns.api import StateTargets
-from offtrace.returns.api import state_targets as state_targets_of_rows
 from offtrace.returns.inputs import layout_of
 from offtrace.returns.weights.api import weights as weights_of_rows
 from offtrace.traces import Rule, Trace
@@ -103,7 +101,7 @@ def state_targets(trace: Trace | None = None, **arrays: Any) -> Any:
     tensor([2., 2.])
     >>> distributed.destroy_process_group()
     """
-    return _on_shards(state_targets_of_rows, trace, **arrays)
+    return _on_shards(api.state_targets, trace, **arrays)
 
 
 def weights(trace: Trace, **arrays: Any) -> Any:
@@ -155,7 +153,7 @@ def _on_shards(
         parts = iter([whole.pop(name) for name in held])
         rule = as_trace(rule).mapped(lambda _: next(parts))
     result: Any = function(rule, **whole, **options)
-    return StateTargets(*[keep(part) for part in result]) if function is state_targets_of_rows else keep(result)
+    return api.StateTargets(*[keep(part) for part in result]) if function is api.state_targets else keep(result)
 
 
 def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
@@ -219,15 +217,16 @@ def _gather_from_processes(
         if call != alike:
             raise ValueError(f"rank {other} called {call}, this rank {alike}: all ranks must call alike")
     device = next(iter(ours.values())).device
-    first = 0 if position is not None else sum(len(shard[2]) for shard in shards[:rank])
-    mine = torch.tensor([first + t for t in steps], device=device)
-    positions = np.concatenate([shard[2] for shard in shards])
-    order: Any = np.arange(len(positions)) if position is None else np.argsort(positions)
-    if position is not None and (positions[order] != np.arange(len(order))).any():
+    first, positions = (
+        sum(len(shard[2]) for shard in shards[:rank]),
+        torch.tensor([t for shard in shards for t in shard[2]]),
+    )
+    positions = torch.arange(len(positions)) if position is None else positions
+    order, mine = positions.argsort(), positions[first : first + len(steps)].to(device)
+    if not torch.equal(positions[order], torch.arange(len(order))):
         raise ValueError("position: the shards together must hold each step of the whole row once, 0, 1, …")
     joined = {name: torch.cat([shard[3][name] for shard in shards], axis) for name in ours}
-    index = torch.tensor(order)
-    whole = {name: a.index_select(axis, index).to(device) for name, a in joined.items()}
+    whole = {name: a.index_select(axis, order).to(device) for name, a in joined.items()}
     return whole, lambda result: result.index_select(axis, mine)
 
 
@@ -250,8 +249,6 @@ def _gather_along_axis(
     T = next(iter(ours.values())).shape[axis]
     mine = place * T + jnp.arange(T) if position is None else jnp.asarray(position)
     whole = {name: lax.all_gather(a, axis_name, axis=axis, tiled=True) for name, a in ours.items()}
-    if position is None:
-        return whole, lambda result: lax.dynamic_slice_in_dim(result, place * T, T, axis)
     positions = lax.all_gather(mine, axis_name, tiled=True)
     order = jnp.argsort(positions)
     each_once = jnp.all(positions[order] == jnp.arange(len(order)))
