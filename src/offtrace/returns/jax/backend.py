@@ -21,7 +21,7 @@ from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
 from offtrace.returns.jax.float64_programs import compute
-from offtrace.returns.jax.operations import Given, GivenCriteria, GivenWeights, keep, matrix, results
+from offtrace.returns.jax.operations import Given, keep, matrix, results
 from offtrace.returns.jax.operations import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import weights as numpy_weights
@@ -80,7 +80,7 @@ class JaxBackend(Backend[jax.Array]):
             return jnp.asarray(made, dtype)
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
-        how = Given(rule, tuple(found.shape), False, dtype != np.float64)
+        how = Given(rule, tuple(found.shape), dtype != np.float64)
         return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
 
     def correct_states(
@@ -99,14 +99,14 @@ class JaxBackend(Backend[jax.Array]):
         if _looks(check, traced, on_cpu):
             return jnp.asarray(numpy_weights.weigh(trace, given.mapped(_exactly), how), dtype)
         numbers, rule = tree_flatten(trace)
-        return compute(weigh, GivenWeights(rule, given.shape, how), numbers, for_program(given), dtype, False)
+        return compute(weigh, Given(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         if _looks(check, *where_from(given.arrays())):
             return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
-        how = GivenCriteria(criteria, given.shape)
+        how = Given(None, given.shape, criteria)
         return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
 
     def as_numpy(self, array: jax.Array) -> np.ndarray:
@@ -166,7 +166,7 @@ def _correct(
     T = shape[-1]
     if not traced and not any(map(np.ndim, numbers)):
         given, shape = _in_bucket(given, shape)
-    how = Given(rule, shape, add_q, dtype != np.float64)
+    how = Given(rule, shape, (add_q, dtype != np.float64))
     return tuple(a[..., :T] for a in compute(results, how, numbers, given, dtype, differentiable))
 
 

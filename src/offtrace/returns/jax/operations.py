@@ -7,7 +7,7 @@ Each function takes what decides about the program, the numbers of a rule, the r
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -18,7 +18,7 @@ from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
 from offtrace.returns.operations import Operations, Rows, corrections, following, read_rows
 from offtrace.returns.weights import scan
-from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing
+from offtrace.returns.weights.decisions import ONE_A_ROW, Weighing
 from offtrace.traces import Step, Trace
 
 
@@ -28,9 +28,8 @@ class Given(NamedTuple):
     rule: Hashable
     """The rule's structure, without its numbers."""
     shape: tuple[int, ...]
-    add_q: bool | None
-    single: bool
-    """Whether the result will be float32, or of half precision."""
+    how: Any
+    """What else each function asks for; `single` is whether the result will be float32, or of half precision."""
 
 
 class JaxOperations(Operations):
@@ -96,33 +95,25 @@ DOUBLE = JaxOperations(False)
 
 def results(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> tuple[Array, ...]:
     """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
-    do, trace = JaxOperations(given.single), tree_unflatten(given.rule, numbers)
-    if given.add_q is None:
+    add_q, single = given.how
+    do, trace = JaxOperations(single), tree_unflatten(given.rule, numbers)
+    if add_q is None:
         return operations.on_states(do, trace, given.shape, real | other)
-    return (operations.result(do, trace, given.shape, real | other, add_q=given.add_q),)
+    return (operations.result(do, trace, given.shape, real | other, add_q=add_q),)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """β_{k:t} [T, T]: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
-    T, do, rule = given.shape[0], JaxOperations(given.single), tree_unflatten(given.rule, numbers)
+    T, do, rule = given.shape[0], JaxOperations(given.how), tree_unflatten(given.rule, numbers)
     arrays = {n: jnp.broadcast_to(a, (T, T)) if a.ndim else a for n, a in (real | other).items()}
     x = read_rows(do, rule, (T, T), arrays)
     Δ = corrections(do, rule, x, jnp.eye(T))
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-class GivenWeights(NamedTuple):
-    """What decides about the program of `weights`."""
-
-    rule: Hashable
-    """The rule's structure, without its numbers."""
-    shape: tuple[int, ...]
-    how: Weighing
-
-
-def weights(given: GivenWeights, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
+def weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """The weights. `valid` is the mask and `pair` the segment, since these are what a program takes beside real numbers."""
-    how = given.how
+    how: Weighing = given.how
     flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items() if name != "group"}
     decision, segment = flat["valid"] != 0, flat.get("pair")
     logs = {name: flat[name] for name in ("log_pi", "log_mu") if name in flat}
@@ -144,15 +135,8 @@ def _normalized(weights: Array, counted: Array, group: Array | None) -> Array:
     return weights / jnp.where(total > 0, total / count, 1.0)[:, None]
 
 
-class GivenCriteria(NamedTuple):
-    """What decides about the program of `keep`."""
-
-    criteria: tuple[Criterion, ...]
-    shape: tuple[int, ...]
-
-
-def keep(given: GivenCriteria, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
+def keep(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """1 where a decision is kept, else 0."""
     flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items()}
-    kept = scan.kept(DOUBLE, given.criteria, flat["log_pi"], flat["log_mu"], flat["valid"] != 0, flat.get("pair"))
+    kept = scan.kept(DOUBLE, given.how, flat["log_pi"], flat["log_mu"], flat["valid"] != 0, flat.get("pair"))
     return jnp.where(kept, 1.0, 0.0).reshape(given.shape)
