@@ -221,13 +221,10 @@ def kl_terms(kind: str, x: Steps[Any]) -> Any:
 def _named(name: str | PolicyLoss) -> PolicyLoss:
     if isinstance(name, PolicyLoss):
         return name
-    from offtrace.policy import named_losses as named_losses  # which fills the registry
-
-    if name not in _registered:
-        raise ValueError(
-            f"there is no loss named {name!r}{ending(closest(name, _registered))} Known: {', '.join(_registered)}"
-        )
-    return _registered[name]
+    known = losses()
+    if name not in known:
+        raise ValueError(f"there is no loss named {name!r}{ending(closest(name, known))} Known: {', '.join(known)}")
+    return known[name]
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
