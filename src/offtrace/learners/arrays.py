@@ -99,7 +99,7 @@ def by_form(*each: Callable[..., Any], fma: bool = False) -> Any:
 
     `fma`: a·b + c may be rounded once, also in what these call.
     """
-    functions = dict(zip(FORMS, each, strict=True))
+    functions: dict[str, Callable[..., Any]] = dict(zip(FORMS, each, strict=True))
     options: Any = {"forceinline": True, "error_model": "numpy", **({"fastmath": {"contract"}} if fma else {})}
 
     def call(form: Any, *rest: Any) -> Any:

@@ -15,6 +15,7 @@ This is not a certificate: `Operator` is, and shares no line with this file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def eigenvalues(C: np.ndarray, P: np.ndarray, pi: np.ndarray, gamma: float) -> n
 def discounted(
     P: np.ndarray,
     mu: np.ndarray,
-    factors: tuple[np.ndarray, np.ndarray, np.ndarray],
+    factors: Sequence[np.ndarray],
     recursive: bool,
     bounds: np.ndarray,
     horizon: int,
