@@ -58,10 +58,6 @@ class ACERAgent(Agent[ACER, Learner, Memory]):
         c = self.config
         return memories.empty(c.envs, c.slots, observation, prioritised=False, actions=self.actions)
 
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        return memory._replace(slots=slots)
-
     def cut(self, memory: Memory, now: Array) -> Memory:
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
         return memories.cut(memory, now)

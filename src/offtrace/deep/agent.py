@@ -126,10 +126,6 @@ class Agent(ABC, Generic[Chosen, Learner, Memory]):
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
         return memory
 
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        raise ValueError(f"capacities are those of a replay memory, and the agent {self.config.agent!r} has none")
-
     def complaint(self, learner: Learner, memory: Memory) -> str | None:
         """Say in words what went wrong that numbers do not show, of all seeds; None if nothing did. Each report asks."""
         return None

@@ -183,7 +183,7 @@ def _of(path: Path) -> tuple[Settings, str, list[int]]:
     """Return the configuration of a checkpoint, whose trace is the default, that trace in words, and the seeds."""
     about = checkpoints.about(path)
     try:
-        seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        seeds, rule, hidden, traces = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces"))
         kind = configuration(about.pop("agent"))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
             raise ValueError(f"its seeds are {seeds!r}")

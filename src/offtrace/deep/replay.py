@@ -69,10 +69,6 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         actions = self.actions if self.mixes else None
         return memories.empty(c.envs, c.slots, observation, prioritised=c.priority > 0, actions=actions)
 
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        return memory._replace(slots=slots)
-
     def cut(self, memory: Memory, now: Array) -> Memory:
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
         return memories.cut(memory, now)
