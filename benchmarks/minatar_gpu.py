@@ -6,7 +6,8 @@
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
 says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. A few units
-run at once, in threads, so that one computes while others compile (in processes the GPU would switch between them, which costs more than half of its time). `import` makes ordinary records.
+run at once, in threads, so that one computes while others compile (in processes the GPU would switch between them, which costs
+more than half of its time). `import` makes ordinary records.
 """
 
 from __future__ import annotations
