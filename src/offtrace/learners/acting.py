@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats, Records, inline, inline_fma, no_inline, record
+from offtrace.learners.arrays import Floats, inline, inline_fma, no_inline, record
 from offtrace.learners.random import LEARNING, uniform
 from offtrace.learners.state import BEHAVIOR, STEP_SIZE, TARGET
 
@@ -16,48 +16,31 @@ TABLE, GREEDY, SOFTMAX = range(3)
 """Kinds of policies."""
 
 
-class CodedSchedule(NamedTuple):
-    """A schedule as numbers: what a, b and c are depends on its form."""
+class CodedPolicy(NamedTuple):
+    """A policy as numbers, with the schedule of its ε or temperature; or a schedule by itself."""
 
+    kind: int
+    explore: int
+    """For so many episodes at first, it is uniform."""
     form: int
     a: float
+    """What a, b and c are depends on the form of the schedule."""
     b: float
     c: float
     by_step: bool
-    """Whether it counts steps, not episodes."""
-
-
-class CodedPolicy(NamedTuple):
-    """A policy as numbers."""
-
-    kind: int
-    schedule: CodedSchedule
-    """The schedule of ε or of the temperature."""
-    explore: int
-    """For so many episodes at first, it is uniform."""
-    table: Floats
+    """Whether the schedule counts steps, not episodes."""
+    table: Floats = np.empty((0, 0))
     """[S, A]; empty unless `kind` is TABLE."""
 
 
 POLICY = record(
     kind=np.int64, explore=np.int64, form=np.int64, a=np.float64, b=np.float64, c=np.float64, by_step=np.int64
 )
-"""A policy, or a schedule, in an array that compiled code reads."""
-
-
-def records(*given: CodedPolicy | CodedSchedule) -> Records:
-    """[n]: these policies and schedules as records POLICY, without their tables."""
-    array = np.zeros(len(given), POLICY)
-    for row, one in zip(array, given, strict=True):
-        schedule = one
-        if isinstance(one, CodedPolicy):
-            row.kind, row.explore, schedule = one.kind, one.explore, one.schedule
-        row.form, row.a, row.b, row.c, row.by_step = schedule  # pyright: ignore[reportAssignmentType]
-    return array
+"""All but the table, in an array that compiled code reads."""
 
 
 @no_inline
-def level(schedule: CodedSchedule, episode: int, step: int) -> float:
+def level(schedule: CodedPolicy, episode: int, step: int) -> float:
     """The value of a schedule."""
     form, a, b, c = schedule.form, schedule.a, schedule.b, schedule.c
     k = step if schedule.by_step else episode
@@ -78,7 +61,7 @@ def at_present(policy, episode, step):
     return policy.kind, level(policy, episode, step)
 
 
-@inline
+@no_inline
 def best_of(q):
     """The largest value, the last action that has it, how many have it, and the sum of all."""
     if len(q) == 4:  # the moves of a grid, summed in pairs
@@ -127,7 +110,7 @@ def softmax(temperature, q, best, ties, a):
     return np.exp((q[a] - best) / temperature) / total
 
 
-@inline
+@no_inline
 def mean(now, table, s, q):
     """Σ_a π(a|s) q(a)."""
     kind, ε = now
@@ -140,7 +123,7 @@ def mean(now, table, s, q):
     return v
 
 
-@inline
+@no_inline
 def choose(u, now, table, s, q):
     """An action, from one number u in [0, 1)."""
     kind, ε = now

@@ -176,9 +176,7 @@ def require_support(where: Environment, trace: Trace, behavior: CodedPolicy, tar
 
 def _stays_greedy(policy: CodedPolicy) -> bool:
     """Whether a policy in Q never explores: ε, or the temperature, is 0 from the first episode on."""
-    return (
-        policy.kind != TABLE and policy.schedule.form == CONSTANT and policy.schedule.a == 0.0 and policy.explore == 0
-    )
+    return policy.kind != TABLE and policy.form == CONSTANT and policy.a == 0.0 and policy.explore == 0
 
 
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> None:

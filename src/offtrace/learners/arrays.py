@@ -18,8 +18,6 @@ from numba import njit, types
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
-from offtrace._shared.compile_cache import cached_njit
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Records = NDArray[np.record]
@@ -55,13 +53,8 @@ def newest_file() -> int:
     return max(file.stat().st_mtime_ns for file in Path(__file__).parent.rglob("*.py"))
 
 
-def compiled_loop(function: F) -> F:
-    """Compile a loop at each call with arguments of new types, and cache it on disk."""
-    return cast(F, cached_njit(nogil=True, error_model="numpy")(function))
-
-
 def view(given: T) -> T:
-    """In compiled code, the same array, owned by nobody. What is no contiguous array, and in Python any array, is itself."""
+    """In compiled code the same array, owned by nobody, or a tuple of these. In Python it is what was given."""
     return given
 
 
@@ -74,7 +67,36 @@ def _address(pointer: Any) -> Any:
 def _view(given):
     if isinstance(given, types.Array) and given.layout == "C":
         return lambda given: carray(_address(given.ctypes), given.shape, given.dtype)
+    make = getattr(given, "instance_class", None)
+    if make is not None:
+        return lambda given: make(*_views(given))
     return lambda given: given
+
+
+def _views(given: Any) -> Any:
+    """`view` of each part of a tuple."""
+
+
+@overload(_views, jit_options={"forceinline": True})
+def _each_view(given):
+    if len(given) == 1:
+        return lambda given: (view(given[0]),)
+    return lambda given: (view(given[0]), *_views(given[1:]))
+
+
+def by_form(**functions: Callable[..., Any]) -> Any:
+    """One function for several named tuples: that of its first argument's class, in compiled code and in Python."""
+
+    def call(form: Any, *rest: Any) -> Any:
+        return functions[type(form).__name__](form, *rest)
+
+    options: Any = {"forceinline": True, "error_model": "numpy", "fastmath": {"contract"}}
+
+    @overload(call, jit_options=options, strict=False)
+    def _compiled(form, *rest):
+        return functions[form.instance_class.__name__]
+
+    return call
 
 
 def record(**fields: type) -> np.dtype[np.record]:
@@ -100,12 +122,6 @@ class Slots(NamedTuple):
 def slots(size: int, room: int) -> Slots:
     """No weight is in use; there is room for `room` of the `size` weights."""
     return Slots(np.zeros(room, np.int64), np.full(size, -1, np.int64), np.array([0, FEW]))
-
-
-@inline
-def slots_view(t):
-    """Slots: `view` of each array."""
-    return Slots(view(t.weights), view(t.places), view(t.counts))
 
 
 @inline

@@ -1,11 +1,11 @@
 """The eligibility vector z_t = Σ_k (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k of one learner, in one of three forms:
 
-    vector    per-decision rules      z ← γ_{t-1} decay_t ratio_t z + ∇q_t                O(weights in use) a step
-    starts    all other rules         every live start with its own β                      O(live starts)
-    groups    recursive caps          a stack of groups of starts that share β             O(weights in use), amortised
+    Vector    per-decision rules      z ← γ_{t-1} decay_t ratio_t z + ∇q_t                O(weights in use) a step
+    Starts    all other rules         every live start with its own β                      O(live starts)
+    Groups    recursive caps          a stack of groups of starts that share β             O(weights in use), amortised
 
-While an episode is short, single starts are cheaper than the stack: a recursive cap begins with `starts`, and gathers them into
-`groups` when there are more than SHORT. Forms that a rule does not need are None, and are not compiled.
+All have the same functions, and a compiled loop has those of the form that it is given. While an episode is short, single starts
+are cheaper than the stack: `Groups` begin with `Starts`, and gather them when there are more than SHORT.
 
 Nothing that could still matter is dropped: a start goes when γ^n β has sunk below 10⁻³⁰ (or when its discounts and decays
 alone are below 10⁻¹⁸ and a cap keeps β from making up for it). Under μ the product of ratios is a martingale, so by Ville's
@@ -14,7 +14,7 @@ inequality the chance that such a start ever comes back to 10⁻¹⁸ of an upda
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from offtrace.learners.arrays import (
     Integers,
     Records,
     Slots,
+    by_form,
     clear_slots,
     inline,
     inline_fma,
@@ -33,9 +34,7 @@ from offtrace.learners.arrays import (
     record,
     set_number,
     slots,
-    slots_view,
     take_slot,
-    view,
 )
 from offtrace.learners.groups import TINY
 
@@ -87,176 +86,116 @@ class Starts(NamedTuple):
     """[room, c]: the carry of a custom step."""
 
 
-class Eligibility(NamedTuple):
-    """The eligibility vector, in the form that a rule needs."""
-
-    vector: Vector | None
-    starts: Starts | None
-    groups: stack.Groups | None
+class CustomStarts(Starts):
+    """The same for a custom step."""
 
 
-@inline
-def vector_view(t):
-    """Vector: `view` of each array."""
-    if t is None:
-        return t
-    return Vector(slots_view(t.used), view(t.z))
+class Groups(NamedTuple):
+    """Single starts while an episode is short, and the stack that they are gathered into."""
+
+    starts: Starts
+    stack: stack.Stack
 
 
-@inline
-def starts_view(t):
-    """Starts: `view` of each array."""
-    if t is None:
-        return t
-    a, b, c, d, e, f, g, h, i = t
-    return Starts(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
+Eligibility: TypeAlias = Vector | Starts | CustomStarts | Groups
 
 
-def eligibility(*, per_decision: bool, grouped: bool, size: int, k: int, carry: int) -> Eligibility:
-    """The vector 0 over `size` weights, of which k are active at a time. A custom step carries `carry` numbers."""
-    if per_decision:
-        return Eligibility(Vector(slots(size, size), np.zeros(size)), None, None)
-    if not grouped:
-        return Eligibility(None, _starts(64, k, carry), None)
+def eligibility(numbers: dict[str, float], size: int, k: int, carry: int) -> Eligibility:
+    """The vector 0 over `size` weights, of which k are active at a time; `numbers` are those of `rule_settings`."""
+    if numbers["per_decision"]:
+        return Vector(slots(size, size), np.zeros(size))
+    if numbers["custom"] or numbers["history"]:
+        return CustomStarts(*_starts(64, k, carry))
+    if not numbers["grouped"]:
+        return _starts(64, k, carry)
     room = stack.SHORT + 3
-    return Eligibility(None, _starts(2 * stack.SHORT + 2, k, carry), stack.groups(size, min(size, room * k), room))
+    return Groups(_starts(2 * stack.SHORT + 2, k, carry), stack.empty(size, min(size, room * k), room))
 
 
 def _starts(room: int, k: int, carry: int) -> Starts:
-    return Starts(
-        span=np.zeros(1, SPAN),
-        x=np.zeros(room),
-        w=np.zeros(room),
-        wβ=np.zeros(room),
-        began=np.zeros(room, np.int64),
-        pair=np.zeros(room, np.int64),
-        weights=np.zeros((room, k), np.int64),
-        numbers=np.zeros((room, k)),
-        carry=np.zeros((room, carry)),
-    )
+    x, w, wβ = np.zeros((3, room))
+    began, pair = np.zeros((2, room), np.int64)
+    weights, numbers = np.zeros((room, k), np.int64), np.zeros((room, k))
+    return Starts(np.zeros(1, SPAN), x, w, wβ, began, pair, weights, numbers, np.zeros((room, carry)))
 
 
 def grown(e: Eligibility, k: int) -> Eligibility:
     """The same with twice the room where it might not suffice for one more step, with k active weights."""
-    if has_room(e.starts, e.groups, k):
+    if has_room(e, k):
         return e
-    if e.groups is not None:
-        return e._replace(groups=stack.grown(e.groups))
-    old = e.starts
-    assert old is not None
-    new = _starts(2 * len(old.w), old.weights.shape[1], old.carry.shape[1])
-    for a, b in zip(old, new, strict=True):
+    if isinstance(e, Groups):
+        return e._replace(stack=stack.grown(e.stack))
+    assert isinstance(e, Starts)
+    new = _starts(2 * len(e.w), e.weights.shape[1], e.carry.shape[1])
+    for a, b in zip(e, new, strict=True):
         b[: len(a)] = a
-    return e._replace(starts=new)
+    return type(e)(*new)
 
 
 @inline
-def has_room(starts, groups, k):
-    """Whether one more step fits for certain, with k active weights."""
-    if groups is not None:
-        return stack.has_room(groups, k)
-    if starts is not None:
-        span, w = starts.span[0], starts.w
-        return span.last < len(w)
+def _enough(e, k):
     return True
+
+
+@inline
+def _starts_fit(starts, k):
+    return starts.span[0].last < len(starts.w)
+
+
+@inline
+def _groups_fit(groups, k):
+    return stack.has_room(groups.stack, k)
+
+
+has_room = by_form(Vector=_enough, Starts=_starts_fit, CustomStarts=_starts_fit, Groups=_groups_fit)
+"""has_room(e, k): whether one more step fits for certain, with k active weights."""
+
+
+@inline
+def _clear_vector(vector):
+    clear_slots(vector.used)
+
+
+@inline
+def _clear_starts(starts):
+    span = starts.span[0]
+    span.first, span.last, span.step = 0, 0, 0
 
 
 @no_inline
-def clear(vector, starts, groups):
-    """Forget everything: an episode begins."""
-    if vector is not None:
-        clear_slots(vector.used)
-    if starts is not None:
-        span = starts.span[0]
-        span.first, span.last, span.step = 0, 0, 0
-    if groups is not None:
-        stack.clear(groups)
+def _clear_groups(groups):
+    _clear_starts(groups.starts)
+    stack.clear(groups.stack)
+
+
+clear = by_form(Vector=_clear_vector, Starts=_clear_starts, CustomStarts=_clear_starts, Groups=_clear_groups)
+"""clear(e): an episode begins."""
 
 
 @inline
-def advance(factors, custom, vector, starts, groups, settings, parameters, lags, discount, π, μ, place):
-    """Take the older starts past an action of probabilities π and μ. False if a custom step gave no coefficient.
-
-    By a rule's three factors, or by its custom step. `place` is the number of the state and action, by which a rule may have
-    its own parameters, or which a custom step is given.
-    """
-    if discount == 0.0:
-        clear(vector, starts, groups)
-        return True
-    if custom is not None:
-        drop_starts(starts, settings.horizon, settings.forget)
-        return advance_custom(starts, custom, discount, π, μ, settings.lam, place)
-    if factors is not None:
-        decay, ratio, cap = factors(π, μ, π / μ, parameters, place if len(parameters) > 1 else 0)
-        if vector is not None:
-            advance_vector(vector, discount * decay * ratio)
-        elif groups is not None and stack.in_use(groups):
-            if discount * decay == 0.0 or ratio == 0.0 or cap == 0.0:
-                clear(vector, starts, groups)
-            else:
-                stack.advance(groups, discount * decay, ratio, cap, settings.log_forget_w, settings.log_forget_x)
-        elif starts is not None:
-            drop_starts(starts, settings.horizon, settings.forget)
-            advance_starts(starts, discount * decay, ratio, cap, settings.recursive, lags)
-    return True
-
-
-@inline
-def enter(vector, starts, groups, carry, weights, numbers, s, pair):
-    """A start enters with β = 1: its gradient has `numbers[s]` at `weights`. A custom step begins with `carry`."""
-    if vector is not None:
-        enter_vector(vector, weights, numbers, s)
-    elif starts is not None:
-        if groups is not None:
-            span, x, w, _, _, _, starts_weights, starts_numbers, _ = starts
-            if not stack.in_use(groups) and span[0].last - span[0].first == stack.SHORT:
-                stack.gather(groups, x, w, starts_weights, starts_numbers, span[0].first, span[0].last)
-            if stack.in_use(groups):
-                stack.enter(groups, weights, numbers, s)
-                return
-        enter_starts(starts, carry, weights, numbers, s, pair)
-
-
-@inline
-def add_to(to, scale, N, by_visits, vector, starts, groups):
-    """to += scale · z, each weight's number divided by its visits N if `by_visits`."""
-    if vector is not None:
-        used, z = vector
-        add_slots(to, scale, N, by_visits, used.weights, used.counts[0], z)
-    elif groups is not None and stack.in_use(groups):
-        top = stack.top(groups)
-        if top >= 0:
-            used, C = groups.used, groups.C
-            add_slots(to, scale, N, by_visits, used.weights, used.counts[0], C[top])
-    elif starts is not None:
-        add_starts(to, scale, N, by_visits, starts)
-
-
-@inline
-def enter_vector(vector, weights, numbers, s):
-    """z ← z + ∇q."""
-    used, z = vector
-    counts = used.counts
-    for j in range(len(weights)):
-        before = counts[0]
-        i = take_slot(used, weights[j])
-        z[i] = numbers[s, j] + (z[i] if i < before else 0.0)
+def _factors(rule, task, π, μ, place):
+    """The rule's decay, ratio and cap."""
+    return rule(π, μ, π / μ, task.parameters, place if len(task.parameters) > 1 else 0)
 
 
 @inline_fma
-def advance_vector(vector, c):
-    """z ← c z, c = γ decay ratio."""
+def _advance_vector(vector, rule, task, discount, π, μ, place):
+    """z ← γ decay ratio z."""
     used, z = vector
-    counts = used.counts
+    if discount == 0.0:
+        clear_slots(used)
+        return True
+    decay, ratio, _ = _factors(rule, task, π, μ, place)
+    c = discount * decay * ratio
     if c == 0.0:
         clear_slots(used)
-        return
-    for i in range(counts[0]):
+        return True
+    for i in range(used.counts[0]):
         x = c * z[i]
         z[i] = x if abs(x) > TINY else 0.0
     if is_crowded(used):
         m = 0
-        for i in range(counts[0]):
+        for i in range(used.counts[0]):
             if z[i] == 0.0:
                 move_slot(used, i, -1)
             else:
@@ -264,22 +203,116 @@ def advance_vector(vector, c):
                 z[m] = z[i]
                 m += 1
         set_number(used, m)
+    return True
 
 
 @inline
-def enter_starts(starts, first_carry, active, values, s, pair):
-    """Add a start to the live ones."""
-    spans, x, w, wβ, began, pairs, weights, numbers, carry = starts
-    span = spans[0]
+def _advance_starts(starts, rule, task, discount, π, μ, place):
+    settings = task.settings[0]
+    if discount == 0.0:
+        _clear_starts(starts)
+        return True
+    drop_starts(starts, settings.horizon, settings.forget)
+    decay, ratio, cap = _factors(rule, task, π, μ, place)
+    multiply_starts(starts, discount * decay, ratio, cap, settings.recursive, task.lags)
+    return True
+
+
+@no_inline
+def _advance_custom(starts, rule, task, discount, π, μ, place):
+    """One call of a custom step for each live start."""
+    settings, span, w, wβ = task.settings[0], starts.span[0], starts.w, starts.wβ
+    if discount == 0.0:
+        _clear_starts(starts)
+        return True
+    drop_starts(starts, settings.horizon, settings.forget)
+    for v in range(span.first, span.last):
+        lag = float(span.step + 1 - starts.began[v])
+        β = rule(starts.carry, v, π, μ, settings.lam, lag, starts.pair[v], place)
+        if not (β >= 0.0 and β < np.inf):
+            return False
+        w[v] *= discount
+        wβ[v] = w[v] * β
+    return True
+
+
+@inline
+def _advance_groups(groups, rule, task, discount, π, μ, place):
+    """Starts one by one, or the stack."""
+    settings = task.settings[0]
+    if discount == 0.0:
+        _clear_groups(groups)
+        return True
+    if not stack.in_use(groups.stack):
+        return _advance_starts(groups.starts, rule, task, discount, π, μ, place)
+    decay, ratio, cap = _factors(rule, task, π, μ, place)
+    if discount * decay == 0.0 or ratio == 0.0 or cap == 0.0:
+        _clear_groups(groups)
+    else:
+        stack.advance(groups.stack, discount * decay, ratio, cap, settings.log_forget_w, settings.log_forget_x)
+    return True
+
+
+advance = by_form(Vector=_advance_vector, Starts=_advance_starts, CustomStarts=_advance_custom, Groups=_advance_groups)
+"""advance(e, rule, task, discount, π, μ, place): take the older starts past an action of probabilities π and μ.
+
+`rule` is its three factors, or a custom step. `place` is the number of the state and action, by which a rule may have its own
+parameters, or which a custom step is given. False if a custom step gave no coefficient.
+"""
+
+
+@inline
+def _coefficient(vector, rule, task, π, μ, place):
+    decay, ratio, _ = _factors(rule, task, π, μ, place)
+    return μ * decay * ratio
+
+
+@inline
+def _no_coefficient(e, rule, task, π, μ, place):
+    return 0.0
+
+
+coefficient = by_form(Vector=_coefficient, Starts=_no_coefficient, CustomStarts=_no_coefficient, Groups=_no_coefficient)
+"""coefficient(e, rule, task, π, μ, place): μ decay ratio of a per-decision rule."""
+
+
+@inline
+def _enter_vector(vector, carry, weights, numbers, s, pair):
+    """z ← z + ∇q."""
+    used, z = vector
+    for j in range(len(weights)):
+        before = used.counts[0]
+        i = take_slot(used, weights[j])
+        z[i] = numbers[s, j] + (z[i] if i < before else 0.0)
+
+
+@inline
+def _enter_starts(starts, carry, weights, numbers, s, pair):
+    span = starts.span[0]
     span.step += 1
     v = span.last
     span.last = v + 1
-    for j in range(len(active)):
-        weights[v, j], numbers[v, j] = active[j], values[s, j]
-    for j in range(len(first_carry)):
-        carry[v, j] = first_carry[j]
-    x[v], w[v], wβ[v] = 1.0, 1.0, 1.0
-    began[v], pairs[v] = span.step, pair
+    for j in range(len(weights)):
+        starts.weights[v, j], starts.numbers[v, j] = weights[j], numbers[s, j]
+    for j in range(len(carry)):
+        starts.carry[v, j] = carry[j]
+    starts.x[v], starts.w[v], starts.wβ[v] = 1.0, 1.0, 1.0
+    starts.began[v], starts.pair[v] = span.step, pair
+
+
+@inline
+def _enter_groups(groups, carry, weights, numbers, s, pair):
+    starts, live = groups.starts, groups.starts.span[0]
+    if not stack.in_use(groups.stack) and live.last - live.first == stack.SHORT:
+        stack.gather(groups.stack, starts.x, starts.w, starts.weights, starts.numbers, live.first, live.last)
+    if stack.in_use(groups.stack):
+        stack.enter(groups.stack, weights, numbers, s)
+    else:
+        _enter_starts(starts, carry, weights, numbers, s, pair)
+
+
+enter = by_form(Vector=_enter_vector, Starts=_enter_starts, CustomStarts=_enter_starts, Groups=_enter_groups)
+"""enter(e, carry, weights, numbers, s, pair): a start with β = 1, whose gradient has `numbers[s]` at `weights`."""
 
 
 @inline
@@ -307,7 +340,7 @@ def drop_starts(starts, horizon, forget):
 
 
 @inline_fma
-def advance_starts(starts, d, ratio, cap, recursive, lags):
+def multiply_starts(starts, d, ratio, cap, recursive, lags):
     """x ← ratio·x, clipped if recursive; β = min(cap, x), and its bound by lag where there are some; d = γ decay."""
     spans, x, w, wβ, began, _, _, _, _ = starts
     span = spans[0]
@@ -326,24 +359,21 @@ def advance_starts(starts, d, ratio, cap, recursive, lags):
             wβ[v] = w[v] * min(bound, min(cap, x[v]))
 
 
-@no_inline
-def advance_custom(starts, custom, discount, π, μ, lam, place):
-    """One call of a custom step for each live start; False if a β is negative or not finite."""
-    spans, _, w, wβ, began, pair, _, _, carry = starts
-    span = spans[0]
-    for v in range(span.first, span.last):
-        lag = float(span.step + 1 - began[v])
-        β = custom(carry, v, π, μ, lam, lag, pair[v], place)
-        if not (β >= 0.0 and β < np.inf):
-            return False
-        w[v] *= discount
-        wβ[v] = w[v] * β
-    return True
+@inline_fma
+def _add_slots(to, scale, N, by_visits, weights, n, row):
+    """to += scale · row, which has one number for each of n slots."""
+    for i in range(np.uintp(n)):
+        w = np.uintp(weights[i])
+        to[w] += (scale * (1.0 / N[w]) if by_visits else scale) * row[i]
+
+
+@inline
+def _add_vector(vector, to, scale, N, by_visits):
+    _add_slots(to, scale, N, by_visits, vector.used.weights, vector.used.counts[0], vector.z)
 
 
 @inline_fma
-def add_starts(to, scale, N, by_visits, starts):
-    """to += scale · Σ wβ ∇q of the live starts."""
+def _add_starts(starts, to, scale, N, by_visits):
     spans, _, _, wβ, _, _, weights, numbers, _ = starts
     for v in range(np.uintp(spans[0].first), np.uintp(spans[0].last)):
         c = scale * wβ[v]
@@ -352,37 +382,32 @@ def add_starts(to, scale, N, by_visits, starts):
             to[i] += c * numbers[v, j] * (1.0 / N[i] if by_visits else 1.0)
 
 
-@inline_fma
-def add_slots(to, scale, N, by_visits, weights, n, row):
-    """to += scale · row, which has one number for each of n slots."""
-    for i in range(np.uintp(n)):
-        w = np.uintp(weights[i])
-        to[w] += (scale * (1.0 / N[w]) if by_visits else scale) * row[i]
+@inline
+def _add_groups(groups, to, scale, N, by_visits):
+    if not stack.in_use(groups.stack):
+        _add_starts(groups.starts, to, scale, N, by_visits)
+        return
+    used, top = groups.stack.used, stack.top(groups.stack)
+    if top >= 0:
+        _add_slots(to, scale, N, by_visits, used.weights, used.counts[0], groups.stack.C[top])
 
 
-@no_inline
-def copy(vector, starts, groups):
-    """z as pairs of a weight and a number; a weight may come several times."""
-    if vector is not None:
-        used, z = vector
-        return copy_slots(used.weights, used.counts[0], z)
-    if groups is not None and stack.in_use(groups):
-        used, C, top = groups.used, groups.C, stack.top(groups)
-        return copy_slots(used.weights, used.counts[0] if top >= 0 else 0, C[max(top, 0)])
-    if starts is not None:
-        return copy_starts(starts)
-    return Sparse(np.empty(0, np.int64), np.empty(0))
+add_z = by_form(Vector=_add_vector, Starts=_add_starts, CustomStarts=_add_starts, Groups=_add_groups)
+"""add_z(e, to, scale, N, by_visits): to += scale · z, each weight's number divided by its visits N if `by_visits`."""
 
 
 @inline
-def copy_slots(weights, n, row):
-    """The same for a row with one number for each of n slots."""
+def _copy_slots(weights, n, row):
     return Sparse(weights[:n].copy(), row[:n].copy())
 
 
 @inline
-def copy_starts(starts):
-    """The same of the live starts."""
+def _copy_vector(vector):
+    return _copy_slots(vector.used.weights, vector.used.counts[0], vector.z)
+
+
+@no_inline
+def _copy_starts(starts):
     spans, _, _, wβ, _, _, weights, numbers, _ = starts
     first, last, k = spans[0].first, spans[0].last, weights.shape[1]
     copied, products = np.empty((last - first) * k, np.int64), np.empty((last - first) * k)
@@ -391,3 +416,15 @@ def copy_starts(starts):
             i = (v - first) * k + j
             copied[i], products[i] = weights[v, j], wβ[v] * numbers[v, j]
     return Sparse(copied, products)
+
+
+@no_inline
+def _copy_groups(groups):
+    if not stack.in_use(groups.stack):
+        return _copy_starts(groups.starts)
+    used, C, top = groups.stack.used, groups.stack.C, stack.top(groups.stack)
+    return _copy_slots(used.weights, used.counts[0] if top >= 0 else 0, C[max(top, 0)])
+
+
+copy = by_form(Vector=_copy_vector, Starts=_copy_starts, CustomStarts=_copy_starts, Groups=_copy_groups)
+"""copy(e): z as `Sparse`; a weight may come several times."""

@@ -94,8 +94,7 @@ def follow(
     )  # fmt: skip
     running = learner_of(job)(drawn)
     running.advance(2**62)
-    assert running.result is not None
-    weights = running.result.snapshots
+    weights = running.curve.snapshots
     return weights if seen.states else weights.reshape(len(weights), -1, A)
 
 
@@ -120,10 +119,10 @@ def _steps(
     steps = np.zeros(T, STEP)
     steps["reward"] = rewards
     for name, given, n in (("state", state, S), ("action", action, A), ("next_state", next_state, S)):
-        steps[name] = _whole(name, given, T, n)
-    steps["terminated"] = _flags("terminated", terminated, T)
+        steps[name] = _column(name, given, T, n)
+    steps["terminated"] = _column("terminated", terminated, T, 2)
     if truncated is not None:
-        steps["truncated"] = _flags("truncated", truncated, T) & ~_flags("terminated", terminated, T)
+        steps["truncated"] = _column("truncated", truncated, T, 2) & ~steps["terminated"]
     ended = (steps["terminated"] | steps["truncated"])[:-1] != 0
     torn = np.flatnonzero(~ended & (steps["next_state"][:-1] != steps["state"][1:]))
     if len(torn):
@@ -143,26 +142,19 @@ def _steps(
     return steps
 
 
-def _whole(name: str, given: ArrayLike, T: int, n: int) -> Integers:
+def _column(name: str, given: ArrayLike, T: int, n: int) -> Integers:
+    """Integers below n, or booleans where n is 2."""
     array = np.asarray(given)
     if array.shape != (T,):
         raise ValueError(f"{name} must have the shape of reward, ({T},), got {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got {array.dtype}")
-    bad = (array < 0) | (array >= n)
+    flags = name in ("terminated", "truncated")
+    bad = (array < 0) | (array >= n) if array.dtype.kind in "iu" else np.zeros(T, bool)
+    if array.dtype.kind not in ("biu" if flags else "iu") or (flags and bad.any()):
+        raise TypeError(f"{name} must be {'booleans, or integers 0 and 1' if flags else 'integers'}, got {array.dtype}")
     if bad.any():
         at = int(np.argmax(bad))
         raise ValueError(f"{name} must lie in [0, {n}), the size of the policies, got {array[at]} at step {at}")
     return array.astype(np.int64)
-
-
-def _flags(name: str, given: ArrayLike, T: int) -> NDArray[np.bool_]:
-    array = np.asarray(given)
-    if array.shape != (T,):
-        raise ValueError(f"{name} must have the shape of reward, ({T},), got {array.shape}")
-    if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        raise TypeError(f"{name} must be booleans, or integers 0 and 1, got {array.dtype}")
-    return array.astype(np.bool_)
 
 
 def _marks(given: object, T: int) -> Integers:

@@ -22,9 +22,7 @@ from offtrace.learners.arrays import (
     record,
     set_number,
     slots,
-    slots_view,
     take_slot,
-    view,
 )
 
 SHORT = 128
@@ -38,14 +36,10 @@ COUNTS = record(
     top=np.int64,
     discounts=np.float64,  # Σ log(γ·decay) since starts were gathered
     products=np.float64,  # Σ log(γ·decay·ratio) since then
-    last_discount=np.float64,  # the last γ·decay, and its logarithm
-    log_of_discount=np.float64,
-    last_product=np.float64,  # the last γ·decay·ratio, and its logarithm
-    log_of_product=np.float64,
 )
 
 
-class Groups(NamedTuple):
+class Stack(NamedTuple):
     """The stack. Its vectors have a number for each slot of the weights in use."""
 
     counts: Records
@@ -69,21 +63,10 @@ class Groups(NamedTuple):
     """[groups, slots]: x·G + C of the group below; so z is the C of the top."""
 
 
-@inline
-def groups_view(t):
-    """Groups: `view` of each array."""
-    if t is None:
-        return t
-    a, used, b, c, d, e, f, g, h, i = t
-    return Groups(view(a), slots_view(used), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
-
-
-def groups(size: int, room: int, depth: int) -> Groups:
+def empty(size: int, room: int, depth: int) -> Stack:
     """No group yet, with room for `depth` groups and `room` of the `size` weights."""
-    counts = np.zeros(1, COUNTS)
-    counts[0].last_discount = counts[0].last_product = 1.0
-    return Groups(
-        counts=counts,
+    return Stack(
+        counts=np.zeros(1, COUNTS),
         used=slots(size, room),
         seen=np.zeros((2, room)),
         merged=np.zeros(room),
@@ -96,10 +79,10 @@ def groups(size: int, room: int, depth: int) -> Groups:
     )
 
 
-def grown(old: Groups) -> Groups:
+def grown(old: Stack) -> Stack:
     """The same with twice the room."""
     size, room, depth = len(old.used.places), len(old.merged), len(old.x)
-    new = groups(size, min(size, 2 * room), 2 * depth)
+    new = empty(size, min(size, 2 * room), 2 * depth)
     for a, b in zip((*old.used, *old[2:]), (*new.used, *new[2:]), strict=True):
         b[tuple(slice(0, n) for n in a.shape)] = a
     new.counts[:] = old.counts
@@ -256,12 +239,8 @@ def advance(stack, d, ratio, cap, log_forget_w, log_forget_x):
     """x ← min(cap, ratio·x), G ← d G, d = γ decay: the groups that reach the cap become one. None of these numbers is 0."""
     all_counts, used, _, merged, x, below_x, below_G, born, G, C = stack
     counts = all_counts[0]
-    if d != counts.last_discount:
-        counts.last_discount, counts.log_of_discount = d, np.log(d)
-    if d * ratio != counts.last_product:
-        counts.last_product, counts.log_of_product = d * ratio, np.log(d * ratio)
-    counts.discounts += counts.log_of_discount
-    counts.products += counts.log_of_product
+    counts.discounts += np.log(d)
+    counts.products += np.log(d * ratio)
     n, bottom, top, r = used.counts[0], counts.bottom, counts.top, ratio
     clipped, born_w, born_x = 0, np.inf, np.inf
     while top > bottom and x[top - 1] * r >= cap:

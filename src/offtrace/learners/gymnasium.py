@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -53,7 +53,6 @@ class Source:
 
     given: Given = field(repr=False)
     name: str
-    """What tells it from other environments; it does not change from process to process."""
     space: Space[object]
     """The space of one observation."""
     action: Space[object]
@@ -72,8 +71,8 @@ class Source:
                 if mode not in (NEXT_STEP, SAME_STEP, DISABLED):
                     raise ValueError(f"{env} has the autoreset mode {mode!r}, which is not known")
                 spaces = env.single_observation_space, env.single_action_space
-                return cls(given, _name(env), *spaces, env.num_envs, mode)
-            return cls(given, _name(env), env.observation_space, env.action_space, 1, None)
+                return cls(given, str(env), *spaces, env.num_envs, mode)
+            return cls(given, str(env), env.observation_space, env.action_space, 1, None)
         finally:
             if env is not given:
                 env.close()
@@ -88,20 +87,15 @@ class Source:
         if not isinstance(many, VectorEnv):
             return many
         try:
-            functions: list[Callable[[], Single]] | None = getattr(many.unwrapped, "env_fns", None)
-            if functions:
-                return functions[0]()
+            functions = getattr(many.unwrapped, "env_fns", None)
+            if isinstance(functions, list | tuple):  # `make_vec` leaves a generator that is used up
+                return cast("list[Callable[[], Single]]", functions)[0]()
             if many.spec is None:
                 raise ValueError(f"{many} does not tell how to make one of its copies, so that it cannot be evaluated")
             own = {k: v for k, v in many.spec.kwargs.items() if k not in OF_VECTORS}
             return gymnasium.make(many.spec.id, **own)
         finally:
             many.close()
-
-
-def _name(env: Single | Vector) -> str:
-    spec = env.spec
-    return str(env) if spec is None else f"{env} {spec.id} {spec.kwargs}"
 
 
 def _new(given: Given) -> Single | Vector:
@@ -155,17 +149,9 @@ class Observations:
         self.sizes = None if pairs is None else tuple(n for n, _ in pairs)
         self.starts: tuple[int, ...] = () if pairs is None else tuple(s for _, s in pairs)
 
-    def __repr__(self) -> str:
-        return f"{self.space} {self.tiles}"
-
     def number(self, observation: object) -> int:
         """The number of the state."""
         assert self.sizes is not None
-        if len(self.sizes) == 1:  # in a hurry: every step asks
-            state, n = int(observation) - self.starts[0], self.sizes[0]  # pyright: ignore[reportArgumentType]
-            if 0 <= state < n:
-                return state
-            raise ValueError(f"an observation here is in {self.space}, got {observation!r}")
         state = 0
         for i, n, s in zip(_integers(observation), self.sizes, self.starts, strict=True):
             if not 0 <= i - s < n:
@@ -259,25 +245,19 @@ class GymLearner(Learner):
         self.task = self.task._replace(tile=self.rows.tile, value=self.rows.value, **tables)
         super().begin()
         self.environments = Environments(job.where, self.seed)
-        self.starts: list[object] = [None] * lanes
+        self.starts: list[object] = self.environments.new()
         """Where the next episode of each lane begins, while it is known."""
-        for j, observation in enumerate(self.environments.new()):
-            self._set_start(j, observation)
 
     def advance(self, budget: int) -> bool:
         """Continue for so many steps; whether it is done."""
         if not self.begun:
             self.begin()
         until = self.steps + budget
-        while self.result is None and self.steps < until:
+        while not self.done and self.steps < until:
             if self._round():
                 self.finish()
                 self.environments.close()
-        return self.result is not None
-
-    def _set_start(self, j: int, observation: object) -> None:
-        """An episode of a lane begins here. Environments may write the next observation into the same array."""
-        self.starts[j] = np.array(observation) if isinstance(observation, np.ndarray) else observation
+        return self.done
 
     def _round(self) -> bool:
         """Each lane acts, and learns from what follows; whether the learner is done."""
@@ -288,11 +268,11 @@ class GymLearner(Learner):
             ]
             if any(waiting):
                 for j, observation in environments.reset(waiting):
-                    self._set_start(j, observation)
+                    self.starts[j] = observation
         actions = [self._act(j) for j in range(self.lane_count)]
         for j, observation, reward, ends, start in environments.step(actions):
             if start is not None:
-                self._set_start(j, start)
+                self.starts[j] = copy.copy(start)  # environments may write into the same array
             if actions[j] >= 0 and self._learn(j, observation, reward, ends):
                 return True
         return False
@@ -424,7 +404,10 @@ class Environments:
             if action < 0:
                 start = observation
             elif self.source.mode == SAME_STEP and any(ends):
-                start, observation = observation, self._last(info)[j]
+                start, final = observation, info.get("final_obs", info.get("final_observation"))
+                if final is None:
+                    raise ValueError(f"{self.source.name} does not tell the last observation of an episode (final_obs)")
+                observation = final[j]
             steps.append((j, observation, self._finite(reward[j]) if action >= 0 else 0.0, ends, start))
         return steps
 
@@ -450,13 +433,6 @@ class Environments:
     def _each(self, observations: object) -> list[object]:
         """The observation of each copy."""
         return list(iterate(self.env.observation_space, observations))
-
-    def _last(self, info: Mapping[str, list[object]]) -> list[object]:
-        """The last observations of episodes, where copies begin anew in the same step."""
-        final = info.get("final_obs", info.get("final_observation"))
-        if final is None:
-            raise ValueError(f"{self.source.name} does not tell the last observation of an episode (final_obs)")
-        return final
 
     def _finite(self, reward: Any) -> float:
         if not math.isfinite(reward):

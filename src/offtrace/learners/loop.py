@@ -10,8 +10,8 @@ State values: z ← γβ-rule(z) + ∇v(s), θ ← θ + α ρ δ z, where the ru
 a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) = Σ_j value_j θ[tile_j · A + a], for a
 table the one tile s with value 1.
 
-What a learner does not need (a form of the eligibility vector, a step of the method's own, a given trajectory) is None in the
-loop's arguments: Numba leaves out what is done with it, so that each loop is compiled for what it needs.
+The eligibility vector z is a named tuple whose class is its form, and what a learner does not need (a step of the method's own, a
+given trajectory) is None in the loop's arguments: so each loop is compiled for what it needs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import cache
 
 import numpy as np
 
+from offtrace._shared.compile_cache import cached_njit
 from offtrace.learners.acting import (
     action_values,
     at_present,
@@ -32,7 +33,6 @@ from offtrace.learners.acting import (
     value_of,
 )
 from offtrace.learners.arrays import (
-    compiled_loop,
     inline,
     inline_fma,
     newest_file,
@@ -40,8 +40,7 @@ from offtrace.learners.arrays import (
     take_slot,
     view,
 )
-from offtrace.learners.eligibility import Eligibility, add_to, advance, enter, has_room, starts_view, vector_view
-from offtrace.learners.groups import groups_view
+from offtrace.learners.eligibility import add_z, advance, enter, has_room
 from offtrace.learners.own_steps import own_step
 from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
 from offtrace.learners.random import LEARNING, pick, uniform
@@ -52,10 +51,6 @@ from offtrace.learners.state import (
     ONLINE,
     REPLAY,
     TARGET,
-    curve_view,
-    lane_view,
-    memory_view,
-    task_view,
 )
 
 ALL, ACT, LEARN, EVALUATE = range(4)
@@ -67,22 +62,20 @@ def loop() -> Callable[..., int]:
     """The loop, which is compiled when it is first called with arguments of new types."""
     changed = newest_file()
 
-    @compiled_loop
-    def learn(world, task, factors, custom, memory, lane, eligibility, curve, method, stage):
+    @cached_njit(nogil=True, error_model="numpy")
+    def learn(world, task, rule, memory, lane, z, curve, method, stage):
         _ = changed
         # the arrays, without counting references to them
-        task, memory, lane, curve = task_view(task), memory_view(memory), lane_view(lane), curve_view(curve)
-        entries, rows, recorded = view(world.entries), view(world.rows), view(world.recorded)
-        vector, starts, groups = vector_view(eligibility[0]), starts_view(eligibility[1]), groups_view(eligibility[2])
-        eligibility = Eligibility(vector, starts, groups)
-        all_settings, tile, value, schedules, _, target, _, parameters, lags = task
+        task, memory, lane, z, curve = view(task), view(memory), view(lane), view(z), view(curve)
+        entries, rows, recorded = view(world)
+        all_settings, tile, value, schedules, _, target, _, _, _ = task
         all_progress, streams, θ, _, N, q, q_next, active, carry = memory
         lanes, buffer, sums, summed = lane
         settings, progress, at = all_settings[0], all_progress[0], lanes[0]
         A, on_states = len(q), settings.on_states
         if stage == EVALUATE:
             return evaluation_action(task, memory)
-        while progress.budget > 0 and has_room(starts, groups, len(active)) and has_row(progress, curve):
+        while progress.budget > 0 and has_room(z, len(active)) and has_row(progress, curve):
             # a ~ μ(·|s), s' and r
             step = buffer[at.head]
             if stage != LEARN:
@@ -131,11 +124,8 @@ def loop() -> Callable[..., int]:
                     ratio = state_ratio(settings.bound, settings.share, π, now.mu) if on_states else 1.0
                     if method is None:
                         π_read, μ_read, place = read_by_rule(settings, at, s, pair, π, now.mu)
-                        valid = advance(
-                            factors, custom, vector, starts, groups, settings, parameters, lags, discount,
-                            π_read, μ_read, place,
-                        )  # fmt: skip
-                        enter(vector, starts, groups, carry, active, value, s, pair)
+                        valid = advance(z, rule, task, discount, π_read, μ_read, place)
+                        enter(z, carry, active, value, s, pair)
                         at.previous_pi, at.previous_mu, at.previous_pair = π, now.mu, s * A + a
                         if settings.by_visits:
                             count_visits(active, N)
@@ -145,13 +135,11 @@ def loop() -> Callable[..., int]:
                         else:
                             for w in active:
                                 take_slot(summed, w)
-                        add_to(sums, size * (δ * ratio + shift), N, by_visits, vector, starts, groups)
+                        add_z(z, sums, size * (δ * ratio + shift), N, by_visits)
                         if shift != 0.0:
                             take_back(sums, size * shift, N, by_visits, active, value, s)
                     else:
-                        valid = own_step(
-                            method, task, factors, custom, memory, at, eligibility, now, (discount, δ, v, π, ratio)
-                        )
+                        valid = own_step(method, task, rule, memory, at, z, now, (discount, δ, v, π, ratio))
                     if not valid:
                         progress.bad = 1
                         return 0

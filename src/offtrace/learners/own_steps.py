@@ -18,7 +18,7 @@ from offtrace.learners.arrays import (
     set_number,
     take_slot,
 )
-from offtrace.learners.eligibility import Sparse, advance, clear, copy, enter
+from offtrace.learners.eligibility import Sparse, advance, clear, coefficient, copy, enter
 from offtrace.learners.methods.base import Store, Vectors
 from offtrace.learners.state import BEHAVIOR, TARGET
 
@@ -41,13 +41,12 @@ class Own(NamedTuple):
 
 
 @no_inline
-def own_step(method, task, factors, custom, memory, at, eligibility, now, values):
+def own_step(method, task, rule, memory, at, e, now, values):
     """The eligibility vector, before and after the action, and the method's own step. False if there is no coefficient."""
     discount, δ, v, π, ratio = values
     step, transition, traces, used, scalars, numbers = method
-    all_settings, _, value, schedules, _, target, _, parameters, lags = task
+    all_settings, _, value, schedules, _, target, _, _, _ = task
     _, _, θ, further, _, q, _, active, carry = memory
-    vector, starts, groups = eligibility
     settings, t = all_settings[0], transition[0]
     t.state, t.action, t.next_state, t.terminated = now.state, now.action, now.next_state, now.terminated
     t.reward, t.delta, t.gamma, t.discount = now.reward, δ, settings.gamma, at.discount
@@ -59,16 +58,16 @@ def own_step(method, task, factors, custom, memory, at, eligibility, now, values
     update_active(used, traces, scalars, active, at.discount)
     valid, s, pair = True, now.state, now.state * len(q) + now.action
     if not settings.on_states:
-        valid = advance(factors, custom, vector, starts, groups, settings, parameters, lags, discount, π, now.mu, pair)
+        valid = advance(e, rule, task, discount, π, now.mu, pair)
     elif discount == 0.0:
-        clear(vector, starts, groups)
-    enter(vector, starts, groups, carry, active, value, s, s if settings.on_states else pair)
-    z = copy(vector, starts, groups)
-    on, ahead = look_ahead(factors, task, memory, at, now)
+        clear(e)
+    enter(e, carry, active, value, s, s if settings.on_states else pair)
+    z = copy(e)
+    on, ahead = look_ahead(e, rule, task, memory, at, now)
     if settings.on_states:
         place = now.next_state if settings.custom else pair
-        valid = advance(factors, custom, vector, starts, groups, settings, parameters, lags, t.gamma, π, now.mu, place)
-        on = copy(vector, starts, groups)
+        valid = advance(e, rule, task, t.gamma, π, now.mu, place)
+        on = copy(e)
     listed = used.weights[: used.counts[0]]
     φ = Sparse(active, value[s])
     step(t, Store(θ, further, traces, listed, scalars, numbers), Vectors(z, on, φ, ahead))
@@ -101,12 +100,12 @@ def update_active(used, traces, scalars, active, discount):
 
 
 @no_inline
-def look_ahead(factors, task, memory, at, now):
+def look_ahead(e, rule, task, memory, at, now):
     """Σ_a μ(a|s') c(s', a) φ(s', a), c being the trace's coefficient, if the method `passes_on`;
 
     and the features of s': of the state, of the next action, or the mean over π. They are empty at an end.
     """
-    all_settings, tile, value, schedules, behavior, target, _, parameters, _ = task
+    all_settings, tile, value, schedules, behavior, target, _, _, _ = task
     settings, q = all_settings[0], memory.q_next
     A, k, s = len(q), tile.shape[1], now.next_state
     one = settings.on_states or settings.sampled
@@ -127,12 +126,10 @@ def look_ahead(factors, task, memory, at, now):
     π = at_present(schedules[TARGET], at.episode, at.step)
     for b in range(A):
         p, c = probability(π, target, s, q, best, ties, b), 0.0
-        if settings.passes_on and factors is not None:
+        if settings.passes_on:
             p_μ = probability(μ, behavior, s, q, best, ties, b)
             if p_μ > 0.0:
-                row = s * A + b if len(parameters) > 1 else 0
-                decay, ratio, _ = factors(p, p_μ, p / p_μ, parameters, row)
-                c = p_μ * decay * ratio
+                c = coefficient(e, rule, task, p, p_μ, s * A + b)
         for j in range(k):
             i = b * k + j
             weights[i], numbers[i] = tile[s, j] * A + b, p * value[s, j]

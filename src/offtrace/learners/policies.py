@@ -27,7 +27,6 @@ from offtrace.learners.acting import (
     SOFTMAX,
     TABLE,
     CodedPolicy,
-    CodedSchedule,
     level,
 )
 from offtrace.learners.arrays import Floats
@@ -54,11 +53,11 @@ class Schedule:
                 )
 
     @property
-    def coded(self) -> CodedSchedule:
+    def coded(self) -> CodedPolicy:
         """The schedule as compiled loops read it: its numbers, in the order of its fields."""
         numbers = [float(getattr(self, f.name)) for f in fields(self) if f.name != "by"]
         a, b, c = (numbers[i] if i < len(numbers) else 0.0 for i in range(3))
-        return CodedSchedule(self.form, a, b, c, getattr(self, "by", "episode") == "step")
+        return CodedPolicy(TABLE, 0, self.form, a, b, c, getattr(self, "by", "episode") == "step")
 
     def __call__(self, k: int) -> float:
         """The value at k.
@@ -188,7 +187,7 @@ class Policy:
         levels = [getattr(schedule, f.name) for f in fields(schedule) if f.name in ("value", "first", "last")]
         if not max(levels) <= self.largest:
             raise ValueError(f"{self.parameter} must lie in [0, {self.largest:g}], got {given!r}")
-        return CodedPolicy(self.kind, schedule.coded, self.explore, np.empty((0, 0)))
+        return schedule.coded._replace(kind=self.kind, explore=self.explore)
 
 
 @dataclass(frozen=True)
@@ -223,7 +222,7 @@ def coded(name: str, given: object, shape: tuple[int, int] | None) -> CodedPolic
     if isinstance(given, EpsilonGreedy | Softmax):
         return given.coded
     if shape is None and (callable(given) or np.ndim(given) == 1):  # pyright: ignore[reportArgumentType]
-        return CodedPolicy(TABLE, Constant(0.0).coded, 0, np.empty((0, 0)))  # see `of_observations`
+        return Constant(0.0).coded  # see `of_observations`
     if given is None or isinstance(given, str) or callable(given):
         raise TypeError(f"{name} must be EpsilonGreedy(…), Softmax(…) or an array [S, A], got {given!r}")
     table = np.array(given, dtype=np.float64)
@@ -234,7 +233,7 @@ def coded(name: str, given: object, shape: tuple[int, int] | None) -> CodedPolic
         )
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
-    return CodedPolicy(TABLE, Constant(0.0).coded, 0, distributions(table, name))
+    return Constant(0.0).coded._replace(table=distributions(table, name))
 
 
 Probabilities = Callable[[np.ndarray], ArrayLike]
@@ -271,8 +270,8 @@ def extremes(policy: CodedPolicy, A: int) -> tuple[np.ndarray, np.ndarray]:
     if policy.kind == TABLE and policy.table.size:
         return policy.table, policy.table
     low, high = 0.0, 1.0  # of a softmax, and of an ε that changes
-    if policy.kind == GREEDY and policy.schedule.form == CONSTANT:
-        ε = policy.schedule.a
+    if policy.kind == GREEDY and policy.form == CONSTANT:
+        ε = policy.a
         low, high = ε / A, 1.0 - ε + ε / A
     return np.array([low]), np.array([high])
 

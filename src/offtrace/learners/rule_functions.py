@@ -39,12 +39,12 @@ def trace_of(method: Method) -> Trace:
     return method.trace if method.uses_trace else OneStep()
 
 
-def rule_functions(method: Method) -> tuple[object, object]:
-    """The rule's three factors, or its custom step; the other one is None. A trace that is a Python function has neither."""
+def rule_function(method: Method) -> object:
+    """The rule's three factors, or its custom step."""
     trace = trace_of(method)
     if trace.form == "history":
-        return None, None
-    return (None, _custom(trace.traced)) if trace.form == "step" else (_factors(trace.traced), None)
+        return PastSteps(trace).step
+    return _custom(trace.traced) if trace.form == "step" else _factors(trace.traced)
 
 
 def rule_settings(method: Method) -> tuple[dict[str, float], Floats]:

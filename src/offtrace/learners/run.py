@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from offtrace._shared.cores import cores
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar, watched
-from offtrace.learners.acting import CodedPolicy, CodedSchedule, records
+from offtrace.learners.acting import POLICY, CodedPolicy
 from offtrace.learners.arrays import Floats, Integers, Records, slots
 from offtrace.learners.eligibility import Eligibility, eligibility, grown
 from offtrace.learners.environments import Environment
@@ -27,7 +27,7 @@ from offtrace.learners.policies import Probabilities
 from offtrace.learners.random import begin
 from offtrace.learners.replay import add_sums
 from offtrace.learners.result import BEYOND, Curve, Learned, beyond
-from offtrace.learners.rule_functions import PastSteps, first_carry, own_step, parameters, rule_functions, trace_of
+from offtrace.learners.rule_functions import first_carry, own_step, parameters, rule_function, trace_of
 from offtrace.learners.state import ONLINE, PROGRESS, REPLAY, SETTINGS, Lane, Memory, Task, World, lane_of
 from offtrace.learners.state import Curve as Recorded
 
@@ -48,7 +48,7 @@ class Job(NamedTuple):
     method: Method
     policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy]
     """The behaviour, the target, and the policy of evaluation episodes."""
-    alpha: CodedSchedule
+    alpha: CodedPolicy
     numbers: dict[str, float]
     """The fields of SETTINGS."""
     lags: Floats
@@ -76,7 +76,7 @@ class Job(NamedTuple):
         settings = np.zeros(1, SETTINGS)
         for name, number in self.numbers.items():
             settings[name] = number
-        schedules = records(*self.policies, self.alpha)
+        schedules = np.array([one[:-1] for one in (*self.policies, self.alpha)], POLICY)
         of_rule = parameters(self.method, self.where.shape)
         return Task(
             settings, features.tile, features.value, schedules, behavior, target, evaluation, of_rule, self.lags
@@ -89,12 +89,11 @@ class Job(NamedTuple):
 
 
 class Learner:
-    """One seed in an MDP, or on a given trajectory. `begin` makes its arrays, and `result` is what remains of them."""
+    """One seed in an MDP, or on a given trajectory. `begin` makes its arrays, of which `θ` and `curve` remain."""
 
     def __init__(self, job: Job, world: World, task: Task, seed: int, lanes: int = 1) -> None:
         self.job, self.world, self.task, self.seed, self.lane_count = job, world, task, seed, lanes
-        self.result: Result | None = None
-        self.begun, self.steps, self.share = False, 0, 0.0
+        self.begun, self.done, self.steps, self.share = False, False, 0, 0.0
 
     def begin(self) -> None:
         """Make the arrays of a learner that has not taken a step."""
@@ -110,12 +109,7 @@ class Learner:
         )  # fmt: skip
         capacity = max(1, job.capacity // n) if numbers["update"] == REPLAY else 1
         self.lanes: list[Lane] = [lane_of(θ, int(numbers["update"]), capacity) for _ in range(n)]
-        forms = {
-            "per_decision": bool(numbers["per_decision"]),
-            "grouped": bool(numbers["grouped"]),
-            "carry": len(carry),
-        }
-        self.eligibility: list[Eligibility] = [eligibility(size=size, k=k, **forms) for _ in range(n)]
+        self.eligibility: list[Eligibility] = [eligibility(numbers, size, k, len(carry)) for _ in range(n)]
         self.own = [None if method.in_loop else _own(method, size) for _ in range(n)]
         points, snapshots = len(job.marks), size if job.recorded is not None else 0
         evaluations = 1024 + n if numbers["evaluate_every"] else n
@@ -123,10 +117,8 @@ class Learner:
             job.marks, np.full((points, 3), np.nan), np.full((points, snapshots), np.nan), job.truth, job.where.judged,
             np.zeros((evaluations, 2)),
         )  # fmt: skip
-        self.call: Any = loop()
-        self.functions = rule_functions(method)
-        if numbers["history"]:
-            self.call, self.functions = in_python(loop()), (None, PastSteps(trace_of(method)).step)
+        self.call: Any = in_python(loop()) if numbers["history"] else loop()
+        self.rule = rule_function(method)
 
     def run(self, lane: int, stage: int, budget: int) -> int:
         """Call the loop for at most so many steps, with more room where it might run out; it returns an action for ACT."""
@@ -136,7 +128,7 @@ class Learner:
             self.curve = self.curve._replace(evaluations=longer)
         self.progress["budget"] = budget
         arguments = self.memory, self.lanes[lane], e, self.curve, self.own[lane], stage
-        action = self.call(self.world, self.task, *self.functions, *arguments)
+        action = self.call(self.world, self.task, self.rule, *arguments)
         numbers, self.steps = self.job.numbers, self.now("step")
         self.share = self.now("episode") / numbers["episodes"] if numbers["episodes"] else self.steps / numbers["steps"]
         if self.now("bad"):
@@ -154,22 +146,21 @@ class Learner:
         """Continue for so many steps; whether the learner is done."""
         if not self.begun:
             self.begin()
-        while self.result is None and budget > 0:
+        while not self.done and budget > 0:
             self.run(0, ALL, budget)
             budget = self.now("budget")
             if self.now("done"):
                 self.finish()
-        return self.result is not None
+        return self.done
 
     def finish(self) -> None:
-        """Store the result, and drop the arrays."""
-        points, θ, largest = self.curve.points, self.memory.θ, float(self.progress["largest"][0])
-        if not np.isfinite(θ).all():
+        """Drop the arrays that are not the result."""
+        self.done, self.θ, points = True, self.memory.θ, self.curve.points
+        if not np.isfinite(self.θ).all():
             points[self.now("mark") :] = np.inf, np.nan, self.steps
-            θ[:] = np.nan
-        evaluations = self.curve.evaluations[: self.now("evaluations")].copy()
-        self.result = Result(θ, self.steps, self.now("episode"), largest, points, evaluations, self.curve.snapshots)
-        del self.memory, self.lanes, self.eligibility, self.own, self.curve, self.progress
+            self.θ[:] = np.nan
+        self.curve = self.curve._replace(evaluations=self.curve.evaluations[: self.now("evaluations")].copy())
+        del self.memory, self.lanes, self.eligibility, self.own
 
 
 def in_python(compiled: Any) -> Callable[..., int]:
@@ -180,20 +171,6 @@ def in_python(compiled: Any) -> Callable[..., int]:
             return getattr(compiled, "py_func", compiled)(*arguments)
 
     return call
-
-
-class Result(NamedTuple):
-    """What remains of a learner."""
-
-    θ: Floats
-    """[size]: NaN if it diverged."""
-    steps: int
-    episodes: int
-    largest: float
-    """The largest |reward|."""
-    points: Floats
-    evaluations: Floats
-    snapshots: Floats
 
 
 def _own(method: Method, size: int) -> Own:
@@ -239,7 +216,7 @@ def run(job: Job, seeds: NDArray[np.uint64], alone: bool, progress: bool | None,
     started = time.perf_counter()
     bar = watched() if progress is None else progress
     work(learners, 1 if job.in_python else threads, bar, FIRST[job.in_python])  # Python works a thread at a time
-    return _learned(job, [one.result for one in learners if one.result], seeds, alone, time.perf_counter() - started)
+    return _learned(job, learners, seeds, alone, time.perf_counter() - started)
 
 
 def _threads(given: object) -> int:
@@ -296,11 +273,11 @@ def _show(bar: ProgressBar, done: float, total: int, started: float, steps: int)
     bar.show(done, total, f"{done:.1f}/{total} learners, {rate}, {duration(left)} left")
 
 
-def _learned(job: Job, results: Sequence[Result], seeds: NDArray[np.uint64], alone: bool, wall: float) -> Learned:
+def _learned(job: Job, learners: Sequence[Learner], seeds: NDArray[np.uint64], alone: bool, wall: float) -> Learned:
     where, features = job.where, job.where.features
-    θ, steps, episodes, largest, points = (
-        np.stack([np.asarray(r[i]) for r in results]) for i in range(len(Result._fields) - 2)
-    )
+    θ, points = np.stack([one.θ for one in learners]), np.stack([one.curve.points for one in learners])
+    progress = np.concatenate([one.progress for one in learners])
+    steps, episodes, largest = progress["step"], progress["episode"], progress["largest"]
     lost = beyond(θ, largest, steps, where, job.first, job.spread)
     θ[lost] = np.nan
     points[lost, -1, 0] = np.inf
@@ -323,7 +300,9 @@ def _learned(job: Job, results: Sequence[Result], seeds: NDArray[np.uint64], alo
         steps=steps[at],
         episodes=episodes[at],
         curve=Curve(points[at, :, 2].astype(np.int64), points[at, :, 0], points[at, :, 1]),
-        evaluations=tuple((r.evaluations[:, 0].astype(np.int64), r.evaluations[:, 1]) for r in results),
+        evaluations=tuple(
+            (rows[:, 0].astype(np.int64), rows[:, 1]) for rows in (one.curve.evaluations for one in learners)
+        ),
         wall=wall,
     )
 

@@ -5,11 +5,11 @@ A *lane* is one copy of the environment: an MDP has one, a vector environment se
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats, Integers, Records, Slots, inline, record, slots, slots_view, view
+from offtrace.learners.arrays import Floats, Integers, Records, Slots, record, slots
 
 ONLINE, OFFLINE, REPLAY = range(3)
 BEHAVIOR, TARGET, EVALUATION, STEP_SIZE = range(4)
@@ -196,30 +196,3 @@ def lane_of(θ: Floats, update: int, capacity: int) -> Lane:
     lane[0].begins, lane[0].chosen = 1, -1
     size = len(θ) if update != ONLINE else 0
     return Lane(lane, np.zeros(capacity, STEP), np.zeros(size) if size else θ, slots(size, size))
-
-
-@inline
-def task_view(t: Any) -> Any:
-    """Task: `view` of each array."""
-    a, b, c, d, e, f, g, h, i = t
-    return Task(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
-
-
-@inline
-def memory_view(t: Any) -> Any:
-    """Memory: `view` of each array."""
-    a, b, c, d, e, f, g, h, i = t
-    return Memory(view(a), view(b), view(c), view(d), view(e), view(f), view(g), view(h), view(i))
-
-
-@inline
-def lane_view(t: Any) -> Any:
-    """Lane: `view` of each array."""
-    return Lane(view(t.lane), view(t.buffer), view(t.sums), slots_view(t.summed))
-
-
-@inline
-def curve_view(t: Any) -> Any:
-    """Curve: `view` of each array."""
-    a, b, c, d, e, f = t
-    return Curve(view(a), view(b), view(c), view(d), view(e), view(f))

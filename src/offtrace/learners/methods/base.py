@@ -152,7 +152,7 @@ def checked(name: str, value: object, low: float, high: float = np.inf, *, above
 class Method(ABC):
     """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
 
-    A subclass is a frozen dataclass of its parameters. It states `label` or `title`, `trace` and `step`, and, where it has them,
+    A subclass is a frozen dataclass of its parameters. It states `name` or `title`, `trace` and `step`, and, where it has them,
     `further`, `traces`, `scalars` and `numbers`. `step` is compiled by Numba: it may use numbers, arrays and the functions of
     this module.
 
@@ -193,9 +193,9 @@ class Method(ABC):
     """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
 
     label: ClassVar[str] = ""
-    """Its title, with its parameters in braces, such as "GTD({lam:g})"."""
+    """Its title, with its parameters in braces, where that is not its name with its numbers."""
     name: ClassVar[str] = ""
-    """How tables print it, and a name under which `learners.method` finds it."""
+    """How tables print it, such as "GTD(λ)", and a name under which `learners.method` finds it."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names under which `learners.method` finds it."""
     equation: ClassVar[str] = ""
@@ -215,9 +215,11 @@ class Method(ABC):
 
     @property
     def title(self) -> str:
-        """Its name in a report: the label, or else the name of the class."""
-        given = {name: getattr(self, name) for name in self.parameters()}
-        return self.label.format(**given) if self.label else type(self).__name__
+        """Its name in a report: the label, the name with the numbers of its letters, or else the name of the class."""
+        title = self.label or self.name or type(self).__name__
+        for letter, parameter in (("λ", "lam"), ("ζ", "zeta"), ("β", "beta")):
+            title = title.replace(letter, f"{{{parameter}:g}}")
+        return title.format(**{name: getattr(self, name) for name in self.parameters()})
 
     @property
     @abstractmethod

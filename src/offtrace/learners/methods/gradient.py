@@ -74,8 +74,6 @@ class GradientTD(Method):
     step_reads: ClassVar[tuple[str, ...]] = ("eta",)
     needs: ClassVar[str] = "π, μ and a second step size"
     _by_lam: ClassVar[bool] = True  # of an instance: whether it was made by λ, not by a trace
-    short: ClassVar[str] = ""
-    """Its name without λ."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +97,7 @@ class GradientTD(Method):
     def title(self) -> str:
         """The name, with its λ, or with its trace."""
         assert self.trace is not None
-        return f"{self.short}({self.lam:g})" if self._by_lam else f"{self.short} with {self.trace.title}"
+        return super().title if self._by_lam else f"{self.name.removesuffix('(λ)')} with {self.trace.title}"
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """Return the method with the trace for these policies."""
@@ -118,7 +116,6 @@ class GTD(GradientTD):
     """
 
     name: ClassVar = "GTD(λ)"
-    short: ClassVar = "GTD"
     aliases: ClassVar = ("gtd", "tdc", "tdc(λ)", "gtd(lambda)")
     equation: ClassVar = "w += α[δz − γ(1−λ)(z·v)x'];  v += α_v[δz − (x·v)x]"
     citation: ClassVar = (
@@ -160,7 +157,6 @@ class GTD2(GradientTD):
     """
 
     name: ClassVar = "GTD2(λ)"
-    short: ClassVar = "GTD2"
     aliases: ClassVar = ("gtd2", "gtd2(lambda)")
     equation: ClassVar = "w += α[(x·v)x − γ(1−λ)(z·v)x'];  v += α_v[δz − (x·v)x]"
     citation: ClassVar = (
@@ -184,7 +180,6 @@ class PGTD2(GradientTD):
     """
 
     name: ClassVar = "PGTD2(λ)"
-    short: ClassVar = "PGTD2"
     aliases: ClassVar = ("pgtd2", "proximal gtd2", "gtd2-mp", "pgtd2(lambda)")
     equation: ClassVar = "GTD2 to (w½, v½); then GTD2 from the old (w, v), with δ and v of the half-step"
     citation: ClassVar = (
@@ -220,7 +215,6 @@ class TDRC(GradientTD):
 
     step_reads: ClassVar = ("eta", "kappa")
     name: ClassVar = "TDRC(λ)"
-    short: ClassVar = "TDRC"
     aliases: ClassVar = ("tdrc", "tdrc(lambda)")
     equation: ClassVar = "w += α[δz − γ(1−λ)(z·v)x'];  v += α_v[δz − (x·v)x − κv]"
     citation: ClassVar = (
@@ -257,7 +251,6 @@ class HTD(GradientTD):
 
     traces: ClassVar = ("z_b",)
     name: ClassVar = "HTD(λ)"
-    short: ClassVar = "HTD"
     aliases: ClassVar = ("htd", "hybrid td", "htd(lambda)")
     equation: ClassVar = "z_b = γλz_b + x;  w += α[δz + (x−γx')((z−z_b)·v)];  v += α_v[δz − (x−γx')(z_b·v)]"
     citation: ClassVar = (
@@ -328,7 +321,6 @@ class GQ(LambdaMethod):
     eta: float | None = None
 
     further: ClassVar = ("w",)
-    label: ClassVar = "GQ({lam:g})"
     name: ClassVar[str] = "GQ(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("gq", "gq(lambda)", "greedy-gq")
     equation: ClassVar[str] = "e = φ + γλρe;  θ += α[δe − γ(1−λ)(w·e)φ̄'];  w += α_w[δe − (w·φ)φ]"
@@ -443,10 +435,7 @@ class GradientABQ(GradientTrace):
         object.__setattr__(self, "of", ABQ(self.zeta, self.psi0, self.psi_max))
         super().__post_init__()
 
-    @property
-    def title(self) -> str:
-        """The name, with its ζ."""
-        return f"Gradient ABQ({self.zeta:g})"
+    title = Method.title  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> GradientABQ:
         """Return the method with ψ0 and ψ_max of these policies."""

@@ -72,7 +72,6 @@ class ETD(LambdaMethod):
     traces: ClassVar = ("z",)
     scalars: ClassVar = ("F", "ρ of the step before")
     uses_trace: ClassVar = False
-    label: ClassVar = "ETD({lam:g})"
     name: ClassVar[str] = "ETD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("etd", "emphatic td", "etd(lambda)")
     equation: ClassVar[str] = "F = γρ₋F + 1;  m = λ + (1−λ)F;  z = ρ(γλz + mx);  w += α δ z"
@@ -105,7 +104,6 @@ class ETDLB(ETD):
     beta: float = 0.8
 
     step_reads: ClassVar = ("lam", "beta")
-    label: ClassVar = "ETD({lam:g}, {beta:g})"
     name: ClassVar = "ETD(λ, β)"
     aliases: ClassVar = ("etdlb", "etd(lambda, beta)")
     equation: ClassVar = "F = βρ₋F + 1;  m = λ + (1−λ)F;  z = ρ(γλz + mx);  w += α δ z"
@@ -129,7 +127,6 @@ class PTD(LambdaMethod):
     values: ClassVar = "state"
     traces: ClassVar = ("e", "u")
     uses_trace: ClassVar = False
-    label: ClassVar = "PTD({lam:g})"
     name: ClassVar[str] = "PTD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("ptd", "ptd(lambda)")
     equation: ClassVar[str] = "e = ρ(γλe + αφ);  θ += δe + (ρ−1)u;  u = γλ(ρu + δ̄e)"
@@ -163,7 +160,6 @@ class PQ(PTD):
 
     values: ClassVar = "action"
     expects: ClassVar = True
-    label: ClassVar = "PQ({lam:g})"
     name: ClassVar = "PQ(λ)"
     aliases: ClassVar = ("pq", "pq(lambda)")
     equation: ClassVar = "e = γλρe + αφ;  θ += δe + c(e − αφ) + (ρ−1)u;  u = γλ[ρu + δ̄e + c(e − αφ)]"
@@ -198,7 +194,6 @@ class TrueOnlineTD(LambdaMethod):
     scalars: ClassVar = ("V_old",)
     uses_trace: ClassVar = False
     on_policy: ClassVar = True
-    label: ClassVar = "True online TD({lam:g})"
     name: ClassVar[str] = "True online TD(λ)"
     aliases: ClassVar[tuple[str, ...]] = ("true online td", "true online td(lambda)")
     equation: ClassVar[str] = "z = γλz + (1 − αγλ z·x)x;  w += α(δ + V − V_old)z − α(V − V_old)x"
@@ -232,7 +227,6 @@ class TrueOnlineSarsa(TrueOnlineTD):
 
     values: ClassVar = "action"
     sampled: ClassVar = True
-    label: ClassVar = "True online Sarsa({lam:g})"
     name: ClassVar = "True online Sarsa(λ)"
     aliases: ClassVar = ("true online sarsa", "true online sarsa(lambda)")
     equation: ClassVar = "z = γλz + (1 − αγλ z·φ)φ;  θ += α(δ + Q − Q_old)z − α(Q − Q_old)φ"

@@ -66,8 +66,8 @@ class TraceLearner(Method):
 
     @property
     def title(self) -> str:
-        """The name of the trace, or of the method."""
-        return super().title if self.label else self.of.title
+        """The name of the trace."""
+        return self.of.title
 
     @property
     def trace(self) -> Trace:
@@ -108,6 +108,7 @@ class _NamedTrace(TraceLearner):
     of: Trace = field(init=False, repr=False, compare=False)
 
     rule: ClassVar[Callable[..., Trace]]
+    title = Method.title  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in self.parameters() if name not in ("alpha", "of")}
@@ -167,7 +168,6 @@ class Sarsa(_NamedTrace):
     on_policy: ClassVar = True
     follows_operator: ClassVar = False
     rule: ClassVar = QLambda
-    label: ClassVar = "Sarsa({lam:g})"
     name: ClassVar = "Sarsa(λ)"
     aliases: ClassVar = ("sarsa", "sarsa(lambda)")
     equation: ClassVar = "δ = r + γq(s', a') − q;  z = γλz + φ;  θ += α δ z"
@@ -190,7 +190,6 @@ class ExpectedSarsa(_NamedTrace):
     lam: float = 1.0
 
     rule: ClassVar = ImportanceSampling
-    label: ClassVar = "Expected Sarsa({lam:g})"
     name: ClassVar = "Expected Sarsa(λ)"
     aliases: ClassVar = ("expected sarsa", "expected sarsa(lambda)")
     equation: ClassVar = "δ = r + γΣπ(a|s')q(s', a) − q;  z = γλρz + φ;  θ += α δ z"
@@ -217,7 +216,6 @@ class TD(_NamedTrace, StateTraceLearner):
     lam: float = 1.0
 
     rule: ClassVar = ImportanceSampling
-    label: ClassVar = "TD({lam:g})"
     name: ClassVar = "TD(λ)"
     aliases: ClassVar = ("td", "off-policy td", "td(lambda)")
     equation: ClassVar = "z = ρ(γλz + x);  w += α δ z"
@@ -242,7 +240,6 @@ class TreeBackupTD(_NamedTrace, StateTraceLearner):
     lam: float = 1.0
 
     rule: ClassVar = TreeBackup
-    label: ClassVar = "Tree Backup({lam:g}) on states"
     name: ClassVar = "Tree Backup(λ) on states"
     aliases: ClassVar = ("tree backup", "tb")
     equation: ClassVar = "z = γλπ₋z + x;  w += α ρ δ z      (₋: of the step before)"
@@ -264,7 +261,6 @@ class VTraceTD(_NamedTrace, StateTraceLearner):
     c_bar: float = 1.0
 
     rule: ClassVar = VTrace
-    label: ClassVar = "V-trace({lam:g})"
     name: ClassVar = "V-trace(λ)"
     aliases: ClassVar = ("v-trace", "vtrace")
     equation: ClassVar = "z = γλ min(c̄, ρ₋)z + x;  w += α min(ρ̄, ρ) δ z"
@@ -288,7 +284,6 @@ class ABTD(_NamedTrace, StateTraceLearner):
     psi_max: float | None = None
 
     rule: ClassVar = ABQ
-    label: ClassVar = "ABTD({zeta:g})"
     name: ClassVar = "ABTD(ζ)"
     aliases: ClassVar = ("abtd", "abtd(zeta)")
     equation: ClassVar = "z = γν₋π₋z + x;  w += α ρ δ z,  ν = min(ψ(ζ), 1/max(μ, π))"

@@ -14,29 +14,27 @@ import numpy as np
 from offtrace.returns.numpy.read_steps import probabilities, td_errors
 from offtrace.traces import History, Step, Trace
 from offtrace.traces.base import StepForm
-from offtrace.trajectory import Trajectory
+from offtrace.trajectory import Trajectory, warn_if_infinite
 
 
-def correct(trace: Trace, x: Trajectory) -> np.ndarray | None:
-    """Δ [B, T], or None where a value is bad."""
-    errors = td_errors(x)
-    swept = None if errors is None else sweep(trace, x, *errors)
-    return None if swept is None else swept[0]
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
+    """q + Δ, or Δ, [B, T]."""
+    out = sweep(trace, x, *td_errors(x))[0]
+    out = x.read("q") + out if add_q else out
+    warn_if_infinite(out, x)
+    return out
 
 
-def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
-    errors, seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
-    if errors is None or seen is None:
-        return None
-    delta, discount = errors
+def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Target, advantage and correction of state values, [B, T] each."""
+    (delta, discount), seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
     weight = trace.delta_ratio(np, seen["rho"])
     met = {name: _preceding(array) for name, array in seen.items() if name in trace.reads}
-    swept = sweep(trace, x, weight * delta, discount, seen=met)
-    assert swept is not None, "the log-probabilities were good"
-    correction, value = swept[0], x.read("q").astype(np.float64)
+    correction, value = sweep(trace, x, weight * delta, discount, seen=met)[0], x.read("q").astype(np.float64)
     ahead = np.where(discount > 0.0, _following(value + correction) - x.read("next_value"), 0.0)
     advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
+    for out in (value + correction, advantage, correction):
+        warn_if_infinite(out, x)
     return value + correction, advantage, correction
 
 
@@ -57,16 +55,14 @@ def sweep(
     discount: np.ndarray,
     matrix: np.ndarray | None = None,
     seen: dict[str, np.ndarray] | None = None,
-) -> tuple[np.ndarray, float] | None:
-    """Δ [B, T] for given δ and discount, and the largest β; None where a log-probability is bad.
+) -> tuple[np.ndarray, float]:
+    """Δ [B, T] for given δ and discount, and the largest β.
 
     `matrix` [T, T], if given, takes β_{k:t}, t > k, of the only row. `seen` are the probabilities of the actions that a trace has
     met when it comes to t, if these are not the actions at t: on state values they are those before.
     """
     on_states = seen is not None
     seen = probabilities(x, trace.reads) if seen is None else seen
-    if seen is None:
-        return None
     reach = trace.horizon or delta.shape[1]
     if trace.step_form is not None:
         out, peak = _by_lag(trace.step_form, seen, x.pair, delta, discount, reach, matrix)

@@ -13,13 +13,17 @@ factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from offtrace._shared.cores import cores
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
@@ -33,14 +37,14 @@ from offtrace.returns.numpy.read_steps import (
     write,
     write_states,
 )
-from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
-from offtrace.trajectory import Trajectory, warn_if_infinite
+from offtrace.trajectory import Trajectory, explain_bad_value, warn_if_infinite
 
 BLOCK = 32768  # steps of a block: smaller ones cost more calls than they save in the cache
 LONG = 4096  # a row of more steps without a cap is solved in stretches
 FEW_STEPS = 512  # up to this T a cap at read-out is cheapest pair by pair (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
+CORES = cores()
 
 
 class BadValue(Exception):
@@ -127,20 +131,22 @@ _of_thread = threading.local()
 
 @lru_cache(1024)
 def _cached_plan(trace: Trace, T: int) -> Plan:
-    return _plan(trace, 1, T, None)
+    return _plan(trace, T, tuple(map(float, trace.parameters)))
 
 
-def plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+def plan_of(trace: Trace, x: Trajectory, *, on_states: bool = False) -> Plan:
     """The plan of a rule, from the cache if the rule holds no arrays."""
-    return _cached_plan(trace, T) if trace.hashable else _plan(trace, B, T, valid)
+    T = x.terminated.shape[1]
+    if trace.hashable:
+        return _cached_plan(trace, T)
+    parameters = (parameter(trace, p, x, start_acts=on_states) for p in trace.parameters)
+    return _plan(trace, T, tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters))
 
 
-def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+def _plan(trace: Trace, T: int, parameters: tuple[float | np.ndarray, ...]) -> Plan:
     lags = lag_caps(trace, T)
-    parameters = (parameter(trace, p, (B, T), valid) for p in trace.parameters)
-    flat = tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters)
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
-    return Plan(trace.traced.call, flat, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
+    return Plan(trace.traced.call, parameters, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
 
 
 def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any] | None:
@@ -153,10 +159,10 @@ def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any]
     return every_pair.sweep if T <= FEW_STEPS else readout_cap.sweep
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
-    """q + Δ, or Δ, [B, T]; None where a value is bad. Invalid steps hold anything."""
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
+    """q + Δ, or Δ, [B, T]; an error where a value is bad. Invalid steps hold anything."""
     B, T = x.terminated.shape
-    plan, steps, out = plan_of(trace, B, T, x.valid), steps_of(x), np.empty((B, T), x.dtype)
+    plan, steps, out = plan_of(trace, x), steps_of(x), np.empty((B, T), x.dtype)
     value = steps.value if add_q else NOTHING[x.dtype]
 
     def correct_rows(first: int, stop: int) -> bool:
@@ -165,22 +171,23 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
             is_finite &= write(at, n, block.x, value, out)
         return is_finite
 
-    is_finite = _run(plan, correct_rows, B, T)
-    if is_finite is False:
+    try:
+        is_finite = _run(plan, correct_rows, B, T)
+    except BadValue:
+        explain_bad_value(x)
+    if not is_finite:
         warn_if_infinite(out, x)
-    return None if is_finite is None else out
+    return out
 
 
-def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
+def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Target, advantage and correction of state values, [B, T] each; an error where a value is bad."""
     B, T = x.terminated.shape
-    lam = parameter(trace, trace.advantage_lam, (B, T), x.valid)
+    lam = parameter(trace, trace.advantage_lam, x, start_acts=True)
     lam, lams = (1.0, lam.reshape(-1)) if isinstance(lam, np.ndarray) else (lam, NO_NUMBERS)
     states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
-    plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
-    target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
-
-    out = target, advantage, correction
+    plan, steps = plan_of(trace, x, on_states=True), steps_of(x)
+    out = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite, values = True, (steps.value, steps.next_value)
@@ -188,20 +195,34 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
             is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *out)
         return is_finite
 
-    is_finite = _run(plan, correct_rows, B, T)
-    if is_finite is False:
+    try:
+        is_finite = _run(plan, correct_rows, B, T)
+    except BadValue:
+        explain_bad_value(x, lambda ratio: trace.delta_ratio(np, ratio))
+    if not is_finite:
         for result in out:
             warn_if_infinite(result, x)
-    return None if is_finite is None else out
+    return out
 
 
-def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool | None:
-    """Whether all results are finite, from a function of some rows, in threads for a large batch; None if a value is bad."""
-    is_large = (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T
-    try:
-        return all(run_in_threads(correct_rows, B)) if is_large else correct_rows(0, B)
-    except BadValue:
-        return None
+def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool:
+    """Whether all results are finite, from a function of some rows. Those of a large batch are shared among threads."""
+    workers = 1
+    if (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T:
+        workers = max(1, min(B // 4, CORES))
+    *others, (first, stop) = pairwise(np.linspace(0, B, workers + 1).astype(int).tolist())
+    jobs = [_pool().submit(correct_rows, *share) for share in others]
+    here = correct_rows(first, stop)  # one share runs here, without waiting for a thread
+    return all([here, *(job.result() for job in jobs)])
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CORES, thread_name_prefix="offtrace")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 def solved_blocks(

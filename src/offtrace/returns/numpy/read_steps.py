@@ -16,7 +16,6 @@ float64, whatever comes in: a float32 δ that cancels would lose what the sum ne
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -202,24 +201,25 @@ def steps_of(x: Trajectory) -> Steps:
     )  # fmt: skip
 
 
-def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
-    """δ and passed, [B, T] each; `without_q`, δ is the one-step target r + γ next_value. None where a value is bad."""
-    steps = steps_of(replace(x, q=np.zeros_like(x.read("reward"))) if without_q else x)
+def td_errors(x: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """δ and passed, [B, T] each; an error where a value is bad."""
+    steps = steps_of(x)
     B, T = x.terminated.shape
     delta, passed = np.empty(B * T), np.empty(B * T)
-    bad = read(0, B * T, T, steps, False, False, False, delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
-    return None if bad else (delta.reshape(B, T), passed.reshape(B, T))
+    if read(0, B * T, T, steps, False, False, False, delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS):
+        explain_bad_value(x)
+    return delta.reshape(B, T), passed.reshape(B, T)
 
 
-def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. None where one is bad."""
+def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. An error where one is bad."""
     shape, valid = x.terminated.shape, np.True_ if x.valid is None else x.valid
     logs = (0.0 if log is None else np.where(valid, log, 0.0) for log in (x.log_pi, x.log_mu))
     flat = (np.array(np.broadcast_to(log, shape), np.float64).reshape(-1) for log in logs)
     is_read = tuple(name in reads for name in ("pi", "mu", "rho"))
     into = [np.empty(shape) if read else NO_NUMBERS for read in is_read]
     if fill_probabilities(x.terminated.size, *flat, *is_read, *(array.reshape(-1) for array in into)):
-        return None
+        explain_bad_value(x)
     return {name: array for name, read, array in zip(("pi", "mu", "rho"), is_read, into, strict=True) if read}
 
 
@@ -231,12 +231,6 @@ def goes_on(x: Trajectory) -> np.ndarray:
         goes_on &= x.valid
         goes_on[:, :-1] &= x.valid[:, 1:]
     return goes_on
-
-
-def look(x: Trajectory, reads: tuple[str, ...]) -> None:
-    """Raise an error that names the first bad value, if there is one."""
-    if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:
-        explain_bad_value(x)
 
 
 LOG2_E = 1.4426950408889634

@@ -9,7 +9,7 @@ import numpy as np
 from offtrace.returns.numpy.read_steps import probabilities
 from offtrace.returns.numpy.weights import Sequences, sequences, trajectory
 from offtrace.returns.weights.decisions import Criterion, Decisions, estimate
-from offtrace.trajectory import explain_bad_value, first_index, spell
+from offtrace.trajectory import first_index, spell
 
 
 def decisions_of(given: Decisions[np.ndarray], *, never_drawn: bool = False) -> tuple[np.ndarray, Sequences]:
@@ -21,8 +21,7 @@ def decisions_of(given: Decisions[np.ndarray], *, never_drawn: bool = False) -> 
     if never_drawn and never.any():
         given = given._replace(log_mu=np.where(never, 0.0, given.arrays()["log_mu"]))
     x = trajectory(given, ())
-    if probabilities(x, ("rho",)) is None:
-        explain_bad_value(x)
+    probabilities(x, ("rho",))  # an error where one is bad
     rows = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
     if not len(rows.rows):
         raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
