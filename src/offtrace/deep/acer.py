@@ -17,8 +17,7 @@ from flax import nnx
 from jax import Array
 
 from offtrace.deep import replay_memory as memories
-from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured, of_action
 from offtrace.deep.config import ACER
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights, network

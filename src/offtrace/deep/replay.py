@@ -19,8 +19,7 @@ from jax import Array, lax
 
 from offtrace.deep import chosen_lam
 from offtrace.deep import replay_memory as memories
-from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured, of_action
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights, network

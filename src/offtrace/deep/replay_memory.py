@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from offtrace.deep.action_probabilities import of_action
+from offtrace.deep.agent import of_action
 
 
 class Memory(NamedTuple):
