@@ -118,17 +118,6 @@ def test_what_the_gpu_has_computed_is_still_of_the_shipped_study(file: Path) -> 
     assert {line["unit"]["id"] for line in units} <= set(Plan(study).units)
 
 
-def test_several_ages_in_one_program_are_what_each_is_alone(study: Study) -> None:
-    plan = Plan(Study.declared(declared(ages=[1_000, 4_000], traces=["Retrace"], protocol=shorter(4_000))))
-    jobs = [plan.job(unit) for unit in plan.units.values()]
-    (young, curve), (old, _) = deep_units.run_batch(jobs)
-    alone, its_curve = deep_units.run(jobs[0])
-    for name in ("lam", "seed", "value", "episodes"):
-        assert young[name].tolist() == alone[name].tolist()
-    assert curve["mean"].tolist() == its_curve["mean"].tolist()
-    assert (old["value"] != young["value"]).any()
-
-
 def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: Path) -> None:
     """And gives what it would have given; the study removes the checkpoints once the unit's records are written."""
     from offtrace.deep import checkpoints, runs

@@ -17,7 +17,6 @@ from offtrace._shared.typed_jax import asarray, eval_shape, jit
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
-from offtrace.deep.action_probabilities import probabilities
 from offtrace.deep.checkpoints import CheckpointError
 from offtrace.deep.config import configuration
 from offtrace.deep.games import Hosted, Stepped, WorldState, compiled
@@ -140,7 +139,7 @@ def play(
 
     @jit
     def act(observation: Array, key: Array) -> Array:
-        π = probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
+        π = agents.probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
 
     key, to_reset = jax.random.split(jax.random.PRNGKey(seed))
@@ -183,7 +182,7 @@ def _of(path: Path) -> tuple[Settings, str, list[int]]:
     """Return the configuration of a checkpoint, whose trace is the default, that trace in words, and the seeds."""
     about = checkpoints.about(path)
     try:
-        seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        seeds, rule, hidden, traces = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces"))
         kind = configuration(about.pop("agent"))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
             raise ValueError(f"its seeds are {seeds!r}")

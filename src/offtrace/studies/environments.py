@@ -12,11 +12,9 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
@@ -42,27 +40,8 @@ GAMES = (
 """Games of deep agents that need not be looked up, which takes seconds."""
 
 
-class Environment(NamedTuple):
-    """An environment of the registry: a function that makes it, and the arguments that its name fixes."""
-
-    function: Callable[..., MDP]
-    fixed: Mapping[str, object]
-    """Arguments that are part of the name."""
-
-    @property
-    def origin(self) -> tuple[str, str, Mapping[str, object]]:
-        """What tells it from others of its name."""
-        return self.function.__module__, self.function.__qualname__, self.fixed
-
-    @property
-    def parameters(self) -> list[str]:
-        """The arguments that a declaration may give."""
-        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
-
-
-_registered: dict[str, Environment] = {}
-GALLERY: Mapping[str, Environment] = MappingProxyType(_registered)
-"""The environments that a study can name, beside those of Gymnasium."""
+GALLERY: dict[str, partial[MDP]] = {}
+"""The environments that a study can name, beside those of Gymnasium: functions, with the arguments that the name fixes."""
 
 
 def register_environment(name: str, function: Callable[..., MDP], **fixed: object) -> None:
@@ -78,10 +57,21 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
         raise ValueError(
             f"an environment of a study cannot be named {name!r}: a colon, and -v1 or {SAVED} at the end, mean something else"
         )
-    entry = Environment(function, fixed)
-    if name in _registered and _registered[name].origin != entry.origin:  # a module may be imported anew
+    entry = partial(function, **fixed)
+    if name in GALLERY and _origin(GALLERY[name]) != _origin(entry):
         raise ValueError(f"there is an environment named {name!r} already: give another name")
-    _registered[name] = entry
+    GALLERY[name] = entry
+
+
+def _origin(entry: partial[MDP]) -> tuple[str, str, dict[str, object]]:
+    """What tells an environment from others of its name; the function is another one if a module is imported anew."""
+    return entry.func.__module__, entry.func.__qualname__, entry.keywords
+
+
+def _parameters(name: str) -> list[str]:
+    """The arguments that a declaration may give to an environment of the gallery."""
+    entry = GALLERY[name]
+    return [argument for argument in inspect.signature(entry.func).parameters if argument not in entry.keywords]
 
 
 for _number in (1, 2, 3, 4):
@@ -160,7 +150,7 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
             f"{names}, a Gymnasium id such as 'FrozenLake-v1', or a file of an MDP such as 'maze{SAVED}'"
             f"{did_you_mean(name, GALLERY)}"
         )
-    allowed = GALLERY[name].parameters if name in GALLERY else list(arguments)
+    allowed = _parameters(name) if name in GALLERY else list(arguments)
     for argument in arguments:
         if argument not in allowed:
             raise ValueError(f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
@@ -243,10 +233,9 @@ def _cached_mdp(label: str, seed: int | None) -> MDP:
         return MDP.load(_file_of_mdp(name))
     if name not in GALLERY:
         return mdps.from_gymnasium(name, **arguments)
-    entry = GALLERY[name]
-    if seed is not None and "seed" in entry.parameters:
+    if seed is not None and "seed" in _parameters(name):
         arguments.setdefault("seed", seed)
-    return entry.function(**entry.fixed, **arguments)
+    return GALLERY[name](**arguments)
 
 
 def varies(label: str) -> bool:
@@ -256,4 +245,4 @@ def varies(label: str) -> bool:
     (True, False)
     """
     name, arguments = split(label)
-    return name in GALLERY and "seed" in GALLERY[name].parameters and "seed" not in arguments
+    return name in GALLERY and "seed" in _parameters(name) and "seed" not in arguments

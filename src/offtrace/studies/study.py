@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared import notebook
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
-from offtrace._shared.html_templates import rendered
 from offtrace.studies import environments, scheduler, spec, status
 from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.plan import Plan
@@ -247,13 +247,13 @@ class Study:
         if not self.checked:
             spec.require_trust(self.folder, self.given)
 
-    def records(self, out: str | Path | None = None) -> pl.DataFrame:
+    def records(self) -> pl.DataFrame:
         """Return one row for each configuration and seed that has been run."""
-        return self.at(out)._frame("rows")
+        return self._frame("rows")
 
-    def curves(self, out: str | Path | None = None) -> pl.DataFrame:
+    def curves(self) -> pl.DataFrame:
         """The mean over the seeds at fixed steps, with a 95% interval, for each configuration that has been run."""
-        return self.at(out)._frame("curves")
+        return self._frame("curves")
 
     def _frame(self, kind: str) -> pl.DataFrame:
         plan, store = Plan(self), Store(self.folder, self.digest)
@@ -279,9 +279,9 @@ class Study:
             files += [into / f"{kind}.parquet", into / f"{kind}.csv"]
         return files
 
-    def status(self, out: str | Path | None = None) -> Status:
+    def status(self) -> Status:
         """Return what there is of the study: what has been run, and what its folder says."""
-        return status.status_of(self.at(out))
+        return status.status_of(self)
 
     def facts(self) -> Table:
         """Return what a report says of the study in addition to its rows."""
@@ -304,7 +304,8 @@ class Study:
         return "\n".join([*lines, *(f"  {key:<13} {value}" for key, value in self.summary())])
 
     def _repr_html_(self) -> str:
-        return rendered("offtrace.studies", "study.html", study=self)
+        table = notebook.table(self.name, [("question", self.question), *self.summary()])
+        return table + (notebook.words(str(self.status())) if self.folder.is_dir() else "")
 
 
 def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:

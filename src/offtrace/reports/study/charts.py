@@ -11,7 +11,7 @@ from offtrace._shared.number_text import number
 from offtrace.mdps.gallery import BIFURCATIONS
 from offtrace.reports.html.document import Select
 from offtrace.reports.study.views import Cloud, Grid, Line, Row, Views
-from offtrace.reports.study.words import age_label, curve, metric, of_ages, scaled, settings
+from offtrace.reports.study.words import age_label, curve, in_sentence, metric, of_ages, scaled, settings
 
 
 class Bar(NamedTuple):
@@ -105,8 +105,8 @@ def _head(shown: Views) -> list[Chart]:
         }
         choice = Select("Environment", "difference", [(str(i), name) for i, name in enumerate(panels)])
         better = "right is better" if summary.better > 0 else "left is better"
-        lead = f"Each trace less {summary.baseline}, in {metric(shown.facts)}, each at its {settings(shown)}: means of pairs "
-        lead += f"of the same seed with 95% intervals; {better}."
+        lead = f"Each trace less {summary.baseline}, in {in_sentence(shown.facts)}, each at its {settings(shown)}: "
+        lead += f"means of pairs of the same seed with 95% intervals; {better}."
         controls = [choice] if len(panels) > 1 else []
         found.append(
             Chart("difference", "bars", f"Ahead of {summary.baseline}?", lead, panels, less, controls=controls)

@@ -16,6 +16,7 @@ METRICS = {
     "mean return": "Mean return",
     "rms error": "RMS error",
     "mean rms error": "Mean RMS error",
+    "weighted rms error": "Weighted RMS error",
 }
 
 
@@ -33,10 +34,16 @@ MEANINGS = {
 """What a metric is, where its name does not say it."""
 
 
+def in_sentence(facts: Facts) -> str:
+    """The name of what was measured, in the middle of a sentence."""
+    name = metric(facts)
+    return name if name[:2].isupper() else name[:1].lower() + name[1:]
+
+
 def unit(facts: Facts) -> str:
     """The metric with what it is, for where it is first used."""
     meaning = MEANINGS.get(str(facts.get("metric")))
-    return metric(facts) + (f" ({meaning})" if meaning else "")
+    return in_sentence(facts) + (f" ({meaning})" if meaning else "")
 
 
 def curve(facts: Facts) -> str:
@@ -100,14 +107,15 @@ def finding(shown: Views) -> list[str]:
         return []
     rows.sort(key=lambda row: -summary.better * row["difference"])
     if not math.isfinite(rows[0]["low"]):
-        return [f"{unit(shown.facts)}: one seed gives no interval, so that nothing can be told apart."]
+        return [f"One seed gives no interval of the {unit(shown.facts)}, so that nothing can be told apart."]
     ends = "low" if summary.better > 0 else "high"
     ahead = [row for row in rows if summary.better * row[ends] > 0]
     behind = [row for row in rows if summary.better * row["high" if ends == "low" else "low"] < 0]
     over = f"over the {len(summary.environments)} environments" if of_mean and len(summary.environments) > 1 else "here"
 
     if ahead:
-        said = f"**{ahead[0]['method']}** has the best mean {unit(shown.facts)} {over}: "
+        mean = "" if in_sentence(shown.facts).startswith("mean ") else "mean "
+        said = f"**{ahead[0]['method']}** has the best {mean}{unit(shown.facts)} {over}: "
         gap = abs(ahead[0]["difference"]), *sorted(abs(ahead[0][end]) for end in ("low", "high"))
         said += f"**{with_interval(*gap)}** {'above' if summary.better > 0 else 'below'} {summary.baseline}, "
         said += "in pairs of the same seed."
@@ -247,7 +255,10 @@ def _front(shown: Views) -> list[str]:
             counts[name] = counts.get(name, 0) + 1
         names = [f"{name} ({n})" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         where = f"**{environment}.** " if len(shown.tradeoff) > 1 else ""
-        text = f"{where}**{method}**{_at(lam)} contracts fastest, by a factor of **{number(x)}**, at a variance of {number(y)}. "
+        all_finite = all(None not in cloud.y for cloud in shown.tradeoff[environment])
+        among = "" if all_finite else " of what has a finite variance"
+        text = f"{where}**{method}**{_at(lam)} contracts fastest{among}, by a factor of **{number(x)}**, "
+        text += f"at a variance of {number(y)}. "
         text += f"Of {len(fair)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
         if len(fair) < len(points):
             text += f" {len(points) - len(fair)} further settings are biased, and so not compared."
