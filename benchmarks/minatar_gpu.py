@@ -5,9 +5,9 @@
             offtrace study report FOLDER                       which `import` names
 
 `run` does as many units as there is time for. FILE is JSON, a line for each unit, written as soon as it is done; the first line
-says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. All ages of a
-game and a trace are one program, so that it is compiled once; a few run at once, in threads, so that one computes while others
-compile (in processes the GPU would switch between them, which costs more than half of its time). `import` makes ordinary records.
+says where that was. It may be compressed afterwards (.gz). `--done FILE` leaves out what an earlier call has done. A few units
+run at once, in threads, so that one computes while others compile (in processes the GPU would switch between them, which costs
+more than half of its time). `import` makes ordinary records.
 """
 
 from __future__ import annotations
@@ -67,32 +67,27 @@ def _run(args: argparse.Namespace) -> None:
             sys.exit(f"{file} was made by other code, or is of another study: its units are not those of now")
         for outcome, *_ in read(file):
             plan.done[outcome.unit.id] = outcome.score
-    groups: dict[tuple[str, ...], list[Job]] = {}
-    for unit in plan.left():
-        groups.setdefault((unit.environment, unit.trace, unit.parameters), []).append(plan.job(unit))
+    jobs = [plan.job(unit) for unit in plan.left()]
     started = time.monotonic()
     head = {"digest": plan.study.digest, "versions": versions(plan.study.task), "machine": machine()}
     head["code"] = plan.study.code.about()
     with args.file.open("w") as file:
         print(json.dumps(head), file=file, flush=True)
 
-        def work(jobs: list[Job]) -> None:
+        def work(job: Job) -> None:
             began = time.monotonic()
-            unit = jobs[0].unit
-            found = deep.run_batch(jobs)
-            seconds = (time.monotonic() - began) / len(jobs)
-            for job, (rows, curve) in zip(jobs, found, strict=True):
-                outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), seconds)
-                file.write(json.dumps(spelt(outcome, "gpu")) + "\n")
+            rows, curve = deep.run(job)
+            outcome = Outcome(job.unit, rows, curve, float(np.mean(rows["value"])), time.monotonic() - began)
+            file.write(json.dumps(spelt(outcome, "gpu")) + "\n")
             file.flush()
-            print(f"{time.monotonic() - started:5.0f} s  {unit.trace} on {unit.environment}", flush=True)
+            print(f"{time.monotonic() - started:5.0f} s  {job.unit}", flush=True)
 
         pool = ThreadPoolExecutor(args.threads)
-        ended, late = wait([pool.submit(work, jobs) for jobs in groups.values()], timeout=args.seconds)
+        ended, late = wait([pool.submit(work, job) for job in jobs], timeout=args.seconds)
         for future in ended:
             if error := future.exception():
                 traceback.print_exception(error)
-        print(f"{len(groups) - len(late)} of {len(groups)} programs in {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{len(jobs) - len(late)} of {len(jobs)} units in {time.monotonic() - started:.0f} s", flush=True)
     os._exit(0)  # what is still being computed is given up
 
 

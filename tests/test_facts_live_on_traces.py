@@ -96,7 +96,6 @@ def test_no_module_asks_for_a_rule_or_lists_rules() -> None:
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CHOSEN = {
     "learners.py": "the peers, which it holds too, print four rules themselves",
-    "evaluation_table.py": "the published table is of three chosen traces",
     "evaluation_cobs.py": "the peer has three rules",
     "jitted.py": "one rule for each kind of kernel, beside rlax",
     "host.py": "the host's time depends on how many kernels a rule launches, not on the rule",

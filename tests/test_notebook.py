@@ -42,9 +42,7 @@ def test_each_shows_itself(what: str) -> None:
 
 
 def test_texts_show_themselves() -> None:
-    status = Status(
-        "a<b", Path("out"), {"test": (1, 2)}, rows=3, seconds=1.0, workers=1, versions=(), problems=(), best=()
-    )
+    status = Status("a<b", Path("out"), {"test": (1, 2)}, rows=3, seconds=1.0, workers=1, versions=(), problems=())
     assert status._repr_html_() == f"<pre>{str(status).replace('<', '&lt;')}</pre>"
 
 

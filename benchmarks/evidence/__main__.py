@@ -2,7 +2,7 @@
 
     python benchmarks/evidence [--case NAME …] [--quick] [--repetitions N] [--workers N] [--json]
 
-Prints Markdown, a column for each case: `docs/evidence_table.inc` is made of it. About ten minutes on two cores, and a minute
+Prints Markdown, a column for each case. About ten minutes on two cores, and a minute
 with --quick.
 """
 

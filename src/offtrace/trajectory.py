@@ -39,6 +39,11 @@ REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 LARGEST_LOG = 709.0  # e to this power is near the largest float
 SMALLEST_LOG = -708.0  # and to this one, near the smallest with all its digits: below it e^x counts as 0
+RISE, RANGE = 64, 900
+"""Powers of two, on every backend. Plain float64 holds the products of ratios of a row if none of them ever rises by more than
+RISE, since what has underflowed then stays negligible; or if all lie between −RANGE and RANGE. All other rows are computed with
+big products, f · 2ⁿ with n as an integer: one module `big_float` for each backend."""
+HIGH_CAP = 2.0**100  # a cap above it does not keep a discounted product small
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -47,6 +52,14 @@ It serves float32 too: a softmax in float32 is off by up to 5e-7 with 1,000 acti
 and NumPy). It is still small enough to refuse a row that lacks an action of probability 0.0001. What is off by less is divided
 by its sum where a table is kept in float64 (`distributions`), so that nothing rests on the size of this number.
 """
+
+
+class BadValueError(ValueError):
+    """An error that names a value by its index, `at`: in arrays [T] or [B, T], until the layout that came in is known."""
+
+    def __init__(self, text: str, at: tuple[int, ...]) -> None:
+        super().__init__(text.replace("{index}", spell(at)))
+        self.text, self.at = text, at
 
 
 class Agreed(NamedTuple, Generic[Array]):
@@ -175,6 +188,10 @@ class Trajectory:
     given_back: np.dtype[np.generic] | None = None
     """The dtype of results, where it is not that of the real arrays: half precision."""
 
+    def index(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """An index of [B, T] as one of the arrays that came in."""
+        return at if len(self.shape) == 2 else at[1:]
+
     def read(self, name: str) -> np.ndarray:
         """An array that the rule needs, and so is there."""
         array = getattr(self, name)
@@ -201,10 +218,9 @@ def warn_if_infinite(out: np.ndarray, x: Trajectory) -> None:
     finite = np.isfinite(out) | (False if x.valid is None else ~x.valid)
     if not finite.all():
         at = first_index(~finite)
-        place = spell(at if len(x.shape) == 2 else at[1:])
         warnings.warn(
-            f"the result at index {place} is {out[at]}, though every input is finite: a sum or a product of ratios exceeds "
-            f"the largest {out.dtype}. Scale rewards and values, or use a trace that clips its ratios",
+            f"the result at index {spell(x.index(at))} is {out[at]}, though every input is finite: a sum or a product of ratios "
+            f"exceeds the largest {out.dtype}. Scale rewards and values, or use a trace that clips its ratios",
             RuntimeWarning,
             stacklevel=5,
         )
@@ -214,18 +230,21 @@ _told: set[str] = set()
 """The warnings that were given: each comes once in a process."""
 
 
-def warn_of_positive_logs(log_pi: np.ndarray, log_mu: np.ndarray, valid: np.ndarray | None) -> None:
-    """Warn once if both log-probabilities are above 0 at every step, as only densities of continuous actions can be.
-
-    Callers look at the first step before they call: that is nearly free.
-    """
-    if "positive logs" in _told:
+def warn_if_positive(x: Trajectory) -> None:
+    """Warn once if both log-probabilities are above 0 at every step, as only densities of continuous actions can be."""
+    if (
+        x.log_pi is None
+        or x.log_mu is None
+        or not x.log_pi.item(0) > 0.0 < x.log_mu.item(0)
+        or "positive logs" in _told
+    ):
         return
-    read = np.ones(log_pi.shape, bool) if valid is None else valid
-    if read.any() and (log_pi[read] > TOLERANCE).all() and (log_mu[read] > TOLERANCE).all():
+    read = np.ones(x.log_pi.shape, bool) if x.valid is None else x.valid
+    log_pi, log_mu = x.log_pi[read], x.log_mu[read]
+    if read.any() and (log_pi > TOLERANCE).all() and (log_mu > TOLERANCE).all():
         _told.add("positive logs")
         warnings.warn(
-            f"log_pi and log_mu are above 0 at every step (the first are {log_pi[read][0]:g} and {log_mu[read][0]:g}), which "
+            f"log_pi and log_mu are above 0 at every step (the first are {log_pi[0]:g} and {log_mu[0]:g}), which "
             "logarithms of probabilities never are. If these are probabilities or logits, pass their logarithms, as log_softmax "
             "gives them. If they are densities of continuous actions, all is well; this is said once",
             stacklevel=5,
@@ -265,7 +284,7 @@ def _flags(name: str, array: np.ndarray) -> np.ndarray:
     bad = (array != 0) & (array != 1)
     if bad.any():
         at = first_index(bad)
-        raise ValueError(f"{name} must hold 0 or 1, got {array[at]} at index {spell(at)}")
+        raise BadValueError(f"{name} must hold 0 or 1, got {array[at]} at index {{index}}", at)
     return array.astype(np.bool_)
 
 
@@ -279,11 +298,16 @@ def spell(at: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, at))}]"
 
 
-def explain_bad_value(trajectory: Trajectory) -> NoReturn:
-    """Find the first value that breaks the contract and raise an error that names it. The slow path: only on failure."""
+def explain_bad_value(
+    trajectory: Trajectory, delta_ratio: Callable[[np.ndarray], np.ndarray] | None = None
+) -> NoReturn:
+    """Find the first value that breaks the contract and raise an error that names it. The slow path: only on failure.
+
+    `delta_ratio` gives what δ is multiplied by on state values, from ρ.
+    """
     read = np.ones(trajectory.terminated.shape, bool) if trajectory.valid is None else trajectory.valid
     where_read = {"next_value": read & ~trajectory.terminated}
-    for name in ("reward", "q", "next_value", "gamma", "log_pi", "log_mu"):
+    for name in ("reward", "next_value", "q", "gamma", "log_pi", "log_mu"):
         array = getattr(trajectory, name)
         if not isinstance(array, np.ndarray):
             continue
@@ -291,40 +315,50 @@ def explain_bad_value(trajectory: Trajectory) -> NoReturn:
             bad &= where_read.get(name, read)
             if bad.any():
                 at = first_index(bad)
-                place = spell(at if len(trajectory.shape) == 2 else at[1:])
                 name = trajectory.q_called if name == "q" else name
-                raise ValueError(f"{name} {wrong}: got {array[at]} at index {place}; {remedy}")
-    _explain_overflow(trajectory, read)
+                raise BadValueError(
+                    f"{name} {wrong}: got {array[at]} at index {{index}}; {remedy}", trajectory.index(at)
+                )
+    _explain_overflow(trajectory, read, delta_ratio)
 
 
-def _explain_overflow(x: Trajectory, read: np.ndarray) -> NoReturn:
+def _explain_overflow(
+    x: Trajectory, read: np.ndarray, delta_ratio: Callable[[np.ndarray], np.ndarray] | None
+) -> NoReturn:
     """Raise an error that names the ratio, or the TD error, that is too large though every input is finite."""
-
-    def place(bad: np.ndarray) -> tuple[tuple[int, ...], str]:
-        at = first_index(bad)
-        return at, spell(at if len(x.shape) == 2 else at[1:])
-
+    log_ratio = np.zeros(read.shape)
     with np.errstate(all="ignore"):
         if x.log_pi is not None and x.log_mu is not None:
             log_ratio = np.where(read, x.log_pi.astype(float) - x.log_mu, 0.0)
             if (bad := log_ratio >= LARGEST_LOG).any():
-                at, where = place(bad)
-                raise ValueError(
-                    f"log_pi - log_mu is {log_ratio[at]:g} at index {where} ({x.log_pi[at]:g} and {x.log_mu[at]:g}): "
+                at = first_index(bad)
+                raise BadValueError(
+                    f"log_pi - log_mu is {log_ratio[at]:g} at index {{index}} ({x.log_pi[at]:g} and {x.log_mu[at]:g}): "
                     f"a ratio of e^{LARGEST_LOG:g} or more is too large to be represented. Both must be log-probabilities "
-                    "of the action taken; look for logits, or for a behaviour policy that is not the one that acted"
+                    "of the action taken; look for logits, or for a behaviour policy that is not the one that acted",
+                    x.index(at),
                 )
         if x.reward is not None and x.next_value is not None:
             γ = np.broadcast_to(x.gamma, read.shape)
             ahead = np.where(x.terminated, 0.0, γ * x.next_value.astype(float))
             delta = x.reward + ahead - (0.0 if x.q is None else x.q)
             if (bad := read & ~np.isfinite(delta)).any():
-                at, where = place(bad)
+                at = first_index(bad)
                 own = "" if x.q is None else f", {x.q_called} {x.q[at]:g}"
-                raise ValueError(
-                    f"the TD error at index {where} is too large to be represented: reward is {x.reward[at]:g}, next_value "
-                    f"{x.next_value[at]:g}{own}. Scale rewards and values"
+                raise BadValueError(
+                    f"the TD error at index {{index}} is too large to be represented: reward is {x.reward[at]:g}, next_value "
+                    f"{x.next_value[at]:g}{own}. Scale rewards and values",
+                    x.index(at),
                 )
+            if delta_ratio is not None:
+                weight = delta_ratio(np.exp(log_ratio))
+                if (bad := read & ~np.isfinite(weight * delta)).any():
+                    at = first_index(bad)
+                    raise BadValueError(
+                        f"the TD error at index {{index}} times its ratio is too large to be represented: they are "
+                        f"{delta[at]:g} and {weight[at]:g}. Scale rewards and values, or bound the ratio, as V-trace does",
+                        x.index(at),
+                    )
     raise ValueError(
         "a sum is too large to be represented, though every input is finite: look for rewards, values or ratios of extreme size"
     )

@@ -16,7 +16,7 @@ import offtrace as ot
 from helpers import name_of
 from offtrace.deep import Config
 from offtrace.deep import replay_memory as memories
-from offtrace.deep.action_probabilities import probabilities
+from offtrace.deep.agent import probabilities
 from offtrace.deep.replay import ReplayAgent
 from offtrace.returns import by_definition
 

@@ -95,7 +95,6 @@ def test_a_stream_that_had_to_forget_a_group_is_an_error(tmp_path: Path) -> None
         (lambda: StreamQ(**GAME, trace=ot.PengQ(lam=0.5)), "step by step, a rule needs a β"),
         (lambda: PQN(**GAME, minibatches=7), r"a divisor of envs × length = 4096"),
         (lambda: configuration("pqm"), "did you mean 'pqn'"),
-        (lambda: train(LEARNERS["pqn"][0], 2, capacities=[1, 2], progress=False), "'pqn' has none"),
         (lambda: PQN(**GAME, trace=ot.CTrace()), "needs μ of all actions"),
         (lambda: Config(**GAME, trace=ot.OneStep(), choose_lam="median"), "One-step has none"),
         (lambda: StreamAC(**GAME), "explore_frames"),  # an actor has no ε

@@ -34,8 +34,7 @@ def filled(steps: int, *, prioritised: bool = False, seed: int = 0) -> tuple[mem
     rng = np.random.default_rng(seed)
     fresh = iter(range(10**9))
     now = np.array([[next(fresh)] for _ in range(ENVS)], np.float32)
-    memory = memories.empty(ENVS, SLOTS + 5, jnp.asarray(now), prioritised=prioritised)
-    memory = memory._replace(slots=jnp.asarray(SLOTS))  # less than there is room for
+    memory = memories.empty(ENVS, SLOTS, jnp.asarray(now), prioritised=prioritised)
     kept = [Kept() for _ in range(ENVS)]
     for _ in range(steps):
         action, log_mu = rng.integers(0, 4, ENVS), rng.normal(size=ENVS).astype(np.float32)

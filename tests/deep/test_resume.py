@@ -63,17 +63,6 @@ def test_lambda_may_differ_between_seeds_without_another_program(unbroken: Train
     np.testing.assert_array_equal(of[1], unbroken.curve[unbroken.curve["seed"] == 1])
 
 
-def test_memories_of_several_sizes_run_in_one_program(unbroken: Trained) -> None:
-    both = train(CONFIG, [0, 1], capacities=[200, 800], progress=False)
-    of = [both.curve[both.curve["seed"] == seed] for seed in (0, 1)]
-    np.testing.assert_array_equal(of[1], unbroken.curve[unbroken.curve["seed"] == 1])
-    assert (of[0]["loss"] != unbroken.curve[unbroken.curve["seed"] == 0]["loss"]).any()
-    assert not np.asarray(both.state.memory.valid)[0, :, 50:].any()
-    assert np.asarray(both.state.memory.valid)[0, :, :50].any()
-    with pytest.raises(ValueError, match="at most config"):
-        train(CONFIG, [0, 1], capacities=[800, 801 + CONFIG.envs], progress=False)
-
-
 def test_checkpoints_of_others_and_damaged_ones(unbroken: Trained, tmp_path: Path) -> None:
     path = checkpoints.save(tmp_path, unbroken.state, unbroken.curve, RUN, keep=2)
     with pytest.raises(CheckpointError, match=r"gamma is 0\.99 there and 0\.9 here"):

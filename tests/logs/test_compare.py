@@ -88,7 +88,7 @@ def test_a_difference_is_not_clear_where_a_policy_takes_what_was_never_logged() 
     new, old = np.array([[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]), np.array([[0.7, 0.3, 0.0], [1.0, 0.0, 0.0]])
     found = compare(logs, {"new": new, "old": old}, trace=ot.RBIS(), gamma=0.9, rewards=(-5.0, 1.0), resamples=200)
     (d,) = found.differences
-    assert list(found.results) == ["new", "old"]
+    assert list(found.results) == ["old", "new"]  # what fails a check comes last
     assert not d.clear
     assert np.isnan([d.low, d.high]).all()
     assert "support" in [check.kind for check in found.rows["new"].failed]

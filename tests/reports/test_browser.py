@@ -15,12 +15,17 @@ from offtrace.reports.study import study_page as pages
 from reports import synthetic
 
 FAR = pl.col("value") - 9_000.0 * (pl.col("trace") == "Importance sampling") * (pl.col("lam") > 0.85)
+FAST = [
+    pl.col(name) - 90.0 * (pl.col("trace") == "RBIS") * (pl.col("lam") == 1.0)
+    for name in ("contraction_lower", "contraction_upper")
+]
 MAKERS = {
     "control": lambda: synthetic.records(seeds=5),
     "map": synthetic.map_records,
     "replay": synthetic.replay_records,
     "deep": synthetic.deep_records,
     "leaving": lambda: ((made := synthetic.records(seeds=5))[0].with_columns(value=FAR), *made[1:]),
+    "leaving map": lambda: ((made := synthetic.map_records())[0].with_columns(FAST), *made[1:]),
     "failures": lambda: (synthetic.with_failures((made := synthetic.records(seeds=5))[0]), *made[1:]),
 }
 
@@ -100,6 +105,11 @@ def test_a_line_that_leaves_its_panel_is_marked(opened: Any) -> None:
     plot = page.locator('[data-figure="sweeps"] svg').first.bounding_box()
     box = marks.first.bounding_box()
     assert plot["y"] < box["y"] < plot["y"] + plot["height"]
+
+
+def test_a_line_of_a_map_that_leaves_its_panel_is_marked(opened: Any) -> None:
+    marks = opened("leaving map").locator('[data-figure="tradeoff"] .leaves')
+    assert {mark.get_attribute("data-method") for mark in marks.all()} == {"RBIS"}
 
 
 MARKS = """(cells) => [...new Set(cells.map((cell) => getComputedStyle(cell, "::before").content))]"""

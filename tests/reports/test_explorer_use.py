@@ -77,7 +77,12 @@ def test_the_strip_and_the_maps_are_above_the_fold(opened_explorer: Any) -> None
 def test_a_preset_scrolls_to_what_it_changes(opened_explorer: Any) -> None:
     tab = opened_explorer()
     tab.emulate_media(reduced_motion="reduce")
-    for key, place in (("theorem-2", "#control-panel"), ("truncated", "#mdp"), ("explode", "#ratios")):
+    for key, place in (
+        ("theorem-2", "#control-panel"),
+        ("truncated", "#mdp"),
+        ("theorem-2", "#control-panel"),  # which the one before does not show
+        ("explode", "#ratios"),
+    ):
         tab.locator(f"[data-preset={key}]").click()
         tab.wait_for_function(f"""() => {{
             const box = document.querySelector("{place}").getBoundingClientRect();

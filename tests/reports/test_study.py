@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from offtrace import reports, studies
 from offtrace.reports.study import statistics, views
-from offtrace.studies.plan import Plan
 
 
 @pytest.fixture(scope="module")
@@ -39,56 +36,6 @@ def test_the_step_sizes_are_those_that_the_study_tested(study: studies.Study) ->
     assert table.rename({"method": "trace"}).select(*keys, "alpha").sort(keys).rows() == tested.sort(keys).rows()
     assert set(table["chosen_on"]) == {"tuning"}
     assert list(views.Views(rows, study.curves(), study.facts()).learning) == ["Bifurcation 1", "Bifurcation 2"]
-
-
-LEARNING = {
-    "name": "small",
-    "question": "Which one is best?",
-    "task": "evaluation",
-    "metric": "rms error",
-    "environments": ["random-walk:states=5", "random-walk:states=7"],
-    "traces": ["Retrace", {"name": "Truncated IS", "bound": [1.0, 2.0]}, "One-step"],
-    "lams": [0.0, 0.5, 1.0],
-    "alphas": [0.1, 0.5],
-    "seeds": {"tuning": {"first": 0, "count": 1}, "test": {"first": 1, "count": 2}},
-    "protocol": {"steps": 10, "behavior": "uniform", "target": "uniform"},
-}
-REPLAY = LEARNING | {"task": "replay", "ages": [0, 5, 9], "protocol": {"steps": 10}}
-STUDIES = {
-    "tuned": LEARNING,
-    "higher": {**LEARNING, "task": "control", "metric": "return", "protocol": {"steps": 10}},
-    "one step size": {**LEARNING, "alphas": [0.1], "seeds": {"test": {"first": 1, "count": 2}}},
-    "ages": REPLAY,
-}
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_status_and_the_table_name_the_same_best(name: str, seed: int) -> None:
-    """Scores are drawn at random, so that the best of the test seeds is seldom what tuning chose, and ages differ."""
-    study, rng = studies.Study.declared(STUDIES[name]), np.random.default_rng(seed)
-    plan, rows = Plan(study), []
-    waiting = list(plan.left())
-    while waiting:
-        unit = waiting.pop()
-        score = float("inf") if rng.random() < 0.05 and name != "higher" else float(rng.random())
-        waiting += [test] if (test := plan.mark(unit, score)) else []
-        seeds = study.seeds[unit.phase]
-        row = {f.name: getattr(unit, f.name) for f in fields(unit) if f.name != "id"}
-        rows += [row | {"seed": seeds.first + i, "value": score} for i in range(seeds.count)]
-    schema = {"lam": pl.Float64, "alpha": pl.Float64, "age": pl.Float64}
-    frame = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None)
-    shown = views.Views(
-        frame, pl.DataFrame(schema={"environment": pl.String}), study.facts() | {"metric": study.metric}
-    )
-    table, names = shown.at_best().filter(mark="best"), views.titles([place.name for place in study.environments])
-    assert len(table) == 2
-    for environment, best in plan.best().items():
-        row = table.row(by_predicate=pl.col("environment") == names[environment], named=True)
-        words = f" ({best.unit.parameters[1:-1]})".replace('"', "").replace(": ", " = ").replace(".0", "")
-        assert best.unit.trace + words * bool(best.unit.parameters) == row["method"]
-        assert (best.unit.lam, best.score) == (row["lam"], pytest.approx(row["mean"]))
-        assert best.unit.phase == "test"
 
 
 def test_the_areas_are_those_of_independent_code(tmp_path: Path) -> None:

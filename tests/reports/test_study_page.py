@@ -165,6 +165,8 @@ def test_the_page_opens_with_the_difference_from_a_baseline_in_words() -> None:
     said = words.finding(shown)
     assert "**RBIS** has the best mean AUC (the area under the learning curve" in said[0]
     assert "above Retrace, in pairs of the same seed." in said[0]
+    of_mean = views.Views(rows.with_columns(value=values), curves.clear(), facts | {"metric": "mean return"})
+    assert "**RBIS** has the best mean return over" in words.finding(of_mean)[0]
     assert "Not told apart from it: Tree Backup." in said[0]
     assert "RBIS is best at λ = 0.5, and collapses from **λ = 0.8** on" in said[1]
     page = study_page.html(shown)

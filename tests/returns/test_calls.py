@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,40 @@ def test_float64_beside_another_is_refused(kind: str) -> None:
         pytest.skip("JAX has no float64 here")
     with pytest.raises(TypeError, match="give all in one dtype"):
         ot.targets(ot.Retrace(), **{**arrays, "log_mu": in_dtype(arrays["log_mu"], "float64")}, gamma=0.9)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_an_error_names_the_index_that_the_user_knows(kind: str) -> None:
+    """Time first, with a last dimension of 1, and where steps before it are skipped."""
+    module = pytest.importorskip(kind if kind != "jax" else "jax.numpy")
+    zero, no = np.zeros((4, 3)), np.zeros((4, 3), bool)
+    reward, skip = zero.copy(), no.copy()
+    reward[2, 1], skip[:2, 1] = np.nan, True
+    x = {"reward": reward, "q": zero, "next_value": zero, "terminated": no, "truncated": no}
+    for shown, options in (
+        ("[2, 1]", {"time_major": True}),
+        ("[2, 1]", {"time_major": True, "skip": skip}),
+        ("[2, 1]", {"skip": np.arange(12).reshape(4, 3) % 3 == 0}),
+        ("[2, 1, 0]", {"time_major": True, "last": True}),
+    ):
+        last = options.pop("last", False)
+        given = {n: a[..., None] if last else a for n, a in x.items()} | options
+        arrays: dict[str, Any] = {n: module.asarray(a) if isinstance(a, np.ndarray) else a for n, a in given.items()}
+        with pytest.raises(ValueError, match=re.escape(f"reward must be finite: got nan at index {shown};")):
+            ot.targets(ot.QLambda(0.9), **arrays, gamma=0.9)
+
+
+def test_c_of_a_start_is_not_read() -> None:
+    end = np.array([False, True, False, False])
+    x = {"reward": np.ones(4), "q": np.zeros(4), "next_value": np.zeros(4), "terminated": end, "truncated": ~end & end}
+    c = np.array([np.nan, 0.5, np.nan, 2.0])
+    np.testing.assert_array_equal(ot.targets_from_c(c, **x, gamma=1.0), [1.5, 1.0, 3.0, 1.0])
+    with pytest.raises(ValueError, match=r"holds NaN for step \[1\]"):
+        ot.targets_from_c(np.where(np.arange(4) == 1, np.nan, c), **x, gamma=1.0)
+
+
+def test_an_error_of_a_ratio_and_an_error_together_names_the_step() -> None:
+    zero, no = np.zeros(3), np.zeros(3, bool)
+    x = {"reward": np.array([0.0, 1e300, 0.0]), "value": zero, "next_value": zero, "terminated": no, "truncated": no}
+    with pytest.raises(ValueError, match=r"the TD error at index \[1\] times its ratio is too large"):
+        ot.state_targets(ot.ImportanceSampling(), **x, log_pi=zero, log_mu=np.array([0.0, -99.0, 0.0]), gamma=1.0)

@@ -148,7 +148,7 @@ def test_triton_is_the_definition(trace: Any) -> None:
 
     arrays = sample(np.float32)
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        made = backend._states_by_triton(trace, agree(backend.BACKEND, in_torch(arrays)))
+        made = backend._by_triton(trace, agree(backend.BACKEND, in_torch(arrays)), None)
     assert_right(ot.StateTargets(*made), trace, arrays)
 
 

@@ -58,11 +58,9 @@ def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
 
 
 def test_a_port_on_which_something_else_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray takes 127.0.0.1 for another address of this machine, and would wait there for ever."""
+    """Ray would wait there."""
     monkeypatch.setattr("offtrace.studies.ray_executor.START", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(
-            StudyError, match=f"there is no Ray cluster at '{address}' .*Ray takes 127.0.0.1 for|within 1 s"
-        ):
+        with pytest.raises(StudyError, match=f"there is no Ray cluster at '{address}' .*within 1 s"):
             Study.declared(declared()).run("ray", address=address, out=tmp_path)

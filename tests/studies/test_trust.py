@@ -13,8 +13,8 @@ import pytest
 
 from offtrace import cli, reports
 from offtrace.studies import DeclarationError, Study, StudyError
+from offtrace.studies.spec import modules_named
 from offtrace.studies.store import NAME, Store
-from offtrace.studies.trust import modules_named
 from studies.small import declared, forget
 
 EVIL = "evil_module"
@@ -96,9 +96,9 @@ def foreign(out: Path, field: str) -> Path:
     base = Study.declared({**(declared() if given["task"] != "deep" else DEEP), "name": given["name"]}, out=out)
     places, traces = base.environments, base.traces
     if "name" in recorded:
-        places = (replace(places[0], name=recorded["name"]),)
+        places = (places[0].model_copy(update={"name": recorded["name"]}),)
     if "title" in recorded:
-        traces = (replace(traces[0], title=recorded["title"]),)
+        traces = (traces[0].model_copy(update={"title": recorded["title"]}),)
     study = replace(base, environments=places, traces=traces, modules=tuple(recorded.get("modules", ())), given=given)
     about = {"study": study.declaration, "versions": {}, "machine": "theirs"}
     text = Study.as_toml(replace(study, given={**given, "subsets": {}})) + _subsets(given)
@@ -120,7 +120,8 @@ def test_nor_what_the_declaration_in_it_names(tmp_path: Path, field: str, capsys
     toml = foreign(tmp_path, field) / "study.toml"
     for command, *options in COMMANDS:
         assert cli.main(["study", command, str(toml), *options]) == 2
-        assert f"names the modules {EVIL}" in capsys.readouterr().err
+        refused = f"names the modules {EVIL}" if field == "modules" else "list its module in `modules`"
+        assert refused in capsys.readouterr().err
         assert EVIL not in sys.modules
     if field == "modules":
         Study.load(toml, trust=[EVIL])
@@ -154,8 +155,9 @@ def test_the_list_imports_nothing(tmp_path: Path, readable: bool, capsys: pytest
     said = capsys.readouterr().out
     if readable:
         assert said.count("not begun") == len(FIELDS)
-    else:  # a policy and a game with an argument are refused, and one has its trace in the records alone
-        assert said.count(f"names the modules {EVIL}") + said.count("names the modules GymV21") == len(FIELDS) - 3
+    else:  # those of a trace or an environment are refused, as is a policy; the records of one have another trace
+        assert said.count(f"names the modules {EVIL}") == 2
+        assert said.count("cannot be read") == len(FIELDS)
     assert all(field.replace(" ", "-") in said for field in FIELDS)
 
 
@@ -179,12 +181,9 @@ def test_nothing_in_python_imports_what_a_folder_names(tmp_path: Path, field: st
         assert EVIL not in sys.modules, i
 
 
-@pytest.mark.parametrize("field", ["modules", "modules of a subset", "a game", "a game of a subset"])
+@pytest.mark.parametrize("field", ["modules", "modules of a subset"])
 @pytest.mark.parametrize("trust", [True, [EVIL]])
 def test_what_is_trusted_is_imported(tmp_path: Path, field: str, trust: bool | list[str]) -> None:
-    if "game" in field:
-        pytest.importorskip("gymnasium")
-        pytest.importorskip("jax")
     folder = foreign(tmp_path / "out", field)
     with pytest.raises(
         StudyError, match=rf"names the modules {EVIL}, and to run it imports them.*--trust, or --module"
@@ -209,6 +208,13 @@ def test_traces_of_a_study_name_no_module() -> None:
     """Its workers would not know them, and its digest would not cover their code."""
     with pytest.raises(DeclarationError, match=rf"traces\[0\]: got '{EVIL}:Capped'.*list its module in `modules`"):
         Study.declared(declared(traces=[f"{EVIL}:Capped"]))
+    assert EVIL not in sys.modules
+
+
+def test_environments_name_no_module() -> None:
+    for given in ({"name": GAME}, f"GymV21Environment-v0:env_id={EVIL}:Env-v0", {"name": "cliff", "a": f"{EVIL}:b"}):
+        with pytest.raises(DeclarationError, match=r"environments\[0\]: got .*list its module in `modules`"):
+            Study.declared({**DEEP, "environments": [given]})
     assert EVIL not in sys.modules
 
 

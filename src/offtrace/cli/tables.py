@@ -30,11 +30,8 @@ def audit(
     """
     from offtrace.operators.auditing import audit_table
 
-    if sys.stderr.isatty():
-        with ProgressBar() as bar:
-            rows = audit_table.audit(lambda done, total, text: bar.show(done, total, f"{done}/{total} {text}"))
-    else:
-        rows = audit_table.audit()
+    with ProgressBar(lines=False) as bar:
+        rows = audit_table.audit(lambda done, total, text: bar.show(done, total, f"{done}/{total} {text}"))
     form = audit_table.as_json if json else audit_table.as_markdown if markdown else audit_table.as_text
     text = form(rows).rstrip("\n") + "\n"
     if output:

@@ -17,8 +17,7 @@ from flax import nnx
 from jax import Array
 
 from offtrace.deep import replay_memory as memories
-from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured
+from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured, of_action
 from offtrace.deep.config import ACER
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights, network
@@ -57,10 +56,6 @@ class ACERAgent(Agent[ACER, Learner, Memory]):
         """Make a memory that holds nothing but the first observations [envs, …]."""
         c = self.config
         return memories.empty(c.envs, c.slots, observation, prioritised=False, actions=self.actions)
-
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        return memory._replace(slots=slots)
 
     def cut(self, memory: Memory, now: Array) -> Memory:
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""

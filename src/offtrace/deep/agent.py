@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from offtrace.deep.action_probabilities import of_action, probabilities
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights
 from offtrace.deep.settings import ActsByValues, Settings
@@ -126,10 +125,6 @@ class Agent(ABC, Generic[Chosen, Learner, Memory]):
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""
         return memory
 
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        raise ValueError(f"capacities are those of a replay memory, and the agent {self.config.agent!r} has none")
-
     def complaint(self, learner: Learner, memory: Memory) -> str | None:
         """Say in words what went wrong that numbers do not show, of all seeds; None if nothing did. Each report asks."""
         return None
@@ -192,3 +187,19 @@ def summed(trace: Rule, x: Trajectory, wanted: Sequence[tuple[Array, float]]) ->
 
 def _mean(values: Array, among: Array) -> Array:
     return jnp.sum(jnp.where(among, values, 0.0)) / jnp.maximum(jnp.sum(among), 1)
+
+
+def probabilities(kind: str, q: Array, number: float | Array) -> Array:
+    """Return π(·|s) [..., A] for Q(s, ·) [..., A].
+
+    "epsilon" is ε-greedy with `number` = ε, where the best actions share 1 − ε; "softmax" is softmax(Q / `number`).
+    """
+    if kind == "softmax":
+        return jax.nn.softmax(q / number, axis=-1)
+    best = q == jnp.max(q, axis=-1, keepdims=True)
+    return number / q.shape[-1] + (1.0 - number) * best / jnp.sum(best, axis=-1, keepdims=True)
+
+
+def of_action(values: Array, action: Array) -> Array:
+    """Return values[..., action]."""
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]

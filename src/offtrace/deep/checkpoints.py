@@ -34,12 +34,10 @@ class CheckpointError(Exception):
     """A checkpoint cannot be written, read, or used."""
 
 
-def described(
-    config: Settings, seeds: list[int], traces: Sequence[Rule] | None = None, capacities: Sequence[int] | None = None
-) -> Spelt:
+def described(config: Settings, seeds: list[int], traces: Sequence[Rule] | None = None) -> Spelt:
     """Describe a run as JSON has it, so that a checkpoint says of which run it is."""
-    each = {"traces": traces and [repr(trace) for trace in traces], "capacities": capacities and list(capacities)}
-    return json.loads(json.dumps({**config.spelt(), "seeds": seeds, **each}))
+    each = traces and [repr(trace) for trace in traces]
+    return json.loads(json.dumps({**config.spelt(), "seeds": seeds, "traces": each}))
 
 
 def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -> Path:

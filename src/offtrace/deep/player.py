@@ -17,7 +17,6 @@ from offtrace._shared.typed_jax import asarray, eval_shape, jit
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
-from offtrace.deep.action_probabilities import probabilities
 from offtrace.deep.checkpoints import CheckpointError
 from offtrace.deep.config import configuration
 from offtrace.deep.games import Hosted, Stepped, WorldState, compiled
@@ -76,19 +75,15 @@ class Game:
         """Write a GIF. What is there already is replaced only when the new one is whole."""
         from PIL import Image
 
-        from offtrace.deep.drawing import Artist, captioned, enlarged
+        from offtrace.deep.drawing import captioned, picture_of
 
-        path = Path(path)
-        sizes = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments]))
-        artist = Artist(self.config.game, self.config.game.rsplit("/", 1)[-1], sizes.max(axis=0))
+        path, title = Path(path), self.config.game.rsplit("/", 1)[-1]
+        scale = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments])).max(axis=0)
 
         def drawn(moment: Moment) -> Image.Image:
+            shown = moment.observation if moment.picture is None else moment.picture
             facts = f"score {moment.score:g}   step {moment.step}"
-            if moment.picture is not None:
-                made = captioned(enlarged(Image.fromarray(moment.picture)), artist.title, facts)
-            else:
-                made = artist(moment.observation, facts)
-            return made.quantize(128, dither=Image.Dither.NONE)
+            return captioned(picture_of(shown, scale), title, facts).quantize(128, dither=Image.Dither.NONE)
 
         first, *rest = self.moments
         pauses = [900 if moment.ended else self.pace for moment in self.moments]
@@ -144,7 +139,7 @@ def play(
 
     @jit
     def act(observation: Array, key: Array) -> Array:
-        π = probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
+        π = agents.probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
 
     key, to_reset = jax.random.split(jax.random.PRNGKey(seed))
@@ -187,7 +182,7 @@ def _of(path: Path) -> tuple[Settings, str, list[int]]:
     """Return the configuration of a checkpoint, whose trace is the default, that trace in words, and the seeds."""
     about = checkpoints.about(path)
     try:
-        seeds, rule, hidden, traces, _ = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces", "capacities"))
+        seeds, rule, hidden, traces = (about.pop(n) for n in ("seeds", "trace", "hidden", "traces"))
         kind = configuration(about.pop("agent"))
         if not seeds or not all(isinstance(seed, int) for seed in seeds):
             raise ValueError(f"its seeds are {seeds!r}")

@@ -20,8 +20,7 @@ from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep import fresh_steps
-from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured, of_action
 from offtrace.deep.config import PQN
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped

@@ -19,8 +19,7 @@ from jax import Array, lax
 
 from offtrace.deep import chosen_lam
 from offtrace.deep import replay_memory as memories
-from offtrace.deep.action_probabilities import of_action
-from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured
+from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured, of_action
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Weights, network
@@ -68,10 +67,6 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         c = self.config
         actions = self.actions if self.mixes else None
         return memories.empty(c.envs, c.slots, observation, prioritised=c.priority > 0, actions=actions)
-
-    def resized(self, memory: Memory, slots: Array) -> Memory:
-        """Use so many slots of the replay memory."""
-        return memory._replace(slots=slots)
 
     def cut(self, memory: Memory, now: Array) -> Memory:
         """Begin new episodes at the observations `now` [envs, …], although no step ended the old ones."""

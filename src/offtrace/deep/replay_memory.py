@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from offtrace.deep.action_probabilities import of_action
+from offtrace.deep.agent import of_action
 
 
 class Memory(NamedTuple):
-    """The rings of all copies of the game, [envs, room, …]."""
+    """The rings of all copies of the game, [envs, slots, …]."""
 
     observation: Array
     action: Array
@@ -34,13 +34,11 @@ class Memory(NamedTuple):
     truncated: Array
     valid: Array
     log_mu: Array
-    """log μ of the action taken, or, where the agent needs it, of all actions, [envs, room, A]."""
+    """log μ of the action taken, or, where the agent needs it, of all actions, [envs, slots, A]."""
     count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
     """How many slots have been filled, [envs]."""
-    slots: Array
-    """How much of the room is used: an array, so that memories of several sizes run in one program."""
     priority: Array | None
-    """The priority of each step, [envs, room]; None if sequences are drawn uniformly."""
+    """The priority of each step, [envs, slots]; None if sequences are drawn uniformly."""
     peak: Array | None
     """The largest priority so far, which a new step gets; None if sequences are drawn uniformly."""
 
@@ -76,7 +74,6 @@ def empty(envs: int, slots: int, observation: Array, *, prioritised: bool, actio
         valid=jnp.zeros(shape, bool),
         log_mu=jnp.zeros(shape if actions is None else (*shape, actions), jnp.float32),
         count=jnp.zeros(envs, jnp.int32),
-        slots=jnp.asarray(slots, jnp.int32),
         priority=jnp.zeros(shape, jnp.float32) if prioritised else None,
         peak=jnp.ones((), jnp.float32) if prioritised else None,
     )
@@ -98,7 +95,8 @@ def write(
     They differ where the episode ended: `after` is its final observation, `now` the first one of the new episode.
     `log_mu_after` [envs, A] is log μ of all actions at `after`, where the next value depends on it.
     """
-    e, slots = jnp.arange(memory.count.size), memory.slots
+    envs, slots = memory.action.shape
+    e = jnp.arange(envs)
     count = memory.count + 1 + (terminated | truncated)
     here, ahead, next_ = (c % slots for c in (memory.count, memory.count + 1, count))
     step = memory._replace(
@@ -121,7 +119,8 @@ def write(
 
 def cut(memory: Memory, now: Array) -> Memory:
     """Mark the steps that were written last as those where episodes were cut; new ones begin at `now`, in slots of their own."""
-    e, slots = jnp.arange(memory.count.size), memory.slots
+    envs, slots = memory.action.shape
+    e = jnp.arange(envs)
     last, next_ = (memory.count - 1) % slots, (memory.count + 1) % slots
     ended = ~memory.valid[e, last]  # the last slot is a final observation already
     truncated = memory.truncated.at[e, last].max(~ended & ~memory.terminated[e, last])
@@ -136,14 +135,14 @@ def cut(memory: Memory, now: Array) -> Memory:
 
 def starts(memory: Memory, window: int) -> tuple[Array, Array]:
     """Return the first and the last count, [envs] each, at which a sequence of `window` slots may begin."""
-    return jnp.maximum(memory.count + 1 - memory.slots, 0), memory.count + 1 - window
+    return jnp.maximum(memory.count + 1 - memory.action.shape[1], 0), memory.count + 1 - window
 
 
 def draw(
     memory: Memory, key: Array, n: int, window: int, *, priority: float = 0.0, correction: float = 0.0
 ) -> Sequences:
     """Draw n sequences of `window` slots: uniformly, or with chances in proportion to (priority of a start)^`priority`."""
-    (envs, room), slots = memory.action.shape, memory.slots
+    envs, slots = memory.action.shape
     first, last = starts(memory, window)
     if memory.priority is None:
         below = jnp.cumsum(jnp.maximum(last - first + 1, 0))
@@ -152,14 +151,14 @@ def draw(
         start = first[e] + pick - jnp.where(e > 0, below[e - 1], 0)
         weight = jnp.ones(n, jnp.float32)
     else:
-        slot = jnp.arange(room)
+        slot = jnp.arange(slots)
         count = memory.count[:, None] - (memory.count[:, None] - slot) % slots  # which step is in each slot
-        usable = (count >= first[:, None]) & (count <= last[:, None]) & (slot < slots)
+        usable = (count >= first[:, None]) & (count <= last[:, None])
         mass = jnp.where(usable, memory.priority**priority, 0.0).reshape(-1)
         below = jnp.cumsum(mass)
         pick = jnp.searchsorted(below, jax.random.uniform(key, (n,)) * below[-1], side="right")
-        pick = jnp.minimum(pick, envs * room - 1)
-        e, start = pick // room, count.reshape(-1)[pick]
+        pick = jnp.minimum(pick, envs * slots - 1)
+        e, start = pick // slots, count.reshape(-1)[pick]
         rarity = below[-1] / (jnp.sum(usable) * jnp.maximum(mass[pick], 1e-30))
         weight = rarity**correction
         weight = weight / jnp.max(weight)
@@ -174,11 +173,11 @@ def newest(memory: Memory, window: int) -> Sequences:
 
 def _at(memory: Memory, e: Array, start: Array, window: int, weight: Array) -> Sequences:
     """Return the sequences of these copies of the game that begin at these counts."""
-    envs, room = memory.action.shape
-    at = e[:, None] * room + (start[:, None] + jnp.arange(window)) % memory.slots
+    envs, slots = memory.action.shape
+    at = e[:, None] * slots + (start[:, None] + jnp.arange(window)) % slots
 
     def taken(ring: Array, steps: int) -> Array:
-        return ring.reshape(envs * room, *ring.shape[2:])[at[:, :steps]]
+        return ring.reshape(envs * slots, *ring.shape[2:])[at[:, :steps]]
 
     steps = window - 1
     rings = memory.action, memory.reward, memory.terminated, memory.truncated, memory.valid

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,6 @@ from offtrace._shared import notebook
 from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
-from offtrace.deep.config import WithMemory
 from offtrace.deep.progress_line import Line, TensorBoard
 from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import Compiled, OnHost, State, Tally, batched, rounds, trainer
@@ -94,7 +93,6 @@ def train(
     folder: str | Path | None = None,
     *,
     traces: Sequence[Rule] | None = None,
-    capacities: Sequence[int] | None = None,
     keep: int = 2,
     save_every: float = 60.0,
     progress: bool = True,
@@ -109,7 +107,7 @@ def train(
     checkpoint it goes on from it, to the bit as if it had not stopped (a Gymnasium game, which cannot be saved, begins new
     episodes). The folder is this run's alone: while another process trains there, or if its checkpoints are of other
     settings, CheckpointError is raised.
-    `traces` and `capacities`, one for each seed, let numbers such as λ, and the size of the memory up to config.capacity, differ.
+    `traces`, one for each seed, let numbers such as λ differ.
     A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
 
     >>> from offtrace import RBIS
@@ -129,11 +127,10 @@ def train(
         raise ValueError(f"keep must be at least 1, the checkpoint to go on from, got {keep}")
     stacked = batched(config.trace, len(chosen)) if traces is None else _stacked(traces, config, len(chosen))
     made = trainer(config, chosen)
-    slots = _slots(capacities, config, len(chosen))
-    run = checkpoints.described(config, chosen, traces, capacities)
+    run = checkpoints.described(config, chosen, traces)
     where = Path(folder) if folder else None
     with checkpoints.held(where, run) if where else nullcontext():
-        state, curve = _begun(made, run, slots, where)
+        state, curve = _begun(made, run, where)
         line = Line(config, len(chosen)) if progress else None
         board = TensorBoard(where, chosen) if where and logs else None
         saved = time.monotonic()
@@ -172,29 +169,12 @@ def train(
     return Trained(config, chosen, curve, state, made.agent, not stopped)
 
 
-def _slots(capacities: Sequence[int] | None, config: Settings, seeds: int) -> Array | None:
-    """Return how many slots the memory of each seed has; None where all have those of the configuration."""
-    if capacities is None:
-        return None
-    if not isinstance(config, WithMemory):
-        raise TypeError(f"capacities are those of a replay memory, and the agent {config.agent!r} has none")
-    each = [replace(config, capacity=c).slots for c in capacities]  # checks each
-    if len(each) != seeds or max(each) > config.slots:
-        raise ValueError(
-            f"capacities must be {seeds}, one for each seed, and at most config.capacity = {config.capacity}, got {capacities}"
-        )
-    return asarray(each, jnp.int32)
-
-
-def _begun(made: Compiled | OnHost, run: Spelt, slots: Array | None, folder: Path | None) -> tuple[State, np.ndarray]:
+def _begun(made: Compiled | OnHost, run: Spelt, folder: Path | None) -> tuple[State, np.ndarray]:
     """Return the state to go on from, and the curve so far."""
     keys = jax.vmap(jax.random.PRNGKey)(asarray(run["seeds"], jnp.uint32))
     held = checkpoints.found(folder) if folder else []
     if not held:
-        first = made.first(keys)
-        if slots is not None:
-            first = first._replace(memory=made.agent.resized(first.memory, slots))
-        return made.collect(first), np.zeros(0, CURVE)
+        return made.collect(made.first(keys)), np.zeros(0, CURVE)
     like = eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
     state, curve = checkpoints.load(held[-1], like, run)
     return (made.resumed(state) if isinstance(made, OnHost) else state), curve

@@ -59,6 +59,7 @@ class Settings:
         **checks(POSITIVE, "frames", "envs"),
         "gamma": SHARE,
         "learning_rate": ABOVE_0,
+        "hidden": (lambda x: all(n >= 1 for n in x), "whole numbers ≥ 1"),
         "sticky": (lambda x: x is None or 0 <= x < 1, "within [0, 1)"),
         "limit": (lambda x: x is None or x >= 1, "at least 1"),
     }

@@ -20,17 +20,51 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from offtrace.deep import fresh_steps, moments
+from offtrace.deep import fresh_steps
 from offtrace.deep.agent import Acted, Agent, ValueAgent
 from offtrace.deep.config import StreamAC, Streaming, StreamQ
 from offtrace.deep.eligibility import Eligibility, Now, Tree, of_action
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
-from offtrace.deep.moments import Moments
 from offtrace.deep.networks import Style, Weights, network
 from offtrace.traces import Rule
 
 Chosen = TypeVar("Chosen", bound=Streaming)
+
+
+class Moments(NamedTuple):
+    """The moments of all samples so far, each like a sample (Welford 1962)."""
+
+    count: Array  # pyright: ignore[reportIncompatibleMethodOverride]
+    mean: Array
+    squares: Array
+    """Σ (sample − mean)²."""
+
+    @property
+    def variance(self) -> Array:
+        """The sample variance; 1 before there are two samples."""
+        return jnp.where(self.count < 2, 1.0, self.squares / jnp.maximum(self.count - 1.0, 1.0))
+
+    def with_sample(self, sample: Array, when: Array | bool = True) -> Moments:
+        """Take in a sample where `when` holds."""
+        count = self.count + jnp.where(when, 1.0, 0.0)
+        off = jnp.where(when, sample - self.mean, 0.0)
+        mean = self.mean + off / jnp.maximum(count, 1.0)
+        return Moments(count, mean, self.squares + off * (sample - mean))
+
+    def normalised(self, values: Array) -> Array:
+        """(values − mean) / deviation."""
+        return (values - self.mean) * self.scale
+
+    @property
+    def scale(self) -> Array:
+        """1 / deviation."""
+        return 1.0 / jnp.sqrt(self.variance + 1e-8)
+
+
+def no_moments(shape: tuple[int, ...] = ()) -> Moments:
+    """Make the moments of no sample at all."""
+    return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
 class Learner(NamedTuple):
@@ -113,7 +147,7 @@ class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
         """Make what there is before anything has been learned."""
         to_act, beside = jax.random.split(key)
         weights = nnx.split(self.network(nnx.Rngs(to_act), self.actions))[1]
-        return Learner(weights, self.beside(weights, beside), moments.none(self.shape), moments.none())
+        return Learner(weights, self.beside(weights, beside), no_moments(self.shape), no_moments())
 
     def empty(self, observation: Array) -> Stream:
         """Make room for one step, and traces of none."""

@@ -59,8 +59,6 @@ class Tally(NamedTuple, Generic[Numbers]):
 
 Ended = tuple[Array, Array]
 """How many episodes ended, and the sum of their returns."""
-Playing = tuple[WorldState | None, Array, Array, Array]
-"""The game, the observation, the return so far, and whether the episode goes on, of each copy of the game."""
 
 
 def batched(trace: Rule, seeds: int) -> Rule:
@@ -113,8 +111,6 @@ class Compiled:
             self.collect = jax.jit(jax.vmap(self._collect), donate_argnums=0)
         advance = jax.vmap(self._advance, in_axes=(0, 0, None))
         self.advance: Callable[[Rule, State, int], tuple[State, Tally[Array]]] = jax.jit(advance, donate_argnums=1)
-        evaluate = jax.vmap(self._evaluate, in_axes=(0, 0, None, None))
-        self.evaluate: Callable[[Learned, Array, int, int], Array] = jax.jit(evaluate, static_argnums=(2, 3))
 
     def _first(self, key: Array) -> State:
         key, to_learn, to_reset = jax.random.split(key, 3)
@@ -158,21 +154,6 @@ class Compiled:
         key, to_measure = jax.random.split(state.key)
         credit = self.agent.credit(trace, state.learner, state.memory, to_measure)
         return state._replace(key=key), Tally(episodes, total, loss / n, *credit)
-
-    def _evaluate(self, learner: Learned, key: Array, episodes: int, steps: int) -> Array:
-        """Return the mean return of greedy episodes, each from a start of its own and cut after `steps` steps."""
-
-        def play(carried: Playing, key: Array) -> tuple[Playing, None]:
-            world, observation, returns, alive = carried
-            action = jnp.argmax(self.agent.values(learner, observation), axis=-1)
-            seen = self._stepped(jax.random.split(key, episodes), world, action)
-            ended = seen.terminated | seen.truncated
-            return (seen.state, seen.now, returns + alive * seen.reward, alive & ~ended), None
-
-        to_reset, to_play = jax.random.split(key)
-        first = jax.vmap(self.world.reset)(jax.random.split(to_reset, episodes))
-        carried = (*first, jnp.zeros(episodes), jnp.ones(episodes, bool))
-        return jnp.mean(lax.scan(play, carried, jax.random.split(to_play, steps))[0][2])
 
 
 class Programs:

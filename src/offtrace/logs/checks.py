@@ -2,6 +2,7 @@
 
 finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
 support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
+thin            of features: (Σρ)² / Σρ² over steps, on which a fit of what the target does rests
 settled         whether the iteration ended in a fixed point
 hidden          whether the past of an episode tells what follows, given state and action: states should be Markov
 residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
@@ -90,7 +91,7 @@ class OfFit:
     @property
     def all(self) -> tuple[Checking, ...]:
         """All checks, in the order in which they are told."""
-        return self.settled, self.finds_behavior, self.support, markov, self.residual, rests_on, in_range
+        return self.settled, self.finds_behavior, self.support, self.thin, markov, self.residual, rests_on, in_range
 
     def settled(self, evidence: Evidence, found: Estimated) -> Check | None:
         """Whether the iteration ended in a fixed point."""
@@ -123,6 +124,18 @@ class OfFit:
         where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
         words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
         return Check("support", share, words, share > MUCH)
+
+    def thin(self, evidence: Evidence, found: Estimated) -> Check | None:
+        """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
+        logs = evidence.logs
+        if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
+            return None
+        log_ratio = evidence.log_pi - logs.log_mu
+        steps = kish(shares(log_ratio)) if np.isfinite(log_ratio.max()) else 0.0
+        thin = steps < few(evidence.independent)
+        words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
+        words += ": from so few a model extrapolates" if thin else ""
+        return Check("thin", steps, words, thin)
 
     def residual(self, evidence: Evidence, found: Estimated) -> Check | None:
         """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""

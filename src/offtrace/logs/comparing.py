@@ -42,7 +42,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What `compare` returns: policies from the best to the worst; prints as a table."""
+    """What `compare` returns: policies from the best to the worst, those that fail a check last; prints as a table."""
 
     estimator: str
     """By which they are ranked: of those that fail the fewest checks over all policies, the first by the rule of headlines."""
@@ -110,6 +110,7 @@ class Comparison:
             if i < len(self.differences):
                 d = self.differences[i]
                 less = f"{four_digits(d.estimate)} {ends(d.low, d.high)}" + ("" if d.clear else ", which is not clear")
+                less = "" if self.results[d.worse][self.estimator].failed else less
             lines.append(
                 f"  {name:<{width}}  {four_digits(row.estimate):>10}  {ends(row.low, row.high):^25}  {less}".rstrip()
             )
@@ -133,7 +134,7 @@ def compare(
     seed: int = 0,
     **options: object,
 ) -> Comparison:
-    """Evaluate several target policies from the same logs, and rank them.
+    """Evaluate several target policies from the same logs, and rank them; those whose estimate fails a check come last.
 
     - `targets`: the policies by their names, each as `evaluate` takes one
     - `truths`: V(π) of each, where it is known, for regret@1 and the rank correlation
@@ -155,7 +156,7 @@ def compare(
     given: Any = {"confidence": confidence, "resamples": resamples, "seed": seed, **options}
     found = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
     estimator = _for_all(list(found.values()))
-    order = sorted(found, key=lambda name: -found[name][estimator].estimate)
+    order = sorted(found, key=lambda name: (bool(found[name][estimator].failed), -found[name][estimator].estimate))
     results = {name: found[name] for name in order}
     differences = [_difference(a, b, results, estimator, confidence, resamples, seed) for a, b in pairwise(order)]
     return Comparison(estimator, results, tuple(differences), truths)

@@ -21,9 +21,7 @@ from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
 from offtrace.logs.weight_shares import kish
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
-HEAVY = (
-    4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/evaluation.md)
-)
+HEAVY = 4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/reference/logs.md)
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 
 

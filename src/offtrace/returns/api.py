@@ -13,6 +13,7 @@ from offtrace.returns.inputs import Layout, SkipsRemoved, batch_first, layout_of
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
 from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
+from offtrace.trajectory import BadValueError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,7 +190,12 @@ def state_targets(
         "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
     }  # fmt: skip
     call = prepared(rule, arrays, time_major, differentiable)
-    states = call.backend.correct_states(as_trace(call.rule), call.arrays, differentiable=differentiable, check=check)
+    try:
+        states = call.backend.correct_states(
+            as_trace(call.rule), call.arrays, differentiable=differentiable, check=check
+        )
+    except BadValueError as error:
+        raise BadValueError(error.text, call.index_given(error.at)) from None
     return StateTargets(*map(call.restored, states))
 
 
@@ -252,6 +258,10 @@ class Prepared(NamedTuple, Generic[Array]):
     layout: Layout
     skips: SkipsRemoved[Array] | None
 
+    def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """An index of these arrays as one of those that came in."""
+        return self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
+
     def restored(self, out: Array) -> Array:
         """A result in the layout that came in, 0 at skipped steps."""
         return self.layout.restored(out if self.skips is None else self.skips.restored(out))
@@ -265,8 +275,11 @@ def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differ
         rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
     skip, skips = arrays.pop("skip"), None
     if skip is not None:
-        skips = SkipsRemoved[Any](backend, skip, arrays)
-        rule, arrays = skips.rule(rule), skips.without(arrays)
+        try:
+            skips = SkipsRemoved[Any](backend, skip, arrays)
+            rule, arrays = skips.rule(rule), skips.without(arrays)
+        except BadValueError as error:
+            raise BadValueError(error.text, layout.index_given(error.at)) from None
     return Prepared(backend, rule, arrays, layout, skips)
 
 
@@ -280,5 +293,14 @@ def _run(
 ) -> Any:
     """q + Δ, or Δ, by the backend whose arrays these are."""
     call = prepared(as_rule(trace), arrays, time_major, differentiable)
-    out = call.backend.correct(call.rule, call.arrays, add_q=add_q, differentiable=differentiable, check=check)
+    backend, uncorrected = call.backend, call.rule.uncorrected
+    try:
+        out = backend.correct(
+            call.rule, call.arrays, add_q=add_q or uncorrected, differentiable=differentiable, check=check
+        )
+    except BadValueError as error:
+        raise BadValueError(error.text, call.index_given(error.at)) from None
+    if uncorrected and not add_q:  # its return is found without q
+        out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
+        out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
     return call.restored(out)

@@ -47,7 +47,7 @@ class Backend(ArrayKind[Array]):
     @abstractmethod
     def correct_states(
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, ...]:
         """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
 
     @abstractmethod

@@ -23,7 +23,7 @@ from offtrace.returns.numpy.read_steps import goes_on as going_on
 from offtrace.traces import Trace
 from offtrace.traces.base import number
 from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Trajectory, agree, explain_bad_value, laid_out
+from offtrace.trajectory import Trajectory, agree, laid_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -188,10 +188,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     if trace.custom:
         arrays = {f.name: a for f in fields(x) if _is_array(a := getattr(x, f.name)) and f.name != "gamma"}
         rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
-        found = (
-            custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) or explain_bad_value(x)
-            for b, row in enumerate(rows)
-        )
+        found = (custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) for b, row in enumerate(rows))
         return np.array([peak for _, peak in found])
     decay, ratio, cap = normal_form(trace, x)
     lags = lag_caps(trace, T)

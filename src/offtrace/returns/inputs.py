@@ -17,8 +17,8 @@ from offtrace.arrays import Array, Module, is_number
 from offtrace.returns.backend import Backend
 from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import TOLERANCE, first_index, spell
+from offtrace.traces.trace_argument import as_trace, eligibility_of
+from offtrace.trajectory import FLAGS, TOLERANCE, Agreed, BadValueError, agree, first_index
 
 if TYPE_CHECKING:
     import jax
@@ -42,6 +42,11 @@ class Layout(NamedTuple):
         if tuple(array.shape) == self.shape:
             array = array.reshape(self.shape[:2])
         return array.swapaxes(0, 1) if self.time_major else array
+
+    def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """An index of [T] or [B, T] as one of the arrays that came in."""
+        at = at[::-1] if self.time_major else at
+        return (*at, 0) if len(self.shape) == 3 else at
 
     def restored(self, out: Array) -> Array:
         """A result [B, T] in this layout."""
@@ -151,6 +156,10 @@ class SkipsRemoved(Generic[Array]):
             return as_trace(rule).mapped(lambda held: np.take_along_axis(held, order.reshape(np.shape(held)), -1))
         return as_trace(rule).mapped(lambda held: self.backend.take(self.backend.xp.asarray(held), order))
 
+    def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """An index of the rows without skipped steps as one of those with them."""
+        return (*at[:-1], int(self.backend.as_numpy(self.order)[at]))
+
     def restored(self, out: Array) -> Array:
         """A result with 0 at the steps that were skipped."""
         return self.backend.take(out, self.back)
@@ -181,7 +190,7 @@ def check_flags(backend: Backend[Array], name: str, flags: Array) -> None:
         bad = (seen != 0) & (seen != 1)
         if bad.any():
             at = first_index(bad)
-            raise ValueError(f"{name} must hold 0 or 1, got {seen[at]} at index {spell(at)}")
+            raise BadValueError(f"{name} must hold 0 or 1, got {seen[at]} at index {{index}}", at)
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -208,6 +217,28 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
         if name in read and read[name] is None:
             raise TypeError(f"{name} is missing: {trace.title} needs it for every step")
     return read
+
+
+def agreed_rule(backend: Backend[Array], rule: Rule, arrays: Mapping[str, object]) -> tuple[Trace, Agreed[Array]]:
+    """The rule for β, and the arrays that it reads, which agree.
+
+    An uncorrected return is q + Δ of Q(λ), where q_t is the value that step t − 1 bootstraps from.
+    """
+    found = agree(backend, needed(backend, rule, arrays))
+    if not rule.uncorrected:
+        return as_trace(rule), found
+    read = {name: found.arrays[name] for name in ("next_value", *FLAGS) if name in found.arrays}
+    return eligibility_of(rule), found._replace(arrays=found.arrays | backend.at_once(_bootstrapped, read))
+
+
+def _bootstrapped(
+    backend: Backend[Array], next_value: Array, terminated: Array, truncated: Array, valid: Array | None = None
+) -> dict[str, Array]:
+    """As q the value at s_t that the step before bootstraps from, if an episode goes on there; else 0."""
+    xp, ends = backend.xp, (terminated != 0) | (truncated != 0)
+    ends = ends if valid is None else ends | (valid == 0)
+    zero = xp.zeros_like(next_value)
+    return {"q": xp.concatenate([zero[..., :1], xp.where(ends, zero, next_value)[..., :-1]], -1)}
 
 
 def needed_on_states(backend: Backend[Array], trace: Trace, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -262,9 +293,10 @@ def log_pi_of_greedy(backend: Backend[Array], trace: Rule, arrays: Mapping[str, 
         soft = soft & (xp.asarray(valid) != 0)
     if backend.looks(None, {"log_pi": log_pi}) and bool(soft.any()):
         at = tuple(int(i) for i in np.argwhere(backend.as_numpy(soft))[0])
-        raise ValueError(
-            f"log_pi is of a soft policy: got {float(log_pi[at])} at index {spell(at)}, but {trace.title} cuts where the "
-            f"action taken is not greedy, which a soft policy does not tell: {REMEDY}"
+        raise BadValueError(
+            f"log_pi is of a soft policy: got {float(log_pi[at])} at index {{index}}, but {trace.title} cuts where the "
+            f"action taken is not greedy, which a soft policy does not tell: {REMEDY}",
+            at,
         )
     return xp.where(soft, np.nan, log_pi)
 

@@ -1,16 +1,14 @@
 """Rows that are split along time over processes or devices (context parallelism).
 
 Each shard holds all rows and some of their steps. Its arrays hold one number a step, so all shards get the whole rows (one
-all_gather), compute what the ordinary function computes, and keep the steps that are theirs. So every rule works, and every
-option.
+all_gather), compute what the ordinary function computes, and keep their own steps. So every rule works, and every option.
 
-A process whose arrays are bad says so before anything is gathered, so that nobody waits for it.
+A process whose arrays are bad says so instead of sending them, so that nobody waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,59 +69,67 @@ def targets(
     tensor([1.7500, 1.5000, 1.0000])
     >>> distributed.destroy_process_group()
     """
-    return _on_shards(api.targets, trace, arrays, process_group, axis_name, position)
+    return _on_shards(api.targets, trace, process_group, axis_name, position, **arrays)
 
 
-def corrections(
-    trace: Rule,
-    *,
-    process_group: ProcessGroup | None = None,
-    axis_name: Hashable | None = None,
-    position: Any = None,
-    **arrays: Any,
-) -> Any:
-    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`."""
-    return _on_shards(api.corrections, trace, arrays, process_group, axis_name, position)
+def corrections(trace: Rule, **arrays: Any) -> Any:
+    """Δ_k, what `sharded.targets` adds to q_k. Arrays and options are those of `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> no, half = torch.zeros(3, dtype=torch.bool), torch.full((3,), 0.5)
+    >>> ot.sharded.corrections(ot.QLambda(lam=1.0), reward=torch.ones(3), q=half,
+    ...                        next_value=half, terminated=no, truncated=no, gamma=0.5,
+    ...                        process_group=distributed.group.WORLD)
+    tensor([1.3125, 1.1250, 0.7500])
+    >>> distributed.destroy_process_group()
+    """
+    return _on_shards(api.corrections, trace, **arrays)
 
 
-def state_targets(
-    trace: Trace | None = None,
-    *,
-    process_group: ProcessGroup | None = None,
-    axis_name: Hashable | None = None,
-    position: Any = None,
-    **arrays: Any,
-) -> Any:
+def state_targets(trace: Trace | None = None, **arrays: Any) -> Any:
     """The targets and advantages of `offtrace.state_targets` for one shard of rows that are split along time.
 
     Arrays and options are those of `offtrace.state_targets`; where the other shards are is said as in `sharded.targets`.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> zero, no = torch.zeros(2), torch.zeros(2, dtype=torch.bool)
+    >>> ot.sharded.state_targets(reward=torch.tensor([1.0, 2.0]), value=zero, next_value=zero,
+    ...                          terminated=no, truncated=no, log_pi=zero, log_mu=zero, gamma=0.5,
+    ...                          process_group=distributed.group.WORLD).target
+    tensor([2., 2.])
+    >>> distributed.destroy_process_group()
     """
-    return _on_shards(state_targets_of_rows, trace, arrays, process_group, axis_name, position)
+    return _on_shards(state_targets_of_rows, trace, **arrays)
 
 
-def weights(
-    trace: Trace,
-    *,
-    process_group: ProcessGroup | None = None,
-    axis_name: Hashable | None = None,
-    position: Any = None,
-    **arrays: Any,
-) -> Any:
+def weights(trace: Trace, **arrays: Any) -> Any:
     """The weights of `offtrace.weights` for one shard of rows that are split along time, as the whole rows give them.
 
     Arrays and options are those of `offtrace.weights`; where the other shards are is said as in `sharded.targets`. Ids of
     segments hold over all shards, and do not fall along the whole row.
+
+    >>> import torch, offtrace as ot
+    >>> from torch import distributed
+    >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    >>> ot.sharded.weights(ot.ImportanceSampling(), log_pi=torch.tensor([0.5, 2.0, 4.0]).log(),
+    ...                    log_mu=torch.zeros(3), process_group=distributed.group.WORLD)
+    tensor([0.5000, 1.0000, 4.0000])
+    >>> distributed.destroy_process_group()
     """
-    return _on_shards(weights_of_rows, trace, arrays, process_group, axis_name, position)
+    return _on_shards(weights_of_rows, trace, **arrays)
 
 
 def _on_shards(
     function: Callable[..., Any],
     trace: Rule | None,
-    arrays: Mapping[str, Any],
-    process_group: ProcessGroup | None,
-    axis_name: Hashable | None,
-    position: Any,
+    process_group: ProcessGroup | None = None,
+    axis_name: Hashable | None = None,
+    position: Any = None,
+    **arrays: Any,
 ) -> Any:
     """Gather the rows, compute, and keep this shard's steps."""
     if (process_group is None) == (axis_name is None):
@@ -136,30 +142,20 @@ def _on_shards(
         raise TypeError("targets of shards have no gradient: leave out differentiable=True")
     options = {name: value for name, value in arrays.items() if name not in STEPS or is_number(value)}
     of_steps = {name: a for name, a in arrays.items() if name not in options and a is not None}
-    rule, held = _numbers_of(None if trace is None else as_rule(trace))
+    rule = None if trace is None else as_rule(trace)
+    held: dict[str, Any] = {}  # what the rule holds for each step
+    if rule is not None and rule.per_step:
+        as_trace(rule).mapped(lambda numbers: held.setdefault(f"number {len(held)} of the rule", numbers))
+    called = rule.title if rule is not None and held else repr(rule)
     gather = _gather_along_axis if process_group is None else _gather_from_processes
     where: Any = axis_name if process_group is None else process_group
-    alike = f"{function.__name__}({rule}, {', '.join(of_steps)}, {options})"
+    alike = f"{function.__name__}({called}, {', '.join(of_steps)}, {options})"
     whole, keep = gather(where, of_steps | held, options.get("time_major"), position, alike)
-    if held and trace is not None:
+    if held:
         parts = iter([whole.pop(name) for name in held])
-        trace = as_trace(trace).mapped(lambda _: next(parts))
-    made: Any = function(trace, **whole, **options)
-    if function is state_targets_of_rows:
-        return StateTargets(*(keep(part) for part in made))
-    return keep(made)
-
-
-def _numbers_of(rule: Rule | None) -> tuple[str, dict[str, Any]]:
-    """The rule's title and numbers as text, which all shards must have alike, and the arrays that it holds for each step."""
-    if rule is None:
-        return "no trace", {}
-    held: list[Any] = []
-    if rule.per_step:
-        as_trace(rule).mapped(lambda numbers: held.append(numbers) or numbers)
-    numbers = [getattr(rule, field.name) for field in fields(rule)] if is_dataclass(rule) else []
-    alike = [number for number in numbers if is_number(number)]
-    return f"{rule.title} {alike}", {f"number {i} of the rule": numbers for i, numbers in enumerate(held)}
+        rule = as_trace(rule).mapped(lambda _: next(parts))
+    result: Any = function(rule, **whole, **options)
+    return StateTargets(*[keep(part) for part in result]) if function is state_targets_of_rows else keep(result)
 
 
 def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
@@ -193,23 +189,25 @@ def _gather_from_processes(
     if rank < 0:
         raise ValueError("this process is not in the process_group: only those that hold shards may call")
     ours: dict[str, torch.Tensor] = {}
-    axis, shape, error = 0, (0,), None
+    axis, shape, steps, error = 0, (0,), [], None
     try:
         ours = {name: torch.as_tensor(a).detach() for name, a in arrays.items()}
         axis = _time_axis(ours, time_major)
         shape = tuple(next(iter(ours.values())).shape)
         if position is not None and tuple(np.shape(position)) != shape[axis : axis + 1]:
             raise ValueError(f"position has shape {tuple(np.shape(position))}, and the shard has {shape[axis]} steps")
-        alike = f"{alike} of {[str(a.dtype) for a in ours.values()]}"
+        alike = f"{alike}{' by position' * (position is not None)} of {[str(a.dtype) for a in ours.values()]}"
+        steps = [*range(shape[axis])] if position is None else [int(t) for t in position]
     except Exception as problem:  # whatever it is, the others must hear of it
         error = problem
     shards: list[Any] = [None] * size
     rows = (*shape[:axis], *shape[axis + 1 :])
-    distributed.all_gather_object(shards, (error is not None, rows, alike, position is None, shape[axis]), group=group)
+    sent = None if error else {name: a.cpu() for name, a in ours.items()}
+    distributed.all_gather_object(shards, (rows, alike, steps, sent), group=group)
     if error is not None:
         raise error
-    for other, (bad, theirs, call, ordered, _) in enumerate(shards):
-        if bad:
+    for other, (theirs, call, _, held) in enumerate(shards):
+        if held is None:
             raise RuntimeError(
                 f"the arrays of rank {other} of the process group are bad: its own error says what is wrong"
             )
@@ -218,26 +216,19 @@ def _gather_from_processes(
                 f"this shard has rows of shape {rows}, but that of rank {other} has {theirs}: "
                 "each rank must hold its part of every row"
             )
-        if (call, ordered) != (alike, position is None):
+        if call != alike:
             raise ValueError(f"rank {other} called {call}, this rank {alike}: all ranks must call alike")
-    lengths = [shard[-1] for shard in shards]
     device = next(iter(ours.values())).device
-    first = sum(lengths[:rank])
-    mine = torch.arange(first, first + lengths[rank]) if position is None else torch.as_tensor(position)
-    mine = mine.to(device)
-    # One message of float64, which holds every float, flag and id; a shard is padded to the longest.
-    packed = torch.stack([a.to(device, torch.float64).movedim(axis, -1) for a in ours.values()])
-    packed = packed.reshape(-1, lengths[rank])
-    packed = torch.nn.functional.pad(torch.cat([packed, mine[None].double()]), (0, max(lengths) - lengths[rank]))
-    parts = [torch.empty_like(packed) for _ in range(size)]
-    distributed.all_gather(parts, packed, group=group)
-    joined = torch.cat([part[:, :length] for part, length in zip(parts, lengths, strict=True)], 1)
-    order = joined[-1].argsort()
-    if not torch.equal(joined[-1, order], torch.arange(sum(lengths), device=device).double()):
+    first = 0 if position is not None else sum(len(shard[2]) for shard in shards[:rank])
+    mine = torch.tensor([first + t for t in steps], device=device)
+    positions = np.concatenate([shard[2] for shard in shards])
+    order: Any = np.arange(len(positions)) if position is None else np.argsort(positions)
+    if position is not None and (positions[order] != np.arange(len(order))).any():
         raise ValueError("position: the shards together must hold each step of the whole row once, 0, 1, …")
-    whole = joined[:-1, order].reshape(len(ours), *rows, -1).movedim(-1, axis + 1)
-    gathered = {name: part.to(a.dtype) for (name, a), part in zip(ours.items(), whole, strict=True)}
-    return gathered, lambda result: result.index_select(axis, mine)
+    joined = {name: torch.cat([shard[3][name] for shard in shards], axis) for name in ours}
+    index = torch.tensor(order)
+    whole = {name: a.index_select(axis, index).to(device) for name, a in joined.items()}
+    return whole, lambda result: result.index_select(axis, mine)
 
 
 def _gather_along_axis(

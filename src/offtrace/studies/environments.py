@@ -12,15 +12,14 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
+from offtrace.deep.config import Config
 from offtrace.mdps import MDP
 from offtrace.studies.fields import Table, Toml, is_table
 
@@ -34,27 +33,15 @@ DIGITS = 16
 """Of the digest of such a file, in the name of an environment."""
 
 
-class Environment(NamedTuple):
-    """An environment of the registry: a function that makes it, and the arguments that its name fixes."""
-
-    function: Callable[..., MDP]
-    fixed: Mapping[str, object]
-    """Arguments that are part of the name."""
-
-    @property
-    def origin(self) -> tuple[str, str, Mapping[str, object]]:
-        """What tells it from others of its name."""
-        return self.function.__module__, self.function.__qualname__, self.fixed
-
-    @property
-    def parameters(self) -> list[str]:
-        """The arguments that a declaration may give."""
-        return [name for name in inspect.signature(self.function).parameters if name not in self.fixed]
+GAMES = (
+    *(f"minatar/{game}" for game in ("asterix", "breakout", "freeway", "seaquest", "space-invaders")),
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0"),
+)
+"""Games of deep agents that need not be looked up, which takes seconds."""
 
 
-_registered: dict[str, Environment] = {}
-GALLERY: Mapping[str, Environment] = MappingProxyType(_registered)
-"""The environments that a study can name, beside those of Gymnasium."""
+GALLERY: dict[str, partial[MDP]] = {}
+"""The environments that a study can name, beside those of Gymnasium: functions, with the arguments that the name fixes."""
 
 
 def register_environment(name: str, function: Callable[..., MDP], **fixed: object) -> None:
@@ -70,10 +57,21 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
         raise ValueError(
             f"an environment of a study cannot be named {name!r}: a colon, and -v1 or {SAVED} at the end, mean something else"
         )
-    entry = Environment(function, fixed)
-    if name in _registered and _registered[name].origin != entry.origin:  # a module may be imported anew
+    entry = partial(function, **fixed)
+    if name in GALLERY and _origin(GALLERY[name]) != _origin(entry):
         raise ValueError(f"there is an environment named {name!r} already: give another name")
-    _registered[name] = entry
+    GALLERY[name] = entry
+
+
+def _origin(entry: partial[MDP]) -> tuple[str, str, dict[str, object]]:
+    """What tells an environment from others of its name; the function is another one if a module is imported anew."""
+    return entry.func.__module__, entry.func.__qualname__, entry.keywords
+
+
+def _parameters(name: str) -> list[str]:
+    """The arguments that a declaration may give to an environment of the gallery."""
+    entry = GALLERY[name]
+    return [argument for argument in inspect.signature(entry.func).parameters if argument not in entry.keywords]
 
 
 for _number in (1, 2, 3, 4):
@@ -94,16 +92,19 @@ def split(given: object) -> tuple[str, Arguments]:
         name = arguments.pop("name", None)
         if not isinstance(name, str):
             raise ValueError("a table with a name")
-        return name.strip(), arguments
-    if not isinstance(given, str) or not given.strip():
+    elif isinstance(given, str) and given.strip():
+        name, _, rest = given.partition(":")
+        arguments: Arguments = {}
+        for piece in filter(None, (p.strip() for p in rest.split(","))):
+            argument, equals, value = piece.partition("=")
+            if not equals or not value.strip():
+                raise ValueError(f"arguments as name=value, which {piece!r} is not")
+            arguments[argument.strip()] = _value(value.strip())
+    else:
         raise ValueError('a name such as "bifurcation-1" or "garnet:states=20,actions=3,branching=3"')
-    name, _, rest = given.strip().partition(":")
-    arguments: Arguments = {}
-    for piece in filter(None, (p.strip() for p in rest.split(","))):
-        argument, equals, value = piece.partition("=")
-        if not equals or not value.strip():
-            raise ValueError(f"arguments as name=value, which {piece!r} is not")
-        arguments[argument.strip()] = _value(value.strip())
+    if ":" in f"{name} {[value for argument, value in arguments.items() if argument != 'protocol']}":
+        # Workers would not know the module, nor would the hash of the modules cover it.
+        raise ValueError("names without a colon: list its module in `modules`")
     return name.strip(), arguments
 
 
@@ -149,7 +150,7 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
             f"{names}, a Gymnasium id such as 'FrozenLake-v1', or a file of an MDP such as 'maze{SAVED}'"
             f"{did_you_mean(name, GALLERY)}"
         )
-    allowed = GALLERY[name].parameters if name in GALLERY else list(arguments)
+    allowed = _parameters(name) if name in GALLERY else list(arguments)
     for argument in arguments:
         if argument not in allowed:
             raise ValueError(f"arguments {', '.join(allowed)}{did_you_mean(argument, allowed)}")
@@ -161,6 +162,22 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
     except Exception as error:  # Gymnasium's own errors have no common class
         raise ValueError(f"arguments that make an MDP: {error}") from error
     return label
+
+
+def check_game(game: str) -> None:
+    """Check that a game can be made; a ValueError says what is allowed."""
+    if game in GAMES:
+        return
+    try:
+        from offtrace.deep import games
+
+        config = Config(game=game)
+        games.Hosted(config, 1, 0) if game.startswith("gym/") else games.compiled(config)
+    except ImportError as error:
+        raise ValueError(f"what is installed: {error}") from error
+    except (ValueError, TypeError) as error:
+        what = f"a game such as {GAMES[0]!r}, a gymnax environment, or gym/ID{did_you_mean(game, GAMES)}: {error}"
+        raise ValueError(what) from error
 
 
 def _of_gymnasium(name: str) -> bool:
@@ -216,10 +233,9 @@ def _cached_mdp(label: str, seed: int | None) -> MDP:
         return MDP.load(_file_of_mdp(name))
     if name not in GALLERY:
         return mdps.from_gymnasium(name, **arguments)
-    entry = GALLERY[name]
-    if seed is not None and "seed" in entry.parameters:
+    if seed is not None and "seed" in _parameters(name):
         arguments.setdefault("seed", seed)
-    return entry.function(**entry.fixed, **arguments)
+    return GALLERY[name](**arguments)
 
 
 def varies(label: str) -> bool:
@@ -229,4 +245,4 @@ def varies(label: str) -> bool:
     (True, False)
     """
     name, arguments = split(label)
-    return name in GALLERY and "seed" in GALLERY[name].parameters and "seed" not in arguments
+    return name in GALLERY and "seed" in _parameters(name) and "seed" not in arguments

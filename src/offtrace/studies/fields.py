@@ -1,4 +1,4 @@
-"""The fields of a declaration: pydantic's types with the words that an error says of them.
+"""The fields of a declaration: pydantic's types, and its errors in our words.
 
 Every error names the key, what was given and what is allowed.
 """
@@ -6,15 +6,13 @@ Every error names the key, what was given and what is allowed.
 from __future__ import annotations
 
 import datetime
-import math
 import re
-import sys
 import unicodedata
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self, TypeGuard
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeGuard, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
@@ -55,26 +53,7 @@ def is_table(given: object) -> TypeGuard[Toml]:
 class Declared(BaseModel):
     """A table of a declaration: no other keys than its fields."""
 
-    model_config = ConfigDict(frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_other_keys(cls, given: object) -> object:
-        if isinstance(given, cls):
-            return given
-        known = list(cls.model_fields)
-        if not is_table(given):
-            raise _not_allowed(f"a table with the keys {', '.join(known)}")
-        unknown = [
-            _error_at(
-                (str(name),), value, f"no such key{did_you_mean(name, known)}; the keys here are {', '.join(known)}"
-            )
-            for name, value in given.items()
-            if name not in known
-        ]
-        if unknown:
-            raise ValidationError.from_exception_data(cls.__name__, unknown)
-        return given
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def checked(cls, at: str, given: object) -> Self:
@@ -82,18 +61,15 @@ class Declared(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise declaration_error(at, error) from None
+            raise declaration_error(at, error, cls) from None
 
 
-def declaration_error(at: str, error: ValidationError) -> DeclarationError:
-    """The errors of pydantic, in our words, one to a line."""
+def declaration_error(at: str, error: ValidationError, model: type[BaseModel] = BaseModel) -> DeclarationError:
+    """The errors of pydantic, in our words, one to a line; `model` is that of the table at the key `at`."""
     errors: list[DeclarationError] = []
     for each in error.errors(include_url=False):
-        given: object = None if each["type"] == "missing" else each["input"]
-        words = "a value: this key is needed" if each["type"] == "missing" else each["msg"]
-        if each["type"] == "value_error":
-            words = str(each.get("ctx", {}).get("error", words))
-        errors.append(DeclarationError(_key(at, each["loc"]), given, words))
+        given = None if each["type"] == "missing" else each["input"]
+        errors.append(DeclarationError(_key(at, each["loc"]), given, _allowed(each, model)))
     first = errors[0]
     first.args = ("\n".join(str(one) for one in errors),)
     return first
@@ -106,109 +82,84 @@ def _key(at: str, location: tuple[int | str, ...]) -> str:
     return key or "the study"
 
 
-def _not_allowed(words: str) -> PydanticCustomError:
-    return PydanticCustomError("not_allowed", "{words}", {"words": words})
+WORDS = {
+    "missing": "a value: this key is needed",
+    "int_type": "an integer",
+    "int_parsing_size": "an integer below 2^63",
+    "less_than": "an integer below 2^63",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a text that is not empty",
+    "string_too_short": "a text that is not empty",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-', at most 100: it becomes the name of a folder",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+"""What is allowed, by pydantic's kind of error."""
+LIMITS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "of at least"),
+    "less_than_equal": ("le", "of at most"),
+}
 
 
-def _error_at(location: tuple[int | str, ...], given: object, words: str) -> InitErrorDetails:
-    return InitErrorDetails(type=_not_allowed(words), loc=location, input=given)
+def _allowed(error: ErrorDetails, model: type[BaseModel]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in LIMITS:
+        name, words = LIMITS[kind]
+        limit = context[name]
+        return f"{'an integer' if isinstance(limit, int) else 'a number'} {words} {limit:g}"
+    if kind == "float_type" and type(error["input"]) is int:
+        return "a number that is not beyond all floats"
+    if kind == "extra_forbidden":
+        known = _keys(model, error["loc"][:-1])
+        return f"no such key{did_you_mean(error['loc'][-1], known)}; the keys here are {', '.join(known)}"
+    if kind == "model_type":
+        return f"a table with the keys {', '.join(_keys(model, error['loc']))}"
+    if kind == "literal_error":
+        return context["expected"] + did_you_mean(error["input"], re.findall("'(.*?)'", context["expected"]))
+    return str(context["error"]) if kind == "value_error" else WORDS.get(kind, error["msg"])
 
 
-def number(low: float = 0.0, high: float = math.inf, above: bool = False) -> BeforeValidator:
-    """For a finite number in [low, high]; with `above`, in (low, high]."""
-    words = f"a number {'above' if above else 'of at least'} {low:g}"
-    words += "" if high == math.inf else f" and at most {high:g}"
-
-    def check(given: object) -> float:
-        if not isinstance(given, int | float) or isinstance(given, bool) or not low <= given <= high:
-            raise _not_allowed(words)
-        if abs(given) > sys.float_info.max or (above and given == low):
-            raise _not_allowed(words)
-        return float(given)
-
-    return BeforeValidator(check)
+def _keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at a location within a model."""
+    for name in location:
+        annotation = model.model_fields[str(name)].annotation
+        choices = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+        model = next(kind for kind in choices if issubclass(kind, BaseModel))
+    return list(model.model_fields)
 
 
-def whole(low: int = 0) -> BeforeValidator:
-    """For an integer of at least `low`, and below 2^63."""
-
-    def check(given: object) -> int:
-        if not isinstance(given, int) or isinstance(given, bool) or not low <= given < 2**63:
-            raise _not_allowed(f"an integer of at least {low}, below 2^63")
-        return given
-
-    return BeforeValidator(check)
+def _not_empty(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not values:
+        raise ValueError("a list that is not empty")
+    return values
 
 
-def one_of(*options: str) -> BeforeValidator:
-    """For one of these words."""
-
-    def check(given: object) -> object:
-        if given not in options:
-            raise _not_allowed(", ".join(map(repr, options)) + did_you_mean(given, options))
-        return given
-
-    return BeforeValidator(check)
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("each value once")
+    return values
 
 
-def kind(words: str, *kinds: type) -> BeforeValidator:
-    """For a value of one of these types, and no other that could be converted."""
-
-    def check(given: object) -> object:
-        if type(given) not in kinds:
-            raise _not_allowed(words)
-        return given
-
-    return BeforeValidator(check)
-
-
-def listed(what: str, at_least: int = 0) -> WrapValidator:
-    """For a list of so many items."""
-
-    def check(given: object, validate: Callable[[object], Any]) -> Any:
-        if not is_list(given) or len(given) < at_least:
-            raise _not_allowed(f"a list of {what}{' that is not empty' if at_least else ''}")
-        return validate(given)
-
-    return WrapValidator(check)
-
-
-def several(what: str) -> WrapValidator:
-    """For a list of different values, at least one."""
-
-    def check(given: object, validate: Callable[[object], Any]) -> Any:
-        if not is_list(given) or not given:
-            raise _not_allowed(f"a list of {what} that is not empty")
-        values = validate(given)
-        if len(set(values)) < len(values):
-            again = next(i for i, value in enumerate(values) if value in values[:i])
-            errors = [_error_at((again,), given[again], "each value once")]
-            raise ValidationError.from_exception_data("several", errors)
-        return values
-
-    return WrapValidator(check)
-
-
-def _text(given: object) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise _not_allowed("a text that is not empty")
-    return given.strip()
-
-
-def _name(given: object) -> object:
-    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", given):
-        raise _not_allowed("letters, digits, '.', '_' and '-', at most 100: it becomes the name of a folder")
-    return given
-
-
-Text = Annotated[str, BeforeValidator(_text)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """A text with more than spaces in it, without those around it."""
-Name = Annotated[str, BeforeValidator(_name)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """The name of a study."""
-Names = Annotated[tuple[Text, ...], listed("names")]
-Lams = Annotated[tuple[Annotated[float, number(0, 1)], ...], several("λ")]
-Alphas = Annotated[tuple[Annotated[float, number(0, above=True)], ...], several("step sizes")]
-Ages = Annotated[tuple[Annotated[int, whole(0)], ...], several("ages")]
+Natural = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+AtLeast0 = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Above0 = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+"""A number in [0, 1]."""
+Names = tuple[Text, ...]
+NOT_EMPTY = AfterValidator(_not_empty)
+SEVERAL = NOT_EMPTY, AfterValidator(_each_once)
+Lams = Annotated[tuple[Share, ...], *SEVERAL]
+Alphas = Annotated[tuple[Above0, ...], *SEVERAL]
+Ages = Annotated[tuple[Natural, ...], *SEVERAL]
 
 
 def all_printable(key: str, given: object) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from traceback import format_exc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from offtrace.studies.spec import HIGHER_IS_BETTER
 
@@ -104,15 +104,6 @@ class Failure:
         return cls(unit, f"it raised {type(error).__name__}: {error}".splitlines()[0], format_exc(), attempts)
 
 
-class Best(NamedTuple):
-    """The best trace on an environment."""
-
-    unit: Unit
-    """Of its units, that of the first age."""
-    score: float
-    """The mean over the ages."""
-
-
 class Plan:
     """All units of a study, and which of them are done."""
 
@@ -201,36 +192,6 @@ class Plan:
         best = min(group, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha))
         test = self.unit(self.last_phase, best.group, best.alpha)
         return self.units.setdefault(test.id, test)
-
-    def best(self) -> dict[str, Best]:
-        """The best trace on each environment, as a report marks it: at the λ that tuning chose, by the mean over all ages.
-
-        On a map nothing is best, and of units with several λ's the scores do not tell.
-        """
-        study, tested = self.study, any(self.units[id].phase == self.last_phase for id in self.done)
-        if study.task == "map" or (study.task == "deep" and any(len(trace.lams) > 1 for trace in study.traces)):
-            return {}
-        by_lam: dict[Group, list[tuple[Unit, float]]] = {}
-        for group in self.groups.values():
-            tuned = [unit for unit in group if unit.id in self.done]
-            if not tuned or (self.tunes and tested and len(tuned) < len(group)):
-                continue
-            first = min(tuned, key=lambda unit: (self.rank(self.done[unit.id]), unit.alpha or 0.0))
-            unit = self._chosen(group) if self.tunes and tested else first
-            if unit.id in self.done:
-                by_lam.setdefault((*unit.group[:-1], None), []).append((unit, self.done[first.id]))
-        by_trace: dict[Group, list[tuple[float, Best]]] = {}
-        for (place, trace, _, parameters, _), units in by_lam.items():
-            mean = sum(self.done[unit.id] for unit, _ in units) / len(units)
-            chosen_by = self.rank(sum(score for _, score in units) / len(units))
-            by_trace.setdefault((place, trace, None, parameters, None), []).append((chosen_by, Best(units[0][0], mean)))
-        bests: dict[str, Best] = {}
-        for candidates in by_trace.values():
-            _, best = min(candidates, key=lambda each: (each[0], each[1].unit.lam or 0.0))
-            known = bests.get(best.unit.environment)
-            if known is None or self.rank(best.score) < self.rank(known.score):
-                bests[best.unit.environment] = best
-        return bests
 
     def rank(self, score: float) -> float:
         """The score as a number that is smaller the better it is."""

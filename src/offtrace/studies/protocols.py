@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BeforeValidator, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, create_model, field_validator
 
+from offtrace._shared.type_guards import is_list
 from offtrace.deep.config import Config
-from offtrace.studies.fields import Declared, kind, listed, number, one_of, whole
+from offtrace.studies.fields import Above0, AtLeast0, Count, Declared, Natural, Number, Share
 from offtrace.studies.policies import declared_policy
 from offtrace.traces import Rule
 
@@ -18,23 +19,23 @@ Policy = Annotated[Any, BeforeValidator(declared_policy)]
 class Learning(Declared):
     """Common to all tasks that learn."""
 
-    steps: Annotated[int, whole(1)]
+    steps: Count
     """How long a learner learns."""
-    limit: Annotated[int, whole(0)] = 0
+    limit: Natural = 0
     """Episodes are truncated after so many steps; 0: never."""
-    q0: Annotated[float, number(-1e300, 1e300)] = 0.0
+    q0: Number = 0.0
     """The first value of every Q(s, a)."""
-    spread: Annotated[float, number()] = 0.0
+    spread: AtLeast0 = 0.0
     """The standard deviation of the noise in Q to begin with."""
-    update: Annotated[str, one_of("online", "offline", "replay")] = "online"
+    update: Literal["online", "offline", "replay"] = "online"
     """When Q changes: at each step, at the end of an episode, or from a buffer."""
-    capacity: Annotated[int, whole(1)] = 10_000
+    capacity: Count = 10_000
     """Steps that the buffer holds. This and the next three are used with update = "replay"."""
-    every: Annotated[int, whole(1)] = 1
+    every: Count = 1
     """Steps between two draws from the buffer."""
-    batch: Annotated[int, whole(1)] = 1
+    batch: Count = 1
     """The number of sequences in a draw."""
-    length: Annotated[int, whole(1)] = 32
+    length: Count = 32
     """Steps in a sequence, at most."""
 
     @property
@@ -46,17 +47,17 @@ class Learning(Declared):
 class Control(Learning):
     """Learn towards Q*, all policies ε-greedy in the current Q."""
 
-    behavior: Annotated[float, number(0, 1)] = 0.2
+    behavior: Share = 0.2
     """ε of the behaviour policy."""
-    target: Annotated[float, number(0, 1)] = 0.1
+    target: Share = 0.1
     """ε of the target policy."""
-    evaluation: Annotated[float, number(0, 1)] = 0.05
+    evaluation: Share = 0.05
     """ε of the evaluation episodes, one of which follows each training episode."""
-    explore: Annotated[int, whole(0)] = 0
+    explore: Natural = 0
     """For so many episodes at first the behaviour is uniform."""
-    evaluation_limit: Annotated[int, whole(1)] = 1000
+    evaluation_limit: Count = 1000
     """Steps in an evaluation episode, at most."""
-    window: Annotated[int, whole(1)] = 100
+    window: Count = 100
     """Over how many evaluation episodes the learning curve is averaged."""
 
 
@@ -72,11 +73,11 @@ class Evaluation(Learning):
 class Replay(Learning):
     """Learn Q^π of the current policy from what the policy of `age` updates ago did."""
 
-    updates: Annotated[int, whole(1)] = 50
+    updates: Count = 50
     """How many updates made the current policy."""
-    rate: Annotated[float, number(0, 1, above=True)] = 0.1
+    rate: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.1
     """The step size of an update, Q + rate (T* Q − Q)."""
-    temperature: Annotated[float, number(above=True)] = 0.1
+    temperature: Above0 = 0.1
     """The temperature of the softmax policies."""
 
 
@@ -87,7 +88,7 @@ class Map(Declared):
     """μ; a random one without a seed is drawn for each seed."""
     target: Policy = "random"
     """π; likewise."""
-    tolerance: Annotated[float, number(above=True)] = 1e-3
+    tolerance: Above0 = 1e-3
     """How far apart the bounds of the contraction may be."""
 
     @property
@@ -98,6 +99,13 @@ class Map(Declared):
 
 class DeepBase(Declared):
     """Train a deep agent. The keys are those of `deep.Config`, which also checks them together."""
+
+    model_config = ConfigDict(strict=True)
+
+    @field_validator("hidden", mode="before", check_fields=False)
+    @classmethod
+    def _as_tuple(cls, given: object) -> object:
+        return tuple(given) if is_list(given) else given
 
     @property
     def cost(self) -> float:
@@ -111,26 +119,12 @@ class DeepBase(Declared):
         return Config(game=game, trace=trace, capacity=age, **values)
 
 
-def like(default: object) -> Any:
-    """The type of a field whose default this is: for 1 an integer, for 1.0 a number, for "a" a text, …"""
-    if isinstance(default, tuple):
-        return Annotated[tuple[Annotated[int, whole(1)], ...], listed("integers")]
-    if default is None:
-        return Annotated[int | float | None, kind("a number", int, float, type(None))]
-    kinds = {
-        bool: kind("true or false", bool),
-        int: kind("an integer", int),
-        float: kind("a number", int, float),
-        str: kind("a text", str),
-    }
-    return Annotated[type(default), kinds[type(default)]]
-
-
 # Written out, so that a new key of Config does not change what a declared study is.
 DEEP = (
     *("frames", "gamma", "envs", "every", "batch", "length", "burn_in", "warm_up", "minibatches"),
     *("learning_rate", "clip", "loss", "double", "target_every", "policies", "explore_epsilon", "behavior_epsilon"),
     *("target_epsilon", "explore_frames", "priority", "correction", "hidden", "sticky", "limit"),
 )
-_defaults: dict[str, Any] = {f.name: (like(f.default), f.default) for f in fields(Config) if f.name in DEEP}
-Deep = create_model("Deep", __base__=DeepBase, __module__=__name__, **_defaults)
+_hints = get_type_hints(Config)
+_fields: dict[str, Any] = {f.name: (_hints[f.name], f.default) for f in fields(Config) if f.name in DEEP}
+Deep = create_model("Deep", __base__=DeepBase, __module__=__name__, **_fields)

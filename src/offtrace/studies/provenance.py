@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import json
 import platform
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from importlib import metadata
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 import offtrace
@@ -21,8 +20,8 @@ from offtrace.studies import environments
 from offtrace.studies.fields import Table
 
 HOME = Path(offtrace.__file__).parent
-PACKAGES = {"deep": ("numpy", "jax", "flax", "optax", "gymnax", "polars")}
-LEARNING = ("numpy", "scipy", "numba", "polars")
+PACKAGES = ("numpy", "scipy", "numba", "polars")
+OF_DEEP = ("numpy", "jax", "flax", "optax", "gymnax", "polars")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Code:
     tree: str
     """The id that git gives to the folder of offtrace in that commit, and the hash of its difference from it."""
     modules: Mapping[str, str]
-    """The hash of each file of the modules, and of what they import from their own folder or package."""
+    """The hash of each file of the modules: of the whole package, or of what a file imports from its own folder."""
     files: Mapping[str, str]
     """The hash of each file that the study declares; "missing" where it is not there."""
 
@@ -87,7 +86,7 @@ def sources_digest(modules: tuple[str, ...], files: tuple[str, ...]) -> str:
 def versions(task: str) -> dict[str, str]:
     """Of the packages that the rows of a task depend on, as far as they are installed as such."""
     installed = {"offtrace": offtrace.__version__, "python": platform.python_version()}
-    for name in PACKAGES.get(task, LEARNING):
+    for name in OF_DEEP if task == "deep" else PACKAGES:
         try:
             installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -136,50 +135,23 @@ def _digest(text: str) -> str:
 
 
 def _sources(module: str) -> Iterator[tuple[str, Path]]:
-    """(name, path) of the file of a module, and of those that it imports from its own folder or package."""
-    first = _file(module)
-    if first is None:
+    """(name, path) of the files of a module: its whole package, or its file and what that imports from its own folder."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])  # of what has no dot: this imports nothing
+    except (ImportError, ValueError):
         return
-    package = "." in module or first.name == "__init__.py"
-    top = _file(module.partition(".")[0]) or first
-    home = top.parent.parent if package else top.parent
-    inside = top.parent if package else home  # where what it imports counts
-    alone = not package and home.name in ("site-packages", "dist-packages")
-    waiting, seen = [(module, first)], {first}
-    while waiting:
-        name, file = waiting.pop()
-        yield file.relative_to(home).as_posix() if file.is_relative_to(home) else file.name, file
-        for other in () if alone or file.suffix != ".py" else _imports(name, file):
-            path = _file(other)
-            if path is not None and path not in seen and path.is_relative_to(inside):
-                seen.add(path)
-                waiting.append((other, path))
-
-
-def _imports(name: str, file: Path) -> Iterator[str]:
-    """The names of what a file imports, anywhere in it; `from a import b` may mean the module a.b."""
-    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package or None)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _file(module: str) -> Path | None:
-    """Where a module lies. `importlib.util.find_spec` would import the package that it is in: this imports nothing."""
-    spec, names = None, module.split(".")
-    for i in range(len(names)):
-        inside = spec.submodule_search_locations if spec else None
-        if spec and inside is None:
-            return None
-        try:
-            asked = (finder.find_spec(".".join(names[: i + 1]), inside) for finder in sys.meta_path)
-            spec = next(filter(None, asked), None)
-        except (ImportError, ValueError, AttributeError, KeyError):
-            return None
-        if spec is None:
-            return None
-    return Path(spec.origin).resolve() if spec and spec.has_location and spec.origin else None
+    if spec is not None and spec.submodule_search_locations:
+        package = Path(next(iter(spec.submodule_search_locations))).resolve()
+        home, files = package.parent, sorted(package.rglob("*.py"))
+    elif spec is not None and spec.has_location and spec.origin:
+        file = Path(spec.origin).resolve()
+        home, files = file.parent, [file]
+        if file.suffix == ".py" and home.name not in ("site-packages", "dist-packages"):
+            finder = ModuleFinder([str(home)])  # it reads what files import, and runs nothing
+            finder.import_hook(module)
+            paths = (getattr(one, "__file__", None) for one in finder.modules.values())
+            files = sorted(Path(path) for path in paths if path)
+    else:
+        return
+    for file in files:
+        yield file.relative_to(home).as_posix(), file

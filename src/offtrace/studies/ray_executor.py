@@ -178,16 +178,6 @@ class Driver:
         if address == "local":
             settings |= {"num_cpus": workers, "num_gpus": 0, "include_dashboard": False}
             settings |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
-        elif not address.startswith("ray://") and address != "auto":
-            host, _, port = address.rpartition(":")
-            seen = self.ray.util.get_node_ip_address() if host in ("127.0.0.1", "localhost", "::1") else host
-            try:
-                knock(f"{seen}:{port}")
-            except OSError as error:
-                raise OSError(
-                    f"Ray takes {host} for {seen}, where nothing listens ({error}): start the head without "
-                    f"--node-ip-address={host}, or with --node-ip-address={seen}"
-                ) from error
         self.ray.init(address=address, **settings)
         self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote())
         # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.

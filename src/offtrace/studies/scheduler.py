@@ -1,12 +1,16 @@
-"""The coordinator: hands out units, the largest first, and commits what comes back."""
+"""The coordinator: hands out units, the largest first, and commits what comes back. SIGTERM and SIGHUP end it as Ctrl-C does."""
 
 from __future__ import annotations
 
 import contextlib
 import heapq
 import shutil
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from offtrace._shared.number_text import duration
 from offtrace._shared.progress_bar import ProgressBar
@@ -17,6 +21,36 @@ from offtrace.studies.store import Store
 
 SHOWN = 8
 """Units that were set aside and are named at the end."""
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that ask a process to end."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Within the block, signals that would end the process raise Interrupted; but not where somebody handles or ignores them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in own:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in own:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
 
 
 def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:

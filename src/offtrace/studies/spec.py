@@ -6,36 +6,37 @@ import hashlib
 import importlib
 import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.studies import agents, environments, policies
+from offtrace._shared.type_guards import is_list
+from offtrace.studies import environments, policies, traces
 from offtrace.studies.fields import (
+    NOT_EMPTY,
     Ages,
     Alphas,
+    Count,
     DeclarationError,
     Declared,
     Lams,
     Name,
     Names,
+    Natural,
+    StudyError,
     Table,
     Text,
     Toml,
     all_printable,
     is_table,
-    listed,
-    number,
-    one_of,
-    whole,
 )
 from offtrace.studies.protocols import Control, Deep, DeepBase, Evaluation, Map, Replay
-from offtrace.studies.trace_grids import TraceGrid, grid, make, trace_grids
+from offtrace.studies.traces import TraceGrid
 
 FORMAT = 1
 """The version of the format of declarations; it is part of the digest."""
@@ -47,8 +48,8 @@ HIGHER_IS_BETTER = ("auc", "return", "mean return")
 class Seeds(Declared):
     """The seeds first, first + 1, …, `count` of them."""
 
-    first: Annotated[int, whole(0)]
-    count: Annotated[int, whole(1)]
+    first: Natural
+    count: Count
 
     @property
     def stop(self) -> int:
@@ -82,8 +83,8 @@ class Spec(Declared):
     question: Text
     about: Text = ""
     task: str
-    environments: Annotated[tuple[Any, ...], listed("environments", 1)]
-    traces: Annotated[tuple[Any, ...], listed("traces", 1)]
+    environments: Annotated[tuple[Any, ...], NOT_EMPTY]
+    traces: Annotated[tuple[Any, ...], NOT_EMPTY]
     lams: Lams = ()
     modules: Names = ()
     files: Names = ()
@@ -92,7 +93,7 @@ class Spec(Declared):
 class ControlSpec(Spec):
     """The keys of the task "control"."""
 
-    metric: Annotated[str, one_of("auc", "return", "rms error", "mean rms error")]
+    metric: Literal["auc", "return", "rms error", "mean rms error"]
     alphas: Alphas
     seeds: TuningAndTest
     protocol: Control
@@ -101,7 +102,7 @@ class ControlSpec(Spec):
 class EvaluationSpec(Spec):
     """The keys of the task "evaluation"."""
 
-    metric: Annotated[str, one_of("rms error", "mean rms error", "weighted rms error")]
+    metric: Literal["rms error", "mean rms error", "weighted rms error"]
     alphas: Alphas
     seeds: TuningAndTest
     protocol: Evaluation
@@ -117,7 +118,7 @@ class ReplaySpec(EvaluationSpec):
 class MapSpec(Spec):
     """The keys of the task "map"."""
 
-    metric: Annotated[str, one_of("contraction")]
+    metric: Literal["contraction"]
     seeds: OfMaps
     protocol: Map = Map()
 
@@ -125,7 +126,7 @@ class MapSpec(Spec):
 class DeepSpec(Spec):
     """The keys of the task "deep"."""
 
-    metric: Annotated[str, one_of("return", "mean return")]
+    metric: Literal["return", "mean return"]
     ages: Ages
     seeds: TestOnly
     protocol: Deep = Deep()  # pyright: ignore[reportInvalidTypeForm]
@@ -140,43 +141,29 @@ TASKS: dict[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Declared):
     """An environment and how the task is run there."""
 
-    name: str
+    name: Text
     protocol: Any
 
 
-class RecordedPlace(Declared):
-    """A `Place`, as a folder of records has it."""
-
-    name: Text
-    protocol: dict[str, Any]
-
-
-class RecordedTrace(Declared):
-    """A `TraceGrid`, as a folder of records has it."""
-
-    title: Text
-    parameters: dict[str, Any]
-    lams: list[Annotated[float, number(0, 1)] | None]
-
-
-class Recorded(Declared):
-    """What `as_json` has made of the fields of a study."""
+class Fields(Declared):
+    """The fields of a study, all defaults filled in."""
 
     name: Name
     question: Text
-    about: str = ""
-    task: Annotated[str, one_of(*TASKS)]
-    metric: Text
-    environments: list[RecordedPlace]
-    traces: list[RecordedTrace]
-    alphas: tuple[float, ...] = ()
-    ages: tuple[int, ...] = ()
-    seeds: dict[str, Any]
-    modules: Names = ()
+    about: str
+    task: str
+    metric: str
+    environments: tuple[Place, ...]
+    traces: tuple[TraceGrid, ...]
+    alphas: tuple[float, ...]
+    ages: tuple[int, ...]
+    """The ages of the data: of the behaviour policy in updates ("replay"), or as many frames as the memory holds ("deep")."""
+    seeds: Annotated[dict[str, Seeds], Field(min_length=1)]
+    """The seeds by phase: tuning and test, or map."""
+    modules: Names
     files: Names = ()
 
 
@@ -186,14 +173,15 @@ def read(name: str | Path) -> Table:
     looks_like_a_file = path.suffix == ".toml" or len(path.parts) > 1
     if not looks_like_a_file and str(name) in shipped():
         path = SHIPPED / f"{name}.toml"
-    elif not _is_file(path):
+    elif not is_file(path):
         known = shipped()
         what = "no such file" if looks_like_a_file else f"no study of that name{did_you_mean(name, known)}"
         raise DeclarationError("study", str(name), f"the path of a TOML file, or one of {', '.join(known)}: {what}")
     return {"name": path.stem, **parsed(path)}
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is this file."""
     try:
         return path.is_file()
     except OSError:  # its name is too long
@@ -241,7 +229,7 @@ def _merged(given: Toml, changes: Toml) -> Table:
     return both
 
 
-def check(given: Toml) -> Table:
+def check(given: Toml) -> Fields:
     """Check a declaration, in which subsets are resolved, and return the fields of the study."""
     try:
         all_printable("", given)
@@ -259,40 +247,54 @@ def check(given: Toml) -> Table:
     places = _places(spec.environments, spec.protocol, task)
     for place in places:
         _check_place(place, ages)
-    traces = trace_grids(spec.traces, spec.lams, task)
+    grids = traces.trace_grids(spec.traces, spec.lams, task)
     if task == "deep":
-        for i, trace in enumerate(traces):
+        for i, trace in enumerate(grids):
             _check_agent(f"traces[{i}]", trace, places, ages)
-    fields = {name: getattr(spec, name) for name in ("name", "question", "about", "task", "metric", "modules", "files")}
+    given = {name: getattr(spec, name) for name in ("name", "question", "about", "task", "metric", "modules", "files")}
     seeds = _checked_seeds(spec.seeds, task, len(alphas))
-    return {**fields, "environments": places, "traces": traces, "alphas": alphas, "ages": ages, "seeds": seeds}
+    return Fields(**given, environments=places, traces=grids, alphas=alphas, ages=ages, seeds=seeds)
 
 
-def recorded(given: object) -> Table:
-    """The fields of a study from what `as_json` has made of them. No name is looked up, and no module imported.
+def recorded(given: object) -> Fields:
+    """The fields of a study from the JSON of them. No name is looked up, and no module imported.
 
     They may be anybody's: they are checked as far as reading records needs.
     """
     all_printable("", given)
-    known = Recorded.checked("", given)
-    spec = TASKS[known.task].model_fields
-    protocol, seeds = spec["protocol"].annotation, spec["seeds"].annotation.checked("seeds", known.seeds)
-    places = [Place(p.name, protocol.checked(f"{p.name}.protocol", p.protocol)) for p in known.environments]
-    traces = [TraceGrid(t.title, tuple(sorted(t.parameters.items())), tuple(t.lams)) for t in known.traces]
-    names = ("name", "question", "about", "task", "metric", "alphas", "ages", "modules", "files")
-    fields = {name: getattr(known, name) for name in names}
-    phases = _checked_seeds(seeds, known.task, len(known.alphas))
-    return {**fields, "environments": tuple(places), "traces": tuple(traces), "seeds": phases}
+    fields = Fields.checked("", given)
+    if fields.task not in TASKS:
+        raise DeclarationError("task", fields.task, ", ".join(TASKS))
+    protocol = TASKS[fields.task].model_fields["protocol"].annotation
+    places = [
+        Place(name=p.name, protocol=protocol.checked(f"{p.name}.protocol", p.protocol)) for p in fields.environments
+    ]
+    return fields.model_copy(update={"environments": tuple(places)})
 
 
-def as_json(fields: Table) -> Table:
-    """The fields of a study as JSON has them, all defaults filled in. Without files there is no such key."""
-    changed = {
-        "environments": [{"name": p.name, "protocol": p.protocol.model_dump()} for p in fields["environments"]],
-        "traces": [{"title": t.title, "parameters": dict(t.parameters), "lams": t.lams} for t in fields["traces"]],
-        "seeds": {phase: seeds.model_dump() for phase, seeds in fields["seeds"].items()},
-    }
-    return json.loads(json.dumps({k: v for k, v in {**fields, **changed}.items() if k != "files" or v}))
+def modules_named(declared: Toml) -> list[str]:
+    """The modules that a declaration and its subsets name. Nothing is looked up."""
+    subsets = declared.get("subsets")
+    tables = [declared, *(subsets.values() if is_table(subsets) else ())]
+    lists = [table.get("modules") for table in tables if is_table(table)]
+    return sorted({str(module) for modules in lists if is_list(modules) for module in modules})
+
+
+def is_trusted(declared: Toml, trust: bool | Collection[str]) -> bool:
+    """Whether one trusts all modules that a declaration names."""
+    return trust if isinstance(trust, bool) else bool(trust) and set(modules_named(declared)) <= set(trust)
+
+
+def require_trust(folder: Path, *declared: Toml) -> None:
+    """Refuse to look up what a folder declares if that would import a module: the one gate before `Study.declared`.
+
+    A folder of records may be anybody's.
+    """
+    if named := sorted({module for each in declared for module in modules_named(each)}):
+        raise StudyError(
+            f"{folder} names the modules {', '.join(named)}, and to run it imports them, which executes their "
+            "code. If you trust them, say so: --trust, or --module NAME for each; Study.load(folder, trust=True)"
+        )
 
 
 def digest(declared: Toml) -> str:
@@ -339,7 +341,7 @@ def _places(entries: Sequence[object], protocol: Declared, task: str) -> tuple[P
         try:
             name, arguments = environments.split(entry)
             changes = arguments.pop("protocol", {})
-            labels = [_checked_label(name, picked, task) for picked in grid(arguments)]
+            labels = [_checked_label(name, picked, task) for picked in environments.grid(arguments)]
         except ValueError as error:
             raise DeclarationError(key, entry, str(error)) from error
         if not is_table(changes):
@@ -348,7 +350,7 @@ def _places(entries: Sequence[object], protocol: Declared, task: str) -> tuple[P
         for label in labels:
             if label in places:
                 raise DeclarationError(key, label, "each environment once")
-            places[label] = Place(label, own)
+            places[label] = Place(name=label, protocol=own)
     if not places:
         raise DeclarationError("environments", list(entries), "a grid that is not empty")
     return tuple(places.values())
@@ -359,7 +361,7 @@ def _checked_label(name: str, arguments: Table, task: str) -> str:
         return environments.checked_label(name, arguments, seeded=task == "map")
     if arguments:  # Gymnasium would take what stands before the colon for a module
         raise ValueError("a game without arguments")
-    agents.check_game(name)
+    environments.check_game(name)
     return name
 
 
@@ -390,12 +392,12 @@ def _check_place(place: Place, ages: tuple[int, ...]) -> None:
 
 def _check_agent(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tuple[int, ...]) -> None:
     """Check that the agent of a trace can be made with its settings, in each environment."""
-    parameters = dict(trace.parameters)
-    rule = make(trace.title, parameters, trace.lams[0])
+    parameters = trace.parameters
+    rule = traces.make(trace.title, parameters, trace.lams[0])
     for place in places:
         for age in ages:
             try:
-                config = agents.configured(place.protocol, place.name, rule, age, parameters)
+                config = traces.configured(place.protocol, place.name, rule, age, parameters)
             except (ValueError, TypeError) as error:
                 raise DeclarationError(key, {"name": trace.title, **parameters}, f"{error}") from error
             if config.memory_slots is None and len(ages) > 1:

@@ -21,7 +21,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Status:
-    """How far a study has come: units done, rows, problems, the best so far."""
+    """How far a study has come: units done, rows, problems."""
 
     name: str
     folder: Path
@@ -35,8 +35,6 @@ class Status:
     """The versions of offtrace under which it was run."""
     problems: tuple[str, ...]
     """What is damaged."""
-    best: tuple[str, ...]
-    """The best on each environment, in words."""
     code: str = ""
     """If other code than the current one made rows: what differs, in words."""
     changed: tuple[str, ...] = ()
@@ -66,7 +64,6 @@ class Status:
             some = ", ".join(self.changed[:SHOWN]) + (", …" if len(self.changed) > SHOWN else "")
             lines.append(f"  {len(self.changed)} units of other code (--rerun-changed runs them again): {some}")
         lines += [f"  set aside: {line}" for line in self.failed]
-        lines += [f"  best on {line}" for line in self.best]
         return "\n".join([*lines, *(f"  damaged: {problem}" for problem in self.problems)])
 
 
@@ -87,23 +84,10 @@ def status_of(study: Study, contents: Contents | None = None) -> Status:
         workers=len({summary.worker for summary in done}),
         versions=tuple(sorted(versions)),
         problems=tuple(contents.problems),
-        best=tuple(f"{name}: {words}" for name, words in best_words(plan).items()),
         code=study.code.differences(contents.codes.get(changed[0].code, {})) if changed else "",
         changed=tuple(str(plan.units[summary.id]) for summary in changed),
         failed=tuple(words for id, words in store.failed().items() if id not in plan.done),
     )
-
-
-def best_words(plan: Plan) -> dict[str, str]:
-    """The best trace on each environment, in words."""
-    several, best = len(plan.study.ages) > 1, dict[str, str]()
-    for environment, (unit, score) in plan.best().items():
-        numbers = (("λ", unit.lam), ("α", None if several else unit.alpha))
-        settings = [unit.parameters, *(f"{n} = {v:g}" for n, v in numbers if v is not None)]
-        words = f"{unit.trace} ({', '.join(filter(None, settings))})" if any(settings) else unit.trace
-        over = " over all ages" if several else ""
-        best[environment] = f"{words}: {plan.study.metric} {score:.5g} in {unit.phase}{over}"
-    return best
 
 
 def facts(study: Study) -> Table:

@@ -12,19 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offtrace._shared import notebook
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
-from offtrace._shared.html_templates import rendered
-from offtrace.studies import environments, spec, status
+from offtrace.studies import environments, scheduler, spec, status
 from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
-from offtrace.studies.interruption import as_ctrl_c
 from offtrace.studies.plan import Plan
 from offtrace.studies.provenance import Code, code_of, machine, versions
 from offtrace.studies.spec import Place, Seeds
 from offtrace.studies.status import Status
 from offtrace.studies.store import NAME, Contents, Store, frame
-from offtrace.studies.trace_grids import TraceGrid
-from offtrace.studies.trust import is_trusted, require_trust
+from offtrace.studies.traces import TraceGrid
 
 if TYPE_CHECKING:
     import polars as pl
@@ -93,15 +91,15 @@ class Study:
         the modules that it may import.
         """
         path = Path(study)
-        if any((path / name).is_file() for name in (NAME, "study.toml")):
+        if any(spec.is_file(path / name) for name in (NAME, "study.toml")):
             recorded = cls._of_folder(path, trust).at(out)
             return recorded if subset is None else recorded.small(subset)
         given = spec.read(study)
-        if any((path.parent / name).exists() for name in (NAME, "lock")) and not is_trusted(given, trust):
-            require_trust(path.parent, given)
+        if any(spec.is_file(path.parent / name) for name in (NAME, "lock")) and not spec.is_trusted(given, trust):
+            spec.require_trust(path.parent, given)
         folder = str(path.resolve().parent)
         needs_files = given.get("modules") or given.get("files") or environments.SAVED in str(given.get("environments"))
-        if needs_files and path.is_file() and folder not in sys.path:
+        if needs_files and spec.is_file(path) and folder not in sys.path:
             sys.path.append(folder)  # workers get this path too
         try:
             return cls.declared(given, subset, out)
@@ -115,20 +113,13 @@ class Study:
         about, out = Store(folder, "").about(), folder.resolve().parent
         toml = about.get("toml")
         given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
-        if is_trusted(given, trust):
-            study = cls.declared(given, None, out)
+        if "study" in about and not spec.is_trusted(given, trust):
+            fields = spec.recorded(about["study"])
+            study = cls(**dict(fields), given=given, out=out, code=code_of(fields.modules, fields.files), checked=False)
         else:
-            try:
-                fields = spec.recorded(about.get("study"))
-                study = cls(
-                    **fields, given=given, out=out, code=code_of(fields["modules"], fields["files"]), checked=False
-                )
-            except DeclarationError as error:
-                try:
-                    require_trust(folder, given)
-                except StudyError as refused:
-                    raise StudyError(f"{folder / NAME} cannot be read ({error}), and study.toml: {refused}") from error
-                study = cls.declared(given, None, out)
+            if not spec.is_trusted(given, trust):
+                spec.require_trust(folder, given)
+            study = cls.declared(given, None, out)
         if study.folder.name != folder.resolve().name:
             raise StudyError(f"{folder} is not the folder of the study in it, which would be {study.folder.name}")
         return study
@@ -136,7 +127,7 @@ class Study:
     @classmethod
     def declared(cls, given: Toml, subset: str | None = None, out: str | Path | None = None) -> Study:
         """Make a study from a dict of what the TOML file would say. All of its subsets are checked, too."""
-        checked: dict[str | None, Table] = {None: spec.check(spec.with_subset(given, None))}
+        checked: dict[str | None, spec.Fields] = {None: spec.check(spec.with_subset(given, None))}
         for name in given.get("subsets", {}):
             try:
                 checked[name] = spec.check(spec.with_subset(given, name))
@@ -145,8 +136,8 @@ class Study:
                 raise
         spec.with_subset(given, subset)  # an unknown one is an error
         fields = checked[subset]
-        code = code_of(fields["modules"], fields["files"])
-        return cls(**fields, subset=subset, given=given, out=Path(out or OUT), code=code)
+        code = code_of(fields.modules, fields.files)
+        return cls(**dict(fields), subset=subset, given=given, out=Path(out or OUT), code=code)
 
     def at(self, out: str | Path | None) -> Study:
         """Return the same study with its records in another place."""
@@ -160,8 +151,8 @@ class Study:
     @property
     def declaration(self) -> Table:
         """What is run, all defaults filled in, as JSON has it."""
-        names = ("name", "question", "about", "task", "metric", "environments", "traces", "alphas", "ages", "seeds")
-        return spec.as_json({name: getattr(self, name) for name in (*names, "modules", "files")})
+        given = {name: getattr(self, name) for name in spec.Fields.model_fields}
+        return spec.Fields.model_construct(**given).model_dump(mode="json", exclude=None if self.files else {"files"})
 
     @cached_property
     def digest(self) -> str:
@@ -211,21 +202,22 @@ class Study:
         self = self.at(out)
         if not self.checked:
             self._require_trust()
-            Study.declared(self.given)  # looks up every name
+            if Study.declared(self.given).digest != self.digest:
+                raise StudyError(
+                    f"the records in {self.folder} are of another study than the declaration that they hold"
+                )
         plan, store = Plan(self), Store(self.folder, self.digest)
         contents = store.read(whole=True)
         self._take(plan, contents, other_code, rerun_changed)
         if plan.finished and not contents.problems:
             return self  # also where nothing can be written
-        with as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
+        with scheduler.as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
             for problem in contents.problems:
                 warnings.warn(f"damaged: {self.folder / problem}", stacklevel=2)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it was said
                 self._take(plan, contents, other_code, rerun_changed)
             if not plan.finished:
-                from offtrace.studies import scheduler
-
                 longest = patience or (math.inf if self.task == "deep" else PATIENCE)
                 left = plan.total - len(plan.done)
                 with contextlib.closing(_executor(on, workers, address, left, longest)) as executor:
@@ -253,15 +245,15 @@ class Study:
     def _require_trust(self) -> None:
         """Refuse to look up a declaration that names modules, if nobody but its folder has named them."""
         if not self.checked:
-            require_trust(self.folder, self.given, self.declaration)
+            spec.require_trust(self.folder, self.given)
 
-    def records(self, out: str | Path | None = None) -> pl.DataFrame:
+    def records(self) -> pl.DataFrame:
         """Return one row for each configuration and seed that has been run."""
-        return self.at(out)._frame("rows")
+        return self._frame("rows")
 
-    def curves(self, out: str | Path | None = None) -> pl.DataFrame:
+    def curves(self) -> pl.DataFrame:
         """The mean over the seeds at fixed steps, with a 95% interval, for each configuration that has been run."""
-        return self.at(out)._frame("curves")
+        return self._frame("curves")
 
     def _frame(self, kind: str) -> pl.DataFrame:
         plan, store = Plan(self), Store(self.folder, self.digest)
@@ -287,9 +279,9 @@ class Study:
             files += [into / f"{kind}.parquet", into / f"{kind}.csv"]
         return files
 
-    def status(self, out: str | Path | None = None) -> Status:
+    def status(self) -> Status:
         """Return what there is of the study: what has been run, and what its folder says."""
-        return status.status_of(self.at(out))
+        return status.status_of(self)
 
     def facts(self) -> Table:
         """Return what a report says of the study in addition to its rows."""
@@ -312,7 +304,8 @@ class Study:
         return "\n".join([*lines, *(f"  {key:<13} {value}" for key, value in self.summary())])
 
     def _repr_html_(self) -> str:
-        return rendered("offtrace.studies", "study.html", study=self)
+        table = notebook.table(self.name, [("question", self.question), *self.summary()])
+        return table + (notebook.words(str(self.status())) if self.folder.is_dir() else "")
 
 
 def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:

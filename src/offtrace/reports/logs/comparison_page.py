@@ -46,7 +46,9 @@ def answer(comparison: Comparison) -> list[str]:
     """Which is first, whether that is clear, and what each is worth beside today's policy."""
     (first, best), *_ = comparison.results.items()
     said = [f"{comparison.instead}."] if comparison.instead else []
-    if comparison.differences:
+    if comparison.rows[first].failed:
+        said.append("**The logs do not say**: no policy's estimate passes its checks.")
+    elif comparison.differences and not comparison.rows[comparison.differences[0].worse].failed:
         d, say = comparison.differences[0], Words(best)
         more = f"{say.number(d.estimate)} {say.interval(d.low, d.high)} more than {d.worse}"
         said.append(

@@ -11,7 +11,7 @@ from offtrace._shared.number_text import number
 from offtrace.mdps.gallery import BIFURCATIONS
 from offtrace.reports.html.document import Select
 from offtrace.reports.study.views import Cloud, Grid, Line, Row, Views
-from offtrace.reports.study.words import age_label, curve, metric, of_ages, scaled, settings
+from offtrace.reports.study.words import age_label, curve, in_sentence, metric, of_ages, scaled, settings
 
 
 class Bar(NamedTuple):
@@ -105,8 +105,8 @@ def _head(shown: Views) -> list[Chart]:
         }
         choice = Select("Environment", "difference", [(str(i), name) for i, name in enumerate(panels)])
         better = "right is better" if summary.better > 0 else "left is better"
-        lead = f"Each trace less {summary.baseline}, in {metric(shown.facts)}, each at its {settings(shown)}: means of pairs "
-        lead += f"of the same seed with 95% intervals; {better}."
+        lead = f"Each trace less {summary.baseline}, in {in_sentence(shown.facts)}, each at its {settings(shown)}: "
+        lead += f"means of pairs of the same seed with 95% intervals; {better}."
         controls = [choice] if len(panels) > 1 else []
         found.append(
             Chart("difference", "bars", f"Ahead of {summary.baseline}?", lead, panels, less, controls=controls)
@@ -155,14 +155,6 @@ def _standing(shown: Views) -> list[Chart]:
             "Probability that a run of it is the better one", 0.5,
         ),
     }  # fmt: skip
-    if summary.reference not in (None, first):
-        over = {row["better"]: row for row in summary.improvement.filter(worse=summary.reference).to_dicts()}
-        rows = [over[method] for method in summary.iqm["method"] if method in over]
-        what = f"P(better than {summary.reference})"
-        panels[f"The others against {summary.reference}"] = Bars(
-            bars(rows, "better", "probability"), "probability", what,
-            f"Probability that a run is better than one of {summary.reference}", 0.5,
-        )  # fmt: skip
     lead = (
         f"Each trace at its own {settings(shown)}. Scores are scaled in each environment: {scaled(shown)}. Bars are 95% "
         "intervals by a stratified bootstrap, which resamples the seeds within each environment."

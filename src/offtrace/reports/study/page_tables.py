@@ -13,28 +13,22 @@ NONE = Cell("–")
 
 
 def aged(shown: Views) -> list[Part]:
-    """Traces down, ages across: interquartile means, differences to the reference, and how much these grow."""
-    reference = shown.summary.reference
+    """Traces down, ages across: interquartile means, and what they are less that of the baseline."""
+    baseline = shown.summary.baseline
     rows = {(row["method"], row["age"]): row for row in shown.at_each_age.iter_rows(named=True)}
-    grown = {row["method"]: row for row in shown.changes.iter_rows(named=True)}
     ages = sorted({age for _, age in rows})
     lines: list[list[Cell]] = []
     for method in shown.summary.methods:
         line = [_name(method)]
         for age in ages:
             row = rows.get((method, age), {})
-            line.append(_estimate(row, "iqm", "low", "high"))
-            if reference:
-                line.append(_difference(row, "difference", "difference_low", "difference_high"))
-        if grown:
-            line.append(_difference(grown.get(method, {}), "change", "low", "high"))
+            line += [_estimate(row, "iqm", "low", "high"), _difference(row)]
         lines.append(line)
-    heads = [head for age in ages for head in (f"{age:,.0f}", *([f"to {reference}"] if reference else []))]
-    heads += ["grows by"] if grown else []
-    lead = f"Interquartile means by {age_label(shown.facts)}"
-    lead += f", and differences to {reference}: bold where the 95% interval leaves out 0" if reference else ""
-    lead += ". The last column is how much that difference grows from the youngest to the oldest data" if grown else ""
-    return [Paragraph(f"{lead}."), Table(["Trace", *heads], lines, texts=1)]
+    heads = [head for age in ages for head in (f"{age:,.0f}", f"to {baseline}")]
+    lead = (
+        f"Interquartile means by {age_label(shown.facts)}, and differences to {baseline}: bold where the 95% interval "
+    )
+    return [Paragraph(f"{lead}leaves out 0."), Table(["Trace", *heads], lines, texts=1)]
 
 
 def by_environment(shown: Views) -> Table:
@@ -109,13 +103,14 @@ def _estimate(row: Row, name: str, low: str, high: str, *, sign: str = "") -> Ce
     return Cell(sign + text, value, small=ends)
 
 
-def _difference(row: Row, name: str, low: str, high: str) -> Cell:
+def _difference(row: Row) -> Cell:
     """`+0.12 [0.08, 0.16]`, in bold where the interval leaves out 0."""
-    value = row.get(name)
+    value = row.get("difference")
     if value is None:
         return NONE
-    made = _estimate(row, name, low, high, sign="+" * (value > 0))
-    return Cell(made.text, value, small=made.small, strong=row[low] > 0 or row[high] < 0)
+    made = _estimate(row, "difference", "difference_low", "difference_high", sign="+" * (value > 0))
+    apart = row["difference_low"] > 0 or row["difference_high"] < 0
+    return Cell(made.text, value, small=made.small, strong=apart)
 
 
 def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> Cell:

@@ -42,19 +42,14 @@ def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     return stats.trim_mean(np.concatenate(parts, axis=axis), 0.25, axis=axis)
 
 
-def improvements(
-    samples: pl.DataFrame, methods: list[str], reference: str | None = None, *, seed: int = SEED
-) -> pl.DataFrame:
-    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs.
-
-    Those of the first method, and those of the reference, have intervals.
-    """
+def improvements(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
+    """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs. Those of the first have intervals."""
     places = strata(samples)
     found = []
     for x, y in combinations(methods, 2):
         whole = float(np.mean([_compared(groups[x], groups[y]) for groups in places.values()]))
         low = high = float("nan")
-        if x == methods[0] or reference in (x, y):
+        if x == methods[0]:
             parts = [part for groups in places.values() for part in ranked(groups[x], groups[y])]
             low, high = resampled(parts, probability, whole, seed)
         found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
@@ -80,6 +75,29 @@ def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) 
         found.append((other, whole, low, high, in_pairs))
     schema = {"method": pl.String, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64}
     return pl.DataFrame(found, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
+
+
+def at_each_age(samples: pl.DataFrame, methods: list[str], baseline: str, *, seed: int = SEED) -> pl.DataFrame:
+    """For every age and method its interquartile mean, and that less the baseline's, with intervals.
+
+    `samples` has environment, method, seed, age and score. A method that lacks an environment at an age has no row there.
+    """
+    found = []
+    for (age,), part in samples.sort("age").group_by("age", maintain_order=True):
+        places = strata(part)
+        complete = {
+            m: [groups[m] for groups in places.values()] for m in methods if all(m in g for g in places.values())
+        }
+        for method, parts in complete.items():
+            whole = float(interquartile_mean(*parts))
+            row = [age, method, whole, *resampled(parts, interquartile_mean, whole, seed)]
+            less: list[float | None] = [None] * 3
+            if baseline in complete and method != baseline:
+                both = [*parts, *complete[baseline]]
+                less = [apart := float(difference(*both)), *resampled(both, difference, apart, seed)]
+            found.append((*row, *less))
+    kinds = dict.fromkeys(("iqm", "low", "high", "difference", "difference_low", "difference_high"), pl.Float64)
+    return pl.DataFrame(found, schema={"age": pl.Float64, "method": pl.String, **kinds}, orient="row")
 
 
 def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:

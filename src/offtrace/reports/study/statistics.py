@@ -38,13 +38,10 @@ class Summary:
     )  # the final phase at each tuned α; `best_lam` marks each method's λ, `mark` the best and its ties
     runs: pl.DataFrame  # environment, method, lam, seed, value: the runs that the table is of
     iqm: pl.DataFrame  # method: iqm, low, high, strata, n
-    improvement: (
-        pl.DataFrame
-    )  # better, worse: probability; low and high for pairs of the first method and of the reference
+    improvement: pl.DataFrame  # better, worse: probability; low and high for pairs of the first method
     differences: (
         pl.DataFrame
     )  # method, difference, low, high, in_pairs: by how much the first of `iqm` is above each other
-    reference: str | None  # the method that all others are compared with
     zeros: bool  # whether 0 is a random policy, in every environment
     each_age: pl.DataFrame  # environment, method, seed, age: score; empty where the study has no two ages
     diverged: int  # runs at a tuned α whose learner diverged
@@ -63,13 +60,12 @@ def summarise(
     rows: pl.DataFrame,
     better: str,
     *,
-    reference: str | None = None,
     zeros: dict[str, float] | None = None,
     seed: int = resampling.SEED,
 ) -> Summary:
     """All summaries of a study's rows. `better` is "higher" or "lower".
 
-    `reference` is a method that all others are compared with. `zeros` are values, by environment, that have the score 0.
+    `zeros` are values, by environment, that have the score 0.
     """
     sign = _sign(better)
     if rows.is_empty():
@@ -97,7 +93,6 @@ def summarise(
     ends = scale(samples, sign, zeros)
     samples = scores(samples, sign, ends)
     iqm = resampling.interquartile_means(samples, methods, seed=seed)
-    reference = reference if reference in iqm["method"] else None
     several = each_age["age"].n_unique() > 1
     each_age = scores(at_best(each_age if several else each_age.clear(), table, "age"), sign, ends)
     return Summary(
@@ -111,8 +106,7 @@ def summarise(
         runs=reported,
         iqm=iqm,
         differences=resampling.differences(samples, iqm["method"].to_list(), seed=seed),
-        improvement=resampling.improvements(samples, iqm["method"].to_list(), reference, seed=seed),
-        reference=reference,
+        improvement=resampling.improvements(samples, iqm["method"].to_list(), seed=seed),
         zeros=zeros is not None and set(samples["environment"]) <= set(zeros),
         each_age=each_age,
         diverged=diverged,

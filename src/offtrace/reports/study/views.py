@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from offtrace.reports.study import ageing, method_names, statistics
+from offtrace.reports.study import method_names, resampling, statistics
 from offtrace.reports.study.random_returns import RANDOM
 
 UNBIASED = 1e-6
 RETURNS = ("return", "mean return")
 POINTS = 120  # of a learning curve: more cannot be told apart
-REFERENCE = "Retrace"  # with which the others are compared where data have an age
 
 Facts = Mapping[str, Any]
 """What a study says of itself: `Study.facts`."""
@@ -77,12 +76,8 @@ class Views:
         zeros = {
             names[name]: RANDOM[name] for name in self.declared if name in RANDOM and facts.get("metric") in RETURNS
         }
-        aged = "age" in rows.columns and rows["age"].n_unique() > 1
-        self.summary = statistics.summarise(
-            rows, facts.get("better", "higher"), reference=REFERENCE if aged else None, zeros=zeros or None
-        )
-        compared = self.summary.each_age, self.summary.methods, self.summary.reference
-        self.at_each_age, self.changes = ageing.at_each_age(*compared), ageing.changes(*compared)
+        self.summary = statistics.summarise(rows, facts.get("better", "higher"), zeros=zeros or None)
+        self.at_each_age = resampling.at_each_age(self.summary.each_age, self.summary.methods, self.summary.baseline)
         self._best = statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
         self._place = {name: i for i, name in enumerate([*self.summary.environments, *self.summary.methods])}
         self.sweeps = self._sweeps()
@@ -190,15 +185,12 @@ class Views:
         return self._panels(cells, line)
 
     def _aged(self) -> dict[str, list[Line]]:
-        """Over all environments and the age of the data: interquartile means, and what the reference is compared by."""
-        reference = self.summary.reference
-        panels = {"Interquartile mean": ("iqm", "low", "high")}
-        if reference:
-            for name, what in (
-                ("difference", f"Difference to {reference}"),
-                ("probability", f"P(better than {reference})"),
-            ):
-                panels[what] = (name, f"{name}_low", f"{name}_high")
+        """Over all environments and the age of the data: interquartile means, and what they are less that of the baseline."""
+        less = f"Difference to {self.summary.baseline}"
+        panels = {
+            "Interquartile mean": ("iqm", "low", "high"),
+            less: ("difference", "difference_low", "difference_high"),
+        }
         found: dict[str, list[Line]] = {}
         for title, names in panels.items():
             for method in self.summary.methods:

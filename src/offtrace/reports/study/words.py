@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from offtrace._shared.number_text import listed, number, with_interval
-from offtrace.reports.study.views import Facts, Row, Views
+from offtrace.reports.study.views import Facts, Views
 
 METRICS = {
     "auc": "AUC",
@@ -16,6 +16,7 @@ METRICS = {
     "mean return": "Mean return",
     "rms error": "RMS error",
     "mean rms error": "Mean RMS error",
+    "weighted rms error": "Weighted RMS error",
 }
 
 
@@ -33,10 +34,16 @@ MEANINGS = {
 """What a metric is, where its name does not say it."""
 
 
+def in_sentence(facts: Facts) -> str:
+    """The name of what was measured, in the middle of a sentence."""
+    name = metric(facts)
+    return name if name[:2].isupper() else name[:1].lower() + name[1:]
+
+
 def unit(facts: Facts) -> str:
     """The metric with what it is, for where it is first used."""
     meaning = MEANINGS.get(str(facts.get("metric")))
-    return metric(facts) + (f" ({meaning})" if meaning else "")
+    return in_sentence(facts) + (f" ({meaning})" if meaning else "")
 
 
 def curve(facts: Facts) -> str:
@@ -100,14 +107,15 @@ def finding(shown: Views) -> list[str]:
         return []
     rows.sort(key=lambda row: -summary.better * row["difference"])
     if not math.isfinite(rows[0]["low"]):
-        return [f"{unit(shown.facts)}: one seed gives no interval, so that nothing can be told apart."]
+        return [f"One seed gives no interval of the {unit(shown.facts)}, so that nothing can be told apart."]
     ends = "low" if summary.better > 0 else "high"
     ahead = [row for row in rows if summary.better * row[ends] > 0]
     behind = [row for row in rows if summary.better * row["high" if ends == "low" else "low"] < 0]
     over = f"over the {len(summary.environments)} environments" if of_mean and len(summary.environments) > 1 else "here"
 
     if ahead:
-        said = f"**{ahead[0]['method']}** has the best mean {unit(shown.facts)} {over}: "
+        mean = "" if in_sentence(shown.facts).startswith("mean ") else "mean "
+        said = f"**{ahead[0]['method']}** has the best {mean}{unit(shown.facts)} {over}: "
         gap = abs(ahead[0]["difference"]), *sorted(abs(ahead[0][end]) for end in ("low", "high"))
         said += f"**{with_interval(*gap)}** {'above' if summary.better > 0 else 'below'} {summary.baseline}, "
         said += "in pairs of the same seed."
@@ -168,7 +176,7 @@ def answer(shown: Views) -> list[str]:
     """The answer to the study's question, in a few paragraphs."""
     if shown.tradeoff and shown.facts.get("task") == "map":
         return [*_front(shown), _care(shown)]
-    parts = (_standing(shown), _against(shown), _aged(shown), _care(shown))
+    parts = (_standing(shown), _aged(shown), _care(shown))
     return [part for part in parts if part]
 
 
@@ -218,31 +226,10 @@ def quoted(name: str) -> str:
     return f"“{name}”" if "," in name.partition(" (")[0] else name
 
 
-def _against(shown: Views) -> str:
-    """Which traces are told apart from the reference by their probability of improvement over it."""
-    reference, iqm = shown.summary.reference, shown.summary.iqm
-    if reference is None or len(iqm) < 2 or not math.isfinite(iqm["low"][0]):
-        return ""
-    pairs = [row for row in shown.summary.improvement.iter_rows(named=True) if row["worse"] == reference]
-
-    def spelt(chosen: Sequence[Row]) -> str:
-        chances = [with_interval(r["probability"], r["low"], r["high"]) for r in chosen]
-        return listed([f"{quoted(r['better'])} ({chance})" for r, chance in zip(chosen, chances, strict=True)])
-
-    better, worse = [r for r in pairs if r["low"] > 0.5], [r for r in pairs if r["high"] < 0.5]
-    said = f"Against **{reference}**, by the probability that a run is better than one of it: "
-    said += f"better {spelt(better)}" if better else "no trace is better beyond its 95% interval"
-    said += f"; worse {spelt(worse)}" if worse else "; none is worse" if better else ", and none is worse"
-    left = len(pairs) - len(better) - len(worse)
-    return said + (
-        f"; {left} {'is' if left == 1 else 'are'} not told apart from it." if left and (better or worse) else "."
-    )
-
-
 def _aged(shown: Views) -> str:
-    """Whether the differences to the reference are there at each age, and whether they grow."""
-    reference, frame = shown.summary.reference, shown.at_each_age
-    if reference is None or frame.is_empty() or not frame["low"].is_finite().any():
+    """Whether the differences to the baseline are there at each age."""
+    frame = shown.at_each_age
+    if frame.is_empty() or not frame["low"].is_finite().any():
         return ""
     said, what = [], "frames in the memory" if shown.facts.get("task") == "deep" else "age"
     for (age,), part in frame.group_by("age", maintain_order=True):
@@ -250,17 +237,8 @@ def _aged(shown: Views) -> str:
         behind = [quoted(name) for name in part.filter(pl.col("difference_high") < 0)["method"]]
         words = [f"{listed(names)} {way}" for names, way in ((ahead, "ahead"), (behind, "behind")) if names]
         said.append(f"{age:,.0f}: {', '.join(words) if words else 'none'}")
-    grows = shown.changes.filter((pl.col("low") > 0) | (pl.col("high") < 0))
-    moved = [
-        f"{quoted(r['method'])} ({'+' if r['change'] > 0 else ''}{with_interval(r['change'], r['low'], r['high'])})"
-        for r in grows.iter_rows(named=True)
-    ]
-    differs = f"differs from that of {reference} (the 95% interval does not hold 0)"
-    text = f"By age ({what}) the traces whose interquartile mean {differs}: "
-    text += f"{'; '.join(said)}. "
-    if not moved:
-        return text + "For none does the difference change from the youngest to the oldest data beyond its interval."
-    return text + f"From the youngest to the oldest data the difference changes for {listed(moved)}."
+    differs = f"differs from that of {shown.summary.baseline} (the 95% interval does not hold 0)"
+    return f"By age ({what}) the traces whose interquartile mean {differs}: {'; '.join(said)}."
 
 
 def _front(shown: Views) -> list[str]:
@@ -277,7 +255,10 @@ def _front(shown: Views) -> list[str]:
             counts[name] = counts.get(name, 0) + 1
         names = [f"{name} ({n})" for name, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         where = f"**{environment}.** " if len(shown.tradeoff) > 1 else ""
-        text = f"{where}**{method}**{_at(lam)} contracts fastest, by a factor of **{number(x)}**, at a variance of {number(y)}. "
+        all_finite = all(None not in cloud.y for cloud in shown.tradeoff[environment])
+        among = "" if all_finite else " of what has a finite variance"
+        text = f"{where}**{method}**{_at(lam)} contracts fastest{among}, by a factor of **{number(x)}**, "
+        text += f"at a variance of {number(y)}. "
         text += f"Of {len(fair)} settings {len(front)} are beaten by none in both contraction and variance: {listed(names)}."
         if len(fair) < len(points):
             text += f" {len(points) - len(fair)} further settings are biased, and so not compared."
@@ -321,7 +302,7 @@ def _care(shown: Views) -> str:
     if summary.diverged:
         at = " at a tuned α" * ("α" in settings(shown))
         parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
-    if summary.reference:
+    if not shown.at_each_age.is_empty():
         parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
     if left_out and not summary.iqm.is_empty():

@@ -19,16 +19,15 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
-from offtrace.returns.jax.float64_programs import Function, Out, compute
-from offtrace.returns.jax.operations import Given, matrix, on_states, result
-from offtrace.returns.jax.weights import GivenCriteria, GivenWeights, keep
-from offtrace.returns.jax.weights import weights as weigh
+from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
+from offtrace.returns.jax.float64_programs import compute
+from offtrace.returns.jax.operations import Given, GivenCriteria, GivenWeights, keep, matrix, results
+from offtrace.returns.jax.operations import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
-from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import Agreed, agree, explain_bad_value, laid_out
+from offtrace.trajectory import Agreed, agree, laid_out
 
 pytrees.register_all(Rule)
 
@@ -67,17 +66,8 @@ class JaxBackend(Backend[jax.Array]):
         self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> jax.Array:
         """q + Δ, or Δ."""
-        _refuse_history(trace)
-        found = agree(self, needed(self, trace, arrays))
-        traced, on_cpu = where_from(trace, found.arrays, found.gamma)
-        if _looks(check, traced, on_cpu):
-            x = laid_out(self._on_host(found), bounded(trace))
-            made = numpy_backend.attempt(trace, x, add_q=add_q)
-            if made is None:
-                explain_bad_value(x)
-            if on_cpu:
-                return _on_device_of(found.arrays["reward"], (x.restore(made),))[0]
-        return _compute(result, trace, found, traced, add_q, differentiable)
+        rule, found = agreed_rule(self, trace, arrays)
+        return _correct(rule, found, add_q, differentiable, check)[0]
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
@@ -86,7 +76,7 @@ class JaxBackend(Backend[jax.Array]):
             raise ValueError(f"coefficients takes one trajectory [T], got shape {found.shape}: pass one row")
         dtype = dtype_of(found)
         if not where_from(trace, found.arrays)[0]:
-            made = numpy_backend.weights(trace, laid_out(self._on_host(found), bounded(trace)))
+            made = numpy_backend.coefficients(trace, laid_out(_on_host(found), bounded(trace)))
             return jnp.asarray(made, dtype)
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
@@ -95,21 +85,9 @@ class JaxBackend(Backend[jax.Array]):
 
     def correct_states(
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, ...]:
         """Target, advantage and correction of state values."""
-        _refuse_history(trace)
-        found = agree(self, needed_on_states(self, trace, arrays))
-        traced, on_cpu = where_from(trace, found.arrays, found.gamma)
-        if _looks(check, traced, on_cpu):
-            x = laid_out(self._on_host(found), bounded(trace))
-            made = numpy_backend.attempt_on_states(trace, x)
-            if made is None:
-                explain_bad_value(x)
-            if on_cpu:
-                outs = numpy_backend.restored_states(x, made)
-                target, advantage, correction = _on_device_of(found.arrays["reward"], outs)
-                return target, advantage, correction
-        return _compute(on_states, trace, found, traced, False, differentiable)
+        return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -119,7 +97,7 @@ class JaxBackend(Backend[jax.Array]):
         dtype = np.dtype(jnp.result_type(*given.dtypes)) if given.dtypes else _dtype_of_floats()
         traced, on_cpu = where_from(trace, given.arrays())
         if _looks(check, traced, on_cpu):
-            return jnp.asarray(numpy_backend.weigh(trace, given.mapped(_exactly), how), dtype)
+            return jnp.asarray(numpy_weights.weigh(trace, given.mapped(_exactly), how), dtype)
         numbers, rule = tree_flatten(trace)
         return compute(weigh, GivenWeights(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
@@ -130,9 +108,6 @@ class JaxBackend(Backend[jax.Array]):
             return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
         how = GivenCriteria(criteria, given.shape)
         return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
-
-    def _on_host(self, found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
-        return found.mapped(self.as_numpy, found.dtype)
 
     def as_numpy(self, array: jax.Array) -> np.ndarray:
         """The array on the host."""
@@ -173,26 +148,34 @@ def _compiled(function: Callable[..., dict[str, jax.Array]]) -> Callable[..., di
     return jax.jit(lambda arrays: function(BACKEND, **arrays))
 
 
-def _compute(
-    function: Function[Given, Out],
-    trace: Rule,
-    found: Agreed[jax.Array],
-    traced: bool,
-    add_q: bool,
-    differentiable: bool,
-) -> Out:
-    """The results of a program, [T] or [B, T]; outside of jit it is one for rows of up to the next 2ⁿ or 3·2ⁿ steps."""
+def _correct(
+    trace: Trace, found: Agreed[jax.Array], add_q: bool | None, differentiable: bool, check: bool | None
+) -> tuple[jax.Array, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values.
+
+    Outside of jit the program is one for rows of up to the next 2ⁿ or 3·2ⁿ steps.
+    """
+    _refuse_history(trace)
+    traced, on_cpu = where_from(trace, found.arrays, found.gamma)
+    if _looks(check, traced, on_cpu):
+        outs = numpy_backend.correct(trace, laid_out(_on_host(found), bounded(trace)), add_q=add_q)
+        if on_cpu:
+            return _on_device_of(found.arrays["terminated"], outs)
     numbers, rule = tree_flatten(trace)
     given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
     T = shape[-1]
     if not traced and not any(map(np.ndim, numbers)):
         given, shape = _in_bucket(given, shape)
     how = Given(rule, shape, add_q, dtype != np.float64)
-    return tree_map(lambda a: a[..., :T], compute(function, how, numbers, given, dtype, differentiable))
+    return tuple(a[..., :T] for a in compute(results, how, numbers, given, dtype, differentiable))
 
 
-def _refuse_history(trace: Rule) -> None:
-    if not trace.uncorrected and as_trace(trace).form == "history":
+def _on_host(found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
+    return found.mapped(np.asarray, found.dtype)
+
+
+def _refuse_history(trace: Trace) -> None:
+    if trace.form == "history":
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
 
 

@@ -13,13 +13,17 @@ factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from offtrace._shared.cores import cores
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
@@ -29,18 +33,17 @@ from offtrace.returns.numpy.read_steps import (
     Steps,
     read,
     steps_of,
-    weigh_errors,
     write,
     write_states,
 )
-from offtrace.returns.numpy.threads import run_in_threads
 from offtrace.traces import Trace
-from offtrace.trajectory import Trajectory, warn_if_infinite
+from offtrace.trajectory import Trajectory, explain_bad_value, warn_if_infinite
 
 BLOCK = 32768  # steps of a block: smaller ones cost more calls than they save in the cache
 LONG = 4096  # a row of more steps without a cap is solved in stretches
 FEW_STEPS = 512  # up to this T a cap at read-out is cheapest pair by pair (benchmarks/crossover.py)
 PARALLEL, PARALLEL_CAPPED = 500_000, 30_000  # a batch of fewer steps is not worth waking a thread for
+CORES = cores()
 
 
 class BadValue(Exception):
@@ -78,19 +81,10 @@ class Plan(NamedTuple):
     """What computes Δ from δ, g, ratio, cap and bounds by lag; None where no cap acts."""
     lags: np.ndarray
     """Bounds by lag."""
-
-
-class StateValues(NamedTuple):
-    """What state values need beside the rule's factors."""
-
-    share: float
-    """Of π in the policy that the rule evaluates."""
-    bound: float
-    """ρ̄, on the ratio that δ carries."""
-    lam: float
-    """How much of the next target an advantage takes."""
-    lams: np.ndarray
-    """The same where it is given by step; else without elements."""
+    delta_ratio: Callable[..., Any] | None = None
+    """On state values, what δ is multiplied by."""
+    lam: float | np.ndarray = 1.0
+    """How much of the next target an advantage takes; an array is flat."""
 
 
 class Scratch(NamedTuple):
@@ -127,20 +121,22 @@ _of_thread = threading.local()
 
 @lru_cache(1024)
 def _cached_plan(trace: Trace, T: int) -> Plan:
-    return _plan(trace, 1, T, None)
+    return _plan(trace, T, tuple(map(float, trace.parameters)))
 
 
-def plan_of(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+def plan_of(trace: Trace, x: Trajectory, *, on_states: bool = False) -> Plan:
     """The plan of a rule, from the cache if the rule holds no arrays."""
-    return _cached_plan(trace, T) if trace.hashable else _plan(trace, B, T, valid)
+    T = x.terminated.shape[1]
+    if trace.hashable:
+        return _cached_plan(trace, T)
+    parameters = (parameter(trace, p, x, start_acts=on_states) for p in trace.parameters)
+    return _plan(trace, T, tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters))
 
 
-def _plan(trace: Trace, B: int, T: int, valid: np.ndarray | None) -> Plan:
+def _plan(trace: Trace, T: int, parameters: tuple[float | np.ndarray, ...]) -> Plan:
     lags = lag_caps(trace, T)
-    parameters = (parameter(trace, p, (B, T), valid) for p in trace.parameters)
-    flat = tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters)
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
-    return Plan(trace.traced.call, flat, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
+    return Plan(trace.traced.call, parameters, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
 
 
 def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any] | None:
@@ -153,65 +149,76 @@ def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any]
     return every_pair.sweep if T <= FEW_STEPS else readout_cap.sweep
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray | None:
-    """q + Δ, or Δ, [B, T]; None where a value is bad. Invalid steps hold anything."""
+def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
+    """q + Δ, or Δ, [B, T]; an error where a value is bad. Invalid steps hold anything."""
     B, T = x.terminated.shape
-    plan, steps, out = plan_of(trace, B, T, x.valid), steps_of(x), np.empty((B, T), x.dtype)
+    plan, steps, out = plan_of(trace, x), steps_of(x), np.empty((B, T), x.dtype)
     value = steps.value if add_q else NOTHING[x.dtype]
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite = True
-        for at, n, block in solved_blocks(plan, steps, None, T, first, stop):
+        for at, n, block in solved_blocks(plan, steps, T, first, stop):
             is_finite &= write(at, n, block.x, value, out)
         return is_finite
 
-    is_finite = _run(plan, correct_rows, B, T)
-    if is_finite is False:
+    try:
+        is_finite = _run(plan, correct_rows, B, T)
+    except BadValue:
+        explain_bad_value(x)
+    if not is_finite:
         warn_if_infinite(out, x)
-    return None if is_finite is None else out
+    return out
 
 
-def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Target, advantage and correction of state values, [B, T] each; None where a value is bad."""
+def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Target, advantage and correction of state values, [B, T] each; an error where a value is bad."""
     B, T = x.terminated.shape
-    lam = parameter(trace, trace.advantage_lam, (B, T), x.valid)
-    lam, lams = (1.0, lam.reshape(-1)) if isinstance(lam, np.ndarray) else (lam, NO_NUMBERS)
-    states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
-    plan, steps = plan_of(trace, B, T, x.valid), steps_of(x)
-    target, advantage, correction = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
-
-    out = target, advantage, correction
+    lam = parameter(trace, trace.advantage_lam, x, start_acts=True)
+    lam = lam.reshape(-1) if isinstance(lam, np.ndarray) else lam
+    plan, steps = plan_of(trace, x, on_states=True)._replace(delta_ratio=trace.delta_ratio, lam=lam), steps_of(x)
+    out = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite, values = True, (steps.value, steps.next_value)
-        for at, n, block in solved_blocks(plan, steps, states, T, first, stop):
+        for at, n, block in solved_blocks(plan, steps, T, first, stop):
             is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *out)
         return is_finite
 
-    is_finite = _run(plan, correct_rows, B, T)
-    if is_finite is False:
+    try:
+        is_finite = _run(plan, correct_rows, B, T)
+    except BadValue:
+        explain_bad_value(x, lambda ratio: trace.delta_ratio(np, ratio))
+    if not is_finite:
         for result in out:
             warn_if_infinite(result, x)
-    return None if is_finite is None else out
+    return out
 
 
-def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool | None:
-    """Whether all results are finite, from a function of some rows, in threads for a large batch; None if a value is bad."""
-    is_large = (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T
-    try:
-        return all(run_in_threads(correct_rows, B)) if is_large else correct_rows(0, B)
-    except BadValue:
-        return None
+def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool:
+    """Whether all results are finite, from a function of some rows. Those of a large batch are shared among threads."""
+    if (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) > B * T:
+        return correct_rows(0, B)
+    *others, (first, stop) = pairwise(np.linspace(0, B, max(1, min(B // 4, CORES)) + 1).astype(int).tolist())
+    jobs = [_pool().submit(correct_rows, *share) for share in others]
+    here = correct_rows(first, stop)  # one share runs here, without waiting for a thread
+    return all([here, *(job.result() for job in jobs)])
 
 
-def solved_blocks(
-    plan: Plan, steps: Steps, states: StateValues | None, T: int, first: int, stop: int
-) -> Iterator[tuple[int, int, Scratch]]:
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CORES, thread_name_prefix="offtrace")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def solved_blocks(plan: Plan, steps: Steps, T: int, first: int, stop: int) -> Iterator[tuple[int, int, Scratch]]:
     """The rows from `first` to before `stop` by blocks: the flat index of the first step, their number, and Δ in the scratch."""
     if plan.kernel is None and T > LONG:
         block = Scratch.of(BLOCK)
         for b in range(first, stop):
-            yield from _stretches(plan, steps, states, T, b, block)
+            yield from _stretches(plan, steps, T, b, block)
         return
     rows = min(stop - first, max(4, BLOCK // T // 4 * 4) if plan.kernel is None else max(1, BLOCK // T))
     block = Scratch.of(rows * T)
@@ -219,25 +226,23 @@ def solved_blocks(
         n = min(rows, stop - b) * T
         block.x[n], block.ratio[n] = 0.0, 0.0  # beyond the last row nothing acts
         block.after[:] = 0.0, FLOOR
-        _read(plan, steps, states, T, b * T, n, block)
+        _read(plan, steps, T, b * T, n, block)
         if not _solve(plan, n, T, block):
             _solve_big(n, T, block)
         yield b * T, n, block
 
 
-def _stretches(
-    plan: Plan, steps: Steps, states: StateValues | None, T: int, b: int, block: Scratch
-) -> Iterator[tuple[int, int, Scratch]]:
+def _stretches(plan: Plan, steps: Steps, T: int, b: int, block: Scratch) -> Iterator[tuple[int, int, Scratch]]:
     """The stretches of a long row, from its end on. If a product leaves the range of floats, the whole row follows."""
     block.ratio[0], block.after[:] = 0.0, (0.0, FLOOR)
     for end in range(T, 0, -BLOCK):
         begin = max(0, end - BLOCK)
         n = end - begin
         block.x[n], block.ratio[n] = block.after[0], block.ratio[0]
-        _read(plan, steps, states, T, b * T + begin, n, block)
+        _read(plan, steps, T, b * T + begin, n, block)
         if not _solve(plan, n, n, block):
             row = Scratch.of(T)
-            _read(plan, steps, states, T, b * T, T, row)
+            _read(plan, steps, T, b * T, T, row)
             _solve_big(T, T, row)
             yield b * T, T, row
             return
@@ -245,24 +250,31 @@ def _stretches(
 
 
 @np.errstate(all="ignore")  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
-def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int, n: int, block: Scratch) -> None:
+def _read(plan: Plan, steps: Steps, T: int, at: int, n: int, block: Scratch) -> None:
     """Fill δ, passed and the rule's factors of n steps."""
     delta, passed, pi, mu, rho = block[:5]
+    on_states = plan.delta_ratio is not None
     reads_pi, reads_mu, reads_rho = plan.reads
-    if read(at, n, T, steps, reads_pi, reads_mu, reads_rho or states is not None, delta, passed, pi, mu, rho):
+    if read(at, n, T, steps, (reads_pi, reads_mu, reads_rho or on_states), delta, passed, pi, mu, rho):
         raise BadValue
-    if states is not None and weigh_errors(at, n, *states, rho, delta, passed, block.weight):
-        raise BadValue
+    if plan.delta_ratio is not None:
+        weight = plan.delta_ratio(RuleMath, rho[:n])
+        lam = plan.lam[at : at + n] if isinstance(plan.lam, np.ndarray) else plan.lam
+        delta[:n] *= weight
+        np.multiply(passed[:n], lam, out=block.weight[:n])
+        block.weight[:n] *= weight
+        if not np.isfinite(delta[:n].sum()) and not np.isfinite(delta[:n]).all():  # a sum takes less time
+            raise BadValue
     parameters = (p[at : at + n] if isinstance(p, np.ndarray) else p for p in plan.parameters)
     decay, ratio, cap = plan.factors(RuleMath, pi[:n], mu[:n], rho[:n], *parameters)
-    place = slice(0, n) if states is None else slice(1, n + 1)
+    place = slice(1, n + 1) if on_states else slice(0, n)
     if plan.kernel is None:
         np.multiply(decay, ratio, out=block.ratio[place])
     else:
         block.decay[place], block.ratio[place], block.cap[place] = decay, ratio, cap
         g = passed[: n - 1]
         np.multiply(g, block.decay[1:n], out=g, where=g > 0.0)  # a decay that does not act may be infinite
-        if states is not None:  # before the first action nothing acts
+        if on_states:  # before the first action nothing acts
             block.ratio[0:n:T] = block.cap[0:n:T] = 1.0
 
 

@@ -16,7 +16,6 @@ float64, whatever comes in: a float32 δ that cancels would lose what the sum ne
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,8 +47,11 @@ class Steps(NamedTuple):
 
 
 @kernel
-def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
-    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
+def read(at, n, T, steps, reads, delta, passed, pi, mu, rho):
+    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad.
+
+    `reads` says whether π, μ and ρ are read.
+    """
     reward, value, next_value = (
         part_of(steps.reward, at, n),
         part_of(steps.value, at, n),
@@ -88,7 +90,7 @@ def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, 
         bad |= not abs(delta[t]) < np.inf
     for t in range(T - 1 - at % T, n, T):
         passed[t] = 0.0
-    return bad | fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+    return bad | fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho)
 
 
 @part
@@ -107,9 +109,10 @@ def where_valid(valid, array):
 
 
 @kernel
-def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
+def fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho):
     """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
     bad = False
+    reads_pi, reads_mu, reads_rho = reads
     if reads_rho:
         for t in range(n):
             log_μ = np.float64(log_mu[t])
@@ -140,26 +143,6 @@ def write(at, n, correction, value, out):
         for t in range(n):
             into[t] = correction[t]
     return are_finite(into)
-
-
-@kernel
-def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
-    """δ becomes w δ, and weight λ w passed, of n steps from flat index `at` on; returns whether a w δ is bad."""
-    bad = False
-    for t in range(n):
-        w = share * rho[t] + (1.0 - share)
-        w = w if w < bound else bound
-        delta[t] *= w
-        weight[t] = w * passed[t]
-        bad |= not abs(delta[t]) < np.inf
-    of_steps = lams[at : at + n]
-    if len(of_steps):
-        for t in range(n):
-            weight[t] *= of_steps[t]
-    else:
-        for t in range(n):
-            weight[t] *= lam
-    return bad
 
 
 @kernel
@@ -202,24 +185,25 @@ def steps_of(x: Trajectory) -> Steps:
     )  # fmt: skip
 
 
-def td_errors(x: Trajectory, *, without_q: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
-    """δ and passed, [B, T] each; `without_q`, δ is the one-step target r + γ next_value. None where a value is bad."""
-    steps = steps_of(replace(x, q=np.zeros_like(x.read("reward"))) if without_q else x)
+def td_errors(x: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """δ and passed, [B, T] each; an error where a value is bad."""
+    steps = steps_of(x)
     B, T = x.terminated.shape
     delta, passed = np.empty(B * T), np.empty(B * T)
-    bad = read(0, B * T, T, steps, False, False, False, delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS)
-    return None if bad else (delta.reshape(B, T), passed.reshape(B, T))
+    if read(0, B * T, T, steps, (False, False, False), delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS):
+        explain_bad_value(x)
+    return delta.reshape(B, T), passed.reshape(B, T)
 
 
-def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. None where one is bad."""
+def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """π, μ and ρ of the actions taken, by name, of those that are read: [B, T], 1 at invalid steps. An error where one is bad."""
     shape, valid = x.terminated.shape, np.True_ if x.valid is None else x.valid
     logs = (0.0 if log is None else np.where(valid, log, 0.0) for log in (x.log_pi, x.log_mu))
     flat = (np.array(np.broadcast_to(log, shape), np.float64).reshape(-1) for log in logs)
     is_read = tuple(name in reads for name in ("pi", "mu", "rho"))
     into = [np.empty(shape) if read else NO_NUMBERS for read in is_read]
-    if fill_probabilities(x.terminated.size, *flat, *is_read, *(array.reshape(-1) for array in into)):
-        return None
+    if fill_probabilities(x.terminated.size, *flat, is_read, *(array.reshape(-1) for array in into)):
+        explain_bad_value(x)
     return {name: array for name, read, array in zip(("pi", "mu", "rho"), is_read, into, strict=True) if read}
 
 
@@ -231,12 +215,6 @@ def goes_on(x: Trajectory) -> np.ndarray:
         goes_on &= x.valid
         goes_on[:, :-1] &= x.valid[:, 1:]
     return goes_on
-
-
-def look(x: Trajectory, reads: tuple[str, ...]) -> None:
-    """Raise an error that names the first bad value, if there is one."""
-    if td_errors(x, without_q=x.q is None) is None or probabilities(x, reads) is None:
-        explain_bad_value(x)
 
 
 LOG2_E = 1.4426950408889634

@@ -17,16 +17,14 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
-from offtrace.returns.numpy import rejected_rows
-from offtrace.returns.numpy.read_steps import look
+from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.torch import weights as weight_tensors
 from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.traces.trace_argument import as_trace
-from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, explain_bad_value, laid_out
+from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, laid_out
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -75,22 +73,8 @@ class TorchBackend(Backend[Tensor]):
         self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
     ) -> Tensor:
         """q + Δ, or Δ."""
-        found = agree(self, needed(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
-        if not (differentiable or seen) and reward.is_cpu:
-            x = _on_host(found, trace, look=check is not False)
-            out = numpy_backend.attempt(trace, x, add_q=add_q)
-            if out is not None:
-                return _restored(x, out, found.dtype)
-            if check is not False:
-                explain_bad_value(x)
-        elif not seen and (check or (check is None and reward.is_cpu)):
-            look(_on_host(found, trace), trace.reads)
-        if not (differentiable or seen) and not trace.uncorrected and _goes_to_triton(as_trace(trace), found):
-            return _by_triton(as_trace(trace), found, add_q=add_q)
-        if not differentiable:
-            found = found.mapped(Tensor.detach, found.dtype)
-        return in_tensors(trace, found, add_q=add_q)
+        rule, found = agreed_rule(self, trace, arrays)
+        return _correct(rule, found, add_q, differentiable, check)[0]
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
@@ -103,25 +87,9 @@ class TorchBackend(Backend[Tensor]):
 
     def correct_states(
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """Target, advantage and correction of state values."""
-        found = agree(self, needed_on_states(self, trace, arrays))
-        reward, seen = found.arrays["reward"], seen_by_torch(*found.arrays.values(), found.gamma)
-        if not (differentiable or seen) and reward.is_cpu:
-            x = _on_host(found, trace, look=check is not False)
-            made = numpy_backend.attempt_on_states(trace, x)
-            if made is not None:
-                target, advantage, correction = (_restored(x, a, found.dtype) for a in made)
-                return target, advantage, correction
-            if check is not False:
-                explain_bad_value(x)
-        elif not seen and (check or (check is None and reward.is_cpu)):
-            look(_on_host(found, trace), ("rho", *trace.reads))
-        if not (differentiable or seen) and _goes_to_triton(trace, found):
-            return _states_by_triton(trace, found)
-        if not differentiable:
-            found = found.mapped(Tensor.detach, found.dtype)
-        return on_states(trace, found)
+        return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -133,7 +101,7 @@ class TorchBackend(Backend[Tensor]):
             check,
             any_array,
             given.arrays().values(),
-            lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge),
+            lambda: numpy_weights.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
         if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
@@ -144,7 +112,7 @@ class TorchBackend(Backend[Tensor]):
         given = agreed(self, self.storable, arrays)
         log_pi = given.arrays()["log_pi"]
         made = self._by_host(
-            check, log_pi, given.arrays().values(), lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy))
+            check, log_pi, given.arrays().values(), lambda: numpy_weights.keep(criteria, given.mapped(self.as_numpy))
         )
         return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
 
@@ -194,37 +162,42 @@ class TorchBackend(Backend[Tensor]):
 BACKEND = TorchBackend()
 
 
-def _on_host(found: Agreed[Tensor], trace: Rule, *, look: bool = True) -> Trajectory:
+def _correct(
+    trace: Trace, found: Agreed[Tensor], add_q: bool | None, differentiable: bool, check: bool | None
+) -> tuple[Tensor, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
+    like, seen = found.arrays["terminated"], seen_by_torch(*found.arrays.values(), found.gamma)
+    plain = not (differentiable or seen)
+    if plain and like.is_cpu:
+        try:
+            outs = numpy_backend.correct(trace, _on_host(found, trace, look=check is not False), add_q=add_q)
+            return tuple(torch.from_numpy(out).to(found.dtype) for out in outs)
+        except ValueError:
+            if check is not False:
+                raise
+    elif not seen and (check or (check is None and like.is_cpu)):
+        numpy_backend.look(trace, _on_host(found, trace))
+    if plain and like.is_cuda and not (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
+        from offtrace.returns.torch import cuda
+
+        if cuda.takes(trace):
+            return _by_triton(trace, found, add_q)
+    if not differentiable:
+        found = found.mapped(Tensor.detach, found.dtype)
+    return on_states(trace, found) if add_q is None else (in_tensors(trace, found, add_q=add_q),)
+
+
+def _by_triton(trace: Trace, found: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:
+    """The same by Triton kernels that the rule is compiled into."""
+    from offtrace.returns.torch import cuda
+
+    x, lags = _for_kernels(found), None if trace.custom else trace.bounds_by_lag(found.shape[-1])
+    return cuda.correct_states(trace, x, lags) if add_q is None else (cuda.correct(trace, x, lags, add_q=add_q),)
+
+
+def _on_host(found: Agreed[Tensor], trace: Trace, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
     return laid_out(found.mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
-
-
-def _restored(x: Trajectory, out: np.ndarray, dtype: torch.dtype) -> Tensor:
-    made = torch.from_numpy(x.restore(out))
-    return made if made.dtype is dtype else made.to(dtype)
-
-
-def _goes_to_triton(trace: Trace, found: Agreed[Tensor]) -> bool:
-    """Whether the tensors are on a GPU, and the rule goes into a kernel there."""
-    if not found.arrays["reward"].is_cuda or (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
-        return False
-    from offtrace.returns.torch import cuda
-
-    return cuda.takes(trace)
-
-
-def _by_triton(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """Compute q + Δ, or Δ, with Triton kernels that the rule is compiled into."""
-    from offtrace.returns.torch import cuda
-
-    return cuda.correct(trace, _for_kernels(found), _bounds(trace, found), add_q=add_q)
-
-
-def _states_by_triton(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction of state values by the same kernels."""
-    from offtrace.returns.torch import cuda
-
-    return cuda.correct_states(trace, _for_kernels(found), _bounds(trace, found))
 
 
 def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
@@ -238,7 +211,3 @@ def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
         elif isinstance(a, Tensor) and a.dtype is not found.dtype and name != "pair":
             x[name] = a.to(found.dtype)
     return x
-
-
-def _bounds(trace: Trace, found: Agreed[Tensor]) -> list[float] | None:
-    return None if trace.custom else trace.bounds_by_lag(found.shape[-1])

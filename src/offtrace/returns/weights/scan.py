@@ -11,24 +11,16 @@ logarithm on the way. A scan starts anew where a row of a packed row begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from offtrace.arrays import Module, Tensor
+from offtrace.returns.operations import Operations, Rows, factors
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing, estimate
+from offtrace.traces import Trace
 
 INFINITY = float("inf")
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
-
-
-class Kind(NamedTuple):
-    """What PyTorch and JAX do not spell alike."""
-
-    xp: Module
-    take: Callable[[Tensor, Tensor], Tensor]
-    """Entries of the last axis at indices."""
-    positions: Callable[[Tensor], Tensor]
-    """0, 1, … along the last axis of an array, in its shape, as integers."""
 
 
 class Maps(NamedTuple):
@@ -44,15 +36,15 @@ IDENTITY = Maps(0.0, INFINITY, 0.0, 0)
 
 
 def sums(
-    kind: Kind, parts: Parts, first: Tensor, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]
+    do: Operations, parts: Parts, first: Tensor, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]
 ) -> Parts:
     """All parts up to each step, put together by `combine(before, after)`, from the last `first` on."""
     begun = first
     for d in _powers(first.shape[1]):
-        before = type(parts)(*(_shifted(kind.xp, a, d, n) for a, n in zip(parts, none, strict=True)))
+        before = type(parts)(*(_shifted(do.xp, a, d, n) for a, n in zip(parts, none, strict=True)))
         both = combine(before, parts)
-        parts = type(parts)(*(kind.xp.where(begun, a, c) for a, c in zip(parts, both, strict=True)))
-        begun = begun | _shifted(kind.xp, begun, d, False)
+        parts = type(parts)(*(do.xp.where(begun, a, c) for a, c in zip(parts, both, strict=True)))
+        begun = begun | _shifted(do.xp, begun, d, False)
     return parts
 
 
@@ -68,8 +60,8 @@ def _shifted(xp: Module, array: Tensor, d: int, fill: float) -> Tensor:
     return xp.concatenate([xp.full_like(array[:, :d], fill), array[:, :-d]], 1)
 
 
-def _flipped(kind: Kind, array: Tensor) -> Tensor:
-    return kind.xp.flip(array, (1,))
+def _flipped(do: Operations, array: Tensor) -> Tensor:
+    return do.xp.flip(array, (1,))
 
 
 class Pair(NamedTuple):
@@ -79,12 +71,12 @@ class Pair(NamedTuple):
     two: Tensor
 
 
-def starts(kind: Kind, decision: Tensor, segment: Tensor | None) -> Tensor:
+def starts(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
     """The first decision of each row, or of each segment."""
-    xp = kind.xp
-    ids = xp.zeros_like(kind.positions(decision)) if segment is None else segment
+    xp = do.xp
+    ids = xp.zeros_like(do.positions(decision)) if segment is None else segment
     never = xp.zeros_like(decision)
-    found = sums(kind, Pair(decision, ids), never, lambda f, g: _latest(xp, f, g), (False, 0))
+    found = sums(do, Pair(decision, ids), never, lambda f, g: _latest(xp, f, g), (False, 0))
     before = _shifted(xp, found.one, 1, False)
     return decision & ~(before & (_shifted(xp, found.two, 1, 0) == ids))
 
@@ -94,85 +86,60 @@ def _latest(xp: Module, before: Pair, after: Pair) -> Pair:
     return Pair(before.one | after.one, xp.where(after.one, after.two, before.two))
 
 
-def ends(kind: Kind, decision: Tensor, segment: Tensor | None) -> Tensor:
+def ends(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
     """The last decision of each row, or of each segment."""
-    back = None if segment is None else _flipped(kind, segment)
-    return _flipped(kind, starts(kind, _flipped(kind, decision), back))
+    back = None if segment is None else _flipped(do, segment)
+    return _flipped(do, starts(do, _flipped(do, decision), back))
 
 
-def at_the_end(kind: Kind, values: Tensor, last: Tensor) -> Tensor:
+def at_the_end(do: Operations, values: Tensor, last: Tensor) -> Tensor:
     """What stands at the last decision of each row, at all of its decisions."""
-    xp, T = kind.xp, last.shape[1]
-    back, place = _flipped(kind, last), kind.positions(last)
-    found = sums(kind, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
-    return kind.take(values, T - 1 - _flipped(kind, found.two))
+    xp, T = do.xp, last.shape[1]
+    back, place = _flipped(do, last), do.positions(last)
+    found = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
+    return do.take(values, T - 1 - _flipped(do, found.two))
 
 
 def weigh(
-    kind: Kind,
-    decay: Tensor,
-    ratio: Tensor,
-    cap: Tensor,
-    decision: Tensor,
-    segment: Tensor | None,
-    bounds: Tensor | None,
-    recursive: bool,
-    how: Weighing,
+    do: Operations, trace: Trace, logs: Mapping[str, Tensor], decision: Tensor, segment: Tensor | None, how: Weighing
 ) -> Tensor:
-    """The weights [N, T] in float64, held to the interval, but not normalised.
-
-    `bounds` holds log d_n for n = 0, 1, …, T decisions, −∞ from the horizon on.
-    """
-    return weigh_maps(kind, maps_of(kind, decay, ratio, cap, decision), decision, segment, bounds, recursive, how)
-
-
-def maps_of(kind: Kind, decay: Tensor, ratio: Tensor, cap: Tensor, decision: Tensor) -> Maps:
-    """The map of each step."""
-    xp = kind.xp
-    none = decision & ~decision
-    a, d = (xp.where(decision, xp.log(f), 0.0) for f in (ratio, decay))
-    return Maps(a, xp.where(decision, xp.log(cap), INFINITY), d, xp.where(decision, none + 1, none + 0))
-
-
-def weigh_maps(
-    kind: Kind,
-    maps: Maps,
-    decision: Tensor,
-    segment: Tensor | None,
-    bounds: Tensor | None,
-    recursive: bool,
-    how: Weighing,
-) -> Tensor:
-    """What `weigh` makes of maps. Several decisions of a row may stand together as one."""
-    xp = kind.xp
-    first = decision if how.level == "token" else starts(kind, decision, segment)
-    last = decision if how.level in ("token", "prefix") else ends(kind, decision, segment)
+    """The weights [N, T] in float64, held to the interval, but not normalised. `logs` are the log-probabilities, of any dtype."""
+    xp, T = do.xp, decision.shape[1]
+    read = {name: xp.where(decision, do.asarray(log, decision), 0.0) for name, log in logs.items()}
+    decay, ratio, cap = (xp.log(f) for f in factors(do, trace, Rows(read, decision, decision, None)))
+    a, d = (xp.where(decision, f, 0.0) for f in (ratio, decay))
+    maps = Maps(a, xp.where(decision, cap, INFINITY), d, xp.where(decision, 1, 0))
+    recursive = trace.recursive
+    first = decision if how.level == "token" else starts(do, decision, segment)
+    last = decision if how.level in ("token", "prefix") else ends(do, decision, segment)
     if how.level == "suffix" and not recursive:
         maps = maps._replace(b=xp.where(last, maps.b, INFINITY))
     if how.level == "suffix":
-        maps = _suffixes(kind, maps, first)
+        maps = _suffixes(do, maps, first)
     elif how.level != "token":
         alone = maps if recursive else maps._replace(b=xp.full_like(maps.b, INFINITY))
-        found = sums(kind, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
+        found = sums(do, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
         maps = found if recursive else found._replace(b=maps.b)
     x = xp.minimum(maps.a, maps.b)
-    if bounds is not None:
-        x = xp.minimum(x, bounds[maps.count])
+    lags = trace.bounds_by_lag(T + 1)
+    if lags is not None:  # d_n for n = 0, 1, …, T decisions, 0 from the horizon on
+        bounds = do.asarray([INFINITY, *lags, *[0.0] * T][: T + 1], decision)
+        x = xp.minimum(x, xp.log(bounds)[maps.count])
     log = _sum(xp, maps.decay, x)
     if how.level in ONE_A_ROW:
         log = log / xp.where(decision, maps.count, 1) if how.level == "geometric" else log
-        log = at_the_end(kind, log, last)
+        log = at_the_end(do, log, last)
     return xp.where(decision, _held(xp, how, xp.exp(log)), 0.0)
 
 
-def _suffixes(kind: Kind, maps: Maps, first: Tensor) -> Maps:
+def _suffixes(do: Operations, maps: Maps, first: Tensor) -> Maps:
     """The maps of the decisions after each step, of the same row."""
-    xp = kind.xp
-    back = Maps(*(_flipped(kind, a) for a in maps))
-    begins = _shifted(xp, _flipped(kind, first), 1, False)  # the next step begins another row
-    found = sums(kind, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
+    xp = do.xp
+    back = Maps(*(_flipped(do, a) for a in maps))
+    begins = _shifted(xp, _flipped(do, first), 1, False)  # the next step begins another row
+    found = sums(do, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
     after = (xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(found, IDENTITY, strict=True))
-    return Maps(*(_flipped(kind, a) for a in after))
+    return Maps(*(_flipped(do, a) for a in after))
 
 
 def _sum(xp: Module, a: Tensor, b: Tensor) -> Tensor:
@@ -196,11 +163,18 @@ def _held(xp: Module, how: Weighing, weights: Tensor) -> Tensor:
 
 
 def kept(
-    kind: Kind, criteria: tuple[Criterion, ...], log_ratio: Tensor, decision: Tensor, segment: Tensor | None
+    do: Operations,
+    criteria: tuple[Criterion, ...],
+    log_pi: Tensor,
+    log_mu: Tensor,
+    decision: Tensor,
+    segment: Tensor | None,
 ) -> Tensor:
-    """Whether each decision passes all criteria, [N, T]. What is not a number passes none."""
-    xp = kind.xp
-    first, last = starts(kind, decision, segment), ends(kind, decision, segment)
+    """Whether each decision passes all criteria, [N, T]. What is not a number passes none, nor does a log μ of −∞."""
+    xp = do.xp
+    log_pi, log_mu = do.asarray(log_pi, decision), do.asarray(log_mu, decision)
+    log_ratio = xp.where(decision, log_pi - xp.where(log_mu == -INFINITY, xp.nan, log_mu), 0.0)
+    first, last = starts(do, decision, segment), ends(do, decision, segment)
     count = xp.where(decision, 1.0, 0.0)
     found = decision
     for over, k, lower, upper in criteria:
@@ -209,7 +183,7 @@ def kept(
         if over != "token":
             join = xp.maximum if over == "max" else xp.add
             parts = Pair(value, count)
-            total = sums(kind, parts, first, lambda f, g, join=join: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
-            value = at_the_end(kind, total.one / total.two if over == "mean" else total.one, last)
+            total = sums(do, parts, first, lambda f, g, join=join: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
+            value = at_the_end(do, total.one / total.two if over == "mean" else total.one, last)
         found = found & (value >= lower) & (value <= upper)
     return found

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.studies import agents
 from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Job
 from offtrace.studies.tasks.tabular import Columns
-from offtrace.studies.trace_grids import make
+from offtrace.studies.traces import configured, make
 
 POINTS = 50
 """The largest number of points in the curve of a run."""
@@ -28,43 +27,32 @@ SAVE_EVERY = 60.0
 
 def run(job: Job) -> tuple[Columns, Columns]:
     """Rows and curves of a unit."""
-    return run_batch([job])[0]
-
-
-def run_batch(jobs: list[Job]) -> list[tuple[Columns, Columns]]:
-    """Rows and curves of units that differ in their age only, in one program."""
     from offtrace.deep import train
 
-    job = jobs[0]
-    traces = [make(job.unit.trace, json.loads(job.unit.parameters or "{}"), lam) for lam in job.lams]
-    ages = [job.unit.age or 0 for job in jobs]
-    seeds = list(range(job.first, job.first + job.count))
-    of_slot = [trace for trace in traces for _ in seeds]  # of one age
     parameters = json.loads(job.unit.parameters or "{}")
-    config = agents.configured(job.protocol, job.unit.environment, traces[0], max(ages), parameters)
-    capacities = None if config.memory_slots is None else [age for age in ages for _ in of_slot]
+    traces = [make(job.unit.trace, parameters, lam) for lam in job.lams]
+    seeds = list(range(job.first, job.first + job.count))
+    config = configured(job.protocol, job.unit.environment, traces[0], job.unit.age or 0, parameters)
+    each = [trace for trace in traces for _ in seeds]
     trained = train(
-        config, seeds * len(traces) * len(ages), _folder(jobs, config.game), traces=of_slot * len(ages),
-        capacities=capacities, progress=False, go_on=True, logs=False, save_every=SAVE_EVERY,
+        config, seeds * len(traces), _folder(job, config.game), traces=each,
+        progress=False, go_on=True, logs=False, save_every=SAVE_EVERY,
     )  # fmt: skip
     if not trained.finished:
         raise StudyError("the unit was interrupted")
-    reports = trained.curve.reshape(
-        -1, len(ages), len(of_slot)
-    )  # slot by slot: a seed is there once for each λ and age
     lams = np.array([np.nan if lam is None else lam for lam in job.lams])
-    slots = np.repeat(lams, len(seeds)), np.tile(seeds, len(lams))
-    return [to_columns(reports[:, i], *slots, job.metric) for i in range(len(ages))]
+    reports = trained.curve.reshape(-1, len(each))  # slot by slot: a seed is there once for each λ
+    return to_columns(reports, np.repeat(lams, len(seeds)), np.tile(seeds, len(lams)), job.metric)
 
 
-def _folder(jobs: list[Job], game: str) -> Path | None:
+def _folder(job: Job, game: str) -> Path | None:
     """Where a unit keeps its checkpoints, so that it goes on if it is killed; None if it must begin anew.
 
     It must if the records are on another machine, and if it is a Gymnasium game: that would go on with new episodes, and a result
     must not depend on when a worker was killed. Checkpoints that are damaged are removed.
     """
-    folder = Path(jobs[0].unfinished)
-    if len(jobs) > 1 or not jobs[0].unfinished or game.startswith("gym/") or not folder.parents[1].is_dir():
+    folder = Path(job.unfinished)
+    if not job.unfinished or game.startswith("gym/") or not folder.parents[1].is_dir():
         return None
     from offtrace.deep import CheckpointError, checkpoints
 

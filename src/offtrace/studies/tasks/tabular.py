@@ -15,7 +15,7 @@ from offtrace.learners.result import Learned
 from offtrace.mdps import MDP
 from offtrace.studies import environments, policies
 from offtrace.studies.plan import Job
-from offtrace.studies.trace_grids import make
+from offtrace.studies.traces import make
 
 POINTS = 100
 """Of a curve, in addition to its begin."""

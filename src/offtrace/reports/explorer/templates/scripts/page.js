@@ -26,7 +26,12 @@ function redraw() {
   if (was.inputs || state.rules.some((rule) => rule.name === "Own")) drawOwn();
   if (was.mdp) refreshLaboratory();
   if (was.mdp || was.draw) drawLaboratory();
+  if (aim) find(aim).scrollIntoView({ block: aim === "#trajectory" ? "nearest" : "start" });
+  if (document.documentElement.dataset.known === "true") aim = "";
 }
+/** What a preset shows: it is in view once it is drawn, unless somebody scrolls before. */
+let aim = "";
+for (const kind of ["wheel", "touchmove", "keydown"]) addEventListener(kind, () => { aim = ""; });
 function writeLink() {
   document.documentElement.dataset.linked = "true";
   const hash = toHash(state);
@@ -164,7 +169,7 @@ function start() {
   for (const preset of data.presets) {
     const button = html("button", { type: "button", textContent: preset.title }, find(`[data-group="${preset.group}"]`));
     button.dataset.preset = preset.key;
-    button.addEventListener("click", () => { state = fromPreset(preset); chosen = 0; changed({ slots: true }); find(preset.shows).scrollIntoView({ block: preset.shows === "#trajectory" ? "nearest" : "start" }); });
+    button.addEventListener("click", () => { state = fromPreset(preset); chosen = 0; aim = preset.shows; changed({ slots: true }); });
   }
   for (const mdp of data.mdps) html("option", { value: mdp.key, textContent: mdp.title }, find("#mdp-name"));
   find("#mdp-name").addEventListener("change", (event) => { state.mdp = event.target.value; changed(); });

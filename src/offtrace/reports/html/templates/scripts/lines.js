@@ -24,7 +24,8 @@ function frame(svg, W, H, x, y, options) {
   const id = `clip${clips++}`;
   node("rect", { x: edge.left - 6, y: edge.top - 4, width: W - edge.left - edge.right + 12, height: H - edge.top - edge.bottom + 5 },
     node("clipPath", { id }, node("defs", {}, svg)));
-  return { X, Y, edge, area: node("g", { "clip-path": `url(#${id})` }, svg) };
+  const box = { left: edge.left, right: W - edge.right, top: edge.top, bottom: H - edge.bottom };
+  return { X, Y, edge, box, area: node("g", { "clip-path": `url(#${id})` }, svg) };
 }
 function path(line, X, Y) {
   let pen = "M", d = "";
@@ -70,7 +71,7 @@ function lines(source, given_options) {
     if (!xs.length) return nothing(svg, W, H);
     const wide = xs.length > 1 ? [xs[0], xs.at(-1)] : [xs[0] - 0.5, xs[0] + 0.5];
     const high = options.domain || body([...shown.flatMap((line) => [...line.y, ...line.low, ...line.high]), options.reference], options.ylog);
-    const { X, Y, edge, area } = frame(svg, W, H, wide, high, options);
+    const { X, Y, edge, box, area } = frame(svg, W, H, wide, high, options);
     if (given(options.reference)) node("line", { class: "ref", x1: edge.left, x2: W - edge.right, y1: Y(options.reference), y2: Y(options.reference) }, svg);
     for (const line of shown.filter((line) => line.level)) [line.x, line.y, line.low, line.high] = [wide, ...["y", "low", "high"].map((k) => [line[k][0], line[k].at(-1)])];
     if (options.bands !== false) for (const line of shown) node("path", { class: "band", d: band(line, X, Y), fill: colour(line.method) }, group(area, line));
@@ -80,7 +81,7 @@ function lines(source, given_options) {
       const every = Math.ceil(line.x.length / 9), start = line.x.length > 20 ? styleOf(line.method) % every : 0;
       for (let i = start; i < line.x.length; i += every) if (given(line.y[i])) mark(into, line.method, X(line.x[i]), Y(line.y[i]));
     }
-    for (const line of shown) leaving(svg, line, X, Y, high);
+    for (const line of shown) leaving(svg, line, { X, Y, box });
     const over = node("g", {}, svg);
     interactive(svg, {
       first: 0,
@@ -101,14 +102,17 @@ function lines(source, given_options) {
   };
 }
 /** A triangle at the edge where a line leaves its panel, or comes back. */
-function leaving(svg, line, X, Y, [low, high]) {
+function leaving(svg, line, { X, Y, box }) {
+  const at = (i) => given(line.x[i]) && given(line.y[i]) && [X(line.x[i]), Y(line.y[i])];
   for (let i = 1; i < line.x.length; i++) {
-    const [a, b] = [line.y[i - 1], line.y[i]];
-    if (!given(a) || !given(b)) continue;
-    for (const [edge, way] of [[high, -1], [low, 1]]) {
-      if ((a - edge) * (b - edge) >= 0) continue;
-      const x = X(line.x[i - 1]) + ((edge - a) / (b - a)) * (X(line.x[i]) - X(line.x[i - 1]));
-      node("path", { class: "leaves series", "data-method": line.method, d: `M-5 ${-3 * way}H5L0 ${5 * way}Z`, fill: colour(line.method), transform: `translate(${x.toFixed(1)} ${Y(edge).toFixed(1)})` }, svg);
+    const [a, b] = [at(i - 1), at(i)];
+    if (!a || !b) continue;
+    for (const [way, edge, sign, turn] of [[0, box.left, -1, 90], [0, box.right, 1, -90], [1, box.top, -1, 180], [1, box.bottom, 1, 0]]) {
+      const outside = [a, b].map((point) => sign * (point[way] - edge));
+      if (Math.max(...outside) < 0.5 || Math.min(...outside) >= 0) continue;
+      const [x, y] = a.map((from, k) => from + ((edge - a[way]) / (b[way] - a[way])) * (b[k] - from));
+      if (x < box.left - 1 || x > box.right + 1 || y < box.top - 1 || y > box.bottom + 1) continue;
+      node("path", { class: "leaves series", "data-method": line.method, d: "M-5 -3H5L0 5Z", fill: colour(line.method), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) rotate(${turn})` }, svg);
     }
   }
 }
@@ -131,12 +135,13 @@ function points(clouds) {
     const stops = shown.flatMap((cloud) => cloud.x.map((x, i) => ({ cloud, i, x, y: cloud.y[i] })).filter((p) => given(p.x) && given(p.y)));
     if (!stops.length) return nothing(svg, W, H);
     const ylog = stops.every((p) => p.y > 0) && Math.max(...stops.map((p) => p.y)) > 20 * Math.min(...stops.map((p) => p.y));
-    const { X, Y, area } = frame(svg, W, H, body(stops.map((p) => p.x), false), body(stops.map((p) => p.y), ylog), { ylog, xlabel: "contraction (0 fastest)", ylabel: "variance" });
+    const { X, Y, box, area } = frame(svg, W, H, body(stops.map((p) => p.x), false), body(stops.map((p) => p.y), ylog), { ylog, xlabel: "contraction (0 fastest)", ylabel: "variance" });
     for (const cloud of shown) {
       const into = group(area, cloud);
       node("path", { class: "line", d: path(cloud, X, Y), stroke: colour(cloud.method), "stroke-dasharray": dash(cloud.method) }, into);
       cloud.x.forEach((x, i) => given(x) && given(cloud.y[i]) && mark(into, cloud.method, X(x), Y(cloud.y[i]), 0.8 + (0.9 * i) / Math.max(1, cloud.x.length - 1)));
     }
+    for (const cloud of shown) leaving(svg, cloud, { X, Y, box });
     const over = node("g", {}, svg);
     const away = (p, x, y) => (X(p.x) - x) ** 2 + (Y(p.y) - y) ** 2;
     interactive(svg, {

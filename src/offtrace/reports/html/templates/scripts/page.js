@@ -5,10 +5,9 @@ const CHARTS = {
   lines(into, chart, key) {
     const lam = key === "learning" && find('[data-control="learning"]'), age = key === "learning" && find('[data-control="age"]');
     const wanted = (line) => (!lam || (lam.value === "best" ? line.best : line.lam === null || line.lam === Number(lam.value))) && (!age || line.age === Number(age.value));
-    const from = (name) => (name.startsWith("P(") ? 0.5 : name.startsWith("Difference") ? 0 : null);
     for (const { name, lines: found } of chart.panels) {
       const options = { xlabel: chart.xlabel, xname: key === "ages" || key === "aged" ? "age" : chart.xlabel, xlog: chart.log, ylabel: chart.ylabel, compares: key === "learning" || key === "sweeps" };
-      if (key === "aged") Object.assign(options, { ylabel: from(name) === 0.5 ? "probability" : "scaled score", reference: from(name), better: 1 });
+      if (key === "aged") Object.assign(options, { ylabel: "scaled score", reference: name.startsWith("Difference") ? 0 : null, better: 1 });
       panel(into, name, "", `${chart.ylabel || name} over ${options.xname}, ${name}`, lines(() => found.filter(wanted).map((line) => ({ ...line })), options));
     }
     for (const one of [lam, age]) if (one) one.addEventListener("change", redrawAll);
