@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from offtrace.learners import run as running
@@ -21,7 +23,7 @@ class Slow:
 
 def test_slow_steps_are_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace or an environment in Python may take long: Ctrl-C must not wait for half a million of its steps."""
-    unit = Slow()
+    unit: Any = Slow()
     monkeypatch.setattr(running, "clock", lambda: unit.now)
     running.work([unit], 1, False, running.FIRST[True])
     assert max(unit.budgets) * 0.01 <= 2.0

@@ -20,15 +20,7 @@ from offtrace.learners.methods.traces import (
     UncorrectedLearner,
     VTraceTD,
 )
-from offtrace.learners.policies import (
-    Constant,
-    EpsilonGreedy,
-    Exponential,
-    Harmonic,
-    Linear,
-    Schedule,
-    Softmax,
-)
+from offtrace.learners.policies import Constant, EpsilonGreedy, Exponential, Harmonic, Linear, Schedule, Softmax
 from offtrace.learners.published import bifurcation_auc, collision_error
 from offtrace.learners.result import Curve, Learned
 from offtrace.learners.stability import Stability, stability

@@ -32,26 +32,12 @@ from offtrace.learners.acting import (
     state_value,
     value_of,
 )
-from offtrace.learners.arrays import (
-    inline,
-    inline_fma,
-    newest_file,
-    no_inline,
-    take_slot,
-    view,
-)
+from offtrace.learners.arrays import clear_slots, inline, inline_fma, newest_file, no_inline, take_slot, view
 from offtrace.learners.eligibility import add_z, advance, enter, has_room
 from offtrace.learners.own_steps import own_step
 from offtrace.learners.random import EVALUATION as EVALUATION_STREAM
 from offtrace.learners.random import LEARNING, pick, uniform
-from offtrace.learners.replay import add_sums, sequence, store
-from offtrace.learners.state import (
-    EVALUATION,
-    OFFLINE,
-    ONLINE,
-    REPLAY,
-    TARGET,
-)
+from offtrace.learners.state import EVALUATION, OFFLINE, ONLINE, REPLAY, TARGET
 
 ALL, ACT, LEARN, EVALUATE = range(4)
 """What the loop does: whole steps in an MDP; or, for an environment in Python, one part of a step."""
@@ -168,6 +154,40 @@ def loop() -> Callable[..., int]:
         return 0
 
     return learn
+
+
+@inline
+def store(settings, at, capacity):
+    """Store the step at the head of the buffer: how many sequences are to be learned from now."""
+    at.head = (at.head + 1) % capacity
+    at.filled = min(at.filled + 1, capacity)
+    at.since += 1
+    if settings.update != REPLAY:
+        return 1
+    if at.since < settings.every:
+        return 0
+    at.since = 0
+    return settings.batch
+
+
+@inline
+def sequence(settings, at, streams):
+    """Where a sequence begins in the buffer, 0 being the oldest step, and where it ends at the latest."""
+    if settings.update != REPLAY:
+        return 0, 1
+    first = min(int(uniform(streams, LEARNING) * at.filled), at.filled - 1)
+    return first, min(at.filled, first + settings.length)
+
+
+@no_inline
+def add_sums(by_visits, alpha, θ, N, sums, summed):
+    """θ ← θ + α U, and U is 0 again."""
+    weights, _, counts = summed
+    for i in range(counts[0]):
+        w = weights[i]
+        θ[w] += alpha * sums[w] * (1.0 / N[w] if by_visits else 1.0)
+        sums[w] = 0.0
+    clear_slots(summed)
 
 
 @inline

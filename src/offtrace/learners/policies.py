@@ -18,17 +18,7 @@ from typing import ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.learners.acting import (
-    CONSTANT,
-    EXPONENTIAL,
-    GREEDY,
-    HARMONIC,
-    LINEAR,
-    SOFTMAX,
-    TABLE,
-    CodedPolicy,
-    level,
-)
+from offtrace.learners.acting import CONSTANT, EXPONENTIAL, GREEDY, HARMONIC, LINEAR, SOFTMAX, TABLE, CodedPolicy, level
 from offtrace.learners.arrays import Floats
 from offtrace.trajectory import distributions
 

@@ -20,12 +20,11 @@ from offtrace.learners.acting import POLICY, CodedPolicy
 from offtrace.learners.arrays import Floats, Integers, Records, slots
 from offtrace.learners.eligibility import Eligibility, eligibility, grown
 from offtrace.learners.environments import Environment
-from offtrace.learners.loop import ALL, loop
+from offtrace.learners.loop import ALL, add_sums, loop
 from offtrace.learners.methods.base import TRANSITION, Method
 from offtrace.learners.own_steps import Own
 from offtrace.learners.policies import Probabilities
 from offtrace.learners.random import begin
-from offtrace.learners.replay import add_sums
 from offtrace.learners.result import BEYOND, Curve, Learned, beyond
 from offtrace.learners.rule_functions import first_carry, own_step, parameters, rule_function, trace_of
 from offtrace.learners.state import LANE, ONLINE, PROGRESS, REPLAY, SETTINGS, STEP, Lane, Memory, Task, World

@@ -24,11 +24,11 @@ from offtrace.mdps.randomness import Seed
 from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
-from offtrace.operators.moments.variance import TemporalDifferences, second_moment_radius, variance
 from offtrace.operators.setting import EPS, Setting, finite_values, setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import custom_solution
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
+from offtrace.operators.variance import TemporalDifferences, second_moment_radius, variance
 from offtrace.traces import Trace
 
 LARGEST_SQUARED = 1e150  # beyond it a square, times what an episode sums, is not below the largest float

@@ -19,10 +19,10 @@ from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
-from offtrace.operators.moments.variance import TemporalDifferences, per_decision
 from offtrace.operators.setting import EPS, Setting, checked, finite_values, named
 from offtrace.operators.solve import closed_form
 from offtrace.operators.state_operator import StateOperator
+from offtrace.operators.variance import TemporalDifferences, per_decision
 from offtrace.traces import VTrace
 from offtrace.traces.base import Rule, UncorrectedReturn
 

@@ -106,6 +106,20 @@ class GradientTD(Method):
         return self if trace is self.trace else replace(self, trace=trace)
 
 
+@inline_fma
+def _gtd_step(t: Transition, m: Store, x: Vectors, κ: float) -> None:
+    """One step of TDRC, which is GTD where κ = 0."""
+    v, α_v = m.further[0], m.numbers[0] * t.alpha
+    x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
+    add(m.θ, t.alpha * t.delta * t.ratio, x.e)
+    add(m.θ, -t.alpha * correction, x.φ_next)
+    if κ > 0.0:
+        for i in range(len(v)):
+            v[i] -= α_v * κ * v[i]
+    add(v, α_v * t.delta * t.ratio, x.e)
+    add(v, -α_v * x_v, x.φ)
+
+
 @register_method
 @dataclass(frozen=True)
 class GTD(GradientTD):
@@ -127,12 +141,7 @@ class GTD(GradientTD):
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """The equations of the module."""
-        v, α_v = m.further[0], m.numbers[0] * t.alpha
-        x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
-        add(m.θ, t.alpha * t.delta * t.ratio, x.e)
-        add(m.θ, -t.alpha * correction, x.φ_next)
-        add(v, α_v * t.delta * t.ratio, x.e)
-        add(v, -α_v * x_v, x.φ)
+        _gtd_step(t, m, x, 0.0)
 
 
 @inline_fma
@@ -230,14 +239,7 @@ class TDRC(GradientTD):
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """The equations of the module."""
-        v, α_v, κ = m.further[0], m.numbers[0] * t.alpha, m.numbers[1]
-        x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
-        add(m.θ, t.alpha * t.delta * t.ratio, x.e)
-        add(m.θ, -t.alpha * correction, x.φ_next)
-        for i in range(len(v)):
-            v[i] -= α_v * κ * v[i]
-        add(v, α_v * t.delta * t.ratio, x.e)
-        add(v, -α_v * x_v, x.φ)
+        _gtd_step(t, m, x, m.numbers[1])
 
 
 @register_method

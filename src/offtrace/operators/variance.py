@@ -18,12 +18,12 @@ from scipy import sparse
 
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
-from offtrace.operators.moments.variance_bounds import PARTS, variance_bounds
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve import closed_form
 from offtrace.operators.solve.custom_chain import CarryChain
 from offtrace.operators.solve.monte_carlo import MonteCarlo
 from offtrace.operators.solve.solutions import Chain, ClosedForm, Solution
+from offtrace.operators.variance_bounds import PARTS, variance_bounds
 
 if TYPE_CHECKING:
     from offtrace.operators.operator import Operator

@@ -24,7 +24,7 @@ from offtrace.operators.solve.chain_of_x import Sweeper, endless, rounding, sett
 from offtrace.operators.solve.landing_on_grid import Landing, land
 
 if TYPE_CHECKING:
-    from offtrace.operators.moments.variance import TemporalDifferences
+    from offtrace.operators.variance import TemporalDifferences
 
 PARTS = ((0, 0), (1, 1), (0, 1))
 """ab = ++, −−, +−."""

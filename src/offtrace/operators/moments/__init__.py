@@ -1,1 +1,0 @@
-"""The variance of the sampled correction."""
