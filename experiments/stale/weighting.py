@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import offtrace as ot
-from offtrace.returns.weights.api import options
-from offtrace.returns.weights.reject import criteria
+from offtrace.returns.weights.api import criteria, options
 
 if TYPE_CHECKING:
     from jax import Array

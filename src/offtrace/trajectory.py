@@ -39,6 +39,11 @@ REQUIRED = ("terminated", "truncated")
 FLAGS = (*REQUIRED, "valid")
 LARGEST_LOG = 709.0  # e to this power is near the largest float
 SMALLEST_LOG = -708.0  # and to this one, near the smallest with all its digits: below it e^x counts as 0
+RISE, RANGE = 64, 900
+"""Powers of two, on every backend. Plain float64 holds the products of ratios of a row if none of them ever rises by more than
+RISE, since what has underflowed then stays negligible; or if all lie between −RANGE and RANGE. All other rows are computed with
+big products, f · 2ⁿ with n as an integer: one module `big_float` for each backend."""
+HIGH_CAP = 2.0**100  # a cap above it does not keep a discounted product small
 TOLERANCE = 1e-6  # a log-probability may exceed 0 by this much before it is refused
 ROW_TOLERANCE = 1e-5
 """How far the probabilities of a policy's row may be from summing to one, summed in float64: one number for every row of π or μ.
@@ -225,18 +230,21 @@ _told: set[str] = set()
 """The warnings that were given: each comes once in a process."""
 
 
-def warn_of_positive_logs(log_pi: np.ndarray, log_mu: np.ndarray, valid: np.ndarray | None) -> None:
-    """Warn once if both log-probabilities are above 0 at every step, as only densities of continuous actions can be.
-
-    Callers look at the first step before they call: that is nearly free.
-    """
-    if "positive logs" in _told:
+def warn_if_positive(x: Trajectory) -> None:
+    """Warn once if both log-probabilities are above 0 at every step, as only densities of continuous actions can be."""
+    if (
+        x.log_pi is None
+        or x.log_mu is None
+        or not x.log_pi.item(0) > 0.0 < x.log_mu.item(0)
+        or "positive logs" in _told
+    ):
         return
-    read = np.ones(log_pi.shape, bool) if valid is None else valid
-    if read.any() and (log_pi[read] > TOLERANCE).all() and (log_mu[read] > TOLERANCE).all():
+    read = np.ones(x.log_pi.shape, bool) if x.valid is None else x.valid
+    log_pi, log_mu = x.log_pi[read], x.log_mu[read]
+    if read.any() and (log_pi > TOLERANCE).all() and (log_mu > TOLERANCE).all():
         _told.add("positive logs")
         warnings.warn(
-            f"log_pi and log_mu are above 0 at every step (the first are {log_pi[read][0]:g} and {log_mu[read][0]:g}), which "
+            f"log_pi and log_mu are above 0 at every step (the first are {log_pi[0]:g} and {log_mu[0]:g}), which "
             "logarithms of probabilities never are. If these are probabilities or logits, pass their logarithms, as log_softmax "
             "gives them. If they are densities of continuous actions, all is well; this is said once",
             stacklevel=5,

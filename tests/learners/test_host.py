@@ -190,6 +190,15 @@ def test_many_copies_feed_one_learner(update):
     assert not np.array_equal(again.curve.returns[1], again.curve.returns[0])
 
 
+def test_copies_that_gymnasium_makes_are_evaluated():
+    """`make_vec` leaves no functions that make a copy."""
+    copies = lambda: gymnasium.make_vec("FrozenLake-v1", num_envs=3, vectorization_mode="sync")  # noqa: E731
+    learned = control(
+        ot.Retrace(lam=0.9), copies, behavior=EpsilonGreedy(0.5), gamma=0.9, steps=300, evaluation=Evaluation(limit=9)
+    )
+    assert len(learned.evaluations[0][0]) == learned.episodes > 5
+
+
 def test_blackjack_is_a_table():
     learned = control(ot.OneStep(), "Blackjack-v1", behavior=EpsilonGreedy(1.0), gamma=1.0, alpha="1/N", steps=15_000)
     assert learned.Q.shape == (32 * 11 * 2, 2)

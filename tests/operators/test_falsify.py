@@ -106,10 +106,8 @@ def test_objective_agrees_with_the_operator(trace):
     exponents = np.log(pi / mu) / h[:, None]
     np.testing.assert_allclose(exponents, np.round(exponents), atol=1e-9)
     bounds = np.array(trace.lag_bound or (np.inf,))
-    decay, ratio, cap = trace.normal_form(np, pi, mu, pi / mu)
-    C = falsify_objective.discounted(
-        P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, 0.9, h, 30.0
-    )
+    factors = trace.normal_form(np, pi, mu, pi / mu)
+    C = falsify_objective.discounted(P, mu, factors, trace.recursive, bounds, trace.horizon or 0, 0.9, h, 30.0)
     seen = falsify_objective.eigenvalues(C, P, pi, 0.9)
     for k in range(3):
         mdp = MDP(P[k].reshape(3, 2, 3), np.zeros((3, 2)), 0.9, terminal=np.zeros(3, bool))

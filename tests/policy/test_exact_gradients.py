@@ -110,7 +110,7 @@ def listed(automaton: Any, steps: int) -> TokenRows:
     value = (automaton.pi * automaton.action_values(steps, automaton.pi)).sum(-1)[np.arange(steps), at]
     log_pi, log_mu = (np.log(policy)[at, token] for policy in (automaton.pi, automaton.mu))
     reward = automaton.reward[at, token] / steps
-    return TokenRows(np.exp(log_mu.sum(1)), log_pi, log_mu, automaton.score[at, token], reward, q, value, at)
+    return TokenRows(np.exp(log_mu.sum(1)), log_pi, log_mu, log_mu, automaton.score[at, token], reward, q, value, at)
 
 
 @pytest.mark.parametrize("kind", ["forgets", "remembers"])

@@ -14,7 +14,6 @@ from jax import numpy as jnp
 
 import offtrace as ot
 from offtrace import policy
-from offtrace.policy.named_losses import register_loss
 from offtrace.policy.policy_loss import KLS, LEVELS, MEANS, PolicyLoss
 from offtrace.policy.shapes import Clip, Gaussian, Importance
 
@@ -231,7 +230,7 @@ def test_mistakes_say_what_to_do() -> None:
     with pytest.raises(TypeError, match="ppo needs log_prox"):
         policy.loss("ppo", log_pi=given["log_pi"], advantage=given["advantage"])
     with pytest.raises(ValueError, match="there is a loss named 'ppo' already"):
-        register_loss(PolicyLoss("ppo", Clip()))
+        policy.register_loss(PolicyLoss("ppo", Clip()))
 
 
 def test_each_named_loss_says_what_it_is() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import offtrace as ot
 from helpers import KINDS
-from offtrace.returns.weights.reject import KNOWN
+from offtrace.returns.weights.api import KNOWN
 from returns.test_weights import LIMITS, REFERENCE, arrays, batches, by_tensors
 
 ESTIMATES: dict[str, Any] = {"k1": lambda x: -x, "k2": lambda x: x * x / 2, "k3": lambda x: np.exp(x) - 1 - x}

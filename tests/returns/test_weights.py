@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import runpy
 import subprocess
 import sys
@@ -34,6 +35,26 @@ OF_RATIOS = [
     ot.HistoryBounded(bound=3.0),
     ot.Retrace(),
 ]
+
+
+def normalized_weights(
+    rows: list[Any], level: str, masks: list[Any], segments: list[Any], groups: Any
+) -> list[np.ndarray]:
+    """Weights over their mean in the group, which is one over decisions, or over rows where a row has one weight."""
+    found = []
+    for row, group in zip(rows, groups, strict=True):
+        counted: list[float] = []
+        for other, mask, segment, theirs in zip(rows, masks, segments, groups, strict=True):
+            if theirs != group:
+                continue
+            of_segments = [
+                [w for w, m, s in zip(other, mask, segment, strict=True) if m and s == n] for n in set(segment)
+            ]
+            for weights in of_segments:
+                counted += weights[:1] if level in ("sequence", "geometric") else weights
+        mean = math.fsum(counted) / len(counted)
+        found.append(np.array(row) / mean if mean else np.array(row))
+    return found
 
 
 @contextmanager
@@ -210,7 +231,7 @@ def test_normalised(level: str) -> None:
     batch["segment"] = np.cumsum(rng.random(shape) < 0.3, axis=1)
     rows = list(by_rows(ot.NonMarkovRetrace(), level, batch))
     for normalize, ids in (("batch", np.zeros(6)), ("group", group)):
-        wanted = by_definition.normalized_weights(rows, level, list(batch["mask"]), list(batch["segment"]), ids)
+        wanted = normalized_weights(rows, level, list(batch["mask"]), list(batch["segment"]), ids)
         options: dict[str, Any] = {"level": level, "normalize": normalize}
         more = {"group": group} if normalize == "group" else {}
         for kind in KINDS:

@@ -21,8 +21,8 @@ except ModuleNotFoundError as error:
 from offtrace._shared.suggestions import closest, ending
 from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_training, of_weights
 from offtrace.returns import reject, weights
+from offtrace.returns.weights.api import KNOWN, criteria
 from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Criterion
-from offtrace.returns.weights.reject import KNOWN, criteria
 from offtrace.traces import ImportanceSampling, Trace
 
 __all__ = [

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.backend import BACKEND
-from offtrace.returns.numpy.rejected_rows import decisions_of, statistic
-from offtrace.returns.numpy.weights import Sequences
+from offtrace.returns.numpy.weights import Sequences, decisions_of, statistic
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, agreed
 
 

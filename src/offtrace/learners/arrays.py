@@ -79,18 +79,31 @@ def _views(given: Any) -> Any:
 
 @overload(_views, jit_options={"forceinline": True})
 def _each_view(given):
-    if len(given) == 1:
-        return lambda given: (view(given[0]),)
-    return lambda given: (view(given[0]), *_views(given[1:]))
+    match len(given):
+        case 1:
+            return lambda given: (view(given[0]),)
+        case 2:
+            return lambda given: (view(given[0]), view(given[1]))
+        case 3:
+            return lambda given: (view(given[0]), view(given[1]), view(given[2]))
+        case _:  # some at a time, since each function takes time to compile
+            return lambda given: (view(given[0]), view(given[1]), view(given[2]), *_views(given[3:]))
 
 
-def by_form(**functions: Callable[..., Any]) -> Any:
-    """One function for several named tuples: that of its first argument's class, in compiled code and in Python."""
+FORMS = "Vector", "Starts", "CustomStarts", "Groups"
+"""The classes of eligibility vectors."""
+
+
+def by_form(*each: Callable[..., Any], fma: bool = False) -> Any:
+    """One function for all FORMS, in their order: that of its first argument's class, in compiled code and in Python.
+
+    `fma`: a·b + c may be rounded once, also in what these call.
+    """
+    functions: dict[str, Callable[..., Any]] = dict(zip(FORMS, each, strict=True))
+    options: Any = {"forceinline": True, "error_model": "numpy", **({"fastmath": {"contract"}} if fma else {})}
 
     def call(form: Any, *rest: Any) -> Any:
         return functions[type(form).__name__](form, *rest)
-
-    options: Any = {"forceinline": True, "error_model": "numpy", "fastmath": {"contract"}}
 
     @overload(call, jit_options=options, strict=False)
     def _compiled(form, *rest):

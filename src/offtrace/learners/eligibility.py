@@ -147,7 +147,7 @@ def _groups_fit(groups, k):
     return stack.has_room(groups.stack, k)
 
 
-has_room = by_form(Vector=_enough, Starts=_starts_fit, CustomStarts=_starts_fit, Groups=_groups_fit)
+has_room = by_form(_enough, _starts_fit, _starts_fit, _groups_fit)
 """has_room(e, k): whether one more step fits for certain, with k active weights."""
 
 
@@ -168,7 +168,7 @@ def _clear_groups(groups):
     stack.clear(groups.stack)
 
 
-clear = by_form(Vector=_clear_vector, Starts=_clear_starts, CustomStarts=_clear_starts, Groups=_clear_groups)
+clear = by_form(_clear_vector, _clear_starts, _clear_starts, _clear_groups)
 """clear(e): an episode begins."""
 
 
@@ -253,7 +253,7 @@ def _advance_groups(groups, rule, task, discount, π, μ, place):
     return True
 
 
-advance = by_form(Vector=_advance_vector, Starts=_advance_starts, CustomStarts=_advance_custom, Groups=_advance_groups)
+advance = by_form(_advance_vector, _advance_starts, _advance_custom, _advance_groups)
 """advance(e, rule, task, discount, π, μ, place): take the older starts past an action of probabilities π and μ.
 
 `rule` is its three factors, or a custom step. `place` is the number of the state and action, by which a rule may have its own
@@ -272,7 +272,7 @@ def _no_coefficient(e, rule, task, π, μ, place):
     return 0.0
 
 
-coefficient = by_form(Vector=_coefficient, Starts=_no_coefficient, CustomStarts=_no_coefficient, Groups=_no_coefficient)
+coefficient = by_form(_coefficient, _no_coefficient, _no_coefficient, _no_coefficient)
 """coefficient(e, rule, task, π, μ, place): μ decay ratio of a per-decision rule."""
 
 
@@ -311,7 +311,7 @@ def _enter_groups(groups, carry, weights, numbers, s, pair):
         _enter_starts(starts, carry, weights, numbers, s, pair)
 
 
-enter = by_form(Vector=_enter_vector, Starts=_enter_starts, CustomStarts=_enter_starts, Groups=_enter_groups)
+enter = by_form(_enter_vector, _enter_starts, _enter_starts, _enter_groups)
 """enter(e, carry, weights, numbers, s, pair): a start with β = 1, whose gradient has `numbers[s]` at `weights`."""
 
 
@@ -392,7 +392,7 @@ def _add_groups(groups, to, scale, N, by_visits):
         _add_slots(to, scale, N, by_visits, used.weights, used.counts[0], groups.stack.C[top])
 
 
-add_z = by_form(Vector=_add_vector, Starts=_add_starts, CustomStarts=_add_starts, Groups=_add_groups)
+add_z = by_form(_add_vector, _add_starts, _add_starts, _add_groups, fma=True)
 """add_z(e, to, scale, N, by_visits): to += scale · z, each weight's number divided by its visits N if `by_visits`."""
 
 
@@ -426,5 +426,5 @@ def _copy_groups(groups):
     return _copy_slots(used.weights, used.counts[0] if top >= 0 else 0, C[max(top, 0)])
 
 
-copy = by_form(Vector=_copy_vector, Starts=_copy_starts, CustomStarts=_copy_starts, Groups=_copy_groups)
+copy = by_form(_copy_vector, _copy_starts, _copy_starts, _copy_groups)
 """copy(e): z as `Sparse`; a weight may come several times."""

@@ -75,7 +75,7 @@ def loop() -> Callable[..., int]:
         A, on_states = len(q), settings.on_states
         if stage == EVALUATE:
             return evaluation_action(task, memory)
-        while progress.budget > 0 and has_room(z, len(active)) and has_row(progress, curve):
+        while progress.budget > 0 and has_room(z, len(active)) and progress.evaluations < len(curve.evaluations):
             # a ~ μ(·|s), s' and r
             step = buffer[at.head]
             if stage != LEARN:
@@ -121,14 +121,17 @@ def loop() -> Callable[..., int]:
                     set_active(tile, active, s, a, A, on_states)
                     if settings.history:
                         carry[0], carry[1] = (np.nan, np.nan) if on_states else (π, now.mu)
-                    ratio = state_ratio(settings.bound, settings.share, π, now.mu) if on_states else 1.0
+                    ratio = 1.0
+                    if on_states:  # min(ρ̄, ρ) of the policy that is evaluated
+                        ratio = min(settings.bound, settings.share * (π / now.mu) + (1.0 - settings.share))
                     if method is None:
                         π_read, μ_read, place = read_by_rule(settings, at, s, pair, π, now.mu)
                         valid = advance(z, rule, task, discount, π_read, μ_read, place)
                         enter(z, carry, active, value, s, pair)
                         at.previous_pi, at.previous_mu, at.previous_pair = π, now.mu, s * A + a
                         if settings.by_visits:
-                            count_visits(active, N)
+                            for w in active:
+                                N[w] += 1.0
                         size, by_visits = 1.0, False
                         if settings.update == ONLINE:
                             size, by_visits = at.alpha, settings.by_visits != 0
@@ -155,7 +158,8 @@ def loop() -> Callable[..., int]:
             progress.done = progress.done or not is_finite
             if settings.update == OFFLINE and (at.begins or progress.done):
                 add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
-            if is_point(settings, progress, curve):
+            counted = progress.episode if settings.episodes else progress.step
+            if progress.mark < len(curve.marks) and curve.marks[progress.mark] == counted:
                 mark(settings, tile, value, progress, θ, q, curve)
             if at.begins and settings.evaluate_every and progress.episode % settings.evaluate_every == 0:
                 evaluation_episode(entries, rows, task, memory, curve)
@@ -164,13 +168,6 @@ def loop() -> Callable[..., int]:
         return 0
 
     return learn
-
-
-@inline
-def has_row(progress, curve):
-    """Whether there is room for one more evaluation episode."""
-    evaluations = curve.evaluations
-    return progress.evaluations < len(evaluations)
 
 
 @inline
@@ -215,19 +212,6 @@ def read_by_rule(settings, at, s, pair, π, μ):
     return π, μ, pair
 
 
-@inline
-def state_ratio(bound, share, π, μ):
-    """What δ carries on state values: min(ρ̄, ρ) of the policy that is evaluated."""
-    return min(bound, share * (π / μ) + (1.0 - share))
-
-
-@inline
-def count_visits(active, N):
-    """Count a visit of the active weights, whose step sizes are 1 / visits."""
-    for w in active:
-        N[w] += 1.0
-
-
 @inline_fma
 def take_back(to, size, N, by_visits, active, value, s):
     """The newest start does not count in what was added for all of them: to −= size · ∇q."""
@@ -250,13 +234,6 @@ def finish_step(settings, progress, at, step):
         progress.finished += 1.0
     if progress.step == settings.steps or (settings.episodes > 0 and progress.episode == settings.episodes):
         progress.done = 1
-
-
-@inline
-def is_point(settings, progress, curve):
-    """Whether it is time for the next point of the curve."""
-    marks, i = curve.marks, progress.mark
-    return i < len(marks) and marks[i] == (progress.episode if settings.episodes else progress.step)
 
 
 @no_inline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -159,15 +159,6 @@ def own_step(method: Method) -> object:
     return _own_step(method.step)
 
 
-class _ByHistory(Protocol):
-    """A trace whose form is "history"."""
-
-    reads: tuple[str, ...]
-
-    @property
-    def history_form(self) -> Callable[[History], float]: ...
-
-
 class PastSteps:
     """A `HistoryTrace`, which is a Python function, as a custom step, and the steps of the episode that it is given.
 
@@ -177,7 +168,7 @@ class PastSteps:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = cast(_ByHistory, trace)
+        self.trace: Any = trace
         self.steps = np.empty((0, 3))
         """[n, 3]: π, μ and pair of the last n steps."""
         self.lag = 1

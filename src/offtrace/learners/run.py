@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from offtrace.learners.random import begin
 from offtrace.learners.replay import add_sums
 from offtrace.learners.result import BEYOND, Curve, Learned, beyond
 from offtrace.learners.rule_functions import first_carry, own_step, parameters, rule_function, trace_of
-from offtrace.learners.state import ONLINE, PROGRESS, REPLAY, SETTINGS, Lane, Memory, Task, World, lane_of
+from offtrace.learners.state import LANE, ONLINE, PROGRESS, REPLAY, SETTINGS, STEP, Lane, Memory, Task, World
 from offtrace.learners.state import Curve as Recorded
 
 clock = time.perf_counter
@@ -108,7 +108,12 @@ class Learner:
             np.zeros(features.A), np.zeros(features.A), np.zeros(k, np.int64), carry,
         )  # fmt: skip
         capacity = max(1, job.capacity // n) if numbers["update"] == REPLAY else 1
-        self.lanes: list[Lane] = [lane_of(θ, int(numbers["update"]), capacity) for _ in range(n)]
+        lane, summing = np.zeros(1, LANE), size if numbers["update"] != ONLINE else 0
+        lane["begins"], lane["chosen"] = 1, -1
+        self.lanes = [
+            Lane(lane.copy(), np.zeros(capacity, STEP), np.zeros(summing) if summing else θ, slots(summing, summing))
+            for _ in range(n)
+        ]
         self.eligibility: list[Eligibility] = [eligibility(numbers, size, k, len(carry)) for _ in range(n)]
         self.own = [None if method.in_loop else _own(method, size) for _ in range(n)]
         points, snapshots = len(job.marks), size if job.recorded is not None else 0
@@ -117,7 +122,8 @@ class Learner:
             job.marks, np.full((points, 3), np.nan), np.full((points, snapshots), np.nan), job.truth, job.where.judged,
             np.zeros((evaluations, 2)),
         )  # fmt: skip
-        self.call: Any = in_python(loop()) if numbers["history"] else loop()
+        compiled: Any = loop()
+        self.call: Any = getattr(compiled, "py_func", compiled) if numbers["history"] else compiled
         self.rule = rule_function(method)
 
     def run(self, lane: int, stage: int, budget: int) -> int:
@@ -128,7 +134,8 @@ class Learner:
             self.curve = self.curve._replace(evaluations=longer)
         self.progress["budget"] = budget
         arguments = self.memory, self.lanes[lane], e, self.curve, self.own[lane], stage
-        action = self.call(self.world, self.task, self.rule, *arguments)
+        with np.errstate(over="ignore"):  # of random numbers, where the loop is Python
+            action = self.call(self.world, self.task, self.rule, *arguments)
         numbers, self.steps = self.job.numbers, self.now("step")
         self.share = self.now("episode") / numbers["episodes"] if numbers["episodes"] else self.steps / numbers["steps"]
         if self.now("bad"):
@@ -163,16 +170,6 @@ class Learner:
         del self.memory, self.lanes, self.eligibility, self.own
 
 
-def in_python(compiled: Any) -> Callable[..., int]:
-    """The function that was compiled, as Python runs it."""
-
-    def call(*arguments: object) -> int:
-        with np.errstate(over="ignore"):  # of random numbers
-            return getattr(compiled, "py_func", compiled)(*arguments)
-
-    return call
-
-
 def _own(method: Method, size: int) -> Own:
     listed = size if method.traces else 0
     return Own(
@@ -183,19 +180,6 @@ def _own(method: Method, size: int) -> Own:
         scalars=np.zeros(len(method.scalars)),
         numbers=np.array(method.numbers, dtype=np.float64),
     )
-
-
-class Unit(Protocol):
-    """What a thread works on: a learner."""
-
-    steps: int
-    """Steps taken so far."""
-    share: float
-    """How much of it is done, from 0 to 1."""
-
-    def advance(self, budget: int) -> bool:
-        """Continue for so many steps; whether it is done."""
-        ...
 
 
 def learner_of(job: Job) -> Callable[[int], Learner]:
@@ -227,7 +211,7 @@ def _threads(given: object) -> int:
     return given
 
 
-def work(units: Sequence[Unit], threads: int, progress: bool, first: int) -> None:
+def work(units: Sequence[Learner], threads: int, progress: bool, first: int) -> None:
     """Each thread takes the next unit and continues it, some steps at a time, until all are done."""
     started, stop, steps, left = time.perf_counter(), threading.Event(), min(first, SLICE), iter(units)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners.arrays import Floats, Integers, Records, Slots, record, slots
+from offtrace.learners.arrays import Floats, Integers, Records, Slots, record
 
 ONLINE, OFFLINE, REPLAY = range(3)
 BEHAVIOR, TARGET, EVALUATION, STEP_SIZE = range(4)
@@ -188,11 +188,3 @@ class Lane(NamedTuple):
     """[size]: what learning changes: θ itself, or the sums over an episode (offline) or a sequence (replay)."""
     summed: Slots
     """The weights for which such a sum may not be 0."""
-
-
-def lane_of(θ: Floats, update: int, capacity: int) -> Lane:
-    """A lane that has not begun."""
-    lane = np.zeros(1, LANE)
-    lane[0].begins, lane[0].chosen = 1, -1
-    size = len(θ) if update != ONLINE else 0
-    return Lane(lane, np.zeros(capacity, STEP), np.zeros(size) if size else θ, slots(size, size))

@@ -35,21 +35,21 @@ def rollout(
         check_that_episodes_end(mdp, mu)
 
     S, A = mu.shape
+    indptr = mdp.P.indptr.astype(np.int64)
     tables = (
         cumulative(mu.ravel(), np.arange(0, S * A + 1, A)),
-        cumulative(mdp.P.data, mdp.P.indptr.astype(np.int64)),
-        mdp.P.indptr.astype(np.int64),
+        cumulative(mdp.P.data, indptr),
+        indptr,
         mdp.P.indices.astype(np.int64),
         cumulative(mdp.start, np.array([0, S])),
         mdp.terminal,
-        mdp.R.ravel(),
-        np.empty(0) if mdp.transition_rewards is None else mdp.transition_rewards,
+        np.repeat(mdp.R.ravel(), np.diff(indptr)) if mdp.transition_rewards is None else mdp.transition_rewards,
     )
     carry = np.array([-1, 0, 0])  # the state (−1: start anew), the steps of this episode, the episodes that ended
     parts, size = [], CHUNK if steps is None else steps
     while True:
-        out = _buffers(size)
-        n = walk(rng, A, *tables, limit or 0, episodes or 0, carry, *out)
+        out = tuple(np.empty(size, kind) for kind in (np.int64, np.int64, np.float64, np.int64, np.bool_, np.bool_))
+        n = walk(rng, A, tables, limit or 0, episodes or 0, carry, out)
         parts.append([array[:n] for array in out])
         if steps is not None or carry[2] == episodes:
             break
@@ -63,11 +63,6 @@ def rollout(
         if pi is not None:
             trajectory["log_pi"] = np.log(pi)[taken]
     return trajectory
-
-
-def _buffers(size: int) -> tuple[np.ndarray, ...]:
-    kinds = (np.int64, np.int64, np.float64, np.int64, np.bool_, np.bool_)
-    return tuple(np.empty(size, dtype=kind) for kind in kinds)
 
 
 def _count(name: str, value: object) -> int | None:
@@ -122,31 +117,13 @@ def pick(rng, cumulated, low, high):
 
 
 @cached_njit()
-def walk(
-    rng,
-    A,
-    mu,
-    P,
-    indptr,
-    indices,
-    start,
-    ends,
-    R,
-    of_entry,
-    limit,
-    episodes,
-    carry,
-    state,
-    action,
-    reward,
-    next_state,
-    terminated,
-    truncated,
-):
-    """Fill the last six arrays until they are full or `episodes` have ended (0: never); return how many steps were taken.
+def walk(rng, A, tables, limit, episodes, carry, out):
+    """Fill the arrays `out` until they are full or `episodes` have ended (0: never); return how many steps were taken.
 
-    mu, P and start are `cumulative`. `limit` 0 means none; an empty `of_entry` means rewards R(s, a).
+    mu, P and start are `cumulative`; R is that of each entry of P. `limit` 0 means none.
     """
+    mu, P, indptr, indices, start, ends, R = tables
+    state, action, reward, next_state, terminated, truncated = out
     s, age, ended = carry
     t = 0
     while t < len(state):
@@ -159,7 +136,7 @@ def walk(
         age += 1
         state[t] = s
         action[t] = a
-        reward[t] = of_entry[j] if len(of_entry) else R[s * A + a]
+        reward[t] = R[j]
         next_state[t] = after
         terminated[t] = ends[after]
         truncated[t] = age == limit and not ends[after]
@@ -169,7 +146,5 @@ def walk(
             ended += 1
             if ended == episodes:
                 break
-    carry[0] = s
-    carry[1] = age
-    carry[2] = ended
+    carry[0], carry[1], carry[2] = s, age, ended
     return t

@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from scipy import sparse
 from scipy.sparse import linalg
 
-
-class SparseMatrix(Protocol):
-    """What the package uses of a `scipy.sparse.csr_array`."""
-
-    @property
-    def data(self) -> np.ndarray:
-        """The entries that are stored, row by row."""
-        ...
-
-    @property
-    def indices(self) -> np.ndarray:
-        """The column of each stored entry."""
-        ...
-
-    @property
-    def indptr(self) -> np.ndarray:
-        """Where each row begins in `data`, and after them the number of all entries."""
-        ...
-
-    @property
-    def T(self) -> SparseMatrix:
-        """The transpose, which is stored by columns: its `indptr` tells where each column begins."""
-        ...
-
-    def __abs__(self) -> SparseMatrix: ...
-    def __rmul__(self, other: float) -> SparseMatrix: ...
-    def __matmul__(self, other: np.ndarray) -> np.ndarray: ...
-    def __rmatmul__(self, other: np.ndarray) -> np.ndarray: ...
-
-    def sum(self, *, axis: int) -> np.ndarray:
-        """The sums along an axis."""
-        ...
-
-    def toarray(self) -> np.ndarray:
-        """The matrix as an array."""
-        ...
-
-    def eliminate_zeros(self) -> None:
-        """Drop stored entries that are 0, in place."""
-        ...
+SparseMatrix = sparse.csr_array
+"""What the package calls by this name: rows that store their entries."""
 
 
 def identity_minus(matrix: SparseMatrix) -> SparseMatrix:

@@ -15,7 +15,7 @@ import numpy as np
 
 from offtrace.mdps.sparse_matrices import row_lengths
 from offtrace.operators.setting import Setting
-from offtrace.operators.solve.merged_histories import LagRead, Walk, rounded, successors, walk_of
+from offtrace.operators.solve.merged_histories import keys, successors, walk_of
 
 MOST, WIDEST, LONGEST = 60_000, 4_000, 200
 SLACK = 1e-9
@@ -71,16 +71,7 @@ def recursive_condition(setting: Setting) -> Condition:
 
 
 def _search(setting: Setting, name: str, recursive: bool) -> Condition:
-    walk = walk_of(setting)
-    try:
-        return _grow(setting, walk, name, recursive)
-    except LagRead:
-        walk.lagged = True
-        return _grow(setting, walk, name, recursive)
-
-
-def _grow(setting: Setting, walk: Walk, name: str, recursive: bool) -> Condition:
-    step = setting.onto_pairs(setting.mu)
+    walk, step = walk_of(setting), setting.onto_pairs(setting.mu)
     step.eliminate_zeros()
     ρ = setting.target_rho.ravel()
     pair = np.flatnonzero(row_lengths(step) > 0)
@@ -104,7 +95,13 @@ def _grow(setting: Setting, walk: Walk, name: str, recursive: bool) -> Condition
             levels.append((to[[worst]], which[[worst]]))
             pairs = setting.path([int(z) for z in _path(levels)])
             return Condition(name, False, Violation(pairs, float(new[worst]), float(allowed[worst])))
-        keep = _unseen(setting, walk, known, lag, start, to, carry, new, product, recursive)
+        alive, future = np.ones(len(to), bool), [carry, new if recursive else product]
+        if setting.normal:
+            alive = (carry[:, 0] > 0) & (carry[:, 1] > 0)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                # Decays cancel from β_t / β_{t-1}; for the product only what is left of them against ∏ρ matters.
+                future = [carry[:, 0], np.full(len(to), float(lag == 1)) if recursive else carry[:, 1] / product]
+        keep = _unseen(known, keys(walk, lag, start, to, *future), alive)
         if len(keep) > WIDEST:
             keep, whole = keep[np.argsort(-new[keep], kind="stable")[:WIDEST]], False
         levels.append((to[keep], which[keep]))
@@ -115,39 +112,12 @@ def _grow(setting: Setting, walk: Walk, name: str, recursive: bool) -> Condition
     return Condition(name, True if whole else None, tried=f"by {tried} histories of up to {lag} steps")
 
 
-def _unseen(
-    setting: Setting,
-    walk: Walk,
-    known: set[tuple[float, ...]],
-    lag: int,
-    start: np.ndarray,
-    pair: np.ndarray,
-    carry: np.ndarray,
-    β: np.ndarray,
-    product: np.ndarray,
-    recursive: bool,
-) -> np.ndarray:
+def _unseen(known: set[tuple[float, ...]], key: np.ndarray, alive: np.ndarray) -> np.ndarray:
     """One of each group of histories with the same future, of those that have one and have not been met before."""
-    if setting.normal:
-        D = carry[:, 1:]
-        alive = (carry[:, 0] > 0) & (D[:, 0] > 0)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            # Decays cancel from β_t / β_{t-1}; for the product only what is left of them against ∏ρ matters.
-            future = [carry[:, :1]] if recursive else [carry[:, :1], D / product[:, None]]
-        if recursive and lag == 1:
-            future.append(np.zeros((len(pair), 1)))
-    else:
-        alive = np.ones(len(pair), bool)
-        future = [carry, β[:, None]] if recursive else [carry, product[:, None]]
-    key = [pair[:, None], *map(rounded, future)]
-    if walk.knows_start:
-        key.append(start[:, None])
-    if walk.lagged and not lag > getattr(walk, "lag_matters_until", np.inf):
-        key.append(np.full((len(pair), 1), lag))
     index = np.flatnonzero(alive)
     if not len(index):
         return index
-    rows, one = np.unique(np.concatenate(key, axis=1)[index], axis=0, return_index=True)
+    rows, one = np.unique(key[index], axis=0, return_index=True)
     fresh: list[int] = []
     for numbers, i in zip(rows, one, strict=True):
         row: tuple[float, ...] = tuple(numbers)

@@ -194,10 +194,9 @@ class _Search:
         if trace.custom:
             carried = [falsify_objective.carried(trace, *one, γ) for one in zip(P, pi, mu, strict=True)]
             return falsify_objective.eigenvalues(np.stack(carried), P, trace.evaluated(pi, mu), γ)
-        decay, ratio, cap = self._factors(pi, mu)
         bounds = np.array(trace.lag_bound or (np.inf,))
         C = falsify_objective.discounted(
-            P, mu, decay, ratio, cap, trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH
+            P, mu, self._factors(pi, mu), trace.recursive, bounds, trace.horizon or 0, γ, h, WIDTH
         )
         return falsify_objective.eigenvalues(C, P, trace.evaluated(pi, mu), γ)
 

@@ -15,6 +15,7 @@ This is not a certificate: `Operator` is, and shares no line with this file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,7 @@ def eigenvalues(C: np.ndarray, P: np.ndarray, pi: np.ndarray, gamma: float) -> n
 def discounted(
     P: np.ndarray,
     mu: np.ndarray,
-    decay: np.ndarray,
-    ratio: np.ndarray,
-    cap: np.ndarray,
+    factors: Sequence[np.ndarray],
     recursive: bool,
     bounds: np.ndarray,
     horizon: int,
@@ -78,22 +77,23 @@ def discounted(
     h: np.ndarray,
     width: float,
 ) -> np.ndarray:
-    """C [K, S·A, S·A] of K traces in normal form, arrays [K, S·A], on nodes e^{hk}, |hk| ≤ width.
+    """C [K, S·A, S·A] of K traces with the `factors` decay, ratio and cap, arrays [K, S·A], on nodes e^{hk}, |hk| ≤ width.
 
     `bounds` [L] holds for lags 1, 2, …, its last entry for all later ones; β = 0 from lag `horizon` on, 0 meaning never.
     """
+    decay, ratio, cap = (np.array(np.broadcast_to(f, mu.shape), np.float64) for f in factors)
     linear = not (np.isfinite(cap).any() or np.isfinite(bounds).any())  # then v(s, x) = x v(s, 1)
     half = np.zeros(len(h), np.int64) if linear else (width / h).astype(np.int64)
     K, n, S = P.shape
     v = np.empty((K, S, n))
-    decay, ratio, cap = (np.array(np.broadcast_to(f, mu.shape), np.float64) for f in (decay, ratio, cap))
-    _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, v)
+    _to_come(P, mu, (decay, ratio, cap), (recursive, linear), (bounds, horizon), gamma, h, half, v)
     return np.eye(n) + P @ v
 
 
 @cached_njit(error_model="numpy")
-def _to_come(P, mu, decay, ratio, cap, recursive, linear, bounds, horizon, gamma, h, half, out):
+def _to_come(P, mu, factors, kind, lags, gamma, h, half, out):
     """v(·, 1) [K, S, S·A] of the recursion above."""
+    (decay, ratio, cap), (recursive, linear), (bounds, horizon) = factors, kind, lags
     K, n, S = P.shape
     A = n // S
     for k in range(K):

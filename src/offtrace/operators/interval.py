@@ -44,34 +44,6 @@ class Interval:
     def __contains__(self, number: float) -> bool:
         return bool(self.lower <= number <= self.upper)
 
-    def __add__(self, other: Interval | float) -> Interval:
-        low, high = _ends(other)
-        return Interval(self.lower + low, self.upper + high)
-
-    __radd__ = __add__
-
-    def __neg__(self) -> Interval:
-        return Interval(-self.upper, -self.lower)
-
-    def __sub__(self, other: Interval | float) -> Interval:
-        low, high = _ends(other)
-        return Interval(self.lower - high, self.upper - low)
-
-    def __rsub__(self, other: float) -> Interval:
-        return -self + other
-
-    def __mul__(self, other: Interval | float) -> Interval:
-        products = [a * b for a in (self.lower, self.upper) for b in _ends(other)]
-        return Interval(min(products), max(products))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Interval | float) -> Interval:
-        low, high = _ends(other)
-        if low <= 0 <= high:
-            raise ZeroDivisionError(f"cannot divide by {other}: it contains 0")
-        return self * Interval(1 / high, 1 / low)
-
     def __lt__(self, other: Interval | float) -> bool:
         """Whether every number of this interval is below the other."""
         return self.upper < _ends(other)[0]

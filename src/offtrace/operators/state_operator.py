@@ -113,7 +113,8 @@ class StateOperator(Operator):
         return ~np.asarray(self.mdp.terminal, dtype=bool)
 
     @property
-    def _mean_reward(self) -> np.ndarray:
+    def mean_reward(self) -> np.ndarray:
+        """E_μ[wr], [S]."""
         return (self.setting.evaluated * np.asarray(self.mdp.R)).sum(axis=1)
 
     @cached_property
@@ -124,12 +125,12 @@ class StateOperator(Operator):
             raise ValueError(
                 f"behavior never takes an action of target in state {s}: every value is a fixed point there"
             )
-        return solved(self._I_minus_γP, self._mean_reward)
+        return solved(self._I_minus_γP, self.mean_reward)
 
     def bellman(self, Q: ArrayLike) -> np.ndarray:
         """V + E_μ[wδ], [S]: T_πV, where w = ρ and μ takes all that π takes."""
         V = np.where(self._live, self._checked(Q), 0.0)
-        return np.where(self._live, V + self._mean_reward - self._I_minus_γP @ V, 0.0)
+        return np.where(self._live, V + self.mean_reward - self._I_minus_γP @ V, 0.0)
 
     def variance_bounds(self, Q: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Arrays [S] that contain the variance of Δ between them, as those of `Operator` do."""

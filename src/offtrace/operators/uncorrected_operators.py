@@ -2,10 +2,9 @@
 
     Peng's Q(λ)            N Q = (I − γλP_μ)⁻¹ (R + γ(1−λ)P_π Q)                      fixed point Q^{λμ+(1−λ)π}
     uncorrected n-step     N Q = Σ_{i<n} (γP_μ)^i R + (γP_μ)^{n−1} γP_π Q
-    V-trace (on states)    N V = V + (I − γP_c)⁻¹ (r_ρ̄ + γP_ρ̄V − D_ρ̄V)               fixed point V^{π_ρ̄}, π_ρ̄ ∝ min(ρ̄μ, π)
+    V-trace (on states)    that of `StateOperator`                                    fixed point V^{π_ρ̄}, π_ρ̄ ∝ min(ρ̄μ, π)
 
-with P_c(s,s') = Σ_a μ c P(s'|s,a), likewise P_ρ̄ and D_ρ̄ = diag Σ_a μ ρ̄, c = λ min(c̄, ρ), ρ̄ = min(ρ̄, ρ) (Espeholt et al.
-2018; Kozuno et al. 2021 for Peng's). Dense linear algebra: for small MDPs.
+(Espeholt et al. 2018; Kozuno et al. 2021 for Peng's). Dense linear algebra: for small MDPs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import row_lengths
@@ -24,6 +22,8 @@ from offtrace.operators.interval import Interval
 from offtrace.operators.moments.variance import TemporalDifferences, per_decision
 from offtrace.operators.setting import EPS, Setting, checked, finite_values, named
 from offtrace.operators.solve import closed_form
+from offtrace.operators.state_operator import StateOperator
+from offtrace.traces import VTrace
 from offtrace.traces.base import Rule, UncorrectedReturn
 
 
@@ -73,17 +73,6 @@ class AffineOperator:
         return spectral_radius.spectral_radius(self.Z, self.Z_error)
 
 
-def _made(
-    title: str, s: Setting, C: np.ndarray, error: np.ndarray, D: np.ndarray, r: np.ndarray, one: float = 0.0
-) -> AffineOperator:
-    """Z = one·I + C·D and b = C·r, where C ≥ 0 is known to ± error; D and r but for rounding."""
-    size, r = np.abs(D), np.ravel(r)
-    terms = (len(C) + s.A + 8) * EPS
-    Z, Z_error = one * np.eye(len(C)) + C @ D, error @ size + terms * (one * np.eye(len(C)) + C @ size)
-    b_error = error @ np.abs(r) + terms * (C @ np.abs(r))
-    return AffineOperator(title, Z, Z_error, C @ r, b_error, s.pi.shape if len(C) == s.pairs else (s.S,))
-
-
 def uncorrected(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> AffineOperator:
     """The operator of an uncorrected return, such as Peng's Q(λ) or the n-step return: `target` and `behavior` are [S, A].
 
@@ -112,8 +101,10 @@ def _checked(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> t
 def _endless(title: str, s: Setting, lam: float) -> AffineOperator:
     """(I − γλP_μ)⁻¹ (R + γ(1−λ)P_π Q)."""
     C, error = closed_form.inverse(s.gamma * lam * s.onto_pairs(s.mu))
-    step = s.gamma * (1 - lam) * s.onto_pairs(s.pi).toarray()
-    return _made(title, s, C, error, step, s.mdp.R)
+    step, r = s.gamma * (1 - lam) * s.onto_pairs(s.pi).toarray(), np.ravel(s.mdp.R)
+    terms = (len(C) + s.A + 8) * EPS
+    Z_error, b_error = (error @ size + terms * (C @ size) for size in (step, np.abs(r)))
+    return AffineOperator(title, C @ step, Z_error, C @ r, b_error, s.pi.shape)
 
 
 def _within(title: str, s: Setting, lam: float, n: int) -> AffineOperator:
@@ -155,19 +146,10 @@ def v_trace(
     >>> v_trace(mdp, π, μ).fixed_point.shape
     (2,)
     """
-    s = checked(mdp, target, behavior)
-    if not (rho_bar > 0 and c_bar > 0 and 0 <= lam <= 1):
-        raise ValueError(f"V-trace needs rho_bar > 0, c_bar > 0 and lam in [0, 1], got {rho_bar!r}, {c_bar!r}, {lam!r}")
-    P = s.P.toarray().reshape(s.S, s.A, s.S)
-    c, clipped = s.mu * lam * np.minimum(c_bar, s.rho), s.mu * np.minimum(rho_bar, s.rho)
-    C, error = closed_form.inverse(sparse.csr_array(s.gamma * np.einsum("sa,sat->st", c, P)))
-    through = s.gamma * np.einsum("sa,sat->st", clipped, P) - np.diag(clipped.sum(axis=1))
-    found = _made(f"V-trace(lam={lam:g})", s, C, error, through, (clipped * np.asarray(mdp.R)).sum(axis=1), one=1.0)
-    ends = np.asarray(mdp.terminal, dtype=bool)
-    for Z in (found.Z, found.Z_error):  # a terminal state's value is 0 and stays so
-        Z[ends] = 0.0
-        Z[:, ends] = 0.0
-    return found
+    op = StateOperator(VTrace(lam, rho_bar, c_bar), mdp, target=target, behavior=behavior)
+    r = op.mean_reward
+    b_error = op.C_error @ np.abs(r) + (mdp.S + mdp.A + 8) * EPS * (op.C @ np.abs(r))
+    return AffineOperator(f"V-trace(lam={lam:g})", op.Z, op.Z_error, op.C @ r, b_error, op.shape)
 
 
 def clipped_policy(target: ArrayLike, behavior: ArrayLike, rho_bar: float = 1.0) -> np.ndarray:

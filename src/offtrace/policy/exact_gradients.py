@@ -18,6 +18,8 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from offtrace._shared.extras import install
+from offtrace.policy.policy_loss import PolicyLoss, loss
 from offtrace.returns import weights
 from offtrace.traces import ImportanceSampling
 from offtrace.traces.base import number
@@ -41,6 +43,8 @@ class TokenRows:
     """The probability of each row under μ, [N]."""
     log_pi: np.ndarray
     log_mu: np.ndarray
+    log_prox: np.ndarray
+    """Of a policy between both, as the "old" one of a trainer is."""
     score: np.ndarray
     """∇log π(a_t|h_t) by the parameters, [N, T, F]."""
     reward: np.ndarray
@@ -135,12 +139,20 @@ class GradientMoments(NamedTuple):
 
 
 def token_rows(
-    steps: int, *, drift: float = 0.3, tokens: int = 2, features: int = 12, sharpness: float = 1.0, seed: int = 0
+    steps: int,
+    *,
+    drift: float = 0.3,
+    tokens: int = 2,
+    features: int = 12,
+    sharpness: float = 1.0,
+    prox: float = 0.25,
+    seed: int = 0,
 ) -> TokenRows:
     """A random token MDP with all its tokens**steps rows.
 
     Features φ(h, a) are normal, drawn for each prefix and token. `sharpness` is the standard deviation of the logits θ·φ, `drift`
-    that of Δ·φ. In each prefix one token, drawn at random, is right; the reward of a row is the share of its tokens that are.
+        that of Δ·φ, and π_prox has the parameters θ + prox · Δ. In each prefix one token, drawn at random, is right; the reward
+    of a row is the share of its tokens that are.
 
     >>> rows = token_rows(4, drift=0.5)
     >>> rows, round(rows.drift, 2), round(rows.effective_share, 2)
@@ -157,7 +169,7 @@ def token_rows(
     phi = rng.normal(size=(int(before.max()) + 1, tokens, features))
     directions = rng.normal(size=(2, features))
     theta, moved = directions / np.linalg.norm(directions, axis=1, keepdims=True) * [[sharpness], [drift]]
-    log_pi, log_mu = (_log_softmax(phi @ parameters) for parameters in (theta, theta + moved))
+    log_pi, log_mu, log_prox = (_log_softmax(phi @ at) for at in (theta, theta + moved, theta + prox * moved))
     score = phi - (np.exp(log_pi)[..., None] * phi).sum(axis=1, keepdims=True)
     right = rng.integers(tokens, size=len(phi))
     reward = (token == right[before]) / steps
@@ -165,17 +177,31 @@ def token_rows(
     q, value = _action_values(np.exp(taken), reward)
     log_mu = log_mu[before, token]
     return TokenRows(
-        np.exp(log_mu.sum(axis=1)), taken, log_mu, score[before, token], reward, q, value, before * tokens + token
+        np.exp(log_mu.sum(axis=1)),
+        taken,
+        log_mu,
+        log_prox[before, token],
+        score[before, token],
+        reward,
+        q,
+        value,
+        before * tokens + token,
     )
 
 
 def gradient_moments(
-    rows: TokenRows, weight: np.ndarray, *, advantage: np.ndarray | None = None, keep: np.ndarray | None = None
+    rows: TokenRows,
+    weight: np.ndarray | str | PolicyLoss,
+    *,
+    advantage: np.ndarray | None = None,
+    keep: np.ndarray | None = None,
 ) -> GradientMoments:
     """The mean and variance of g = Σ_t w_t A_t ∇log π(a_t|h_t) of one row of μ, exactly.
 
     `weight` [N, T] is made by `weights(trace, **rows.taken, level=…)`, or in any other way, but not normalised over the batch:
-    here are all rows, of unequal probability. `advantage` [N, T] is that of `rows.advantages()`, with the right critic, unless it
+    here are all rows, of unequal probability. Or it is the name of a loss, or a `PolicyLoss`: then g is minus the gradient of its
+        sum over a row, with π, π_prox and μ apart, which PyTorch computes. `advantage` [N, T] is that of `rows.advantages()`,
+    with the right critic, unless it
     is given. `keep` [N, T], as `reject` gives it, leaves decisions out, and g is divided by the share that is kept on average, as
     a mean over what is kept is in a large batch.
 
@@ -190,6 +216,8 @@ def gradient_moments(
     prefix: bias 0.00, spread 2.3, alignment 0.96
     """
     advantage = rows.advantages() if advantage is None else advantage
+    if isinstance(weight, str | PolicyLoss):
+        return _moments(rows, _of_loss(rows, weight, advantage))
     for name, array in {"weight": weight, "advantage": advantage, "keep": keep}.items():
         if array is not None and np.shape(array) != rows.log_pi.shape:
             raise ValueError(
@@ -203,9 +231,26 @@ def gradient_moments(
         if not np.any(keep):
             raise ValueError("keep is False everywhere, so that there is no gradient: reject less")
         factor = np.where(keep, factor, 0.0) / (rows.chance @ np.mean(keep, axis=1))
+    return _moments(rows, factor)
+
+
+def _moments(rows: TokenRows, factor: np.ndarray) -> GradientMoments:
     of_rows = np.einsum("nt,ntf->nf", factor, rows.score)
     mean = rows.chance @ of_rows
     return GradientMoments(mean, float(rows.chance @ ((of_rows - mean) ** 2).sum(axis=1)), rows.gradient)
+
+
+def _of_loss(rows: TokenRows, name: str | PolicyLoss, advantage: np.ndarray) -> np.ndarray:
+    """By what each ∇log π(a_t|h_t) counts in minus the gradient of a loss, [N, T]."""
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(f"the gradient of a loss needs PyTorch: {install('torch')}", name="torch") from None
+    log_pi = torch.tensor(rows.log_pi, requires_grad=True)
+    log_prox, log_mu, given = (torch.tensor(array) for array in (rows.log_prox, rows.log_mu, advantage))
+    found = loss(name, log_pi=log_pi, log_prox=log_prox, log_mu=log_mu, advantage=given)
+    (gradient,) = torch.autograd.grad(found.terms["policy"].sum(), log_pi)
+    return -gradient.numpy()
 
 
 def _prefixes(token: np.ndarray, tokens: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offtrace.policy.policy_loss import PolicyLoss, register_loss
+from offtrace.policy.policy_loss import PolicyLoss
 from offtrace.policy.shapes import (
     Clip,
     ClippedWeight,
@@ -18,7 +18,7 @@ from offtrace.traces import ImportanceSampling, TruncatedIS
 SEQUENCES = "seq-mean-token-mean"
 NO_PREFIX = "the past of a decision is not weighed, so that states count as π_prox visits them"
 
-for each in (
+NAMED = (
     PolicyLoss("ppo", Clip(), citation="Schulman et al. 2017, arXiv:1707.06347; dual: Ye et al. 2020", bias=NO_PREFIX),
     PolicyLoss(
         "decoupled_ppo", Clip(), weight=ImportanceSampling(), citation="Hilton et al. 2022, arXiv:2110.00641", bias=NO_PREFIX
@@ -80,5 +80,5 @@ for each in (
         "prefix", Importance(), "prefix", mean="seq-mean-token-sum", citation="the policy gradient theorem",
         bias="none, if log_prox is that of the policy that acted and A is Q^π, less a baseline of the state",
     ),
-):  # fmt: skip
-    register_loss(each)
+)  # fmt: skip
+"""In the order in which they are listed."""

@@ -95,7 +95,7 @@ def register_loss(loss: PolicyLoss) -> PolicyLoss:
 
     >>> register_loss(PolicyLoss("mine", shape=Clip(0.2, 0.3)))  # doctest: +SKIP
     """
-    if loss.name in _registered:
+    if loss.name in losses():
         raise ValueError(f"there is a loss named {loss.name!r} already: give another name")
     _registered[loss.name] = loss
     return loss
@@ -107,9 +107,9 @@ def losses() -> dict[str, PolicyLoss]:
     >>> list(losses())[:3]
     ['ppo', 'decoupled_ppo', 'grpo']
     """
-    from offtrace.policy import named_losses as named_losses  # which fills the registry
+    from offtrace.policy.named_losses import NAMED  # which are made of this class
 
-    return dict(_registered)
+    return {named.name: named for named in NAMED} | _registered
 
 
 def loss(
@@ -158,7 +158,7 @@ def loss(
     >>> found = loss("gspo", log_pi=np.log([[0.8, 0.4], [0.25, 0.45]]), log_prox=log_prox,
     ...              advantage=np.array([1.0, -1.0]), clip=(0.2, 0.2))
     >>> round(float(found.loss), 4), found.arrays["ratio"].round(3).tolist()
-    (-0.0912, [[1.131, 1.131], [0.949, 0.949]])
+    (-0.0913, [[1.131, 1.131], [0.949, 0.949]])
     """
     parts = _named(name)
     parts = replace(parts, mean=parts.mean if mean is None else mean, weight=parts.weight if trace is None else trace)
@@ -221,13 +221,10 @@ def kl_terms(kind: str, x: Steps[Any]) -> Any:
 def _named(name: str | PolicyLoss) -> PolicyLoss:
     if isinstance(name, PolicyLoss):
         return name
-    from offtrace.policy import named_losses as named_losses  # which fills the registry
-
-    if name not in _registered:
-        raise ValueError(
-            f"there is no loss named {name!r}{ending(closest(name, _registered))} Known: {', '.join(_registered)}"
-        )
-    return _registered[name]
+    known = losses()
+    if name not in known:
+        raise ValueError(f"there is no loss named {name!r}{ending(closest(name, known))} Known: {', '.join(known)}")
+    return known[name]
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -240,7 +237,7 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 def _ends(shape: Any, clip: Any) -> tuple[float, float]:
     if clip is None:
         return getattr(shape, "low", 0.0), getattr(shape, "high", 0.0)
-    both = clip if isinstance(clip, tuple | list) or np.ndim(clip) else (clip, clip)
+    both: Any = clip if np.ndim(clip) else (clip, clip)
     if len(both) != 2:
         raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
     return number("clip", both[0], 0.0, np.inf), number("clip", both[1], 0.0, np.inf)
@@ -268,7 +265,7 @@ def _weight(
         return None
     if log_mu is None:
         raise TypeError(f"{parts.name} weighs π_prox against μ, the policy that acted: give log_mu")
-    options = {"level": "token", **parts.weight_options}
+    options: dict[str, Any] = {"level": "token", **parts.weight_options}
     return weights(
         parts.weight,
         log_pi=x.plain(log_prox),

@@ -4,9 +4,8 @@ from offtrace.returns.action_values import from_action_values
 from offtrace.returns.api import StateTargets, coefficients, corrections, state_targets, targets, targets_from_c
 from offtrace.returns.diagnose import Diagnosis, Statistics, adapt, credit_figure, diagnose
 from offtrace.returns.streaming.stream import Stream
-from offtrace.returns.weights.api import weights
+from offtrace.returns.weights.api import reject, weights
 from offtrace.returns.weights.diagnose import WeightDiagnosis, diagnose_weights
-from offtrace.returns.weights.reject import reject
 
 __all__ = [
     "Diagnosis",

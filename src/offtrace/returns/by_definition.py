@@ -316,26 +316,6 @@ def weights(
     return out
 
 
-def normalized_weights(
-    rows: Sequence[Row], level: str, masks: Sequence[Row], segments: Sequence[Row], groups: Row
-) -> list[np.ndarray]:
-    """Weights over their mean in the group, which is one over decisions, or over rows where a row has one weight."""
-    found = []
-    for row, group in zip(rows, groups, strict=True):
-        counted: list[float] = []
-        for other, mask, segment, theirs in zip(rows, masks, segments, groups, strict=True):
-            if theirs != group:
-                continue
-            of_segments = [
-                [w for w, m, s in zip(other, mask, segment, strict=True) if m and s == n] for n in set(segment)
-            ]
-            for weights in of_segments:
-                counted += weights[:1] if level in ("sequence", "geometric") else weights
-        mean = math.fsum(counted) / len(counted)
-        found.append(np.array(row) / mean if mean else np.array(row))
-    return found
-
-
 def peng(
     lam: float,
     *,

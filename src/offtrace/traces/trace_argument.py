@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from offtrace.traces.base import Rule, Trace
-from offtrace.traces.per_decision import QLambda, VTrace
+from offtrace.traces.per_decision import ImportanceSampling, QLambda, VTrace
 
 V_TRACE = VTrace()
+UNCAPPED = ImportanceSampling()
+"""Whose β is the product of all ratios."""
 
 
 def as_rule(trace: object) -> Rule:

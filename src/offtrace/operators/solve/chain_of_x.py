@@ -152,10 +152,9 @@ class Sweeper:
         """One step back in time."""
         A = self.setting.A
         E = self.expect(self.low)
-        chords(E, self.M, to.coef, to.read, to.interval, to.share, A, self.low)
+        chords(E, self.M, to, A, self.low)
         E, slope = self.expect(self.high), self.expect(self.slope)
-        where = to.coef, to.read, to.read_slope, to.to, to.to_slope, to.interval, to.share
-        lines(E, slope, top, self.M, self.grid, *where, A, self.high, self.slope)
+        lines(E, slope, top, self.M, self.grid, to, A, self.high, self.slope)
 
     def settle(self, gap: float, deadline: float) -> None:
         """Sweep until the wanted gap is reached, or until what is left of it is due to the grid and not to the sweeps."""
@@ -221,7 +220,7 @@ class Sweeper:
         mass, new, after = start.copy(), start, np.empty((s.pairs, len(self.grid)))
         back, total = self.step.T, start.sum()
         for _ in range(min(200, s.horizon or 200)):
-            forward(new, to.coef, to.interval, to.share, s.A, after)
+            forward(new, to, s.A, after)
             new = back @ after
             mass += new
             added = new.sum()

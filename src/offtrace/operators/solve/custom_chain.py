@@ -8,7 +8,7 @@ from scipy import sparse
 from offtrace.mdps.randomness import Seed
 from offtrace.operators.setting import EPS, Setting
 from offtrace.operators.solve import closed_form
-from offtrace.operators.solve.merged_histories import LagRead, Walk, require_coefficients, rounded, successors, walk_of
+from offtrace.operators.solve.merged_histories import Walk, keys, require_coefficients, successors, walk_of
 from offtrace.operators.solve.monte_carlo import MonteCarlo
 
 MOST_NODES = 40_000
@@ -17,14 +17,7 @@ MOST_NODES = 40_000
 def custom_solution(setting: Setting, deadline: float, seed: Seed) -> CarryChain | MonteCarlo:
     """The exact chain if it closes, or ends at a horizon, within `MOST_NODES`; else Monte Carlo."""
     walk = walk_of(setting)
-    for _ in range(2):
-        try:
-            found = _grow(setting, walk)
-        except LagRead:
-            walk.lagged = True
-            continue
-        return MonteCarlo(setting, walk, deadline, seed) if found is None else found
-    raise AssertionError("a lag was read although it was given")  # pragma: no cover
+    return _grow(setting, walk) or MonteCarlo(setting, walk, deadline, seed)
 
 
 class CarryChain:
@@ -114,12 +107,8 @@ def _grow(setting: Setting, walk: Walk) -> CarryChain | None:
         start = here["start"][which]
         carry, coefficient = walk.advance(here["carry"][which], lag, start, to)
         require_coefficients(coefficient, setting.trace.title, setting.declared_bound)
-        key = [to[:, None], rounded(carry), rounded(coefficient)[:, None]]
-        if walk.knows_start:
-            key.append(start[:, None])
-        if walk.lagged:
-            key.append(np.full((len(to), 1), lag))
-        rows, one, inverse = np.unique(np.concatenate(key, axis=1), axis=0, return_index=True, return_inverse=True)
+        key = keys(walk, lag, start, to, carry, coefficient)
+        rows, one, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
         node = np.empty(len(rows), dtype=np.int64)
         fresh = np.zeros(len(rows), bool)
         for i, row in enumerate(map(tuple, rows)):

@@ -71,8 +71,9 @@ def land(setting: Setting, grid: np.ndarray, bound: float = np.inf) -> Landing:
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def chords(E, M, coef, read, interval, share, A, out):
+def chords(E, M, landing, A, out):
     """out[s, i] = Σ_a coef (read · M + chord of E at the landing): E [S·A, N, Y], M [S·A, Y], out [S, N, Y]."""
+    coef, read, _, _, _, interval, share = landing
     SA, N, Y = E.shape
     for s in range(SA // A):
         for i in range(N):
@@ -93,8 +94,9 @@ def chords(E, M, coef, read, interval, share, A, out):
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def lines(E, slope, top, M, grid, coef, read, read_slope, to, to_slope, interval, share, A, out, out_slope):
+def lines(E, slope, top, M, grid, landing, A, out, out_slope):
     """The same from above: the best line at each landing. `top` [S·A, Y] bounds E at every x."""
+    coef, read, read_slope, to, to_slope, interval, share = landing
     SA, N, Y = E.shape
     for s in range(SA // A):
         for i in range(N):
@@ -120,13 +122,14 @@ def lines(E, slope, top, M, grid, coef, read, read_slope, to, to_slope, interval
                     out_slope[s, i, y] += c * (read_slope[z, i] * M[z, y] + to_slope[z, i] * g)
             for y in range(
                 Y
-            ):  # at x = 0 it may grow without end, where H is steeper than any line; no landing is so near to 0
+            ):  # at x = 0 it may grow without end: H is steeper than any line, and no landing so near to 0
                 out_slope[s, i, y] = min(out_slope[s, i, y], STEEPEST)
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def forward(m, coef, interval, share, A, out):
+def forward(m, landing, A, out):
     """The chords' transpose: mass m [S, N] before the action, to `out` [S·A, N] after it."""
+    coef, _, _, _, _, interval, share = landing
     SA, N = out.shape
     for z in range(SA):
         for i in range(N):

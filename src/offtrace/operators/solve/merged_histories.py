@@ -5,8 +5,7 @@ A history enters only through its *carry*: (x, decays so far) in normal form, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,48 +13,8 @@ from offtrace.mdps.sparse_matrices import SparseMatrix, row_lengths
 from offtrace.operators.setting import Setting
 from offtrace.traces import History, Step
 
-
-class LagRead(Exception):
-    """Raised by the stand-in for a lag when a step looks at it."""
-
-
-class _Unread:
-    """Stands in for the lag until a step looks at it: then histories of different lengths must not be merged."""
-
-    def __init__(self) -> None:
-        self.__array_ufunc__ = None
-
-    def _raise(self, *_: object, **__: object) -> NoReturn:
-        raise LagRead
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = (
-        _raise
-    )
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __neg__ = __abs__ = __float__ = __int__ = __bool__ = _raise
-    __lt__ = __le__ = __gt__ = __ge__ = __array__ = __index__ = __array_function__ = __and__ = __or__ = _raise
-    __eq__ = __ne__ = _raise
-    __hash__ = object.__hash__
-
-
-class Walk(Protocol):
-    """How β grows along a history."""
-
-    knows_start: bool
-    """Whether the start's own pair matters."""
-    lagged: bool
-    """Whether the lag matters."""
-    bounded_by: int | None
-    """From this lag on β is 0."""
-
-    def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
-        """Carries [n, k] of histories that have just started."""
-        ...
-
-    def advance(
-        self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The carries and β's after one more pair."""
-        ...
+# How β grows along a history. `knows_start`: the start's own pair matters. `lagged`: the lag does, so that histories of different
+# lengths are not merged. From the lag `bounded_by` on β is 0.
 
 
 class NormalWalk:
@@ -67,7 +26,6 @@ class NormalWalk:
         self.decay, self.ratio, self.cap = (a.ravel() for a in (setting.decay, setting.ratio, setting.cap))
         self.lags, self.recursive = setting.lags, setting.trace.recursive
         self.lagged, self.bounded_by = bool(self.lags), setting.horizon
-        self.lag_matters_until = len(self.lags)
 
     def begin(self, n: int, pair: np.ndarray) -> np.ndarray:
         """x = 1, and nothing has decayed."""
@@ -89,7 +47,8 @@ class StepWalk:
     def __init__(self, setting: Setting) -> None:
         trace: Any = setting.trace
         self.trace, self.bounded_by = trace, trace.horizon
-        self.knows_start, self.lagged, self.ids = "pair" in trace.reads, False, setting.seen_ids
+        self.knows_start, self.ids = "pair" in trace.reads, setting.seen_ids
+        self.lagged = trace.traced.lines.uses("lag")
         reads = trace.reads
         nan = np.full(setting.pairs, np.nan)
         self.pi = setting.pi.ravel() if "pi" in reads else nan
@@ -103,13 +62,12 @@ class StepWalk:
     def advance(
         self, carry: np.ndarray, lag: int, start: np.ndarray, pair: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The trace's step on arrays; raises LagRead at the first look at the lag unless `lagged` is set."""
-        shown: np.ndarray | _Unread = np.full(len(pair), float(lag)) if self.lagged else _Unread()
+        """The trace's step on arrays."""
         ids = (
             (self.ids[start], self.ids[pair]) if self.knows_start else (np.full(len(pair), -1), np.full(len(pair), -2))
         )
         lam = getattr(self.trace, "lam", 1.0)
-        now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, shown, *ids)
+        now = Step(self.pi[pair], self.mu[pair], self.rho[pair], lam, np.full(len(pair), float(lag)), *ids)
         given: tuple[np.ndarray, ...] | np.ndarray = (
             tuple(carry.T) if isinstance(self.trace.carry, tuple) else carry[:, 0]
         )
@@ -154,10 +112,22 @@ class HistoryWalk:
         return carry, β
 
 
+Walk: TypeAlias = NormalWalk | StepWalk | HistoryWalk
+
+
 def walk_of(setting: Setting) -> Walk:
     """The walk of the setting's trace."""
-    walks: dict[str, Callable[[Setting], Walk]] = {"normal": NormalWalk, "step": StepWalk, "history": HistoryWalk}
-    return walks[setting.trace.form](setting)
+    return {"normal": NormalWalk, "step": StepWalk, "history": HistoryWalk}[setting.trace.form](setting)
+
+
+def keys(walk: Walk, lag: int, start: np.ndarray, pair: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+    """Rows [n, k], the same for histories with the same future: these numbers, and what else the walk depends on."""
+    columns = [pair[:, None], *(rounded(x if x.ndim == 2 else x[:, None]) for x in numbers)]
+    if walk.knows_start:
+        columns.append(start[:, None])
+    if walk.lagged and not (isinstance(walk, NormalWalk) and lag > len(walk.lags)):
+        columns.append(np.full((len(pair), 1), lag))
+    return np.concatenate(columns, axis=1)
 
 
 def successors(step: SparseMatrix, pair: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from offtrace.mdps.randomness import Seed, generator
 from offtrace.operators.setting import Setting
-from offtrace.operators.solve.merged_histories import LagRead, Walk, require_coefficients
+from offtrace.operators.solve.merged_histories import Walk, require_coefficients
 
 ERRORS = 4.0
 """Intervals are this many standard errors to either side."""
@@ -61,11 +61,7 @@ class MonteCarlo:
         pair, carry, β = start, self.walk.begin(len(start), start), np.ones(len(row))
         for lag in range(steps):
             if lag:
-                try:
-                    carry, β = self.walk.advance(carry, lag, start, pair)
-                except LagRead:
-                    self.walk.lagged = True
-                    carry, β = self.walk.advance(carry, lag, start, pair)
+                carry, β = self.walk.advance(carry, lag, start, pair)
                 require_coefficients(β, s.trace.title)
             first, last = P.indptr[pair], P.indptr[pair + 1]
             draw = ends[first] + self.rng.random(len(pair)) * (ends[last] - ends[first])

@@ -157,7 +157,6 @@ class Chain:
         for t in range(n):
             M = nothing if t else everything
             E = [(s.P @ H.reshape(s.S, -1)).reshape(s.pairs, N, 1) for H in (low, high, slope)]
-            chords(E[0], M, to.coef, to.read, to.interval, to.share, s.A, low)
-            where = to.coef, to.read, to.read_slope, to.to, to.to_slope, to.interval, to.share
-            lines(E[1], E[2], top, M, self.grid, *where, s.A, high, slope)
+            chords(E[0], M, to, s.A, low)
+            lines(E[1], E[2], top, M, self.grid, to, s.A, high, slope)
             yield low, high

@@ -24,6 +24,7 @@ from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.operations import Given, GivenCriteria, GivenWeights, keep, matrix, results
 from offtrace.returns.jax.operations import weights as weigh
 from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
 from offtrace.trajectory import Agreed, agree, laid_out
@@ -96,7 +97,7 @@ class JaxBackend(Backend[jax.Array]):
         dtype = np.dtype(jnp.result_type(*given.dtypes)) if given.dtypes else _dtype_of_floats()
         traced, on_cpu = where_from(trace, given.arrays())
         if _looks(check, traced, on_cpu):
-            return jnp.asarray(numpy_backend.weigh(trace, given.mapped(_exactly), how), dtype)
+            return jnp.asarray(numpy_weights.weigh(trace, given.mapped(_exactly), how), dtype)
         numbers, rule = tree_flatten(trace)
         return compute(weigh, GivenWeights(rule, given.shape, how), numbers, for_program(given), dtype, False)
 

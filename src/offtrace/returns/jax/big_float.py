@@ -2,8 +2,7 @@
 
 |f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
 
-Kernels compute with float64 first. What is exact there: numbers between 2^-FAR and 2^FAR; and a product that was lost below
-them, if it then grows by less than 2^LITTLE, for it stays negligible. All else is done with these numbers.
+Kernels compute with float64 first, where `trajectory.RANGE` and `RISE` say that it is exact. All else is done with these numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from jax import Array, lax
 Number = tuple[Array, Array]
 """f and n."""
 
-FAR, LITTLE = 900.0, 70.0
 TOP, BOTTOM = 1 << 40, -(1 << 40)
 HALF_RANGE = 1020
 SIGN_AND_DIGITS = -0x7FF0000000000001  # the bits of a float64 that are not its exponent

@@ -29,8 +29,8 @@ from jax import Array, lax
 from jax.tree_util import tree_map
 
 from offtrace.returns.jax import big_float, triton_calls
-from offtrace.returns.jax.big_float import FAR
 from offtrace.returns.jax.kernels import all_in_range, recursion, rows_together, times
+from offtrace.trajectory import HIGH_CAP, RANGE
 
 Carry = TypeVar("Carry")
 Later = Callable[[Array], Array]
@@ -39,7 +39,6 @@ Beta = Callable[[Carry, Array, Later], tuple[Carry, Array | float]]
 """`carry, β = beta(carry, lag, later)`."""
 Factors = tuple[Array, Array, Array]
 """g, step and cap."""
-HIGH = 2.0**100  # a cap above it does not keep D x small
 LOST = 2  # the status of a walk; else 1 while there is something left
 SHORT = 32  # on rows of up to this many steps a loop ends soon enough
 NEGLIGIBLE = {True: 2.0**-34, False: 2.0**-60}
@@ -174,12 +173,12 @@ def _walk(
         status = jnp.where(ended, 0, 1)
         if rest:
             most, _, size = (at(a, lag + lags - 1) for a in ahead)
-            status = jnp.where((highest <= HIGH) & (x * most <= 1.0), 0, status)
+            status = jnp.where((highest <= HIGH_CAP) & (x * most <= 1.0), 0, status)
             if not transposed:
                 status = jnp.where(w * highest * size <= small * jnp.abs(total), 0, status)
         if numbers is PLAIN:
-            faint = (highest > HIGH) & (w < 2.0**-FAR)
-            status = jnp.where(~ended & ((low < 2.0**-FAR) | (x > 2.0**FAR) | faint), LOST, status)
+            faint = (highest > HIGH_CAP) & (w < 2.0**-RANGE)
+            status = jnp.where(~ended & ((low < 2.0**-RANGE) | (x > 2.0**RANGE) | faint), LOST, status)
         return lag + lags, x, w, total, jnp.max(status)
 
     padded, one = beyond(source), numbers.split(jnp.ones_like(source))
@@ -189,7 +188,7 @@ def _walk(
     total = total[:T]
     if rest:
         most, linear, _ = (at(a, lag - 1) for a in ahead)
-        share = jnp.where((w != 0) & (highest <= HIGH) & (x * most <= 1.0), w * x, 0.0)
+        share = jnp.where((w != 0) & (highest <= HIGH_CAP) & (x * most <= 1.0), w * x, 0.0)
         total = total + (_spread(share * source, lag - 1, g * step) if transposed else share * linear)
     return total, (status == LOST) | ~jnp.all(jnp.abs(total) < jnp.inf)
 

@@ -19,7 +19,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import tree_map
 
 from offtrace.returns.jax import big_float
-from offtrace.returns.jax.big_float import FAR, LITTLE
+from offtrace.trajectory import RANGE, RISE
 
 Arrays = TypeVarTuple("Arrays")
 Out = TypeVar("Out")
@@ -119,7 +119,7 @@ def all_in_range(weight: Array) -> Array:
     def exactly(weight: Array) -> Array:
         L = jnp.pad(jnp.cumsum(jnp.log2(jnp.where(weight == 0, 1.0, weight)), axis=1), ((0, 0), (1, 0)))
         rise, fall = jnp.max(L - lax.cummin(L, axis=1), axis=1), jnp.max(lax.cummax(L, axis=1) - L, axis=1)
-        return jnp.all((rise <= LITTLE) | ((rise <= FAR) & (fall <= FAR)))
+        return jnp.all((rise <= RISE) | ((rise <= RANGE) & (fall <= RANGE)))
 
     # It is made of the weights, so that both branches vary over the same axes of a shard_map.
     return lax.cond(jnp.all(weight <= 1.0), lambda weight: (weight[0, 0] == 0) | True, exactly, weight)

@@ -1,6 +1,6 @@
 """The NumPy backend: a trace and a checked trajectory → corrections, by blocks of rows (`passes`), or by `custom` in O(T²).
 
-Other backends come here with the memory of arrays that lie on the host: `correct`, `weigh`.
+Other backends come here with the memory of arrays that lie on the host: `correct`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import custom, every_pair, gradients, passes, rejected_rows
+from offtrace.returns.numpy import custom, every_pair, gradients, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
-from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
+from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.trajectory import Trajectory, agree, laid_out, warn_of_positive_logs
+from offtrace.trajectory import Trajectory, agree, laid_out, warn_if_positive
 
 
 class NumPyBackend(NumPyKind, Backend[np.ndarray]):
@@ -59,13 +59,13 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         given = decisions(self, trace, arrays)
         dtype = np.result_type(*given.dtypes) if given.dtypes else np.dtype(np.float64)
         with np.errstate(over="ignore"):  # of a dtype with less range than the weights
-            return weigh(trace, given, how).astype(dtype, copy=False)
+            return weights_of_rows.weigh(trace, given, how).astype(dtype, copy=False)
 
     def reject(
         self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
     ) -> np.ndarray:
         """Whether each decision is kept."""
-        return rejected_rows.keep(criteria, agreed(self, self.storable, arrays))
+        return weights_of_rows.keep(criteria, agreed(self, self.storable, arrays))
 
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""
@@ -93,15 +93,10 @@ BACKEND = NumPyBackend()
 
 def correct(trace: Trace, x: Trajectory, *, add_q: bool | None = None) -> tuple[np.ndarray, ...]:
     """q + Δ or Δ; without `add_q` target, advantage and correction of state values. Invalid steps hold anything."""
-    _look_at_logs(x)
+    warn_if_positive(x)
     kernel = custom if trace.custom else passes
     out = kernel.correct_states(trace, x) if add_q is None else (kernel.correct(trace, x, add_q=add_q),)
     return tuple(map(x.restore, out))
-
-
-def _look_at_logs(x: Trajectory) -> None:
-    if x.log_pi is not None and x.log_mu is not None and x.log_pi.item(0) > 0.0 < x.log_mu.item(0):
-        warn_of_positive_logs(x.log_pi, x.log_mu, x.valid)
 
 
 def look(trace: Trace, x: Trajectory) -> None:
@@ -125,23 +120,3 @@ def coefficients(trace: Trace, x: Trajectory) -> np.ndarray:
         β[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
         return β.astype(x.given_back or x.dtype, copy=False)
-
-
-def weigh(
-    trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: weights_of_rows.Merge | None = None
-) -> np.ndarray:
-    """The weights of decisions on the host, in float64; `merge` puts together what several processes have to be normalised by."""
-    x = weights_of_rows.trajectory(given, bounded(trace))
-    _look_at_logs(x)
-    lags = lag_caps(trace, x.terminated.shape[1] + 1)
-    out = weights_of_rows.weigh(
-        lambda rows: normal_form(trace, rows, start_acts=True),
-        x,
-        every_pair.NO_LAGS if lags is None else lags,
-        trace.recursive,
-        how,
-        whole=trace.per_step,
-        group=given.group,
-        merge=merge,
-    )
-    return out.reshape(given.shape)

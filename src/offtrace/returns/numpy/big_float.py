@@ -3,12 +3,12 @@
 A product of ratios may fall below 10⁻³⁰⁰ and rise again to 1 before it is read off. The fast kernels keep it in plain numbers
 where that is exact, and ask here otherwise. What is exact there:
 
-    x never rises by more than 2^64      what an x below 2^-1022 has lost stays below 2^-958: no sum of representable δ shows it,
+    x never rises by more than 2^RISE    what an x below 2^-1022 has lost stays below 2^-958: no sum of representable δ shows it,
                                          though each x may fall as far as it likes. A row that was drawn from μ is of this kind:
                                          there x rises by 2^64 with a chance of 2^-64.
-    all x lie within 2^±400              nothing is lost at all.
+    all x lie within 2^±RANGE            nothing is lost at all.
 
-Discounts only fall, so one that underflows takes with it what is smaller still, unless the cap lets x rise above 2^100.
+Discounts only fall, so one that underflows takes with it what is smaller still, unless the cap lets x rise above HIGH_CAP.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import numpy as np
 
 from offtrace.returns.numpy.compiling import part
+from offtrace.trajectory import HIGH_CAP, RANGE, RISE
 
 UP, DOWN, TOP, BOTTOM = 2.0**512, 2.0**-512, 2.0**256, 2.0**-256
 INFINITY = float("inf")
-LITTLE, MUCH = 2.0**64, 2.0**400  # how far x may rise in any case; how far it may rise and fall otherwise
-HIGH = 2.0**100  # a cap above it does not keep D x small
-FLOOR = 2.0**960  # FLOOR · LITTLE is infinite
+LITTLE, MUCH = 2.0**RISE, 2.0**RANGE  # how far x may rise in any case; how far it may rise and fall otherwise
+FLOOR = 2.0 ** (1024 - RISE)  # FLOOR · LITTLE is infinite
 
 
 @part
@@ -79,7 +79,7 @@ def fits_float64(g, ratio, cap):
     if highest_rise <= LITTLE:
         return True
     within = highest_rise <= MUCH and lowest_fall >= 1.0 / MUCH and lowest >= 1.0 / MUCH
-    return within and (highest <= HIGH or faintest >= 1.0 / MUCH)
+    return within and (highest <= HIGH_CAP or faintest >= 1.0 / MUCH)
 
 
 @part

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.returns.numpy.read_steps import probabilities, td_errors
 from offtrace.traces import History, Step, Trace
 from offtrace.traces.base import StepForm
 from offtrace.trajectory import Trajectory, warn_if_infinite
+
+Beta = Callable[[np.ndarray, int], ArrayLike]
+"""β of traces from these starts, which are flat indices, so many steps later."""
 
 
 def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
@@ -63,15 +67,16 @@ def sweep(
     """
     on_states = seen is not None
     seen = probabilities(x, trace.reads) if seen is None else seen
-    reach = trace.horizon or delta.shape[1]
+    flat = {name: array.reshape(-1) for name, array in seen.items()}
+    if x.pair is not None:
+        flat["pair"] = x.pair.reshape(-1).astype(np.int64)
     if trace.step_form is not None:
-        out, peak = _by_lag(trace.step_form, seen, x.pair, delta, discount, reach, matrix)
+        beta = _beta_of_step(trace.step_form, flat, delta.size)
     elif trace.history_form is not None:
-        seen = seen if x.pair is None else {**seen, "pair": x.pair}
-        beta = _beta_of_history(trace.history_form, seen, on_states)
-        out, peak = _pair_by_pair(beta, delta, discount, reach, matrix)
+        beta = _beta_of_history(trace.history_form, flat, on_states)
     else:
         raise TypeError(f"{trace.title} is no custom trace")
+    out, peak = _by_lag(beta, delta, discount, trace.horizon or delta.shape[1], matrix)
     if not 0.0 <= peak < np.inf:
         _refuse(trace, peak)
     return out, max(peak, 1.0)
@@ -90,37 +95,19 @@ def _refuse(trace: Trace, beta: float) -> NoReturn:
 
 @np.errstate(all="ignore")
 def _by_lag(
-    step: StepForm,
-    seen: dict[str, np.ndarray],
-    pair: np.ndarray | None,
-    delta: np.ndarray,
-    discount: np.ndarray,
-    reach: int,
-    matrix: np.ndarray | None,
+    beta: Beta, delta: np.ndarray, discount: np.ndarray, reach: int, matrix: np.ndarray | None
 ) -> tuple[np.ndarray, float]:
     """Δ, and the largest β or the first that is bad. `start` holds the flat indices of the starts that have not ended."""
     out, peak = delta.copy(), 0.0
     Δ, δ, γ = out.reshape(-1), delta.reshape(-1), discount.reshape(-1)
-    flat = {name: seen[name].reshape(-1) for name in ("pi", "mu", "rho") if name in seen}
-    ids = None if pair is None else pair.astype(np.int64).reshape(-1)
-    is_tuple = isinstance(step.carry, tuple)
-    first = step.carry if isinstance(step.carry, tuple) else (step.carry,)
-    carry = [np.full(len(Δ), number, np.float64) for number in first]
     start, w = np.arange(len(Δ)), np.ones(len(Δ))
     for lag in range(1, reach):
         w = w * γ[start + lag - 1]  # 0 at the last step of a row
-        alive = w != 0.0
-        if not alive.all():
-            start, w, carry = start[alive], w[alive], [part[alive] for part in carry]
+        start, w = start[w != 0.0], w[w != 0.0]
         if not len(start):
             break
         t = start + lag
-        pi, mu, rho = (flat[name][t] if name in flat else np.nan for name in ("pi", "mu", "rho"))
-        here, there = (-1, -2) if ids is None else (ids[start], ids[t])
-        now = Step(pi, mu, rho, float(step.lam), float(lag), here, there)
-        after, beta = step.traced.call(np, tuple(carry) if is_tuple else carry[0], now)
-        carry = [np.broadcast_to(part, len(start)) for part in (after if isinstance(after, tuple) else (after,))]
-        β = np.broadcast_to(np.asarray(beta, np.float64), len(start))
+        β = np.broadcast_to(np.asarray(beta(start, lag), np.float64), len(start))
         bad = ~((β >= 0.0) & (β < np.inf))
         if bad.any():
             return out, float(β[np.argmax(bad)])
@@ -131,40 +118,32 @@ def _by_lag(
     return out, peak
 
 
-@np.errstate(all="ignore")
-def _pair_by_pair(
-    beta: Callable[[int, int, int], float],
-    delta: np.ndarray,
-    discount: np.ndarray,
-    reach: int,
-    matrix: np.ndarray | None,
-) -> tuple[np.ndarray, float]:
-    """The same for beta(b, k, t), by Python."""
-    (B, T), out, peak = delta.shape, delta.copy(), 0.0
-    for b in range(B):
-        for k in range(T):
-            w = 1.0
-            for t in range(k + 1, min(T, k + reach)):
-                w *= discount[b, t - 1]
-                if w == 0.0:
-                    break
-                β = beta(b, k, t)
-                if not 0.0 <= β < np.inf:
-                    return out, β
-                peak = max(peak, β)
-                out[b, k] += w * β * delta[b, t]
-                if matrix is not None:
-                    matrix[k, t] = β
-    return out, peak
+def _beta_of_step(step: StepForm, flat: dict[str, np.ndarray], n: int) -> Beta:
+    """β of all live starts at once, with arrays for what differs among them."""
+    is_tuple = isinstance(step.carry, tuple)
+    carries = [np.full(n, number, np.float64) for number in step.carries]
+
+    def beta(start: np.ndarray, lag: int) -> ArrayLike:
+        t, pair = start + lag, flat.get("pair")
+        pi, mu, rho = (flat[name][t] if name in flat else np.nan for name in ("pi", "mu", "rho"))
+        here, there = (-1, -2) if pair is None else (pair[start], pair[t])
+        now = Step(pi, mu, rho, float(step.lam), float(lag), here, there)
+        carry = tuple(held[start] for held in carries)
+        after, β = step.traced.call(np, carry if is_tuple else carry[0], now)
+        for held, number in zip(carries, after if is_tuple else (after,), strict=True):
+            held[start] = number
+        return β
+
+    return beta
 
 
-def _beta_of_history(
-    beta: Callable[..., float], seen: dict[str, np.ndarray], on_states: bool
-) -> Callable[[int, int, int], float]:
-    def of_history(b: int, k: int, t: int) -> float:
-        read: dict[str, Any] = {name: seen[name][b, k : t + 1] if name in seen else None for name in History._fields}
+def _beta_of_history(function: Callable[..., float], flat: dict[str, np.ndarray], on_states: bool) -> Beta:
+    """β of the history since each live start, by Python."""
+
+    def of_history(begin: int, end: int) -> float:
+        read: dict[str, Any] = {name: flat[name][begin:end] if name in flat else None for name in History._fields}
         if on_states:  # no action is the start's own
             read |= {n: np.concatenate([[np.nan], a[1:]]) for n, a in read.items() if a is not None and n != "pair"}
-        return float(beta(History(**read)))
+        return float(function(History(**read)))
 
-    return of_history
+    return lambda start, lag: [of_history(k, k + lag + 1) for k in start.tolist()]

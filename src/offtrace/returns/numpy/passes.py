@@ -33,7 +33,6 @@ from offtrace.returns.numpy.read_steps import (
     Steps,
     read,
     steps_of,
-    weigh_errors,
     write,
     write_states,
 )
@@ -82,19 +81,10 @@ class Plan(NamedTuple):
     """What computes Δ from δ, g, ratio, cap and bounds by lag; None where no cap acts."""
     lags: np.ndarray
     """Bounds by lag."""
-
-
-class StateValues(NamedTuple):
-    """What state values need beside the rule's factors."""
-
-    share: float
-    """Of π in the policy that the rule evaluates."""
-    bound: float
-    """ρ̄, on the ratio that δ carries."""
-    lam: float
-    """How much of the next target an advantage takes."""
-    lams: np.ndarray
-    """The same where it is given by step; else without elements."""
+    delta_ratio: Callable[..., Any] | None = None
+    """On state values, what δ is multiplied by."""
+    lam: float | np.ndarray = 1.0
+    """How much of the next target an advantage takes; an array is flat."""
 
 
 class Scratch(NamedTuple):
@@ -167,7 +157,7 @@ def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite = True
-        for at, n, block in solved_blocks(plan, steps, None, T, first, stop):
+        for at, n, block in solved_blocks(plan, steps, T, first, stop):
             is_finite &= write(at, n, block.x, value, out)
         return is_finite
 
@@ -184,14 +174,13 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
     """Target, advantage and correction of state values, [B, T] each; an error where a value is bad."""
     B, T = x.terminated.shape
     lam = parameter(trace, trace.advantage_lam, x, start_acts=True)
-    lam, lams = (1.0, lam.reshape(-1)) if isinstance(lam, np.ndarray) else (lam, NO_NUMBERS)
-    states = StateValues(float(trace.target_share), float(trace.delta_bound), lam, lams)
-    plan, steps = plan_of(trace, x, on_states=True), steps_of(x)
+    lam = lam.reshape(-1) if isinstance(lam, np.ndarray) else lam
+    plan, steps = plan_of(trace, x, on_states=True)._replace(delta_ratio=trace.delta_ratio, lam=lam), steps_of(x)
     out = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite, values = True, (steps.value, steps.next_value)
-        for at, n, block in solved_blocks(plan, steps, states, T, first, stop):
+        for at, n, block in solved_blocks(plan, steps, T, first, stop):
             is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *out)
         return is_finite
 
@@ -207,10 +196,9 @@ def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray,
 
 def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool:
     """Whether all results are finite, from a function of some rows. Those of a large batch are shared among threads."""
-    workers = 1
-    if (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) <= B * T:
-        workers = max(1, min(B // 4, CORES))
-    *others, (first, stop) = pairwise(np.linspace(0, B, workers + 1).astype(int).tolist())
+    if (PARALLEL if plan.kernel is None else PARALLEL_CAPPED) > B * T:
+        return correct_rows(0, B)
+    *others, (first, stop) = pairwise(np.linspace(0, B, max(1, min(B // 4, CORES)) + 1).astype(int).tolist())
     jobs = [_pool().submit(correct_rows, *share) for share in others]
     here = correct_rows(first, stop)  # one share runs here, without waiting for a thread
     return all([here, *(job.result() for job in jobs)])
@@ -225,14 +213,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def solved_blocks(
-    plan: Plan, steps: Steps, states: StateValues | None, T: int, first: int, stop: int
-) -> Iterator[tuple[int, int, Scratch]]:
+def solved_blocks(plan: Plan, steps: Steps, T: int, first: int, stop: int) -> Iterator[tuple[int, int, Scratch]]:
     """The rows from `first` to before `stop` by blocks: the flat index of the first step, their number, and Δ in the scratch."""
     if plan.kernel is None and T > LONG:
         block = Scratch.of(BLOCK)
         for b in range(first, stop):
-            yield from _stretches(plan, steps, states, T, b, block)
+            yield from _stretches(plan, steps, T, b, block)
         return
     rows = min(stop - first, max(4, BLOCK // T // 4 * 4) if plan.kernel is None else max(1, BLOCK // T))
     block = Scratch.of(rows * T)
@@ -240,25 +226,23 @@ def solved_blocks(
         n = min(rows, stop - b) * T
         block.x[n], block.ratio[n] = 0.0, 0.0  # beyond the last row nothing acts
         block.after[:] = 0.0, FLOOR
-        _read(plan, steps, states, T, b * T, n, block)
+        _read(plan, steps, T, b * T, n, block)
         if not _solve(plan, n, T, block):
             _solve_big(n, T, block)
         yield b * T, n, block
 
 
-def _stretches(
-    plan: Plan, steps: Steps, states: StateValues | None, T: int, b: int, block: Scratch
-) -> Iterator[tuple[int, int, Scratch]]:
+def _stretches(plan: Plan, steps: Steps, T: int, b: int, block: Scratch) -> Iterator[tuple[int, int, Scratch]]:
     """The stretches of a long row, from its end on. If a product leaves the range of floats, the whole row follows."""
     block.ratio[0], block.after[:] = 0.0, (0.0, FLOOR)
     for end in range(T, 0, -BLOCK):
         begin = max(0, end - BLOCK)
         n = end - begin
         block.x[n], block.ratio[n] = block.after[0], block.ratio[0]
-        _read(plan, steps, states, T, b * T + begin, n, block)
+        _read(plan, steps, T, b * T + begin, n, block)
         if not _solve(plan, n, n, block):
             row = Scratch.of(T)
-            _read(plan, steps, states, T, b * T, T, row)
+            _read(plan, steps, T, b * T, T, row)
             _solve_big(T, T, row)
             yield b * T, T, row
             return
@@ -266,24 +250,31 @@ def _stretches(
 
 
 @np.errstate(all="ignore")  # ρ/λ of RBIS is infinite where it is beyond the floats, and then clipped
-def _read(plan: Plan, steps: Steps, states: StateValues | None, T: int, at: int, n: int, block: Scratch) -> None:
+def _read(plan: Plan, steps: Steps, T: int, at: int, n: int, block: Scratch) -> None:
     """Fill δ, passed and the rule's factors of n steps."""
     delta, passed, pi, mu, rho = block[:5]
+    on_states = plan.delta_ratio is not None
     reads_pi, reads_mu, reads_rho = plan.reads
-    if read(at, n, T, steps, reads_pi, reads_mu, reads_rho or states is not None, delta, passed, pi, mu, rho):
+    if read(at, n, T, steps, (reads_pi, reads_mu, reads_rho or on_states), delta, passed, pi, mu, rho):
         raise BadValue
-    if states is not None and weigh_errors(at, n, *states, rho, delta, passed, block.weight):
-        raise BadValue
+    if plan.delta_ratio is not None:
+        weight = plan.delta_ratio(RuleMath, rho[:n])
+        lam = plan.lam[at : at + n] if isinstance(plan.lam, np.ndarray) else plan.lam
+        delta[:n] *= weight
+        np.multiply(passed[:n], lam, out=block.weight[:n])
+        block.weight[:n] *= weight
+        if not np.isfinite(delta[:n].sum()) and not np.isfinite(delta[:n]).all():  # a sum takes less time
+            raise BadValue
     parameters = (p[at : at + n] if isinstance(p, np.ndarray) else p for p in plan.parameters)
     decay, ratio, cap = plan.factors(RuleMath, pi[:n], mu[:n], rho[:n], *parameters)
-    place = slice(0, n) if states is None else slice(1, n + 1)
+    place = slice(1, n + 1) if on_states else slice(0, n)
     if plan.kernel is None:
         np.multiply(decay, ratio, out=block.ratio[place])
     else:
         block.decay[place], block.ratio[place], block.cap[place] = decay, ratio, cap
         g = passed[: n - 1]
         np.multiply(g, block.decay[1:n], out=g, where=g > 0.0)  # a decay that does not act may be infinite
-        if states is not None:  # before the first action nothing acts
+        if on_states:  # before the first action nothing acts
             block.ratio[0:n:T] = block.cap[0:n:T] = 1.0
 
 

@@ -47,8 +47,11 @@ class Steps(NamedTuple):
 
 
 @kernel
-def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, rho):
-    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad."""
+def read(at, n, T, steps, reads, delta, passed, pi, mu, rho):
+    """Read n steps from flat index `at` on into float64 arrays [n]; returns whether a value is bad.
+
+    `reads` says whether π, μ and ρ are read.
+    """
     reward, value, next_value = (
         part_of(steps.reward, at, n),
         part_of(steps.value, at, n),
@@ -87,7 +90,7 @@ def read(at, n, T, steps, reads_pi, reads_mu, reads_rho, delta, passed, pi, mu, 
         bad |= not abs(delta[t]) < np.inf
     for t in range(T - 1 - at % T, n, T):
         passed[t] = 0.0
-    return bad | fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho)
+    return bad | fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho)
 
 
 @part
@@ -106,9 +109,10 @@ def where_valid(valid, array):
 
 
 @kernel
-def fill_probabilities(n, log_pi, log_mu, reads_pi, reads_mu, reads_rho, pi, mu, rho):
+def fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho):
     """Fill what is read of π, μ and ρ of the actions taken; returns whether a log-probability is bad."""
     bad = False
+    reads_pi, reads_mu, reads_rho = reads
     if reads_rho:
         for t in range(n):
             log_μ = np.float64(log_mu[t])
@@ -139,26 +143,6 @@ def write(at, n, correction, value, out):
         for t in range(n):
             into[t] = correction[t]
     return are_finite(into)
-
-
-@kernel
-def weigh_errors(at, n, share, bound, lam, lams, rho, delta, passed, weight):
-    """δ becomes w δ, and weight λ w passed, of n steps from flat index `at` on; returns whether a w δ is bad."""
-    bad = False
-    for t in range(n):
-        w = share * rho[t] + (1.0 - share)
-        w = w if w < bound else bound
-        delta[t] *= w
-        weight[t] = w * passed[t]
-        bad |= not abs(delta[t]) < np.inf
-    of_steps = lams[at : at + n]
-    if len(of_steps):
-        for t in range(n):
-            weight[t] *= of_steps[t]
-    else:
-        for t in range(n):
-            weight[t] *= lam
-    return bad
 
 
 @kernel
@@ -206,7 +190,7 @@ def td_errors(x: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     steps = steps_of(x)
     B, T = x.terminated.shape
     delta, passed = np.empty(B * T), np.empty(B * T)
-    if read(0, B * T, T, steps, False, False, False, delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS):
+    if read(0, B * T, T, steps, (False, False, False), delta, passed, NO_NUMBERS, NO_NUMBERS, NO_NUMBERS):
         explain_bad_value(x)
     return delta.reshape(B, T), passed.reshape(B, T)
 
@@ -218,7 +202,7 @@ def probabilities(x: Trajectory, reads: tuple[str, ...]) -> dict[str, np.ndarray
     flat = (np.array(np.broadcast_to(log, shape), np.float64).reshape(-1) for log in logs)
     is_read = tuple(name in reads for name in ("pi", "mu", "rho"))
     into = [np.empty(shape) if read else NO_NUMBERS for read in is_read]
-    if fill_probabilities(x.terminated.size, *flat, *is_read, *(array.reshape(-1) for array in into)):
+    if fill_probabilities(x.terminated.size, *flat, is_read, *(array.reshape(-1) for array in into)):
         explain_bad_value(x)
     return {name: array for name, read, array in zip(("pi", "mu", "rho"), is_read, into, strict=True) if read}
 

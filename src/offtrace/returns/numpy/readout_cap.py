@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.big_float import BOTTOM, HIGH, MUCH, TOP, raised, sum_pairs, times
+from offtrace.returns.numpy.big_float import BOTTOM, MUCH, TOP, raised, sum_pairs, times
 from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.returns.numpy.every_pair import NO_LAGS, STARTS, sweep_rows
 from offtrace.returns.numpy.linear import solve_big
+from offtrace.trajectory import HIGH_CAP
 
 LEAF = 128  # steps in a node that is summed pair by pair
 INDEX = np.uintp
@@ -69,7 +70,7 @@ def by_halves(delta, g, ratio, cap, order, rank, out):
     n = len(delta)
     is_high, is_capped, D, faintest = False, False, 1.0, 1.0
     for t in range(n):
-        is_high |= cap[t] > HIGH
+        is_high |= cap[t] > HIGH_CAP
         is_capped |= cap[t] < np.inf
         D = D * g[t] if g[t] > 0.0 else 1.0
         faintest = min(faintest, D)

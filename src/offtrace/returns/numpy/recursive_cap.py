@@ -33,8 +33,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace.returns.numpy.big_float import HIGH, MUCH, fits_float64, sum_pairs
+from offtrace.returns.numpy.big_float import MUCH, fits_float64, sum_pairs
 from offtrace.returns.numpy.compiling import kernel, part
+from offtrace.trajectory import HIGH_CAP
 
 W, S, D = range(3)
 LEAP_S, LEAP_D = range(3, 5)
@@ -160,12 +161,12 @@ def stack_holds(g, ratio, cap):
             lowest = min(lowest, cap[t])
         if ratio[t] > 0.0:
             smallest = min(smallest, ratio[t])
-    mild = lowest >= 1.0 / HIGH and smallest >= 1.0 / MUCH
-    return (highest <= HIGH and (lowest == highest or mild)) or fits_float64(g, ratio, cap)
+    mild = lowest >= 1.0 / HIGH_CAP and smallest >= HIGH_CAP * HIGH_CAP / MUCH
+    return (highest <= HIGH_CAP and (lowest == highest or mild)) or fits_float64(g, ratio, cap)
 
 
 def kernel_for(cap):
     """The kernel for a cap that is this number at every step; None where it is not known before the data are."""
-    if cap is None or cap > HIGH:
+    if cap is None or cap > HIGH_CAP:
         return sweep
     return sweep_low if cap <= 1.0 else sweep_high

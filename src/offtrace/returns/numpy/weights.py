@@ -1,4 +1,4 @@
-"""Weights of decisions on NumPy arrays. The rule's factors come from its own lines, and one compiled loop serves all rules.
+"""Weights and rejection of decisions on NumPy arrays. A rule's factors come from its own lines; one compiled loop serves all.
 
 For decision 1, 2, … of a row, whose trace starts one step before it with x_0 = 1:
 
@@ -11,16 +11,21 @@ min(r x, c) and then min(A x, B), both together are min(A r x, min(A c, B)). Pro
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from offtrace.returns.inputs import bounded
 from offtrace.returns.numpy.big_float import clipped, raised, times
 from offtrace.returns.numpy.compiling import kernel, part
-from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Decisions, Weighing, flags
-from offtrace.traces import Factors
-from offtrace.trajectory import Trajectory, explain_bad_value
+from offtrace.returns.numpy.every_pair import NO_LAGS
+from offtrace.returns.numpy.normal_form import lag_caps, normal_form
+from offtrace.returns.numpy.read_steps import probabilities
+from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Criterion, Decisions, Weighing, estimate, flags
+from offtrace.traces import Trace
+from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell, warn_if_positive
 
 BLOCK = 1 << 16  # so many steps at a time: their factors stay in the cache
 NO_MASK, NO_SEGMENT = np.empty((0, 0), np.bool_), np.empty((0, 0), np.int64)
@@ -93,41 +98,35 @@ def _plain(array: np.ndarray) -> np.ndarray:
     return array if array.flags.carray else array.copy()
 
 
-def weigh(
-    factors: Callable[[Trajectory], Factors],
-    x: Trajectory,
-    lags: np.ndarray,
-    recursive: bool,
-    how: Weighing,
-    *,
-    whole: bool = False,
-    group: np.ndarray | None = None,
-    merge: Merge | None = None,
-) -> np.ndarray:
-    """The weights as float64 [B, T]. `whole` asks for the factors of all rows at once, since the rule has numbers for each."""
+def weigh(trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: Merge | None = None) -> np.ndarray:
+    """The weights in the shape of the arrays, as float64; `merge` puts together what several processes are normalised by."""
+    x = trajectory(given, bounded(trace))
+    warn_if_positive(x)
     B, T = x.terminated.shape
+    lags = lag_caps(trace, T + 1)
+    lags = NO_LAGS if lags is None else lags
     decisions = None
     if how.normalize is not None or x.pair is not None:
         decisions = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
-    rows = B if whole else max(1, BLOCK // T)
+    rows = B if trace.per_step else max(1, BLOCK // T)
     for b in range(0, B, rows):
         block = _rows(x, slice(b, b + rows)) if rows < B else x
         try:
-            decay, ratio, cap = factors(block)
+            decay, ratio, cap = normal_form(trace, block, start_acts=True)
         except ValueError:
             if block is x:
                 raise
             explain_bad_value(x)  # in the whole batch it finds the index that the user knows
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
-        _weigh(decay, ratio, cap, mask, segment, lags, recursive, LEVELS.index(how.level), out[b : b + rows])
+        _weigh(decay, ratio, cap, mask, segment, lags, trace.recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
         _within(how, out)
         if x.valid is not None:
             out[~x.valid] = 0.0
     if how.normalize is not None and decisions is not None:
-        _normalize(out, decisions, how, group, merge)
-    return out
+        _normalize(out, decisions, how, given.group, merge)
+    return out.reshape(given.shape)
 
 
 def _rows(x: Trajectory, rows: slice) -> Trajectory:
@@ -187,6 +186,63 @@ def merged(all_totals: Iterable[Totals]) -> Totals:
             before = totals_of_all.get(name, (0.0, 0))
             totals_of_all[name] = before[0] + total, before[1] + count
     return totals_of_all
+
+
+def decisions_of(given: Decisions[np.ndarray], *, never_drawn: bool = False) -> tuple[np.ndarray, Sequences]:
+    """log ρ of each decision, [N], checked, and where its sequences begin.
+
+    With `never_drawn` a log μ of −∞ at a decision is no error, and log ρ is NaN there.
+    """
+    never = _never_drawn(given)
+    if never_drawn and never.any():
+        given = given._replace(log_mu=np.where(never, 0.0, given.arrays()["log_mu"]))
+    x = trajectory(given, ())
+    probabilities(x, ("rho",))  # an error where one is bad
+    rows = sequences(np.ones(x.terminated.shape, bool) if x.valid is None else x.valid, x.pair)
+    if not len(rows.rows):
+        raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
+    log_ratio = np.subtract(rows.of(x.read("log_pi")), rows.of(x.read("log_mu")), dtype=np.float64)
+    return np.where(rows.of(np.atleast_2d(never)), np.nan, log_ratio), rows
+
+
+def _never_drawn(given: Decisions[np.ndarray]) -> np.ndarray:
+    """Whether an action was taken that μ never takes, by log_mu."""
+    never = np.isneginf(given.arrays()["log_mu"])
+    return never if given.mask is None else never & (given.mask != 0)
+
+
+def statistic(criterion: Criterion, log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
+    """What the criterion looks at: a number for each decision, [N], or for each sequence, [S]."""
+    with np.errstate(over="ignore"):  # k3 of an enormous ratio is infinite, and rejected
+        value = estimate(np, criterion.k, log_ratio)
+        if criterion.over == "token":
+            return value
+        if criterion.over == "max":
+            return np.maximum.reduceat(value, rows.starts)
+        total = np.add.reduceat(value, rows.starts)
+        return total / rows.lengths if criterion.over == "mean" else total
+
+
+def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.ndarray:
+    """Whether each decision passes all criteria; False where there is no decision. What is not a number passes none."""
+    if given.mask is not None and not given.mask.any():
+        return np.zeros(given.shape, bool)
+    never = _never_drawn(given)
+    if never.any():
+        warnings.warn(
+            f"log_mu is −inf at {never.sum()} decision(s), first at index {spell(first_index(never))}: that action was taken, so "
+            "its probability under μ was not 0. Such decisions are rejected, and sequences with one where a sequence is judged",
+            stacklevel=4,
+        )
+    log_ratio, rows = decisions_of(given, never_drawn=True)
+    out = np.zeros(given.shape if len(given.shape) == 2 else (1, *given.shape), bool)
+    passed = np.ones(len(log_ratio), bool)
+    for criterion in criteria:
+        value = statistic(criterion, log_ratio, rows)
+        inside = (value >= criterion.lower) & (value <= criterion.upper)
+        passed &= inside if criterion.over == "token" else rows.spread(inside)
+    out[rows.rows, rows.steps] = passed
+    return out.reshape(given.shape)
 
 
 @part

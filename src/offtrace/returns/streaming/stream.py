@@ -29,8 +29,7 @@ from numpy.typing import ArrayLike
 
 from offtrace.returns.inputs import log_pi_of_greedy
 from offtrace.returns.numpy import backend as numpy_backend
-from offtrace.returns.streaming.eligibility_vector import keeper
-from offtrace.returns.streaming.single_starts import Now
+from offtrace.returns.streaming.eligibility_vector import Now, keeper
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_rule, eligibility_of
 from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE

@@ -19,7 +19,7 @@ from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed_on_states
 from offtrace.returns.numpy import backend as numpy_backend
-from offtrace.returns.numpy import rejected_rows
+from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.torch import weights as weight_tensors
 from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
@@ -101,7 +101,7 @@ class TorchBackend(Backend[Tensor]):
             check,
             any_array,
             given.arrays().values(),
-            lambda: numpy_backend.weigh(trace, given.mapped(self.as_numpy), how, merge),
+            lambda: numpy_weights.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
         if made is None:
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
@@ -112,7 +112,7 @@ class TorchBackend(Backend[Tensor]):
         given = agreed(self, self.storable, arrays)
         log_pi = given.arrays()["log_pi"]
         made = self._by_host(
-            check, log_pi, given.arrays().values(), lambda: rejected_rows.keep(criteria, given.mapped(self.as_numpy))
+            check, log_pi, given.arrays().values(), lambda: numpy_weights.keep(criteria, given.mapped(self.as_numpy))
         )
         return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
 

@@ -10,12 +10,11 @@ gradient with respect to c too; `capped` takes g, ratio and cap as constants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from offtrace.returns.numpy import gradients
 
@@ -76,25 +75,11 @@ linear.register_fake(_fake)
 capped.register_fake(_fake)
 
 
-class LinearContext(FunctionCtx):
-    """What the backward pass of `linear` reads."""
-
-    saved_tensors: tuple[Tensor, Tensor]
-
-
-class CappedContext(FunctionCtx):
-    """What the backward pass of `capped` reads."""
-
-    saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor]
-    recursive: bool
-    transposed: bool
-
-
-def _keep_linear(ctx: LinearContext, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+def _keep_linear(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     ctx.save_for_backward(inputs[1], output)
 
 
-def _linear_backward(ctx: LinearContext, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient is e_k = G_k + c_{k-1} e_{k-1}, the same recursion forward in time; ∂/∂c_k = e_k x_{k+1}."""
     c, x = ctx.saved_tensors
     e = linear(gradient.flip(1), c.roll(1, 1).flip(1)).flip(1)
@@ -102,14 +87,12 @@ def _linear_backward(ctx: LinearContext, gradient: Tensor) -> tuple[Tensor, Tens
     return e, e * following
 
 
-def _keep_capped(
-    ctx: CappedContext, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool], output: Tensor
-) -> None:
+def _keep_capped(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, bool, bool], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[1:5])
     ctx.recursive, ctx.transposed = inputs[5:]
 
 
-def _capped_backward(ctx: CappedContext, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
+def _capped_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
     e = capped(gradient, *ctx.saved_tensors, ctx.recursive, not ctx.transposed)
     return e, None, None, None, None, None, None
 
@@ -118,13 +101,7 @@ linear.register_autograd(_linear_backward, setup_context=_keep_linear)
 capped.register_autograd(_capped_backward, setup_context=_keep_capped)
 
 
-class MapInfo(Protocol):
-    """What torch.vmap says of the map."""
-
-    batch_size: int
-
-
-def _folded(info: MapInfo, in_dims: Sequence[int | None], arrays: Iterable[Tensor]) -> list[Tensor]:
+def _folded(info: Any, in_dims: Sequence[int | None], arrays: Iterable[Tensor]) -> list[Tensor]:
     """Turn arrays [B, T] with a mapped dimension into arrays [N·B, T]: rows are independent."""
     found: list[Tensor] = []
     for array, dim in zip(arrays, in_dims, strict=False):
@@ -133,13 +110,13 @@ def _folded(info: MapInfo, in_dims: Sequence[int | None], arrays: Iterable[Tenso
     return found
 
 
-def _linear_vmap(info: MapInfo, in_dims: Sequence[int | None], a: Tensor, c: Tensor) -> tuple[Tensor, int]:
+def _linear_vmap(info: Any, in_dims: Sequence[int | None], a: Tensor, c: Tensor) -> tuple[Tensor, int]:
     out = linear(*_folded(info, in_dims, (a, c)))
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 
 def _capped_vmap(
-    info: MapInfo,
+    info: Any,
     in_dims: Sequence[int | None],
     delta: Tensor,
     g: Tensor,

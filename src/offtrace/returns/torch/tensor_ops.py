@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,60 +34,25 @@ def seen_by_torch(*tensors: object) -> bool:
     return False
 
 
-Number = Tensor | float
-
-
 class TensorMath:
     """The `xp` that rules see: numbers and tensors mix, as they do not in torch itself."""
 
-    @staticmethod
-    def where(condition: Tensor | bool, a: Number, b: Number) -> Number:
-        """A where the condition holds, else b."""
-        if not isinstance(condition, Tensor):
-            return a if condition else b
-        # Two numbers would make a float32 tensor.
-        a = a if isinstance(a, Tensor) else torch.full_like(condition, a, dtype=torch.float64)
-        return torch.where(condition, a, b)
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        """PyTorch's function of this name, which takes numbers as well."""
+        function = getattr(torch, name)
+        return lambda *numbers: function(*map(_as_tensor, numbers))
 
-    @staticmethod
-    def minimum(a: Number, b: Number) -> Number:
-        """The smaller one."""
-        if isinstance(a, Tensor):
-            return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
-        return b.clamp(max=a) if isinstance(b, Tensor) else min(a, b)
 
-    @staticmethod
-    def maximum(a: Number, b: Number) -> Number:
-        """The larger one."""
-        if isinstance(a, Tensor):
-            return torch.maximum(a, b) if isinstance(b, Tensor) else a.clamp(min=b)
-        return b.clamp(min=a) if isinstance(b, Tensor) else max(a, b)
-
-    @staticmethod
-    def abs(x: Number) -> Number:
-        """|x|."""
-        return abs(x)
-
-    @staticmethod
-    def sqrt(x: Number) -> Number:
-        """√x; numbers as NumPy takes them, where math raises."""
-        return x.sqrt() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).sqrt().item()
-
-    @staticmethod
-    def exp(x: Number) -> Number:
-        """e^x."""
-        return x.exp() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).exp().item()
-
-    @staticmethod
-    def log(x: Number) -> Number:
-        """log x."""
-        return x.log() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64).log().item()
+def _as_tensor(number: Tensor | float) -> Tensor:
+    if isinstance(number, Tensor):
+        return number
+    return torch.tensor(number, dtype=torch.bool if isinstance(number, bool) else torch.float64)
 
 
 class TorchOperations(Operations):
     """What PyTorch does not spell as JAX does."""
 
-    xp, math, horizon_has_gradient = torch, TensorMath, False
+    xp, math, horizon_has_gradient = torch, TensorMath(), False
 
     def linear(self, delta: Tensor, weight: Tensor) -> Tensor:
         """Δ without a cap."""

@@ -3,8 +3,8 @@
 A number is f · 2ⁿ with f in float64 and n in int64. |f| is in [1, 2), or 0 with n at the `BOTTOM`, so that pairs are ordered by n
 and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
 
-Every kernel counts by how many powers of two its products move. A product that has fallen by at most LOST keeps its digits, and
-one that has fallen further is negligible until it has grown by BACK again: only rows that do both are computed here once more.
+Every kernel counts by how many powers of two its products move. A product that has fallen by at most RANGE keeps its digits, and
+one that has fallen further is negligible until it has grown by RISE again: only rows that do both are computed here once more.
 """
 
 # pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -14,11 +14,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from offtrace import trajectory
 from offtrace.returns.triton.load import STATES, enters, leaves, link, state_weight, td_error, write, write_states
 
-LOST, BACK = tl.constexpr(900), tl.constexpr(70)
-"""Powers of two, for float64."""
-LOST_IN_SINGLE, BACK_IN_SINGLE = tl.constexpr(100), tl.constexpr(30)
+RANGE, RISE = tl.constexpr(trajectory.RANGE), tl.constexpr(trajectory.RISE)
+RANGE_IN_SINGLE, RISE_IN_SINGLE = tl.constexpr(100), tl.constexpr(30)
 """The same for float32."""
 TOP = tl.constexpr(1 << 40)
 BOTTOM = tl.constexpr(-(1 << 40))

@@ -76,7 +76,7 @@ def bits(s, g):
 @triton.jit
 def beyond(up, down):
     """Tell whether products that are raised and lowered by so many powers of two may leave the range of floats."""
-    return ((up > big_float.BACK) & ((up > big_float.LOST) | (down > big_float.LOST))).to(tl.int32)
+    return ((up > big_float.RISE) & ((up > big_float.RANGE) | (down > big_float.RANGE))).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["B", "parts"])

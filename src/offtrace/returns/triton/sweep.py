@@ -221,13 +221,13 @@ def traces(
     if DOUBLE or room.dtype.element_ty == tl.float64:
         kind: tl.constexpr = tl.float64
         LEAST: tl.constexpr = 1e-200
-        LOST: tl.constexpr = big_float.LOST
-        BACK: tl.constexpr = big_float.BACK
+        RANGE: tl.constexpr = big_float.RANGE
+        RISE: tl.constexpr = big_float.RISE
     else:
         kind: tl.constexpr = tl.float32
         LEAST: tl.constexpr = 1e-36
-        LOST: tl.constexpr = big_float.LOST_IN_SINGLE
-        BACK: tl.constexpr = big_float.BACK_IN_SINGLE
+        RANGE: tl.constexpr = big_float.RANGE_IN_SINGLE
+        RISE: tl.constexpr = big_float.RISE_IN_SINGLE
     lane = tl.arange(0, ROWS)[None, :]
     i = tl.arange(0, M)[:, None]
     at = room + (rows * steps + first) * (4 * ROWS) + lane
@@ -290,16 +290,16 @@ def traces(
                 x = y
             at += 4 * ROWS
         acc += tl.where(W != 0.0, part, 0.0)  # where no trace is left, part may be anything
-        # LOST: by how many powers of two a trace may fall before it may be lost; BACK: by how many it may then grow.
+        # RANGE: by how many powers of two a trace may fall before it may be lost; RISE: by how many it may then grow.
         R = tl.load(end)
         D = tl.load(end + ROWS)
         P, power, n = mantissa(P * tl.abs(R))
         lowest, highest = tl.minimum(lowest + n, 0), tl.maximum(highest + n, 0)
         lost, over = tl.minimum(lost, lowest), tl.maximum(over, highest)
-        back = tl.where(lost < -LOST, tl.maximum(back + n, 0), 0)
-        fall = tl.where(over > LOST, tl.minimum(fall + n, 0), 0)
+        back = tl.where(lost < -RANGE, tl.maximum(back + n, 0), 0)
+        fall = tl.where(over > RANGE, tl.minimum(fall + n, 0), 0)
         _, _, weight = mantissa(W * foremost)
-        odd |= (((R != R) | (back + weight > BACK) | ((fall < -BACK) & (not RECURSIVE))) & (W != 0.0)).to(tl.int32)
+        odd |= (((R != R) | (back + weight > RISE) | ((fall < -RISE) & (not RECURSIVE))) & (W != 0.0)).to(tl.int32)
         W = tl.where(R < 0.0, 0.0, W * D)
         x = x * power.to(kind)
         end += 2 * ROWS

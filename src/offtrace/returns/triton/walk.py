@@ -21,7 +21,7 @@ from offtrace.returns.triton.load import (
 )
 from offtrace.returns.triton.sweep import WALK
 
-MOST, LEAST = tl.constexpr(2.0**big_float.BACK.value), tl.constexpr(2.0**-big_float.LOST.value)
+MOST, LEAST = tl.constexpr(2.0**big_float.RISE.value), tl.constexpr(2.0**-big_float.RANGE.value)
 """Products between these are walked in float64: a weight that has vanished beside them is negligible."""
 
 

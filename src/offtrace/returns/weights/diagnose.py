@@ -10,11 +10,11 @@ from offtrace._shared import notebook
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.numpy.backend import BACKEND
-from offtrace.returns.numpy.rejected_rows import decisions_of
-from offtrace.returns.numpy.weights import Sequences
+from offtrace.returns.numpy.weights import Sequences, decisions_of
 from offtrace.returns.weights.api import weights
 from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Trace
+from offtrace.traces.trace_argument import UNCAPPED
 
 FAR = 4.0
 """So many standard errors from 1 the mean of ρ is by chance in one of 16,000 batches."""
@@ -89,11 +89,13 @@ def diagnose_weights(
     on_host = as_numpy(arrays)
     given = agreed(BACKEND, BACKEND.storable, on_host)
     log_ratio, rows = decisions_of(given)
-    options: dict[str, Any] = {"level": level, "lower": lower, "upper": upper, "outside": outside}
+    options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": outside}
     in_double = {n: a.astype(np.float64) if n.startswith("log_") else a for n, a in on_host.items() if a is not None}
+    in_double["level"] = level
     weight = rows.of(np.atleast_2d(weights(trace, **in_double, **options)))
+    uncapped = rows.of(np.atleast_2d(weights(UNCAPPED, **in_double)))
     numbers = {"decisions": float(len(log_ratio)), "sequences": float(len(rows.starts))}
-    numbers |= _of_ratios(log_ratio, rows) | _of_weights(weight, _plain(level, log_ratio, rows), rows)
+    numbers |= _of_ratios(log_ratio, rows) | _of_weights(weight, uncapped, rows)
     return WeightDiagnosis(numbers, _by_position(log_ratio, rows), tuple(_findings(numbers, given, rows)))
 
 
@@ -125,31 +127,6 @@ def effective_share(logs: np.ndarray) -> float:
     return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
 
 
-def _plain(level: str, log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
-    """The uncapped product of ratios of each decision at a level."""
-    whole = np.add.reduceat(log_ratio, rows.starts)
-    if level == "token":
-        logs = log_ratio
-    elif level == "geometric":
-        logs = rows.spread(whole / rows.lengths)
-    elif level == "sequence":
-        logs = rows.spread(whole)
-    else:
-        logs = _up_to(log_ratio, rows) if level == "prefix" else _after(log_ratio, rows)
-    with np.errstate(over="ignore"):
-        return np.exp(logs)
-
-
-def _after(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
-    """Σ log ρ of the decisions after each one, up to the end of its sequence."""
-    ends = np.append(rows.starts[1:], len(rows.rows)) - 1
-    backward = Sequences(rows.rows[::-1], rows.steps[::-1], (len(rows.rows) - 1 - ends)[::-1])
-    from_here = _up_to(log_ratio[::-1], backward)[::-1]
-    after = np.append(from_here[1:], 0.0)
-    after[ends] = 0.0
-    return after
-
-
 def _up_to(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     """Σ log ρ from the start of each sequence up to each decision; −∞ once a ρ was 0."""
     zero = np.isneginf(log_ratio)
@@ -159,11 +136,11 @@ def _up_to(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
     return np.where(zeros > rows.spread(none), -np.inf, finite - rows.spread(base))
 
 
-def _of_weights(weight: np.ndarray, plain: np.ndarray, rows: Sequences) -> dict[str, float]:
+def _of_weights(weight: np.ndarray, uncapped: np.ndarray, rows: Sequences) -> dict[str, float]:
     """What depends on the weights that were asked for."""
     at = int(np.argmax(weight))
     with np.errstate(divide="ignore", invalid="ignore"):
-        same: np.ndarray = (weight == plain) | (np.abs(weight - plain) <= 1e-9 * plain)
+        same: np.ndarray = (weight == uncapped) | (np.abs(weight - uncapped) <= 1e-9 * uncapped)
         share = effective_share(np.log(weight))
     return {
         "ess_weight": share,
