@@ -137,10 +137,11 @@ class Views:
 
         def grid(method: str, part: pl.DataFrame) -> Grid:
             lam, alpha = (sorted(part[name].unique().to_list()) for name in ("lam", "alpha"))
+            row_of, column_of = ({x: i for i, x in enumerate(axis)} for axis in (alpha, lam))
             values: list[list[float | None]] = [[None] * len(lam) for _ in alpha]
             chosen: list[int | None] = [None] * len(lam)
             for row in part.iter_rows(named=True):
-                i, j = alpha.index(row["alpha"]), lam.index(row["lam"])
+                i, j = row_of[row["alpha"]], column_of[row["lam"]]
                 values[i][j] = row["mean"] if np.isfinite(row["mean"]) else None
                 if row["alpha"] == row["tuned"]:
                     chosen[j] = i
