@@ -18,7 +18,7 @@ from offtrace.traces import Trace
 def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The weights in the shape of the arrays: by a kernel on CUDA, in the dtype asked for, or in float64."""
     T = given.shape[-1]
-    rows, decision = _rows(given, device)
+    rows = _rows(given)
     segment = rows.get("segment")
     weights = None
     if device.type == "cuda" and not seen_by_torch(*rows.values()):
@@ -30,8 +30,9 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
             weights = cuda_weights.weigh(trace, {name: a.contiguous() for name, a in rows.items()}, how, out)
     if weights is None:
         logs = {name: rows[name] for name in ("log_pi", "log_mu") if name in rows}
-        weights = scan.weigh(TORCH, trace, logs, decision, segment, how)
+        weights = scan.weigh(TORCH, trace, logs, _decision(given, device), segment, how)
     if how.normalize is not None:
+        decision = _decision(given, device)
         counted = scan.starts(TORCH, decision, segment) if how.level in ONE_A_ROW else decision
         weights = _normalized(weights, counted, given.group, how)
     return weights.reshape(given.shape)
@@ -39,18 +40,24 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
 
 def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
-    rows, decision = _rows(given, given.arrays()["log_pi"].device)
+    rows = _rows(given)
+    decision = _decision(given, rows["log_pi"].device)
     return scan.kept(TORCH, criteria, rows["log_pi"], rows["log_mu"], decision, rows.get("segment")).reshape(
         given.shape
     )
 
 
-def _rows(given: Decisions[Tensor], device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
-    """The arrays as [N, T], and the mask as booleans."""
+def _rows(given: Decisions[Tensor]) -> dict[str, Tensor]:
+    """The arrays as [N, T]."""
     T = given.shape[-1]
-    rows = {name: a.detach().reshape(-1, T) for name, a in given.arrays().items() if name != "group"}
-    mask = rows.get("mask")
-    return rows, torch.ones(given.shape, dtype=torch.bool, device=device).reshape(-1, T) if mask is None else mask != 0
+    return {name: a.detach().reshape(-1, T) for name, a in given.arrays().items() if name != "group"}
+
+
+def _decision(given: Decisions[Tensor], device: torch.device) -> Tensor:
+    """The mask as booleans [N, T]; kernels read the mask itself, and save this pass."""
+    if given.mask is None:
+        return torch.ones(given.shape, dtype=torch.bool, device=device).reshape(-1, given.shape[-1])
+    return given.mask.reshape(-1, given.shape[-1]) != 0
 
 
 def _normalized(weights: Tensor, counted: Tensor, group: Tensor | None, how: Weighing) -> Tensor:
