@@ -151,8 +151,8 @@ def token_rows(
     """A random token MDP with all its tokens**steps rows.
 
     Features φ(h, a) are normal, drawn for each prefix and token. `sharpness` is the standard deviation of the logits θ·φ, `drift`
-        that of Δ·φ, and π_prox has the parameters θ + prox · Δ. In each prefix one token, drawn at random, is right; the reward
-    of a row is the share of its tokens that are.
+    that of Δ·φ, and π_prox has the parameters θ + prox · Δ. In each prefix one token, drawn at random, is right; the reward of a
+    row is the share of its tokens that are.
 
     >>> rows = token_rows(4, drift=0.5)
     >>> rows, round(rows.drift, 2), round(rows.effective_share, 2)
@@ -200,10 +200,9 @@ def gradient_moments(
 
     `weight` [N, T] is made by `weights(trace, **rows.taken, level=…)`, or in any other way, but not normalised over the batch:
     here are all rows, of unequal probability. Or it is the name of a loss, or a `PolicyLoss`: then g is minus the gradient of its
-        sum over a row, with π, π_prox and μ apart, which PyTorch computes. `advantage` [N, T] is that of `rows.advantages()`,
-    with the right critic, unless it
-    is given. `keep` [N, T], as `reject` gives it, leaves decisions out, and g is divided by the share that is kept on average, as
-    a mean over what is kept is in a large batch.
+    sum over a row, with π, π_prox and μ apart, which PyTorch computes. `advantage` [N, T] is that of `rows.advantages()`, with
+    the right critic, unless it is given. `keep` [N, T], as `reject` gives it, leaves decisions out, and g is divided by the share
+    that is kept on average, as a mean over what is kept is in a large batch.
 
     >>> import offtrace as ot
     >>> rows = token_rows(6, drift=0.8)
