@@ -15,7 +15,7 @@ from jax import numpy as jnp
 import offtrace as ot
 from offtrace import policy
 from offtrace.policy.policy_loss import KLS, LEVELS, MEANS, PolicyLoss
-from offtrace.policy.shapes import Clip, Gaussian, Importance
+from offtrace.policy.shapes import Clip, Gate, Gaussian, Importance
 
 REFERENCE = np.load(Path(__file__).parents[1] / "reference" / "trainer_losses.npz")
 IN = {
@@ -231,6 +231,51 @@ def test_mistakes_say_what_to_do() -> None:
         policy.loss("ppo", log_pi=given["log_pi"], advantage=given["advantage"])
     with pytest.raises(ValueError, match="there is a loss named 'ppo' already"):
         policy.register_loss(PolicyLoss("ppo", Clip()))
+
+
+def test_arguments_that_cannot_be_meant_are_refused() -> None:
+    given = example(PolicyLoss("any"), 1)
+    mask = given["mask"]
+    whole = {**given, "mask": np.ones_like(mask)}
+    falling = np.broadcast_to(np.array([0, 1, 0, 0, 0]), mask.shape)
+    for words, kind, change in (
+        ("trace and weight are both given", TypeError, {"trace": ot.Retrace(), "weight": np.ones(mask.shape)}),
+        ("kl_cost is given without log_ref", TypeError, {"kl_cost": 0.1}),
+        ("entropy_cost is given without entropy", TypeError, {"entropy_cost": 0.1}),
+        (r"keep has shape \(2, 5\)", ValueError, {"keep": np.ones((2, 5))}),
+        ("keep must hold 0 or 1", ValueError, {"keep": np.full(mask.shape, 0.5)}),
+        (r"segment has shape \(5,\)", ValueError, {"segment": np.arange(5)}),
+        ("segment must hold integer ids", TypeError, {"segment": np.ones(mask.shape)}),
+        ("segment falls at step 2 of row 0", ValueError, {"segment": falling}),
+        ("ranks must be above 0", ValueError, {"ranks": 0}),
+        ("tokens must be one number", TypeError, {"tokens": np.ones(3)}),
+        ("divides by the length of a padded row", TypeError, {"segment": 0 * falling, "mean": "seq-mean-token-sum-norm"}),
+        ("log_pi must not exceed 0, got 0.5", ValueError, {"name": "dppo_tv", "log_pi": np.full(mask.shape, 0.5)}),
+        ("name must be that of a loss", TypeError, {"name": Clip()}),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words):
+            policy.loss(**{"name": "ppo", **whole, **change})
+    with pytest.raises(TypeError, match="ClippedWeight has no dual clip"):
+        policy.loss("cispo", **given, dual=3.0)
+    with pytest.raises(TypeError, match="weight_options are given without weight"):
+        PolicyLoss("mine", weight_options={"level": "token"})
+    with pytest.raises(TypeError, match=r"shape must be one of offtrace\.policy\.shapes"):
+        PolicyLoss("mine", shape="clip")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="positive must be above 0"):
+        Gate(positive=0.0)
+
+
+def test_actions_that_pi_never_takes_have_no_gradient_and_make_no_nan() -> None:
+    given = {k: torch.tensor(v) for k, v in example(PolicyLoss("any"), 1).items()}
+    given["mask"] = torch.ones_like(given["mask"])
+    given["log_pi"][0, 1] = -torch.inf
+    given["log_pi"].requires_grad_(True)
+    for name in names():
+        found = policy.loss(name, **given)
+        (gradient,) = torch.autograd.grad(found.loss, given["log_pi"])
+        assert torch.isfinite(found.loss), name
+        assert torch.isfinite(gradient).all(), name
+        assert gradient[0, 1] == 0, name
 
 
 def test_each_named_loss_says_what_it_is() -> None:

@@ -30,6 +30,8 @@ LEVELS = ("token", "prefix", "prefix-mean", "sequence", "sequence-mean")
 """Where the ratio is taken: of the decision; the product up to it, or its root by their number; the same of the whole row."""
 MEANS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """What the sum over decisions is divided by: their number; rows; rows and the decisions of each; rows and a length."""
+NEVER = -800.0
+"""log r where π is 0: its exponential is 0, and sums of others are not lost in it."""
 KLS = ("k1", "k2", "k3", "k1+", "k3+")
 """Estimators of KL(π‖π_ref) (Schulman 2020); with +, the value with the gradient of k2, which is right on average."""
 
@@ -39,8 +41,8 @@ class PolicyLoss:
     """A loss by its parts. `offtrace.policy.loss(name, …)` takes one by its name, or itself.
 
     >>> named = PolicyLoss("mine", shape=Clip(0.2, 0.3), level="sequence-mean", mean="seq-mean-token-mean")
-    >>> named.formula
-    'min(r A, clip(r, 1 − low, 1 + high) A); for A < 0 at least dual · A, r by sequence-mean, w = 1, seq-mean-token-mean'
+    >>> named.formula.split(", r by ")[1]
+    'sequence-mean, w = 1, seq-mean-token-mean'
     """
 
     name: str
@@ -62,6 +64,12 @@ class PolicyLoss:
     """What is known of the expected gradient against ∇J."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"name must be a text, got {self.name!r}")
+        if not isinstance(self.shape, Shape):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"shape must be one of offtrace.policy.shapes, such as Clip(0.2, 0.2), got {self.shape!r}")
+        if self.weight_options and self.weight is None:
+            raise TypeError("weight_options are given without weight, a trace")
         _one_of("level", self.level, LEVELS)
         _one_of("mean", self.mean, MEANS)
 
@@ -95,6 +103,8 @@ def register_loss(loss: PolicyLoss) -> PolicyLoss:
 
     >>> register_loss(PolicyLoss("mine", shape=Clip(0.2, 0.3)))  # doctest: +SKIP
     """
+    if not isinstance(loss, PolicyLoss):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"register_loss takes a PolicyLoss, got {type(loss).__name__}")
     if loss.name in losses():
         raise ValueError(f"there is a loss named {loss.name!r} already: give another name")
     _registered[loss.name] = loss
@@ -148,7 +158,8 @@ def loss(
       trace; `weight` is a weight of your own, `keep` what `reject` keeps: the rest has no loss, and counts in the mean.
     - `log_ref` and `kl_cost` add the KL to a reference, by the estimator `kl`; `entropy` and `entropy_cost` subtract one.
     - `tokens`, `rows` and `length` are denominators of the whole batch, where these arrays are a part of it, and `ranks` how many
-      processes average their gradients: then sums over parts are what one batch gives.
+      processes average their gradients: then sums over parts are what one batch gives. `length` is T unless it is given; packed
+      rows, and parts that are padded to different lengths, need it. Those that `mean` does not use are ignored.
 
     The terms are "policy", and "kl" and "entropy" where they are given; the arrays "ratio", "advantage", "clipped", 1 where the
     shape takes the gradient, and "weight" where there is one.
@@ -161,6 +172,8 @@ def loss(
     (-0.0913, [[1.131, 1.131], [0.949, 0.949]])
     """
     parts = _named(name)
+    if trace is not None and weight is not None:
+        raise TypeError("trace and weight are both given: the weight is by the trace, or your own")
     parts = replace(parts, mean=parts.mean if mean is None else mean, weight=parts.weight if trace is None else trace)
     shape = parts.shape
     if clip is not None or dual is not None:
@@ -172,37 +185,68 @@ def loss(
             raise TypeError(
                 f"{parts.name} needs log_prox, of the policy near which π is kept, or log_mu, of the one that acted"
             )
+    _one_of("kl", kl, KLS)
+    costs = {
+        "kl": number("kl_cost", kl_cost, 0.0, np.inf),
+        "entropy": -number("entropy_cost", entropy_cost, 0.0, np.inf),
+    }
+    for term, array, called in (("kl", log_ref, "log_ref"), ("entropy", entropy, "entropy")):
+        if costs[term] and array is None:
+            raise TypeError(f"{term}_cost is given without {called}: give both or neither")
     read = {
         "log_pi": log_pi, "log_prox": log_prox, "mask": mask, "weight": weight, "log_ref": log_ref, "entropy": entropy,
     }  # fmt: skip
     x: Steps[Array] = Steps(read, beside={"advantage": advantage, "segment": segment, "keep": keep}, check=check)
+    if segment is not None:
+        _check_segment(x, segment)
     by_row: Rows[Array] = Rows(x, x.decision, segment)
     A = x.of_rows("advantage", advantage)
-    token: Any = x.read("log_pi") - x.constant("log_prox")
-    base = Ratios(x, by_row, token, token, A)
-    r = replace(
-        base, level=token if parts.level == "token" else base.at(_level(parts.level, x.do.constant(token), by_row))
-    )
-    surrogate, out = shape(r)
+    log: Any = x.read("log_pi")
+    never = log == -np.inf  # r is 0, and no gradient goes through it
+    token = x.xp.where(never, NEVER, x.xp.where(never, 0.0, log) - x.constant("log_prox"))
     w = _weight(x, parts, log_prox, log_mu, weight, mask, segment, check)
+    there = _kept(x, parts, A, token, by_row, log_prox, log_mu, mask, segment, keep, check)
+    live: Any = A != 0
+    live = live if there is None else live & there
+    live = live if w is None else live & (w != 0)
+    constant: Any = x.do.constant(token)
+    level = constant if parts.level == "token" else _level(parts.level, constant, by_row)
+    r = Ratios(x, by_row, token, token, A, live)
+    surrogate, out = shape(replace(r, level=r.at(level)))
     each: Any = surrogate if w is None else w * surrogate
-    there = _kept(x, parts, r, log_prox, log_mu, mask, segment, keep, check)
     terms: dict[str, Any] = {"policy": -each if there is None else x.xp.where(there, -each, 0.0)}
-    costs: dict[str, float] = {}
     if log_ref is not None:
-        terms["kl"], costs["kl"] = kl_terms(kl, x), number("kl_cost", kl_cost, 0.0, np.inf)
+        terms["kl"] = kl_terms(kl, x)
     if entropy is not None:
-        terms["entropy"], costs["entropy"] = x.read("entropy"), -number("entropy_cost", entropy_cost, 0.0, np.inf)
-    share = _shares(x, by_row, parts.mean, tokens, rows, length, ranks)
-    made: dict[str, Any] = {"ratio": x.xp.exp(x.do.constant(r.level)), "advantage": A}
-    made["clipped"] = x.xp.where(out, 1.0, 0.0 * A)
+        terms["entropy"] = x.read("entropy")
+    share = _shares(x, by_row, parts.mean, tokens, rows, length, ranks, packed=segment is not None)
+    made: dict[str, Any] = {"ratio": x.xp.exp(level), "advantage": A, "clipped": x.xp.where(out & live, 1.0, 0.0 * A)}
     if w is not None:
         made["weight"] = w
     terms = {name: x.xp.where(x.decision, term, 0.0) for name, term in terms.items()}
-    total: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
+    total: Any = terms["policy"]
+    for term in ("kl", "entropy"):
+        total = total + costs[term] * terms[term] if costs[term] else total
     found = {name: x.do.constant(x.xp.where(x.decision, array, 0.0)) for name, array in made.items()}
     count: Any = x.decision.sum()
     return Loss((total * share).sum(), terms, found, count)
+
+
+def _check_segment(x: Steps[Any], segment: Any) -> None:
+    """Integer ids in the shape of the arrays, which do not fall along the decisions of a row."""
+    ids = x.do.array("segment", segment)
+    if tuple(ids.shape) != x.shape:
+        raise ValueError(f"segment has shape {tuple(ids.shape)}: it must be {x.shape}, the id of each step's row")
+    if x.do.letter(ids.dtype) not in "iu":
+        raise TypeError(f"segment must hold integer ids, got {ids.dtype}")
+    if not x.looks:
+        return
+    found, decision = (np.atleast_2d(x.do.as_numpy(each)) for each in (ids, x.decision))
+    for b in range(len(found)):
+        steps = np.flatnonzero(decision[b])
+        falls = np.flatnonzero(np.diff(found[b, steps].astype(np.int64)) < 0)
+        if len(falls):
+            raise ValueError(f"segment falls at step {steps[falls[0] + 1]} of row {b}: ids must not fall along a row")
 
 
 def kl_terms(kind: str, x: Steps[Any]) -> Any:
@@ -221,6 +265,8 @@ def kl_terms(kind: str, x: Steps[Any]) -> Any:
 def _named(name: str | PolicyLoss) -> PolicyLoss:
     if isinstance(name, PolicyLoss):
         return name
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"name must be that of a loss, or a PolicyLoss, got {name!r}")
     known = losses()
     if name not in known:
         raise ValueError(f"there is no loss named {name!r}{ending(closest(name, known))} Known: {', '.join(known)}")
@@ -278,18 +324,11 @@ def _weight(
 
 
 def _kept(
-    x: Steps[Any],
-    parts: PolicyLoss,
-    r: Ratios,
-    log_prox: Any,
-    log_mu: Any,
-    mask: Any,
-    segment: Any,
-    keep: Any,
-    check: Any,
-) -> Any:
+    x: Steps[Any], parts: PolicyLoss, A: Any, token: Any, rows: Rows[Any], log_prox: Any, log_mu: Any, mask: Any, segment: Any,
+    keep: Any, check: Any,
+) -> Any:  # fmt: skip
     """Where a decision has a loss; None: everywhere."""
-    there = None if keep is None else x.do.array("keep", keep) != 0
+    there = None if keep is None else _flags(x, keep)
     if parts.keep:
         if log_mu is None:
             raise TypeError(f"{parts.name} compares π_prox with μ, the policy that acted: give log_mu")
@@ -298,11 +337,22 @@ def _kept(
         )
         there = more if there is None else there & more
     if parts.keep_negative is not None:
-        n: Any = r.rows.count()
-        apart = -r.rows.total(x.do.constant(r.token)) / x.xp.where(n > 0, n, 1.0)
-        more = ~((r.advantage < 0) & (apart > parts.keep_negative))
+        n: Any = rows.count_or_one()
+        apart = -rows.total(x.do.constant(token)) / n
+        more = ~((A < 0) & (apart > parts.keep_negative))
         there = more if there is None else there & more
     return there
+
+
+def _flags(x: Steps[Any], keep: Any) -> Any:
+    """`keep` as booleans: of all steps, or one for each row."""
+    array: Any = x.do.array("keep", keep)
+    rows = len(x.shape) == 2 and tuple(array.shape) == x.shape[:1]
+    if not rows and tuple(array.shape) != x.shape:
+        raise ValueError(f"keep has shape {tuple(array.shape)}: it must be {x.shape}, or one for each row")
+    if x.looks and not np.isin(x.do.as_numpy(array), (0, 1)).all():
+        raise ValueError("keep must hold 0 or 1, or booleans")
+    return (x.xp.broadcast_to(array[:, None], x.shape) if rows else array) != 0
 
 
 def _shares(
@@ -313,13 +363,27 @@ def _shares(
     rows: float | None,
     length: float | None,
     ranks: int,
+    *,
+    packed: bool,
 ) -> Any:
     """By what each decision counts in the loss."""
     one: Any = x.xp.where(x.decision, by_row.ones(), 0.0)
+    ranks = _denominator("ranks", ranks)
     if mean == "token-mean":
-        return ranks * one / (at_least_1(x.do, one.sum()) if tokens is None else tokens)
+        return ranks * one / (at_least_1(x.do, one.sum()) if tokens is None else _denominator("tokens", tokens))
     n: Any = x.xp.where(x.decision, by_row.count(), 1.0)
     share = one / n if mean == "seq-mean-token-mean" else one
     if mean == "seq-mean-token-sum-norm":
-        share = share / (x.shape[-1] if length is None else length)
-    return ranks * share / (at_least_1(x.do, (one / n).sum()) if rows is None else rows)
+        if length is None and packed:
+            raise TypeError(f"{mean} divides by the length of a padded row, which packed rows do not show: give length")
+        share = share / (x.shape[-1] if length is None else _denominator("length", length))
+    return ranks * share / (at_least_1(x.do, (one / n).sum()) if rows is None else _denominator("rows", rows))
+
+
+def _denominator(name: str, value: Any) -> Any:
+    """A number above 0; an array without axes is taken as it is."""
+    if isinstance(value, int | float) and not 0 < value < np.inf:
+        raise ValueError(f"{name} must be above 0, got {value!r}")
+    if isinstance(value, str | bytes) or np.ndim(value):
+        raise TypeError(f"{name} must be one number, got {value!r}")
+    return value

@@ -67,5 +67,4 @@ class Rows(Generic[Array]):
 
     def ones(self) -> Array:
         """1 at each step, in the dtype of log π."""
-        like: Any = self.x.constant("log_pi")
-        return 0.0 * like + 1.0
+        return self.x.xp.ones_like(self.x.constant("log_pi"))

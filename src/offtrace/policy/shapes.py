@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from offtrace.policy.bad_values import refuse_densities
 from offtrace.policy.rows import Rows
 from offtrace.policy.steps import Steps
 from offtrace.traces.base import number
@@ -26,12 +27,20 @@ class Ratios:
     token: Any
     """log r of the decision alone, with its gradient."""
     level: Any
-    """log r at the loss's level, with the gradient of the token's."""
+    """log r at the loss's level, with the gradient of the token's; 0 where nothing counts, so that nothing overflows there."""
     advantage: Any
+    live: Any
+    """Where a decision counts: A is not 0, it is kept, and its weight is not 0."""
 
     def at(self, level: Any) -> Any:
         """Another log r, with the gradient of the token's."""
-        return self.x.do.constant(level) + self.token - self.x.do.constant(self.token)
+        x = self.x
+        return x.xp.where(self.live, x.do.constant(level) + self.token - x.do.constant(self.token), 0.0)
+
+    def score(self, factor: Any) -> Any:
+        """A factor without gradient times log π; 0 where the factor is, or π is 0."""
+        log: Any = self.x.read("log_pi")
+        return self.x.times_log(self.x.xp.where(self.live & (log != -np.inf), self.x.do.constant(factor), 0.0), log)
 
 
 class Shape(ABC):
@@ -47,6 +56,17 @@ class Shape(ABC):
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """The same with other bounds; an error where it has none."""
         raise TypeError(f"{type(self).__name__} has no clip: leave out clip and dual")
+
+    def without_dual(self, dual: float | None) -> None:
+        """Raise where a dual clip is given to a shape that has none."""
+        if dual is not None:
+            raise TypeError(f"{type(self).__name__} has no dual clip: leave out dual")
+
+
+def _above_0(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if number(name, value, 0.0, np.inf) == 0.0:
+            raise ValueError(f"{name} must be above 0, got {value!r}")
 
 
 def cut(r: Ratios, log_ratio: Any, low: Any, high: Any, dual: Any | None) -> tuple[Any, Any]:
@@ -68,7 +88,7 @@ class Clip(Shape):
     low: float = 0.2
     high: float = 0.2
     dual: float | None = None
-    formula = "min(r A, clip(r, 1 − low, 1 + high) A); for A < 0 at least dual · A"
+    formula = "min(r A, clip(r, 1 − low, 1 + high) A), with dual for A < 0 at least dual · A"
 
     def __post_init__(self) -> None:
         number("low", self.low, 0.0, 1.0)
@@ -95,12 +115,14 @@ class PositionClip(Shape):
     high: float = 0.05
     dual: float | None = 0.05
     power: float = 0.5
-    formula = "min(r A, clip(r, e^{−low t^p}, e^{high t^p}) A); for A < 0 at least e^{dual t^p} A"
+    formula = "min(r A, clip(r, e^{−low t^p}, e^{high t^p}) A), with dual for A < 0 at least e^{dual t^p} A"
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             number(name, getattr(self, name), 0.0, np.inf)
         number("power", self.power, -1.0, 1.0)
+        if self.dual is not None:
+            number("dual", self.dual, 0.0, np.inf)
 
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
@@ -142,10 +164,11 @@ class ClippedWeight(Shape):
         """See `Shape`."""
         ratio: Any = r.x.do.constant(r.x.xp.exp(r.level))
         bound = r.x.xp.clip(ratio, 1.0 - self.low, 1.0 + self.high)
-        return r.x.times_log(bound * r.advantage, r.x.read("log_pi")), bound != ratio
+        return r.score(bound * r.advantage), bound != ratio
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
+        self.without_dual(dual)
         return replace(self, low=low, high=high)
 
 
@@ -156,6 +179,9 @@ class Gate(Shape):
     positive: float = 1.0
     negative: float = 1.05
     formula = "(4/τ) σ(τ (r − 1)) A, with τ by the sign of A"
+
+    def __post_init__(self) -> None:
+        _above_0(positive=self.positive, negative=self.negative)
 
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
@@ -174,13 +200,19 @@ class Kernel(Shape):
     negative: tuple[float, float] = (3.0, 2.0)
     formula = "sg[W^k e^{λ(1 − W)}] A log π, with (k, λ) by the sign of A"
 
+    def __post_init__(self) -> None:
+        for name, both in (("positive", self.positive), ("negative", self.negative)):
+            if len(both) != 2:
+                raise ValueError(f"{name} must be (k, λ), got {both!r}")
+            _above_0(k=both[0], λ=both[1])
+
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
         xp, A = r.x.xp, r.advantage
         log: Any = r.x.do.constant(r.level)
         k, λ = (xp.where(A < 0, n + 0.0 * A, p) for p, n in zip(self.positive, self.negative, strict=True))
         weight = xp.exp(xp.where(log > 100.0, -np.inf, k * log + λ * (1.0 - xp.exp(xp.where(log > 100.0, 0.0, log)))))
-        return r.x.times_log(weight * A, r.x.read("log_pi")), weight == 0
+        return r.score(weight * A), weight == 0
 
 
 @dataclass(frozen=True)
@@ -190,11 +222,14 @@ class Gaussian(Shape):
     σ: float = 0.5
     formula = "sg[r e^{−(log r)² / 2σ²}] A log π"
 
+    def __post_init__(self) -> None:
+        _above_0(σ=self.σ)
+
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
         log: Any = r.x.do.constant(r.level)
         weight = r.x.xp.exp(log - 0.5 * (log / self.σ) ** 2)
-        return r.x.times_log(weight * r.advantage, r.x.read("log_pi")), weight == 0
+        return r.score(weight * r.advantage), weight == 0
 
 
 @dataclass(frozen=True)
@@ -204,6 +239,10 @@ class GeometricClip(Shape):
     low: float = 0.4
     high: float = 0.4
     formula = "exp(mean over the row of log r clipped to [−low, high] by the sign of A) · A"
+
+    def __post_init__(self) -> None:
+        number("low", self.low, 0.0, np.inf)
+        number("high", self.high, 0.0, np.inf)
 
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
@@ -216,6 +255,7 @@ class GeometricClip(Shape):
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
+        self.without_dual(dual)
         return replace(self, low=low, high=high)
 
 
@@ -233,11 +273,17 @@ class Divergence(Shape):
     def __post_init__(self) -> None:
         if self.kind not in ("tv", "kl"):
             raise ValueError(f"kind must be 'tv' or 'kl', got {self.kind!r}")
+        number("low", self.low, 0.0, np.inf)
+        number("high", self.high, 0.0, np.inf)
+        _above_0(most=self.most)
 
     def __call__(self, r: Ratios) -> tuple[Any, Any]:
         """See `Shape`."""
         x, xp, A = r.x, r.x.xp, r.advantage
         log_pi, log_prox = x.constant("log_pi"), x.constant("log_prox")
+        if x.looks:
+            for name, logs in (("log_pi", log_pi), ("log_prox", log_prox)):
+                refuse_densities(name, x.do.as_numpy(logs), x.do.as_numpy(x.decision))
         pi, prox = xp.exp(log_pi), xp.exp(log_prox)
         if self.kind == "tv":
             up, down = pi - prox > self.high, pi - prox < -self.low
@@ -247,7 +293,7 @@ class Divergence(Shape):
             up, down = (kl > self.high) & (pi > prox), (kl > self.low) & (pi < prox)
         out = xp.where(A > 0, up, down)
         weight = x.at_most(x.do.constant(xp.exp(r.level)), self.most)
-        return x.times_log(xp.where(out, 0.0, weight * A), x.read("log_pi")), out
+        return r.score(xp.where(out, 0.0, weight * A)), out
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`. `dual` is the largest ratio."""

@@ -147,7 +147,7 @@ class Steps(Generic[Array]):
         return (new & self.do.take(found, order)).sum()
 
     def _wide(self, array: Array) -> Array:
-        half = self.do.letter(array.dtype) == "f" and array.dtype.itemsize < 4
+        half = self.do.letter(array.dtype) not in "biu" and array.dtype.itemsize < 4  # bfloat16 has no letter in NumPy
         return self.do.cast(array, self.xp.float32) if half else array
 
     def _agree(self, there: Mapping[str, Array]) -> tuple[int, ...]:
