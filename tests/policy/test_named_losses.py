@@ -266,7 +266,7 @@ def test_arguments_that_cannot_be_meant_are_refused() -> None:
 
 
 def test_actions_that_pi_never_takes_have_no_gradient_and_make_no_nan() -> None:
-    given = {k: torch.tensor(v) for k, v in example(PolicyLoss("any"), 1).items()}
+    given: dict[str, Any] = {k: torch.tensor(v) for k, v in example(PolicyLoss("any"), 1).items()}
     given["mask"] = torch.ones_like(given["mask"])
     given["log_pi"][0, 1] = -torch.inf
     given["log_pi"].requires_grad_(True)
